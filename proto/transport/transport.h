@@ -1,0 +1,120 @@
+/*
+ * What gpupool asks of a way to carry messages: one table per transport.
+ *
+ * A *channel* is one connected pair (client, worker). Messages are byte strings
+ * of 16..GP_MESSAGE_MAX bytes that arrive whole, once, and in the order in
+ * which they were sent on that channel. Functions return 0 or a negative errno:
+ *   -EAGAIN    nothing within the time given (only with a time-out)
+ *   -EPIPE     the peer is gone; every later call says the same
+ *   -EPROTO    the peer sent what is no message; the channel is dead
+ *   -EMSGSIZE  the message is shorter or longer than the limits; nothing sent
+ *   -ENOMEM, -ENOTSUP
+ * Output parameters are set only on success. A function that takes a
+ * `struct gp_error *` fills it on failure with one line that says what
+ * happened, where, and what to do; it may be NULL.
+ *
+ * Threads: `send` and `flush` may be called from any thread (the channel has a
+ * lock of its own, never held while blocked on `recv`). `recv` and `release`
+ * are for one thread at a time, which may change between calls if the caller
+ * orders them (a mutex does). A send never deadlocks against a recv of the same
+ * channel.
+ */
+#ifndef GP_TRANSPORT_H
+#define GP_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define GP_TRANSPORT_ABI 1u
+
+struct gp_error {
+    char text[320];
+};
+void gp_error_set(struct gp_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+struct gp_channel;
+struct gp_listener;
+
+enum gp_send_flags {
+    /* More is coming soon: the message may wait in the channel until `flush`,
+     * a send without this flag, a full batch, or 100 us, whichever is first. */
+    GP_SEND_LATER = 1u << 0,
+};
+
+enum gp_transport_caps {
+    /* share/accept_share work: both sides can map the same memory. */
+    GP_CAP_SHARE = 1u << 0,
+};
+
+/* A piece of memory that both sides of a channel have mapped. `addr` is this
+ * side's address; the two sides' addresses are equal when `same_address`. */
+struct gp_share {
+    void *addr;
+    size_t size;     /* bytes, a multiple of the page size */
+    uint64_t id;     /* names the share on its channel, never reused */
+    bool same_address;
+};
+
+struct gp_transport {
+    uint32_t abi; /* GP_TRANSPORT_ABI */
+    const char *name;
+    const char *const *schemes; /* e.g. {"tcp://", "ipc://", NULL} */
+    unsigned caps;
+
+    /* Start to listen. `url` may leave the port or name to the transport
+     * ("tcp://0.0.0.0:*", "shm:///run/x.sock", "inproc://name"). Never blocks. */
+    int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
+    /* The address to connect to, valid until the listener is closed. */
+    const char *(*listener_url)(const struct gp_listener *l);
+    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). */
+    int (*accept)(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
+                  struct gp_error *err);
+    void (*listener_close)(struct gp_listener *l);
+
+    /* Blocks up to `timeout_ms`. -ECONNREFUSED nobody listens, -ETIMEDOUT
+     * nobody answers, -EPROTO what answers is no gpupool, -EHOSTUNREACH. */
+    int (*connect)(const char *url, int timeout_ms, struct gp_channel **out,
+                   struct gp_error *err);
+
+    /* Send one message from a gather list of at most 8 pieces. The bytes are
+     * taken over before it returns. Blocks while the peer is slow and the
+     * channel is full; -EPIPE if the peer dies meanwhile. */
+    int (*send)(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags);
+    int (*flush)(struct gp_channel *ch);
+
+    /* Borrow the next message until `release` (exactly one at a time; the bytes
+     * are 8-byte aligned). timeout_us: 0 polls (must be cheap: no system call
+     * when nothing is there and the transport can avoid it), -1 waits for ever. */
+    int (*recv)(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size);
+    void (*release)(struct gp_channel *ch);
+
+    /* Shared memory (GP_CAP_SHARE only; NULL elsewhere). The sharing side makes
+     * `size` bytes, mapped at `hint` if that is free (NULL: anywhere), and its
+     * peer maps them with the id, at the same address if that is free there. The
+     * id must reach the peer in a message after `share` returned.
+     * Both sides `unshare` what they mapped. */
+    int (*share)(struct gp_channel *ch, void *hint, size_t size, struct gp_share *out);
+    int (*accept_share)(struct gp_channel *ch, uint64_t id, struct gp_share *out);
+    void (*unshare)(struct gp_channel *ch, struct gp_share *share);
+
+    /* Send what is left for at most one second, then let go of everything.
+     * After it the peer's calls give -EPIPE once it has drained its messages. */
+    void (*close)(struct gp_channel *ch);
+
+    /* One question to a server's front door and its one answer (zmq only; NULL
+     * elsewhere). Blocks up to timeout_ms. Errors as connect. The answer is at
+     * most `*answer_size` bytes, which is set to its length. */
+    int (*ask)(const char *url, const void *question, size_t question_size, void *answer,
+               size_t *answer_size, int timeout_ms, struct gp_error *err);
+};
+
+/* The transport whose scheme `url` has, NULL and `err` otherwise. inproc and
+ * shm are built in; zmq is a plug-in that is opened (RTLD_LOCAL) from
+ * `plugin_dir`/libgpupool_zmq.so on first use. Thread-safe. */
+const struct gp_transport *gp_transport_find(const char *url, const char *plugin_dir,
+                                             struct gp_error *err);
+
+#endif

@@ -1,0 +1,44 @@
+/*
+ * The frame that every message between client and worker starts with.
+ *
+ * proto/wire-format.md is the prose; the structures behind each operation are
+ * generated from proto/spec. All integers are little endian, all messages are
+ * padded to 8 bytes, and the padding is zero.
+ */
+#ifndef GP_WIRE_H
+#define GP_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bumped by hand when this header or wire-format.md changes meaning; a change
+ * of the spec shows in the spec hash, which both ends compare as well. */
+#define GP_WIRE_VERSION 1u
+
+/* The longest message a transport carries, header included. What is longer
+ * (user memory, images) travels as several messages, so that a small one never
+ * waits behind more than one of these. */
+#define GP_MESSAGE_MAX ((size_t)(1u << 20) + 4096u)
+
+/* User bytes that one chunk of a long transfer carries inline. */
+#define GP_CHUNK_MAX ((size_t)(1u << 20))
+
+enum gp_header_flags {
+    GP_FLAG_REPLY = 1u << 0,  /* answers the request whose seq it repeats */
+    GP_FLAG_WAITED = 1u << 1, /* the sender blocks until the reply comes */
+};
+
+struct gp_header {
+    uint32_t size;  /* bytes of the whole message, this header included */
+    uint16_t op;    /* numeric id from the spec */
+    uint16_t flags; /* gp_header_flags */
+    uint64_t seq;   /* requests: rising by one; replies: the request's */
+};
+_Static_assert(sizeof(struct gp_header) == 16, "the header is 16 bytes on the wire");
+
+static inline size_t gp_align8(size_t n)
+{
+    return (n + 7u) & ~(size_t)7u;
+}
+
+#endif
