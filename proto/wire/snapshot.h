@@ -1,0 +1,118 @@
+/*
+ * Structures that messages carry whole: the snapshot of the handshake and the
+ * parameters of a kernel. Fixed layout, little endian, no pointers.
+ */
+#ifndef GP_SNAPSHOT_H
+#define GP_SNAPSHOT_H
+
+#include "wire.h"
+
+/* CUdevice_attribute values 1 .. GP_ATTRIBUTES - 1 are asked for; CUDA 13.0 has
+ * 148 and the array leaves room. An attribute that the driver refuses is
+ * GP_ATTRIBUTE_NONE. */
+#define GP_ATTRIBUTES 192
+#define GP_ATTRIBUTE_NONE INT32_MIN
+#define GP_TOPOLOGY_MAX 256
+#define GP_DEVICES_MAX 64
+
+/* One device as the client shows it. */
+struct gp_device_info {
+    char name[128];      /* NUL-terminated */
+    uint8_t uuid[16];
+    char pci_bus_id[16]; /* "0000:3b:00.0" */
+    uint64_t total_bytes;
+    /* The address window in which the worker places this device's memory. */
+    uint64_t window_begin;
+    uint64_t window_end;
+    int32_t attributes[GP_ATTRIBUTES];
+    int32_t least_priority; /* of streams */
+    int32_t greatest_priority;
+    /* Graphics cluster of each pair of multiprocessors and its place in it, as
+     * the driver tells cuBLASLt (docs/private-tables.md); 0 where unknown. */
+    uint32_t topology_count;
+    uint8_t topology_gpc[GP_TOPOLOGY_MAX];
+    uint8_t topology_index[GP_TOPOLOGY_MAX];
+    uint32_t reserved;
+};
+
+struct gp_snapshot {
+    uint32_t size; /* of this header and the devices behind it, bytes */
+    uint32_t driver_version;
+    uint32_t device_count;
+    uint32_t flags; /* gp_snapshot_flags */
+    uint8_t boot_id[16];
+    struct gp_device_info devices[];
+};
+
+enum gp_snapshot_flags {
+    GP_SNAPSHOT_SOFT = 1u << 0, /* soft GPUs */
+};
+
+#define GP_SNAPSHOT_MAX (sizeof(struct gp_snapshot) + GP_DEVICES_MAX * sizeof(struct gp_device_info))
+
+/* One kernel parameter: where its bytes lie in the packed buffer. */
+struct gp_parameter {
+    uint32_t offset;
+    uint32_t size;
+};
+
+/* Kernel parameters are at most 32,764 bytes (CUDA 12.1 and later). */
+#define GP_PARAMETERS_MAX 4096
+#define GP_PARAMETER_BYTES_MAX 32768
+#define GP_NAMES_MAX (1u << 19)
+#define GP_NODES_MAX 4096
+#define GP_ATTRIBUTES_PER_LAUNCH_MAX 32
+
+/* `state` of the load messages */
+enum gp_image_state {
+    GP_IMAGE_LOADED = 0,
+    GP_IMAGE_MISSING = 1, /* the result is then CUDA_SUCCESS and no handle was made */
+};
+
+/* `flags` of gp_launch */
+enum gp_launch_flags {
+    GP_LAUNCH_COOPERATIVE = 1u << 0,
+    GP_LAUNCH_EX = 1u << 1,
+};
+
+/*
+ * Handle ids. What an application holds as CUstream, CUevent, … is this number:
+ *   bits 4..31   index in the table of its kind (aligned like a pointer, because
+ *                PyTorch keeps flags in a stream's low bits)
+ *   bits 32..43  generation, so that a stale handle is not a new one's
+ *   bits 44..49  kind (gp_handle_kind, never 0)
+ *   bit  50      named by the worker instead of the client
+ */
+#define GP_HANDLE_INDEX_SHIFT 4
+#define GP_HANDLE_INDEX_BITS 28
+#define GP_HANDLE_GENERATION_SHIFT 32
+#define GP_HANDLE_GENERATION_BITS 12
+#define GP_HANDLE_KIND_SHIFT 44
+#define GP_HANDLE_WORKER_NAMED (UINT64_C(1) << 50)
+/* The most live handles of one kind in a session. */
+#define GP_HANDLE_INDEX_MAX (1u << 22)
+
+static inline uint32_t gp_handle_index(uint64_t id)
+{
+    return (uint32_t)(id >> GP_HANDLE_INDEX_SHIFT) & ((1u << GP_HANDLE_INDEX_BITS) - 1);
+}
+static inline uint32_t gp_handle_generation(uint64_t id)
+{
+    return (uint32_t)(id >> GP_HANDLE_GENERATION_SHIFT) & ((1u << GP_HANDLE_GENERATION_BITS) - 1);
+}
+static inline uint32_t gp_handle_kind(uint64_t id)
+{
+    return (uint32_t)(id >> GP_HANDLE_KIND_SHIFT) & 63u;
+}
+static inline uint64_t gp_handle_make(uint32_t kind, uint32_t index, uint32_t generation)
+{
+    return (uint64_t)kind << GP_HANDLE_KIND_SHIFT |
+           (uint64_t)generation << GP_HANDLE_GENERATION_SHIFT |
+           (uint64_t)index << GP_HANDLE_INDEX_SHIFT;
+}
+
+/* Stream ids below are not handles: the legacy default stream. The per-thread
+ * default stream never travels: the client makes a real one for it. */
+#define GP_STREAM_LEGACY UINT64_C(1)
+
+#endif
