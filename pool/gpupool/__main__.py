@@ -1,0 +1,8 @@
+"""``python -m gpupool`` is ``gpupool``."""
+
+from __future__ import annotations
+
+from gpupool.cli import main
+
+if __name__ == "__main__":
+    main()

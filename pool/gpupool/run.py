@@ -1,0 +1,201 @@
+"""``gpupool run``: a program with our library in its way, and a server for it if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpupool import paths
+from gpupool.ask import check_url
+from gpupool.errors import ConfigError, GpupoolError
+
+#: A real driver may take a minute to wake up all of a big machine's GPUs.
+START_SECONDS = 180.0
+STOP_SECONDS = 20.0
+
+#: Signals that a user or a supervisor sends to a program; passed on to it.
+FORWARDED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCONT,
+    signal.SIGWINCH,
+)
+
+_SI_KERNEL = 0x80
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """What the embedded server of ``--local`` is to be like."""
+
+    soft: bool
+    gpus: int | None
+    log: str
+
+
+def client_environment(
+    home: paths.Home, server: str, token: str, env: Mapping[str, str], log: str | None
+) -> dict[str, str]:
+    """The environment in which a program finds our library first, and the library its server."""
+    lib = str(home.lib_path)
+    rest = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != lib]
+    changed = {
+        **env,
+        "LD_LIBRARY_PATH": ":".join([lib, *rest]),
+        "GPUPOOL_SERVER": server,
+        "GPUPOOL_TOKEN": token,
+    }
+    if log is not None:
+        changed["GPUPOOL_LOG"] = log
+    return changed
+
+
+def check_servers(text: str) -> str:
+    """``text`` if it is one or several server addresses; ConfigError otherwise."""
+    for url in text.split(","):
+        try:
+            check_url(url)
+        except ValueError as error:
+            raise ConfigError(f"--server: {error}") from None
+    return text
+
+
+def replace_process(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Become the program; nothing of ours stays between it and whoever started it."""
+    try:
+        os.execvpe(command[0], list(command), dict(env))
+    except OSError as error:
+        raise _not_startable(command[0], error) from None
+
+
+class StartError(GpupoolError):
+    """The program cannot be started; ``exit_code`` is what a shell would give."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def _not_startable(name: str, error: OSError) -> StartError:
+    missing = isinstance(error, FileNotFoundError)
+    return StartError(f"cannot run {name}: {error.strerror}", 127 if missing else 126)
+
+
+def run_child(command: Sequence[str], env: Mapping[str, str]) -> int:
+    """Run a program in our place: it gets the signals, we give back its exit code."""
+    awaited = {*FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    try:
+        try:
+            pid = os.posix_spawnp(command[0], list(command), dict(env), setsigmask=before)
+        except OSError as error:
+            raise _not_startable(command[0], error) from None
+        return _relay(pid, awaited)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _relay(pid: int, awaited: set[signal.Signals]) -> int:
+    while True:
+        info = signal.sigwaitinfo(awaited)
+        if info.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+        elif info.si_code != _SI_KERNEL:
+            # What the terminal sends (Ctrl-C) reaches the program without us.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, info.si_signo)
+
+
+@contextlib.contextmanager
+def local_server(options: LocalOptions) -> Iterator[tuple[str, str]]:
+    """A server for us alone: yields its address and token, ends it and its sessions after."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = base if base and len(base) < 40 and os.access(base, os.W_OK) else "/tmp"
+    folder = Path(tempfile.mkdtemp(prefix="gpupool-", dir=base))
+    try:
+        token = secrets.token_urlsafe(24)
+        url = f"ipc://{folder}/front.sock"
+        server, ready = _start_server(_server_command(options, folder, url), token)
+        try:
+            _await_ready(server, ready)
+            yield url, token
+        finally:
+            os.close(ready)
+            _stop_server(server)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _server_command(options: LocalOptions, folder: Path, url: str) -> list[str]:
+    command = [sys.executable, "-m", "gpupool_server", "--listen", url]
+    # The network transport stays reachable on this machine for GPUPOOL_TRANSPORT=zmq.
+    command += ["--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(folder / "run")]
+    command += ["--on-stop", "end", "--log-level", options.log, "--stop-on-eof"]
+    if options.soft:
+        command += ["--driver", "soft", "--soft-gpus", str(options.gpus or 1)]
+    elif options.gpus is not None:
+        command += ["--devices", ",".join(map(str, range(options.gpus)))]
+    return command
+
+
+def _start_server(command: Sequence[str], token: str) -> tuple[subprocess.Popen[bytes], int]:
+    ready, theirs = os.pipe()
+    env = {**os.environ, "GPUPOOL_TOKEN": token, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    try:
+        # Its stdin ends when we do, however we end, and that ends it. A process
+        # session of its own keeps the terminal's Ctrl-C from it.
+        server = subprocess.Popen(
+            [*command, "--ready-fd", str(theirs)],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(ready)
+        raise GpupoolError(f"the embedded server cannot be started: {error.strerror}") from None
+    finally:
+        os.close(theirs)
+    return server, ready
+
+
+def _await_ready(server: subprocess.Popen[bytes], ready: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        readable, _, _ = select.select([ready], [], [], left)
+        if readable:
+            if os.read(ready, 512):
+                return
+            raise GpupoolError(
+                f"the embedded server ended with code {server.wait()}; its message is above"
+            )
+    raise GpupoolError(f"the embedded server was not ready within {START_SECONDS:g} s")
+
+
+def _stop_server(server: subprocess.Popen[bytes]) -> None:
+    if server.stdin is not None:
+        server.stdin.close()
+    try:
+        server.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

@@ -1,0 +1,90 @@
+"""The command ``gpupool-server``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from gpupool import __version__
+from gpupool.errors import ConfigError, GpupoolError
+from gpupool_server import logs
+from gpupool_server.config import Settings, load_settings
+from gpupool_server.server import serve
+
+
+def _help(key: str) -> str:
+    field = Settings.model_fields[key]
+    return (
+        f"{field.description} [default: {field.default}]"
+        if field.default
+        else str(field.description)
+    )
+
+
+def _text(key: str) -> Any:
+    return typer.Option(f"--{key.replace('_', '-')}", help=_help(key), show_default=False)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"gpupool-server {__version__}")
+        raise typer.Exit
+
+
+def command(
+    config: Annotated[
+        Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
+    ] = None,
+    listen: Annotated[str | None, _text("listen")] = None,
+    data_listen: Annotated[str | None, _text("data_listen")] = None,
+    run_dir: Annotated[str | None, _text("run_dir")] = None,
+    driver: Annotated[str | None, _text("driver")] = None,
+    soft_gpus: Annotated[str | None, _text("soft_gpus")] = None,
+    soft_memory: Annotated[str | None, _text("soft_memory")] = None,
+    devices: Annotated[str | None, _text("devices")] = None,
+    token: Annotated[str | None, _text("token")] = None,
+    token_file: Annotated[str | None, _text("token_file")] = None,
+    max_sessions: Annotated[str | None, _text("max_sessions")] = None,
+    worker: Annotated[str | None, _text("worker")] = None,
+    worker_start_seconds: Annotated[str | None, _text("worker_start_seconds")] = None,
+    on_stop: Annotated[str | None, _text("on_stop")] = None,
+    log_level: Annotated[str | None, _text("log_level")] = None,
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
+    ] = None,
+    pool: Annotated[str | None, typer.Option(hidden=True)] = None,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    stop_on_eof: Annotated[bool, typer.Option(hidden=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Serve this host's GPUs to gpupool clients."""
+    flags = {
+        key: value
+        for key, value in locals().items()
+        if key in Settings.model_fields and value is not None
+    }
+    try:
+        if pool is not None:
+            raise ConfigError(
+                "flag --pool: this release has no pools of several servers; leave it out and let"
+                " clients name this server"
+            )
+        settings = load_settings(config, flags)
+        logs.configure(settings.log_level, settings.log_json)
+        uvloop.run(serve(settings, ready_fd, stop_on_eof))
+    except GpupoolError as error:
+        print(f"gpupool-server: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def main() -> None:
+    """The entry point."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    app(prog_name="gpupool-server")

@@ -1,0 +1,230 @@
+"""The server's settings: defaults, then a TOML file, then the environment, then flags.
+
+Everything is checked before anything is started, and every error says where the
+wrong value stands, under which key, and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from gpupool.ask import split_tcp
+from gpupool.errors import ConfigError
+from gpupool.protocol import one_line
+from gpupool.sizes import parse_size
+
+MAX_DEVICES = 64
+
+
+class Settings(BaseModel):
+    """What an operator may choose. The description of a field says what is allowed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+    listen: str = Field(
+        "tcp://127.0.0.1:7700",
+        description="tcp://ADDRESS:PORT (0.0.0.0 or * for every address) or ipc:///PATH",
+    )
+    data_listen: str = Field(
+        "auto",
+        description="auto (the address of 'listen', any port), none (this machine's clients"
+        " only), or tcp://ADDRESS:*",
+    )
+    run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
+    driver: str = Field(
+        "auto", description="auto, cuda, soft, or the absolute path of a driver library"
+    )
+    soft_gpus: int = Field(1, ge=1, le=16, description="a whole number 1..16")
+    soft_memory: int = Field(
+        1 << 30, ge=1 << 20, le=1 << 42, description="a size from 1MiB to 4TiB, e.g. 1GiB"
+    )
+    devices: tuple[int, ...] | None = Field(
+        None, description="indexes of the GPUs to serve, e.g. 0,2; each once, 0..63"
+    )
+    token: SecretStr | None = Field(
+        None, description="1 to 256 characters without blanks or control characters"
+    )
+    token_file: Path | None = Field(None, description="the path of a file that holds the token")
+    max_sessions: int = Field(64, ge=1, le=4096, description="a whole number 1..4096")
+    worker: Path | None = Field(None, description="the path of the worker program")
+    worker_start_seconds: float = Field(
+        30.0, ge=0.1, le=600.0, description="a number of seconds 0.1..600"
+    )
+    on_stop: Literal["leave", "end"] = Field(
+        "leave", description="leave (sessions go on when the server stops) or end"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
+    log_json: bool = Field(False, description="true or false")
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        if value.startswith("tcp://"):
+            split_tcp(value)
+        elif not value.startswith("ipc:///") or len(os.fsencode(value)) > 100:
+            raise ValueError("no such address")
+        return value
+
+    @field_validator("data_listen")
+    @classmethod
+    def _check_data_listen(cls, value: str) -> str:
+        if value not in ("auto", "none"):
+            if not value.endswith(":*"):
+                raise ValueError("the port is the worker's to choose")
+            split_tcp(value.removesuffix("*") + "1")
+        return value
+
+    @field_validator("run_dir")
+    @classmethod
+    def _check_run_dir(cls, value: Path | None) -> Path | None:
+        # A Unix socket's path has at most 107 bytes; what we append takes 35.
+        if value is not None and (not value.is_absolute() or len(os.fsencode(value)) > 70):
+            raise ValueError("too long, or relative")
+        return value
+
+    @field_validator("driver")
+    @classmethod
+    def _check_driver(cls, value: str) -> str:
+        if value not in ("auto", "cuda", "soft") and not os.path.isabs(value):
+            raise ValueError("no such driver")
+        return value
+
+    @field_validator("soft_memory", mode="before")
+    @classmethod
+    def _parse_soft_memory(cls, value: object) -> object:
+        return parse_size(value) if isinstance(value, str) else value
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _parse_devices(cls, value: object) -> object:
+        return parse_indexes(value) if isinstance(value, str) else value
+
+    @field_validator("devices")
+    @classmethod
+    def _check_devices(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if value is not None:
+            check_indexes(value)
+        return value
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not token_allowed(value.get_secret_value()):
+            raise ValueError("not allowed")
+        return value
+
+    @property
+    def data_url(self) -> str | None:
+        """Where workers listen for clients of other machines; None: nowhere."""
+        if self.data_listen == "none":
+            return None
+        if self.data_listen != "auto":
+            return self.data_listen
+        if self.listen.startswith("ipc://"):
+            return None
+        address = self.listen.removeprefix("tcp://").rpartition(":")[0]
+        return f"tcp://{'0.0.0.0' if address == '*' else address}:*"
+
+
+def parse_indexes(text: str) -> tuple[int, ...]:
+    """Device indexes from ``0,2,3``; ValueError unless each is a number and comes once."""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= 3 for part in parts):
+        raise ValueError(f"{text!r} is no list of device indexes such as 0,2")
+    return check_indexes(tuple(map(int, parts)))
+
+
+def check_indexes(indexes: tuple[int, ...]) -> tuple[int, ...]:
+    """ValueError if the list is empty, names a device twice, or one that cannot be."""
+    if not indexes or len(set(indexes)) != len(indexes):
+        raise ValueError("a list of device indexes names each once, and at least one")
+    if min(indexes) < 0 or max(indexes) >= MAX_DEVICES:
+        raise ValueError(f"a device index is 0..{MAX_DEVICES - 1}")
+    return indexes
+
+
+def token_allowed(token: str) -> bool:
+    """Whether a token can travel as a value of the front door's protocol."""
+    return 1 <= len(token) <= 256 and token.isprintable() and " " not in token
+
+
+def load_settings(
+    config: Path | None,
+    flags: Mapping[str, object],
+    env: Mapping[str, str] | None = None,
+) -> Settings:
+    """Gather and check everything; ConfigError names source, key and what is allowed.
+
+    ``flags`` has the keys of :class:`Settings`; None means not given. Of ``env`` only
+    GPUPOOL_TOKEN is read.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if config is not None:
+        values.update(_read_toml(config))
+        sources.update((key, f"{config}: key '{key}'") for key in values)
+    token = (os.environ if env is None else env).get("GPUPOOL_TOKEN")
+    if token:
+        values["token"] = token
+        sources["token"] = "environment: GPUPOOL_TOKEN"
+    for key, value in flags.items():
+        if value is not None:
+            values[key] = value
+            sources[key] = f"flag --{key.replace('_', '-')}"
+    if "token" in values and "token_file" in values:
+        # The stronger source wins; within one source it is a contradiction.
+        values, sources = _choose_token(values, sources)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(error, sources))) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not valid TOML: {one_line(str(error))}") from None
+
+
+def _choose_token(
+    values: dict[str, Any], sources: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    ranks = {"flag": 3, "environment": 2}
+    rank = {k: ranks.get(sources[k].split(" ")[0].rstrip(":"), 1) for k in ("token", "token_file")}
+    if rank["token"] == rank["token_file"]:
+        raise ConfigError(f"{sources['token']} and {sources['token_file']} exclude each other")
+    loser = min(rank, key=lambda key: rank[key])
+    keep = {key: value for key, value in values.items() if key != loser}
+    return keep, {key: value for key, value in sources.items() if key != loser}
+
+
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    for problem in error.errors():
+        key = str(problem["loc"][0])
+        source = sources.get(key, f"key '{key}'")
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(sorted(Settings.model_fields))
+            lines.append(f"{source} is unknown; the keys are: {known}")
+            continue
+        allowed = Settings.model_fields[key].description
+        given = "" if key == "token" else f"{one_line(str(problem['input']))[:80]!r} "
+        line = f"{source}: {given}is not allowed; allowed: {allowed}"
+        if line not in lines:
+            lines.append(line)
+    return lines

@@ -1,0 +1,260 @@
+"""The front door: one ROUTER socket, one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from gpupool import __version__, protocol
+from gpupool.errors import GpupoolError, ProtocolError
+from gpupool_server import logs
+from gpupool_server.config import Settings, parse_indexes
+from gpupool_server.inventory import Inventory
+from gpupool_server.sessions import Opened, Refusal, SessionKeeper, Wish
+from gpupool_server.worker import Build
+
+#: Questions worked on at once; a client beyond that is told to come again.
+MAX_ASKING = 256
+
+#: A message longer than this ends its connection inside ZeroMQ; what is longer than
+#: the protocol allows but shorter than this still gets an answer.
+MAX_FRAME = 8 * protocol.MAX_BYTES
+
+#: Bytes of JSON in one answer to ``info``; the rest of the answer's 8 KiB is framing.
+PAGE_BYTES = 7000
+
+_WILDCARDS = re.compile(r"tcp://(0\.0\.0\.0|\*|\[::\]):")
+_SPEC = re.compile(r"[0-9a-f]{16}")
+
+
+def boot_id() -> str:
+    """Names this boot of this machine: a client with the same one can share memory."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+class FrontDesk:
+    """Answers questions; knows nothing of sockets, so that tests can ask it directly."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        token: str,
+        inventory: Inventory,
+        keeper: SessionKeeper,
+        build: Build | None,
+    ) -> None:
+        self._settings = settings
+        self._token = token.encode()
+        self._inventory = inventory
+        self._keeper = keeper
+        self._build = build
+        self._boot_id = boot_id()
+        self._started = time.time()
+        self._log = logs.get("front")
+        self.draining = False
+
+    async def answer(self, payload: bytes) -> bytes:
+        """The answer to one question; never an exception, whatever was asked."""
+        try:
+            question = protocol.decode(payload)
+            self._admit(question)
+            if question.word == "hello":
+                return await self._hello(question)
+            return await self._info(question)
+        except Refusal as error:
+            self._log.warning("refused", code=error.code, reason=str(error))
+            return protocol.refusal(error.code, str(error))
+        except ProtocolError as error:
+            self._log.warning("refused", code="bad-request", reason=str(error))
+            return protocol.refusal("bad-request", str(error))
+        except Exception:
+            self._log.exception("a question could not be answered")
+            return protocol.refusal(
+                "no-worker", "the server failed to answer; its log says why; try again"
+            )
+
+    def _admit(self, question: protocol.Message) -> None:
+        if question.word not in ("hello", "info"):
+            raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
+        token = question.fields.get("token", "")
+        if not hmac.compare_digest(token.encode(), self._token):
+            what = "is not this server's" if token else "is missing"
+            raise Refusal("bad-token", f"the token {what}; set GPUPOOL_TOKEN to the server's token")
+        if self.draining and question.word == "hello":
+            raise Refusal(
+                "draining", "the server is stopping and opens no sessions; try again later"
+            )
+
+    async def _hello(self, question: protocol.Message) -> bytes:
+        self._check_version(question)
+        opened = await self._keeper.open(_read_wish(question))
+        return protocol.encode("ok", self._describe(opened))
+
+    def _check_version(self, question: protocol.Message) -> None:
+        wire = _number(question, "wire", 0, 2**31)
+        spec = question.require("spec")
+        if _SPEC.fullmatch(spec) is None:
+            raise ProtocolError("hello: 'spec' must be 16 hexadecimal digits")
+        if self._build is None or (wire, spec) == (self._build.wire, self._build.spec):
+            return
+        raise Refusal(
+            "version",
+            f"the client speaks wire {wire} of spec {spec}, this server (gpupool {__version__})"
+            f" wire {self._build.wire} of spec {self._build.spec};"
+            " install the same gpupool release on both",
+        )
+
+    def _describe(self, opened: Opened) -> dict[str, str]:
+        fields = {
+            "session": opened.session,
+            "secret": opened.secret,
+            "shm": opened.ready.shm,
+            "boot-id": self._boot_id,
+            "server": __version__,
+            "devices": ",".join(map(str, opened.devices)),
+        }
+        if opened.ready.zmq is not None:
+            # Only the client knows under which name it reached a wildcard address.
+            fields["zmq"] = _WILDCARDS.sub("tcp://*:", opened.ready.zmq)
+        return fields
+
+    async def _info(self, question: protocol.Message) -> bytes:
+        page = _number(question, "page", 0, 10_000) if "page" in question.fields else 0
+        pages = _paginate(
+            {
+                "server": __version__,
+                "host": platform.node(),
+                "driver": self._inventory.kind,
+                "started": self._started,
+                "max_sessions": self._settings.max_sessions,
+                "draining": self.draining,
+            },
+            [("devices", device.as_dict()) for device in self._inventory.devices]
+            + [("sessions", session) for session in await self._keeper.describe()],
+        )
+        if page >= len(pages):
+            # Sessions may have ended since the asker read the first page.
+            pages, page = [json.dumps({"devices": [], "sessions": []})], 0
+        return protocol.encode("ok", {"pages": str(len(pages)), "json": pages[page]})
+
+
+def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """Texts of JSON of at most PAGE_BYTES; the first has the head, all have some items."""
+    pages: list[str] = []
+    current: dict[str, Any] = {**head, "devices": [], "sessions": []}
+    size = len(json.dumps(current))
+    for key, item in items:
+        more = len(json.dumps(item)) + 2
+        if size + more > PAGE_BYTES:
+            pages.append(json.dumps(current))
+            current = {"devices": [], "sessions": []}
+            size = len(json.dumps(current))
+        current[key].append(item)
+        size += more
+    return [*pages, json.dumps(current)]
+
+
+def _number(question: protocol.Message, key: str, low: int, high: int) -> int:
+    text = question.require(key)
+    if not text.isascii() or not text.isdecimal() or len(text) > 10:
+        raise ProtocolError(f"{question.word}: '{key}' must be a whole number")
+    if not low <= int(text) <= high:
+        raise ProtocolError(f"{question.word}: '{key}' must be {low}..{high}")
+    return int(text)
+
+
+def _read_wish(question: protocol.Message) -> Wish:
+    devices: tuple[int, ...] | None = None
+    if "devices" in question.fields:
+        try:
+            devices = parse_indexes(question.fields["devices"])
+        except ValueError as error:
+            raise ProtocolError(f"hello: devices: {error}") from None
+    return Wish(
+        pid=_number(question, "pid", 1, 2**22),
+        program=question.require("program")[:256],
+        host=question.require("host")[:256],
+        devices=devices,
+        gpus=_number(question, "gpus", 1, 1024) if "gpus" in question.fields else None,
+    )
+
+
+class FrontDoor:
+    """The socket before a desk."""
+
+    def __init__(self, desk: FrontDesk, listen: str) -> None:
+        self._desk = desk
+        self._log = logs.get("front")
+        self._asking: set[asyncio.Task[None]] = set()
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        try:
+            self._configure()
+            self._socket.bind(listen)
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise GpupoolError(
+                f"cannot listen at {listen}: {error.strerror}; choose another address: --listen"
+            ) from None
+        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._reader = asyncio.create_task(self._read())
+
+    def _configure(self) -> None:
+        for option, value in (
+            (zmq.MAXMSGSIZE, MAX_FRAME),
+            (zmq.SNDHWM, 16),  # a client that does not read its answers loses them, alone
+            (zmq.RCVHWM, 64),
+            (zmq.LINGER, 0),
+            (zmq.IPV6, 1),
+            (zmq.HEARTBEAT_IVL, 5000),  # ms; frees the connections of hosts that vanished
+            (zmq.HEARTBEAT_TIMEOUT, 15000),
+            (zmq.HANDSHAKE_IVL, 5000),
+        ):
+            self._socket.setsockopt(option, value)
+
+    async def _read(self) -> None:
+        while True:
+            frames = await self._socket.recv_multipart()
+            if len(self._asking) >= MAX_ASKING:
+                busy = protocol.refusal("full", "the server is busy; try again in a second")
+                await self._reply(frames, busy)
+                continue
+            task = asyncio.create_task(self._serve(frames))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _serve(self, frames: list[bytes]) -> None:
+        framed = len(frames) == 2 or (len(frames) == 3 and frames[1] == b"")
+        if framed:
+            answer = await self._desk.answer(frames[-1])
+        else:
+            answer = protocol.refusal(
+                "bad-request", f"a question is one frame, not {len(frames) - 1}"
+            )
+        await self._reply(frames, answer)
+
+    async def _reply(self, frames: list[bytes], answer: bytes) -> None:
+        delimiter = [b""] if len(frames) > 2 and frames[1] == b"" else []
+        with contextlib.suppress(zmq.ZMQError):  # the asker may have gone meanwhile
+            await self._socket.send_multipart([frames[0], *delimiter, answer])
+
+    async def close(self, seconds: float) -> None:
+        """Take no more questions; give those being worked on ``seconds`` to be answered."""
+        self._desk.draining = True
+        if self._asking:
+            await asyncio.wait(set(self._asking), timeout=seconds)
+        self._reader.cancel()
+        for task in set(self._asking):
+            task.cancel()
+        await asyncio.gather(self._reader, *self._asking, return_exceptions=True)
+        self._context.destroy(linger=500)

@@ -1,0 +1,57 @@
+"""The server's log: one line an event on stderr, readable or JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+Log = FilteringBoundLogger
+
+
+def configure(level: str, as_json: bool) -> None:
+    """Set up structlog for this process; call once, before the first event."""
+    processors: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    if as_json:
+        processors.append(structlog.processors.JSONRenderer())
+    else:
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    # asyncio and pyzmq speak through the standard library's log.
+    logging.basicConfig(level=max(LEVELS[level], logging.WARNING), stream=sys.stderr)
+
+
+def get(name: str) -> Log:
+    """A logger whose events carry ``part=name``."""
+    log: Log = structlog.get_logger(part=name)
+    return log
+
+
+def forward_line(log: Log, line: str) -> None:
+    """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event."""
+    fields: EventDict = {}
+    try:
+        parsed = json.loads(line)
+        if isinstance(parsed, dict):
+            fields = {str(key): value for key, value in parsed.items()}
+    except ValueError:
+        pass
+    event = str(fields.pop("event", None) or fields.pop("message", None) or line)
+    level = str(fields.pop("level", "info")).lower()
+    fields.pop("timestamp", None)
+    log.log(
+        LEVELS.get(level, LEVELS["info"]), event, **{f"worker_{k}": v for k, v in fields.items()}
+    )

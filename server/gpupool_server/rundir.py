@@ -1,0 +1,218 @@
+"""The run directory: what a server must find again after its own restart.
+
+::
+
+    RUN/lock                        held by the server that runs
+    RUN/token                       the token, if nobody gave one (mode 0600)
+    RUN/sessions/ID/meta.json       written by the server when it starts a worker
+    RUN/sessions/ID/{control,data}.sock, stdout, stderr
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpupool.errors import ConfigError, GpupoolError
+from gpupool_server.config import check_indexes, token_allowed
+
+_ID = re.compile(r"[0-9a-f]{12}")
+
+
+def default_run_dir(env: Mapping[str, str] | None = None) -> Path:
+    """The folder for this user when none was configured."""
+    if os.geteuid() == 0:
+        return Path("/run/gpupool")
+    base = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
+    if base and os.path.isabs(base):
+        return Path(base) / "gpupool"
+    return Path(f"/tmp/gpupool-{os.geteuid()}")
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a server writes down about a worker, so that the next one knows it."""
+
+    session: str
+    pid: int
+    start_time: int
+    devices: tuple[int, ...]
+    created: float
+    client_pid: int
+    client_host: str
+    program: str
+
+    @classmethod
+    def parse(cls, text: str) -> Meta:
+        """ValueError if the text is not what :meth:`write` wrote."""
+        raw: Any = json.loads(text)
+        if not isinstance(raw, dict):
+            raise ValueError("no JSON object")
+        try:
+            meta = cls(
+                session=str(raw["session"]),
+                pid=int(raw["pid"]),
+                start_time=int(raw["start_time"]),
+                devices=check_indexes(tuple(int(index) for index in raw["devices"])),
+                created=float(raw["created"]),
+                client_pid=int(raw["client_pid"]),
+                client_host=str(raw["client_host"]),
+                program=str(raw["program"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"the field {error} is missing or wrong") from None
+        if meta.pid <= 1 or _ID.fullmatch(meta.session) is None:
+            raise ValueError("the pid or the session is wrong")
+        return meta
+
+    def write(self, path: Path) -> None:
+        """Write whole or not at all."""
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        draft.rename(path)
+
+
+@dataclass(frozen=True)
+class SessionDir:
+    """The folder of one session and the names in it."""
+
+    path: Path
+
+    @property
+    def session(self) -> str:
+        return self.path.name
+
+    @property
+    def meta(self) -> Path:
+        return self.path / "meta.json"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data.sock"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control.sock"
+
+    @property
+    def stdout(self) -> Path:
+        return self.path / "stdout"
+
+    @property
+    def stderr(self) -> Path:
+        return self.path / "stderr"
+
+    def remove(self) -> None:
+        """Remove the folder and all in it; what is already gone is no error."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class RunDir:
+    """A run directory that this process has locked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _make_private(path)
+        self._lock = _take_lock(path)
+        try:
+            self.sessions = path / "sessions"
+            _make_private(self.sessions)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let another server have it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def new_session(self) -> SessionDir:
+        """Make the folder of a new session under a name never used before."""
+        while True:
+            folder = SessionDir(self.sessions / secrets.token_hex(6))
+            try:
+                folder.path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            os.mkfifo(folder.stdout, 0o600)
+            os.mkfifo(folder.stderr, 0o600)
+            return folder
+
+    def old_sessions(self) -> Iterator[SessionDir]:
+        """The folders that an earlier server left."""
+        for path in sorted(self.sessions.iterdir()):
+            if _ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+                yield SessionDir(path)
+
+    def token(self) -> tuple[str, Path]:
+        """The token kept here, made at the first start."""
+        path = self.path / "token"
+        if not path.exists():
+            token = secrets.token_urlsafe(32)
+            draft = path.with_suffix(".new")
+            draft.unlink(missing_ok=True)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(token + "\n")
+            draft.rename(path)
+        return read_token(path), path
+
+
+def read_token(path: Path) -> str:
+    """The token in a file; ConfigError if there is none or others may read it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"the token file {path} cannot be read: {reason}") from None
+    if stat.S_ISREG(mode) and mode & 0o077:
+        raise ConfigError(f"other users may use the token file {path}; run: chmod 600 {path}")
+    if not token_allowed(token):
+        raise ConfigError(
+            f"the token file {path} must hold one token of 1 to 256 characters without blanks"
+        )
+    return token
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"the run directory {path} cannot be made: {error.strerror}; choose one: --run-dir"
+        ) from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise ConfigError(
+            f"the run directory {path} is no folder of this user; choose another: --run-dir"
+        )
+    if info.st_mode & 0o077:
+        path.chmod(0o700)
+
+
+def _take_lock(path: Path) -> int:
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(fd, 32).decode("ascii", errors="replace").strip()
+        os.close(fd)
+        raise GpupoolError(
+            f"another gpupool-server (pid {holder or 'unknown'}) uses the run directory {path};"
+            " stop it, or choose another with --run-dir"
+        ) from None
+    os.truncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd

@@ -1,0 +1,146 @@
+"""The daemon: its parts in the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+
+from gpupool import __version__, paths
+from gpupool_server import inventory as inventories
+from gpupool_server import logs, worker
+from gpupool_server.config import Settings
+from gpupool_server.front import FrontDesk, FrontDoor
+from gpupool_server.rundir import RunDir, default_run_dir, read_token
+from gpupool_server.sessions import SessionKeeper
+
+#: How long questions that are being answered may take when the server stops.
+DRAIN_SECONDS = 5.0
+
+
+class Server:
+    """Everything between a checked configuration and a front door that is open."""
+
+    def __init__(self, settings: Settings, home: paths.Home | None = None) -> None:
+        self.settings = settings
+        self._home = home or paths.find_home()
+        self._log = logs.get("server")
+        self._run_dir: RunDir | None = None
+        self._keeper: SessionKeeper | None = None
+        self._door: FrontDoor | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """Where the front door is, with the port that was chosen for ``:*``."""
+        if self._door is None:
+            raise RuntimeError("the server has not started")
+        return self._door.url
+
+    async def start(self) -> None:
+        """Bring everything up; on an error nothing stays behind."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        _raise_file_limit()
+        program = (settings.worker or self._home.part(paths.WORKER)).absolute()
+        build = await asyncio.to_thread(worker.ask_build, program)
+        if build is None:
+            self._log.warning(
+                "the worker does not say what it was built from; only it can refuse a client"
+                " of another version",
+                worker=str(program),
+            )
+        self._run_dir = RunDir(settings.run_dir or default_run_dir())
+        token = self._find_token(self._run_dir)
+        inventory = await asyncio.to_thread(inventories.take, settings, self._home)
+        self._keeper = SessionKeeper(settings, inventory, self._run_dir, program)
+        self._keeper.adopt()
+        desk = FrontDesk(settings, token, inventory, self._keeper, build)
+        self._door = FrontDoor(desk, settings.listen)
+        self._log.info(
+            "ready",
+            version=__version__,
+            listen=self._door.url,
+            driver=str(inventory.driver),
+            devices=[device.name for device in inventory.devices],
+            sessions=len(self._keeper),
+            run_dir=str(self._run_dir.path),
+        )
+
+    def _find_token(self, run_dir: RunDir) -> str:
+        if self.settings.token is not None:
+            return self.settings.token.get_secret_value()
+        if self.settings.token_file is not None:
+            return read_token(self.settings.token_file)
+        token, path = run_dir.token()
+        self._log.info("clients need the token in a file here", path=str(path))
+        return token
+
+    def stop(self) -> None:
+        """Make :meth:`run` return; for signal handlers."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until :meth:`stop`."""
+        await self._stopping.wait()
+        self._log.info("stopping", on_stop=self.settings.on_stop)
+
+    async def close(self) -> None:
+        """Close the front door, then let the sessions go on or end them."""
+        if self._door is not None:
+            await self._door.close(DRAIN_SECONDS)
+        if self._keeper is not None:
+            await self._keeper.close()
+        if self._run_dir is not None:
+            self._run_dir.close()
+        self._door = self._keeper = self._run_dir = None
+
+
+def _raise_file_limit() -> None:
+    """Each session takes a handful of descriptors; the soft limit is often only 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        logs.get("server").debug("the limit of open files stays as it is")
+
+
+async def serve(settings: Settings, ready_fd: int | None, stop_on_eof: bool) -> None:
+    """Run a server until SIGTERM or SIGINT (or the end of stdin, for a parent's sake).
+
+    When it is ready its address is written to ``ready_fd``, if that is given.
+    """
+    server = Server(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    if stop_on_eof:
+        _watch_stdin(server)
+    await server.start()
+    try:
+        if ready_fd is not None:
+            os.write(ready_fd, f"{server.url}\n".encode())
+            os.close(ready_fd)
+        await server.run()
+    finally:
+        await server.close()
+
+
+def _watch_stdin(server: Server) -> None:
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            server.stop()
+
+    os.set_blocking(0, False)
+    loop.add_reader(0, readable)

@@ -1,0 +1,227 @@
+"""One worker process as the server sees it: start it, hear it, ask it, end it.
+
+A worker must outlive the server. So it runs in a process session of its own, and
+what it writes goes into FIFOs that the worker itself keeps open both ways: with
+no server there its log lines are lost when the FIFO is full, but it never blocks
+and never gets SIGPIPE, and the next server reads on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpupool.errors import GpupoolError, InstallError
+from gpupool_server.process import Process
+
+MAX_LINE = 8192
+FIFO_BYTES = 256 * 1024
+CONTROL_SECONDS = 2.0
+
+_NETWORK_URL = re.compile(r"(tcp|ipc)://[^\s,]{1,255}(,[^\s,]{1,255})?")
+
+
+class WorkerError(GpupoolError):
+    """A worker did not start, or does not answer as the contract says."""
+
+
+class LineReader:
+    """Lines of a FIFO, handed over one by one; longer than MAX_LINE they are cut."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._on_line = on_line
+        self._rest = b""
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.close()
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            self._deliver(line)
+        if len(self._rest) > MAX_LINE:
+            self._deliver(self._rest)
+            self._rest = b""
+
+    def _deliver(self, line: bytes) -> None:
+        text = line[:MAX_LINE].decode("utf-8", errors="replace").rstrip("\r")
+        if text:
+            self._on_line(text)
+
+    def close(self) -> None:
+        """Read what is there, then let go."""
+        if self._fd < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self._fd)
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(fd, 65536):
+                self._rest += chunk
+        os.close(fd)
+        rest, self._rest = self._rest, b""
+        for line in rest.split(b"\n"):
+            self._deliver(line)
+
+
+def open_fifo(path: Path) -> int:
+    """The worker's end: both ways, so that it never lacks a reader; never blocking."""
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a limit of the system; the default size does too
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, FIFO_BYTES)
+    return fd
+
+
+def launch(command: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> Process:
+    """Start a worker; WorkerError if the program cannot be run."""
+    try:
+        child = subprocess.Popen(
+            command,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        raise WorkerError(f"{command[0]} cannot be run: {error.strerror}") from None
+    return Process.of_child(child)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Where a worker listens; ``zmq`` is None if it was given no network address."""
+
+    shm: str
+    zmq: str | None
+
+
+def parse_ready(line: str) -> Ready:
+    """The worker's one line; WorkerError if it is anything else."""
+    word, _, rest = line.partition(" ")
+    try:
+        urls: Any = json.loads(rest) if word == "ready" else None
+    except ValueError:
+        urls = None
+    if not isinstance(urls, dict):
+        raise WorkerError(f"the worker's first line is not 'ready {{…}}' but {line[:80]!r}")
+    shm, network = urls.get("shm"), urls.get("zmq")
+    if not isinstance(shm, str) or not shm.startswith("shm:///") or not shm.isprintable():
+        raise WorkerError(f"the worker's ready line has no shm address: {line[:200]!r}")
+    if network is None or network == "":
+        return Ready(shm, None)
+    if not isinstance(network, str) or _NETWORK_URL.fullmatch(network) is None:
+        raise WorkerError(f"the worker's ready line has a bad zmq address: {line[:200]!r}")
+    return Ready(shm, network)
+
+
+class Control:
+    """The worker's control socket: one question at a time over one lasting connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+
+    async def status(self) -> dict[str, Any]:
+        """The worker's account of itself; WorkerError if it gives none in time."""
+        line = await self._ask(b"status\n")
+        try:
+            answer: Any = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise WorkerError(f"the worker answered 'status' with {line[:80]!r}, not with JSON")
+        return answer
+
+    async def stop(self) -> None:
+        """Ask the worker to end; WorkerError if it cannot be told."""
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS), self._lock:
+                _, writer = await self._connected()
+                writer.write(b"stop\n")
+                await writer.drain()
+        except (OSError, TimeoutError) as error:
+            self.close()
+            raise WorkerError(f"{self._path}: the worker cannot be told to stop: {error}") from None
+
+    async def _ask(self, question: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS), self._lock:
+                reader, writer = await self._connected()
+                writer.write(question)
+                await writer.drain()
+                line = await reader.readline()
+        except TimeoutError:
+            # Its late answer would be taken for that of the next question.
+            self.close()
+            raise WorkerError(
+                f"{self._path}: no answer from the worker within {CONTROL_SECONDS:g} s"
+            ) from None
+        except (OSError, ValueError) as error:
+            self.close()
+            raise WorkerError(f"{self._path}: {error}") from None
+        if not line.endswith(b"\n"):
+            self.close()
+            raise WorkerError(f"{self._path}: the worker closed the connection")
+        return line
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._streams is None:
+            self._streams = await asyncio.open_unix_connection(str(self._path), limit=65536)
+        return self._streams
+
+    def close(self) -> None:
+        """Hang up; the worker does not mind."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+@dataclass(frozen=True)
+class Build:
+    """What a worker program was built from; both ends of a session must agree."""
+
+    wire: int
+    spec: str
+
+
+_BUILD = re.compile(r"gpupool-worker \S+ wire (\d{1,9}) spec ([0-9a-f]{16})\n?")
+
+
+def ask_build(program: Path) -> Build | None:
+    """What ``gpupool-worker --version`` says; None if it does not speak of it.
+
+    InstallError if the program cannot be run at all.
+    """
+    try:
+        done = subprocess.run(
+            [str(program), "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30.0,
+            check=False,
+        )
+    except OSError as error:
+        raise InstallError(f"the worker {program} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise InstallError(f"the worker {program} does not answer --version") from None
+    match = _BUILD.fullmatch(done.stdout)
+    return Build(int(match[1]), match[2]) if match and done.returncode == 0 else None
