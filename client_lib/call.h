@@ -1,0 +1,100 @@
+/*
+ * One call on its way to the worker and back. The generated gpc_wire_*
+ * functions fill a struct gpc_call and hand it to one of the senders below;
+ * every exported function starts with gpc_enter and ends with gpc_leave.
+ */
+#ifndef GPC_CALL_H
+#define GPC_CALL_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "gp_messages.h"
+#include "gp_ops.h"
+
+#define GPC_CALL_TAILS 4
+
+/* Where an out[N] parameter of the reply goes. */
+struct gpc_call_room {
+    void *to;
+    uint32_t room;      /* bytes at `to` */
+    uint32_t got;       /* bytes that came, at most `room` */
+    uint32_t length_at; /* offset of the n_ field in the reply structure */
+};
+
+struct gpc_call {
+    struct gp_header *request; /* op is set; size, seq and flags are filled when sent */
+    uint32_t request_size;     /* of the fixed part */
+    struct iovec in[GPC_CALL_TAILS];
+    unsigned in_count;
+    struct gp_reply *reply; /* NULL: nothing but the result is wanted */
+    uint32_t reply_size;
+    struct gpc_call_room out[GPC_CALL_TAILS];
+    unsigned out_count;
+
+    /* the session's, while the call waits */
+    uint64_t seq;
+    bool done;
+    CUresult result;
+    struct gpc_call *next;
+};
+
+/* Add `count` elements of `size` bytes as a tail. INVALID_VALUE if they are more
+ * than one message carries. `*n` gets the bytes. */
+CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, size_t size,
+                     uint32_t *n);
+CUresult gpc_call_text(struct gpc_call *call, const char *text, uint32_t *n);
+CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t size,
+                      size_t length_at);
+
+/* Send and do not wait. A failure shows later, as the session's pending error
+ * (at once with GPUPOOL_SYNC=1). The bytes are taken over before it returns. */
+CUresult gpc_call_post(struct gpc_call *call);
+/* Send and wait for the answer: one round trip. */
+CUresult gpc_call_exchange(struct gpc_call *call);
+/* The two halves of an exchange, so that several can be under way (each still
+ * counts as a round trip unless `gpc_call_begin` says it belongs to one). The call
+ * and what it points to must stay in place until gpc_call_finish. */
+CUresult gpc_call_begin(struct gpc_call *call);
+CUresult gpc_call_finish(struct gpc_call *call);
+/* The answer of an equal earlier call, else an exchange whose answer is kept. */
+CUresult gpc_call_cached(struct gpc_call *call);
+/* Forget the kept answers of one operation. */
+void gpc_cache_forget(uint16_t op);
+
+enum gpc_needs {
+    GPC_NEEDS_NONE,
+    GPC_NEEDS_INIT,    /* cuInit has succeeded in this process */
+    GPC_NEEDS_CONTEXT, /* and the thread has a current context */
+};
+
+/* Count the call and say whether it may go on: NOT_INITIALIZED, INVALID_CONTEXT,
+ * the session's sticky error. */
+CUresult gpc_enter(uint16_t op, enum gpc_needs needs);
+/* `result`, or the pending error of an earlier asynchronous call if `result` is
+ * success. */
+CUresult gpc_leave(CUresult result);
+/* Count a call that is answered in place and needs no state. */
+void gpc_count(uint16_t op);
+/* Count and answer NOT_SUPPORTED, with one line in the log the first time. */
+CUresult gpc_refuse(uint16_t op);
+/* As gpc_refuse for a case of an implemented function; `why` is one clause. */
+CUresult gpc_refuse_because(uint16_t op, const char *why);
+
+/* Whether stream 0 means the per-thread default stream on this thread (inside a
+ * _ptsz or _ptds function); returns the former state. */
+bool gpc_per_thread_streams(bool on);
+/* What travels for a stream handle: an id, or GP_STREAM_LEGACY. */
+CUresult gpc_stream_wire(CUstream stream, uint64_t *wire);
+/* What travels for a device ordinal; INVALID_DEVICE if there is none such. */
+CUresult gpc_device_wire(CUdevice device, int32_t *wire);
+
+/* One line on stderr, if GPUPOOL_LOG asks for that level. */
+enum gpc_log_level { GPC_LOG_ERROR, GPC_LOG_WARN, GPC_LOG_INFO, GPC_LOG_DEBUG };
+void gpc_log(enum gpc_log_level level, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,9 @@
+/* Marks the functions that applications see; everything else is hidden. */
+#ifndef GPC_EXPORT_H
+#define GPC_EXPORT_H
+
+#include "gpc_exports.h" /* names that cuda.h lacks */
+
+#define GPC_EXPORT __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,53 @@
+/*
+ * The client's session: the connection to a worker, what the handshake said,
+ * and the one submission order of all threads.
+ */
+#ifndef GPC_SESSION_H
+#define GPC_SESSION_H
+
+#include "call.h"
+#include "transport.h"
+
+struct gpc_session {
+    const struct gp_transport *transport;
+    struct gp_channel *channel;
+    struct gp_snapshot *snapshot;
+    char server[256]; /* the address, for messages */
+    char id[64];      /* as the server named it */
+};
+
+/* The session, or NULL before cuInit, in a forked child, or once it broke. */
+struct gpc_session *gpc_session(void);
+/* Connect (from cuInit, once). A CUDA error, after one line on stderr, else. */
+CUresult gpc_session_open(void);
+/* The devices of the snapshot. */
+uint32_t gpc_device_count(void);
+/* NULL if there is no such device. */
+const struct gp_device_info *gpc_device_info(CUdevice device);
+/* Memory can be shared with the worker (the transport is shm). */
+bool gpc_session_shares(void);
+/* Act on what the worker has sent unasked so far, without waiting. */
+void gpc_session_poll(void);
+/* Block until the worker has sent something and it was acted on. */
+CUresult gpc_session_wait_notice(void);
+
+/* The calling thread's state. */
+struct gpc_thread {
+    CUcontext *stack; /* contexts pushed, the last is current */
+    unsigned depth, room;
+    CUcontext current;
+    bool per_thread_streams;
+    uint32_t capture_mode; /* CUstreamCaptureMode */
+    struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
+};
+struct gpc_thread *gpc_thread(void);
+static inline CUcontext gpc_current(void)
+{
+    return gpc_thread()->current;
+}
+/* Device of a context (client handle), or -1. */
+CUdevice gpc_context_device(CUcontext context);
+/* Count of stream captures under way in this process: when 0, no stream is capturing. */
+bool gpc_capture_active(void);
+
+#endif

@@ -1,0 +1,75 @@
+"""Write the generated half of gpupool.
+
+    python -m gpgen --spec proto/spec --header flat.h --out build/proto/gen
+
+--header is cuda.h after the C preprocessor; without it nothing is compared.
+--coverage FILE rewrites the table of the docs. Errors are `file:line: text`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import emit_client, emit_docs, emit_fuzz, emit_python, emit_tables, emit_wire, emit_worker
+from . import header as header_check
+from .spec import Spec, SpecError, load
+
+OUTPUTS = {
+    "gp_ops.h": emit_wire.ops,
+    "gp_ops.c": emit_wire.ops_source,
+    "gp_messages.h": emit_wire.messages,
+    "gp_decode.h": emit_wire.decode_header,
+    "gp_decode.c": emit_wire.decode_source,
+    "gp_errors.h": emit_tables.errors_header,
+    "gpc_wire.h": emit_client.wire_header,
+    "gpc_wire.c": emit_client.wire_source,
+    "gpc_stubs.c": emit_client.stubs,
+    "gpc_notify.c": emit_client.notify,
+    "gpc_exports.h": emit_client.exports,
+    "gpc_proc_table.c": emit_tables.proc_table,
+    "libcuda.map": emit_tables.linker_map,
+    "gpw_driver.h": emit_worker.driver_header,
+    "gpw_driver.c": emit_worker.driver_source,
+    "gpw_handlers.h": emit_worker.handlers,
+    "gpw_dispatch.c": emit_worker.dispatch,
+    "_wire.py": emit_python.constants,
+    "fuzz_decode.dict": emit_fuzz.dictionary,
+}
+
+
+def generate(spec: Spec, out: Path) -> None:
+    """Write every output; files that would not change keep their time."""
+    for name, emit in OUTPUTS.items():
+        emit_docs.write_if_changed(out / name, emit(spec))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="gpgen", description=__doc__.splitlines()[0])
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--header", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--coverage", type=Path)
+    parser.add_argument("--seeds", type=Path, help="folder for the fuzzer's seed messages")
+    args = parser.parse_args(argv)
+    try:
+        spec = load(args.spec)
+        if args.header:
+            header_check.check(spec, args.header.read_text(encoding="utf-8"))
+    except SpecError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if args.out:
+        generate(spec, args.out)
+    if args.coverage:
+        emit_docs.write_if_changed(args.coverage, emit_docs.coverage(spec))
+    if args.seeds:
+        args.seeds.mkdir(parents=True, exist_ok=True)
+        for f in spec.wire:
+            (args.seeds / f.name).write_bytes(emit_fuzz.seed(f))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The client's half: gpc_wire.[ch], gpc_stubs.c and gpc_notify.c."""
+
+from __future__ import annotations
+
+from .emit_wire import NOTE
+from .layout import OVERALIGNED, tails_in, tails_out, values_out
+from .spec import Function, Param, Spec
+
+
+def wire_prototype(f: Function) -> str:
+    """Messages also hand back how much of each out[N] came."""
+    params = f.prototype
+    if f.is_message:
+        extra = [f"uint32_t *got_{p.name}" for p in tails_out(f)]
+        params = ", ".join([f.prototype, *extra] if f.params else extra or ["void"])
+    return f"CUresult gpc_wire_{f.name}({params})"
+
+
+def wire_header(spec: Spec) -> str:
+    lines = [NOTE, "#ifndef GPC_WIRE_H\n#define GPC_WIRE_H\n"]
+    lines.append('#include "gp_decode.h"\n')
+    lines.append(
+        "/*\n * Encode a call, send it and, if its mode says so, wait for the answer. Handles\n"
+        " * are checked and named here; nothing else is. Outputs are set on success only.\n */"
+    )
+    for f in spec.wire:
+        if f.mode == "notify":
+            args = ", ".join(["const struct gp_req_" + f.name + " *q", *_notify_tails(f)])
+            lines.append(f"/* hand-written: what to do when the worker sends it */")
+            lines.append(f"void gpc_on_{f.name}({args});")
+        else:
+            lines.append(f"{wire_prototype(f)};")
+    lines.append("\n/* Decode and act on what the worker sent unasked; false: no such message. */")
+    lines.append("bool gpc_notify_dispatch(const struct gp_header *h);\n\n#endif\n")
+    return "\n".join(lines)
+
+
+def _notify_tails(f: Function) -> list[str]:
+    return [f"const {p.pointee} *{p.name}" for p in tails_in(f)]
+
+
+def _encode(f: Function, p: Param) -> list[str]:
+    n = p.name
+    if p.has("create"):
+        return [
+            f"    q.{n} = gpc_handle_new(GP_HANDLE_{(p.handle or '').upper()});",
+            f"    if (!q.{n})\n        return CUDA_ERROR_OUT_OF_MEMORY;",
+        ]
+    if p.handle == "stream":
+        return [f"    if ((r = gpc_stream_wire({n}, &q.{n})))\n        goto fail;"]
+    if p.handle:
+        null = "true" if p.has("null") else "false"
+        kind = f"GP_HANDLE_{p.handle.upper()}"
+        return [
+            f"    if ((r = gpc_handle_wire({kind}, (uint64_t){n}, {null}, &q.{n})))\n        goto fail;"
+        ]
+    if p.ctype == "CUdevice":
+        return [f"    if ((r = gpc_device_wire({n}, &q.{n})))\n        goto fail;"]
+    if p.has("address"):
+        return [f"    q.{n} = (uint64_t)(uintptr_t){n};"]
+    if p.has("string"):
+        return [f"    if ((r = gpc_call_text(&call, {n}, &q.n_{n})))\n        goto fail;"]
+    lines = []
+    if p.has("optional"):
+        lines.append(f"    q.has_{n} = {n} != NULL;")
+    if p.has("in") and p.count:
+        count = f"{n} ? (uint64_t)({p.count}) : 0" if p.has("optional") else f"(uint64_t)({p.count})"
+        lines.append(
+            f"    if ((r = gpc_call_in(&call, {n}, {count}, sizeof({p.element}), &q.n_{n})))"
+            "\n        goto fail;"
+        )
+    elif p.is_in_pointer:
+        lines.append(f"    memcpy(&q.{n}, {n}, sizeof q.{n});")
+    elif p.has("out") and p.count:
+        lines.append(
+            f"    if ((r = gpc_call_out(&call, {n}, (uint64_t)({p.count}), sizeof({p.element}),"
+            f"\n                          offsetof(struct gp_rep_{f.name}, n_{n}))))\n        goto fail;"
+        )
+    elif not p.is_pointer:
+        if p.array:
+            lines.append(f"    memcpy(q.{n}, {n}, sizeof q.{n});")
+        else:
+            lines.append(f"    q.{n} = {n};")
+    return lines
+
+
+def _wire_body(f: Function) -> list[str]:
+    lines = [wire_prototype(f), "{"]
+    required = [p.name for p in f.params if p.is_pointer and not p.has("optional")
+                and not p.has("address") and (p.words and not p.has("null") and not p.has("destroy"))]
+    if required:
+        lines.append(f"    if ({' || '.join('!' + n for n in required)})")
+        lines.append("        return CUDA_ERROR_INVALID_VALUE;")
+    lines.append(f"    struct gp_req_{f.name} q;\n    memset(&q, 0, sizeof q);")
+    lines.append(f"    q.h.op = GP_OP_{f.name};")
+    lines.append("    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};")
+    lines.append("    CUresult r = CUDA_SUCCESS;")
+    created = f.creates
+    body: list[str] = []
+    for p in created:
+        body += _encode(f, p)
+    for p in f.params:
+        if p not in created:
+            body += _encode(f, p)
+    lines += body
+    if f.waits:
+        lines.append(f"    struct gp_rep_{f.name} rep;")
+        lines.append("    call.reply = &rep.r;\n    call.reply_size = sizeof rep;")
+    send = {"sync": "gpc_call_exchange", "cached": "gpc_call_cached"}.get(f.mode, "gpc_call_post")
+    lines.append(f"    r = {send}(&call);")
+    if any("goto fail" in x for x in body):
+        lines.append("fail:")
+    if created:
+        lines.append("    if (r != CUDA_SUCCESS) {")
+        lines += [f"        gpc_handle_drop(q.{p.name});" for p in created]
+        lines.append("        return r;\n    }")
+    else:
+        lines.append("    if (r != CUDA_SUCCESS)\n        return r;")
+    for p in values_out(f):
+        guard = f"    if ({p.name})\n    " if p.has("optional") else ""
+        if p.pointee in OVERALIGNED:
+            lines.append(f"{guard}    memcpy({p.name}, rep.{p.name}, sizeof rep.{p.name});")
+        else:
+            lines.append(f"{guard}    *{p.name} = rep.{p.name};")
+    if f.is_message:
+        for index, p in enumerate(tails_out(f)):
+            lines.append(f"    if (got_{p.name})\n        *got_{p.name} = call.out[{index}].got;")
+    lines += [f"    *{p.name} = ({p.pointee})q.{p.name};" for p in created]
+    lines += [f"    gpc_handle_drop(q.{p.name});" for p in f.params if p.has("destroy")]
+    lines += [f"    gpc_cache_forget(GP_OP_{name});" for name in f.invalidates]
+    lines.append("    return CUDA_SUCCESS;\n}\n")
+    return lines
+
+
+def wire_source(spec: Spec) -> str:
+    lines = [NOTE, '#include "gpc_wire.h"\n\n#include <string.h>\n\n#include "call.h"']
+    lines.append('#include "handle.h"\n')
+    for f in spec.wire:
+        if f.mode != "notify":
+            lines += _wire_body(f)
+    return "\n".join(lines)
+
+
+def stubs(spec: Spec) -> str:
+    """The exported functions that nobody writes by hand."""
+    lines = [NOTE, '#include "gpc_wire.h"\n\n#include "call.h"\n#include "export.h"\n']
+    for f in spec.cuda:
+        if f.mode == "refuse":
+            lines.append(f"GPC_EXPORT CUresult {f.name}({_stub_prototype(f)})\n{{")
+            lines += [f"    (void){p.name};" for p in f.params]
+            lines.append(f"    return gpc_refuse(GP_OP_{f.name});\n}}\n")
+        elif f.has_wire and not f.client:
+            lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
+            lines.append(f"    CUresult r = gpc_enter(GP_OP_{f.name}, GPC_NEEDS_{f.needs.upper()});")
+            lines.append(f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));\n}}\n")
+        for variant in f.variants:
+            lines.append(f"GPC_EXPORT CUresult {variant}({f.prototype})\n{{")
+            lines.append("    bool before = gpc_per_thread_streams(true);")
+            lines.append(f"    CUresult r = {f.name}({f.arguments});")
+            lines.append("    gpc_per_thread_streams(before);\n    return r;\n}\n")
+    return "\n".join(lines)
+
+
+def _stub_prototype(f: Function) -> str:
+    return "void" if f.header == "interop" else f.prototype
+
+
+def notify(spec: Spec) -> str:
+    lines = [NOTE, '#include "gpc_wire.h"\n']
+    lines.append("bool gpc_notify_dispatch(const struct gp_header *h)\n{\n    switch (h->op) {")
+    for f in spec.wire:
+        if f.mode == "notify":
+            args = ", ".join(["a.q", *(f"a.{p.name}" for p in tails_in(f))])
+            lines.append(f"    case GP_OP_{f.name}: {{\n        struct gp_args_{f.name} a;")
+            lines.append(f"        if (!gp_decode_{f.name}(h, &a))\n            return false;")
+            lines.append(f"        gpc_on_{f.name}({args});\n        return true;\n    }}")
+    lines.append("    default:\n        return false;\n    }\n}\n")
+    return "\n".join(lines)
+
+
+def exports(spec: Spec) -> str:
+    """Prototypes of the exported names that cuda.h lacks."""
+    lines = [NOTE, "#ifndef GPC_EXPORTS_H\n#define GPC_EXPORTS_H\n\n#include <cuda.h>\n"]
+    for f in spec.cuda:
+        if f.header != "cuda.h":
+            lines.append(f"CUresult {f.name}({_stub_prototype(f)});")
+    lines.append("\n#endif\n")
+    return "\n".join(lines)

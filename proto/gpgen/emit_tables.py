@@ -1,0 +1,40 @@
+"""Tables: cuGetProcAddress, the linker map, error names."""
+
+from __future__ import annotations
+
+from .emit_wire import NOTE
+from .spec import Spec
+
+
+def proc_table(spec: Spec) -> str:
+    """(name, version, per-thread) -> function, sorted by name, newest first."""
+    rows: list[tuple[str, int, int, str]] = []
+    for f in spec.cuda:
+        rows.append((f.api, f.since, 0, f.name))
+        rows += [(api, since, 0, f.name) for api, since in f.also.items()]
+        rows += [(f.api, getattr(f, s), 1, f"{f.name}_{s}") for s in ("ptds", "ptsz") if getattr(f, s)]
+    rows.sort(key=lambda r: (r[0], -r[1], r[2]))
+    lines = [NOTE, '#include "gpc_exports.h"\n#include "proc_address.h"\n']
+    lines.append("const struct gpc_proc gpc_proc_table[] = {")
+    lines += [
+        f'    {{"{api}", {since}, {per_thread}, (void *)(uintptr_t)&{name}}},'
+        for api, since, per_thread, name in rows
+    ]
+    lines.append("};\n")
+    lines.append(f"const size_t gpc_proc_count = {len(rows)};\n")
+    return "\n".join(lines)
+
+
+def linker_map(spec: Spec) -> str:
+    """An anonymous version node: names must come out without @@VERSION."""
+    names = [n for f in spec.cuda for n in (f.name, *f.variants)]
+    return "{\nglobal:\n" + "".join(f"    {n};\n" for n in names) + "local:\n    *;\n};\n"
+
+
+def errors_header(spec: Spec) -> str:
+    lines = [NOTE, "#ifndef GP_ERRORS_H\n#define GP_ERRORS_H\n"]
+    lines.append("/* X(name, value, text) for every CUresult. */\n#define GP_ERRORS(X) \\")
+    rows = [f'    X({e.name}, {e.value}, "{e.text}")' for e in spec.errors]
+    lines.append(" \\\n".join(rows))
+    lines.append("\n#endif\n")
+    return "\n".join(lines)

@@ -1,0 +1,104 @@
+/*
+ * The worker's session: one client, one channel, one thread that takes
+ * messages in order and asks the driver. Nothing here blocks on the GPU:
+ * what takes time becomes a *wait*, polled between messages.
+ */
+#ifndef GPW_SESSION_H
+#define GPW_SESSION_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "gp_messages.h"
+#include "gp_ops.h"
+#include "gpw_driver.h"
+#include "transport.h"
+
+struct gpw_handles;
+struct gpw_memory;  /* memory.c: allocations, windows, pinned shares, arena */
+struct gpw_modules; /* module.c: images, functions' parameters */
+
+struct gpw_session {
+    struct gpw_driver *driver;
+    const struct gp_transport *transport;
+    struct gp_channel *channel;
+    struct gpw_handles *handles;
+    struct gpw_memory *memory;
+    struct gpw_modules *modules;
+    struct gpw_wait *waits; /* oldest first */
+    struct gpw_wait **waits_end;
+    void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */
+    uint32_t device_count;
+    CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
+    uint8_t secret[16];
+    bool greeted;  /* gp_hello was right */
+    bool ended;    /* gp_goodbye, or broken */
+    int32_t sticky; /* a CUresult that every later call gives, 0 none */
+    uint64_t calls;
+    char program[256];
+    uint32_t client_pid;
+};
+
+/* Returned by a deferred handler that will answer later; no CUresult is negative. */
+#define GPW_DEFERRED ((CUresult)-1)
+
+/* Whom to answer. */
+struct gpw_token {
+    uint16_t op;
+    uint16_t flags;
+    uint64_t seq;
+};
+static inline struct gpw_token gpw_token_of(const struct gp_header *h)
+{
+    return (struct gpw_token){h->op, h->flags, h->seq};
+}
+
+/* A message under construction: fixed part and tails (padded by the sender). */
+struct gpw_message {
+    struct gp_header *head;
+    uint32_t head_size;
+    struct iovec tails[4];
+    unsigned count;
+};
+void gpw_message_tail(struct gpw_message *m, const void *from, uint32_t bytes);
+
+/* All return 0, or negative when the session is over. */
+int gpw_session_send(struct gpw_session *s, struct gpw_message *m);
+int gpw_reply(struct gpw_session *s, const struct gp_header *h, CUresult r, struct gpw_message *m);
+int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult r, struct gpw_message *m);
+/* For calls that nobody waits for: tells the client of a failure; answers when the
+ * client asked to wait all the same (GPUPOOL_SYNC). */
+int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult r);
+/* The client sent what no client of ours would: log why, end the session. */
+int gpw_session_broken(struct gpw_session *s, const char *why);
+/* Room for `bytes` (<= GP_CHUNK_MAX) of output; `index` 0..3. Never NULL. */
+void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes);
+
+/*
+ * Something to finish later. `poll` is called between messages until it returns
+ * true; it must not block. The struct is embedded in the owner's own, which frees
+ * itself in poll (when done) or in `cancel` (the session ends first).
+ */
+struct gpw_wait {
+    bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
+    void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
+    struct gpw_wait *next;
+};
+void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
+
+/* Call done(s, arg, result) from the message loop once everything submitted to
+ * `stream` so far has completed (result: success, or the driver's error). An
+ * immediate error (stream capturing, sticky error, no memory) is returned and
+ * `done` not called. If it is complete already, done is called before the return.
+ * When the session ends first, done gets CUDA_ERROR_DEINITIALIZED. */
+typedef void gpw_done(struct gpw_session *s, void *arg, CUresult result);
+CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg);
+/* Likewise once everything submitted to every stream of the current context has. */
+CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg);
+
+/* One line to the log (stderr), level "info", "warn" or "error". */
+void gpw_log(const char *level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
