@@ -59,7 +59,7 @@ def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) ->
     try:
         dealer = context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.IPV6, 1)
+        dealer.setsockopt(zmq.IPV6, int("[" in url))
         dealer.setsockopt(zmq.MAXMSGSIZE, 4 * protocol.MAX_BYTES)
         dealer.connect(url)
         dealer.send(question)

@@ -95,7 +95,8 @@ def encode(word: str, fields: Mapping[str, str]) -> bytes:
     """The bytes of a message; ProtocolError if they would break the rules above."""
     lines = [f"{MAGIC} {word}", *(f"{key}: {value}" for key, value in fields.items())]
     payload = ("\n".join(lines) + "\n").encode("utf-8", errors="strict")
-    decode(payload)
+    if decode(payload) != Message(word, fields):
+        raise ProtocolError(f"{word}: a value has a line end in it, or blanks at its ends")
     return payload
 
 

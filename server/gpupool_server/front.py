@@ -199,7 +199,7 @@ class FrontDoor:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         try:
-            self._configure()
+            self._configure(listen)
             self._socket.bind(listen)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -209,13 +209,13 @@ class FrontDoor:
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._reader = asyncio.create_task(self._read())
 
-    def _configure(self) -> None:
+    def _configure(self, listen: str) -> None:
         for option, value in (
             (zmq.MAXMSGSIZE, MAX_FRAME),
             (zmq.SNDHWM, 16),  # a client that does not read its answers loses them, alone
             (zmq.RCVHWM, 64),
             (zmq.LINGER, 0),
-            (zmq.IPV6, 1),
+            (zmq.IPV6, int("[" in listen)),  # else even 127.0.0.1 is named ::ffff:127.0.0.1
             (zmq.HEARTBEAT_IVL, 5000),  # ms; frees the connections of hosts that vanished
             (zmq.HEARTBEAT_TIMEOUT, 15000),
             (zmq.HANDSHAKE_IVL, 5000),

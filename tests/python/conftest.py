@@ -1,0 +1,99 @@
+"""Fixtures: a short folder, a fake installation, a server without and with its socket."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gpupool.paths import Home
+from gpupool_server import inventory
+from gpupool_server.config import Settings
+from gpupool_server.front import FrontDesk
+from gpupool_server.rundir import RunDir
+from gpupool_server.server import Server
+from gpupool_server.sessions import SessionKeeper
+from gpupool_server.worker import Build
+from harness import SPEC, TOKEN, compile_driver, make_home, make_settings
+
+
+@pytest.fixture(autouse=True)
+def _own_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVER", "TOKEN", "HOME", "DRIVER_LIBRARY", "LOG", "GPUS"):
+        monkeypatch.delenv(f"GPUPOOL_{name}", raising=False)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for Unix sockets, which pytest's own is not."""
+    path = Path(tempfile.mkdtemp(prefix="gpt-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def home(folder: Path, driver: Path) -> Home:
+    return make_home(folder / "home", driver)
+
+
+@dataclass
+class Office:
+    """A desk and what stands behind it, without a socket before it."""
+
+    settings: Settings
+    run_dir: RunDir
+    keeper: SessionKeeper
+    desk: FrontDesk
+
+
+MakeOffice = Callable[..., Awaitable[Office]]
+
+
+@pytest_asyncio.fixture
+async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
+    """Builds offices; ``worker=`` and every other setting can be changed."""
+    offices: list[Office] = []
+
+    async def make(**changes: object) -> Office:
+        settings = make_settings(folder, **changes)
+        run_dir = RunDir(folder / "run")
+        program = settings.worker or home.part("libexec/gpupool-worker")
+        listed = inventory.take(settings, home)
+        keeper = SessionKeeper(settings, listed, run_dir, program)
+        desk = FrontDesk(settings, TOKEN, listed, keeper, Build(1, SPEC))
+        offices.append(Office(settings, run_dir, keeper, desk))
+        return offices[-1]
+
+    yield make
+    for office in offices:
+        await office.keeper.close()
+        office.run_dir.close()
+
+
+MakeServer = Callable[..., Awaitable[Server]]
+
+
+@pytest_asyncio.fixture
+async def make_server(folder: Path, home: Home) -> AsyncIterator[MakeServer]:
+    """Starts whole servers in this process."""
+    servers: list[Server] = []
+
+    async def make(**changes: object) -> Server:
+        server = Server(make_settings(folder, **changes), home)
+        servers.append(server)
+        await server.start()
+        return server
+
+    yield make
+    for server in servers:
+        await server.close()

@@ -1,0 +1,117 @@
+"""A worker that keeps the worker's contract with the server and serves no CUDA.
+
+FAKE_WORKER chooses how it misbehaves: ``good``, ``exit`` (ends with code 3 before it
+is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``badurl``
+(gives addresses that are none), ``deaf`` (never answers on the control socket), ``loud``
+(writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+VERSION = "gpupool-worker 0.1.0 wire 1 spec 0123456789abcdef"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--session", required=True)
+    parser.add_argument("--driver", required=True)
+    parser.add_argument("--listen", required=True, action="append")
+    parser.add_argument("--control", required=True)
+    parser.add_argument("--devices", required=True)
+    parser.add_argument("--log-level", required=True)
+    return parser.parse_args()
+
+
+def unix_listener(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    listener.listen()
+    return listener
+
+
+def tcp_listener(url: str) -> tuple[socket.socket, int]:
+    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    assert port == "*", url
+    listener = socket.create_server((host, 0))
+    return listener, int(listener.getsockname()[1])
+
+
+def status(args: argparse.Namespace) -> bytes:
+    answer = {
+        "session": args.session,
+        "pid": os.getpid(),
+        "client_pid": 0,
+        "program": "",
+        "tenant": None,
+        "devices": [int(index) for index in args.devices.split(",")],
+        "memory_bytes": 4096,
+        "calls": 7,
+        "connected": True,
+    }
+    return json.dumps(answer).encode() + b"\n"
+
+
+def serve_control(listener: socket.socket, args: argparse.Namespace, mode: str) -> None:
+    while True:
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                if line == b"stop\n" and mode != "stubborn":
+                    return
+                if line == b"status\n" and mode != "deaf":
+                    connection.sendall(status(args))
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--version"]:
+        print(VERSION)
+        return
+    mode = os.environ.get("FAKE_WORKER", "good")
+    args = arguments()
+    assert len(os.environ.pop("GPUPOOL_SECRET")) == 32
+    assert "GPUPOOL_TOKEN" not in os.environ
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert os.getsid(0) == os.getpid(), "a worker leads its own process session"
+    print(json.dumps({"level": "info", "event": "fake worker", "mode": mode}), file=sys.stderr)
+    if mode == "exit":
+        sys.exit(3)
+    if mode == "silent":
+        time.sleep(600)
+    if mode == "garbage":
+        print("hello there", flush=True)
+        time.sleep(600)
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    urls: dict[str, str] = {}
+    kept = []
+    for url in args.listen:
+        if url.startswith("shm://"):
+            kept.append(unix_listener(url.removeprefix("shm://")))
+            urls["shm"] = url
+        else:
+            listener, port = tcp_listener(url)
+            kept.append(listener)
+            urls["zmq"] = url.removesuffix("*") + f"{port},{port}"
+    if mode == "badurl":
+        urls["shm"] = "http://example.org"
+    control = unix_listener(args.control)
+    print("ready " + json.dumps(urls), flush=True)
+    if mode == "loud":
+        for number in range(20_000):
+            try:
+                os.write(2, f"line {number} {'x' * 80}\n".encode())
+            except BlockingIOError:
+                continue
+    serve_control(control, args, mode)
+
+
+if __name__ == "__main__":
+    main()

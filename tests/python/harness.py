@@ -1,0 +1,115 @@
+"""What the tests of the Python side share beside fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gpupool import protocol
+from gpupool.paths import Home
+from gpupool_server.config import Settings
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TOKEN = "the-token-of-the-tests"
+SPEC = "0123456789abcdef"
+
+
+def write_worker(path: Path, mode: str) -> Path:
+    """A worker program at ``path`` that behaves as ``mode`` says."""
+    script = f'FAKE_WORKER={mode} exec {sys.executable} -E -S {HERE / "fake_worker.py"} "$@"'
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def make_home(folder: Path, driver: Path, mode: str = "good") -> Home:
+    """An installed tree whose worker and driver are the fake ones."""
+    for part in ("lib/driver", "lib/plugins", "libexec"):
+        (folder / part).mkdir(parents=True)
+    (folder / "lib/libcuda.so.1").write_bytes(b"\x7fELF no library GPUPOOL_SERVER\0")
+    (folder / "lib/driver/libgpupool_softgpu.so").write_bytes(driver.read_bytes())
+    write_worker(folder / "libexec/gpupool-worker", mode)
+    return Home(folder, "the tests made it")
+
+
+def make_settings(folder: Path, **changes: object) -> Settings:
+    """Settings for a server whose files are all in ``folder``."""
+    values: dict[str, object] = {
+        "listen": f"ipc://{folder}/front.sock",
+        "data_listen": "tcp://127.0.0.1:*",
+        "run_dir": folder / "run",
+        "driver": "soft",
+        "soft_gpus": 2,
+        "token": TOKEN,
+        "on_stop": "end",
+        "worker_start_seconds": 60,
+        **changes,
+    }
+    return Settings.model_validate(values)
+
+
+def hello_fields(**changes: str | None) -> dict[str, str]:
+    """The fields of a hello that is in order, with changes; None leaves a field out."""
+    fields: dict[str, str | None] = {
+        "spec": SPEC,
+        "wire": "1",
+        "token": TOKEN,
+        "pid": str(os.getpid()),
+        "program": "test",
+        "host": "here",
+        "boot-id": "0",
+        **{key.replace("_", "-"): value for key, value in changes.items()},
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def hello(**changes: str | None) -> bytes:
+    """The bytes of such a hello."""
+    return protocol.encode("hello", hello_fields(**changes))
+
+
+def refused(answer: bytes) -> tuple[str, str]:
+    """Code and message of an answer, which must be a refusal."""
+    message = protocol.decode(answer)
+    assert message.word == "refused", answer
+    assert set(message.fields) == {"code", "message"}
+    assert message.fields["code"] in protocol.REFUSAL_CODES
+    return message.fields["code"], message.fields["message"]
+
+
+def accepted(answer: bytes) -> dict[str, str]:
+    """The fields of an answer, which must be ok."""
+    message = protocol.decode(answer)
+    assert message.word == "ok", answer
+    return dict(message.fields)
+
+
+def process_lives(pid: int) -> bool:
+    """Whether ``pid`` runs; a zombie does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds; the test's own time limit ends a wait in vain."""
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def compile_driver(folder: Path) -> Path:
+    """The fake driver library, built with the C compiler that the project needs anyway."""
+    target = folder / "libfakedriver.so"
+    source = HERE / "fake_driver.c"
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", target, source], check=True
+    )
+    return target

@@ -1,0 +1,369 @@
+"""The two commands as a user runs them: processes, exit codes, signals, restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpupool.ask import ask, ask_info
+from gpupool.errors import RefusedError, UnreachableError
+from gpupool.paths import Home
+from harness import ROOT, TOKEN, hello_fields, process_lives
+
+PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
+
+
+def environment(home: Home, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": PYTHONPATH, "GPUPOOL_HOME": str(home.root), **more}
+
+
+def gpupool(home: Home, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpupool", *args],
+        env=environment(home, **env),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+class RunningServer:
+    """A gpupool-server process that said it is ready."""
+
+    def __init__(self, folder: Path, home: Home, *flags: str, token: str = TOKEN) -> None:
+        self.run_dir = folder / "run"
+        self.log = folder / "server.log"
+        ready, theirs = os.pipe()
+        command = [sys.executable, "-m", "gpupool_server", "--listen", f"ipc://{folder}/front.sock"]
+        command += ["--run-dir", str(self.run_dir), "--driver", "soft", "--log-json", *flags]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--ready-fd", str(theirs)],
+                env=environment(home, **({"GPUPOOL_TOKEN": token} if token else {})),
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=(theirs,),
+            )
+        os.close(theirs)
+        assert select.select([ready], [], [], 60)[0]
+        self.url = os.read(ready, 512).decode().strip()
+        os.close(ready)
+        assert self.url, self.log.read_text()
+
+    def events(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def open_session(self) -> int:
+        """A new session's worker's pid."""
+        session = ask(self.url, "hello", hello_fields()).fields["session"]
+        meta = json.loads((self.run_dir / "sessions" / session / "meta.json").read_text())
+        return int(meta["pid"])
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+StartServer = Callable[..., RunningServer]
+
+
+@pytest.fixture
+def start_server(folder: Path, home: Home) -> Iterator[StartServer]:
+    servers: list[RunningServer] = []
+
+    def start(*flags: str, token: str = TOKEN) -> RunningServer:
+        servers.append(RunningServer(folder, home, *flags, token=token))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+    for meta in (folder / "run" / "sessions").glob("*/meta.json"):
+        pid = int(json.loads(meta.read_text())["pid"])
+        if process_lives(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+# gpupool-server ----------------------------------------------------------------
+
+
+def test_sigterm_ends_the_server_and_no_session(start_server: StartServer) -> None:
+    server = start_server()
+    worker = server.open_session()
+    assert server.stop() == 0
+    assert process_lives(worker)
+    with pytest.raises(UnreachableError, match="is gpupool-server running there"):
+        ask_info(server.url, TOKEN)
+    again = start_server()
+    (session,) = ask_info(again.url, TOKEN)["sessions"]
+    assert session["pid"] == worker
+
+
+def test_kill_9_of_the_server_harms_no_session(start_server: StartServer) -> None:
+    server = start_server()
+    worker = server.open_session()
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert process_lives(worker)
+    again = start_server()
+    (session,) = ask_info(again.url, TOKEN)["sessions"]
+    assert session["pid"] == worker
+    assert session["calls"] == 7
+    assert any(event["event"] == "session adopted" for event in again.events())
+
+
+def test_on_stop_end_ends_the_sessions(start_server: StartServer) -> None:
+    server = start_server("--on-stop", "end")
+    worker = server.open_session()
+    assert server.stop(signal.SIGINT) == 0
+    assert not process_lives(worker)
+
+
+def test_a_token_is_made_and_its_file_named(start_server: StartServer) -> None:
+    server = start_server(token="")
+    path = server.run_dir / "token"
+    token = path.read_text().strip()
+    assert ask_info(server.url, token)["sessions"] == []
+    with pytest.raises(RefusedError, match="set GPUPOOL_TOKEN"):
+        ask_info(server.url, "x")
+    assert str(path) in server.log.read_text()
+    assert token not in server.log.read_text()
+
+
+def test_the_token_never_reaches_the_log(start_server: StartServer) -> None:
+    server = start_server("--log-level", "debug")
+    server.open_session()
+    with pytest.raises(RefusedError):
+        ask_info(server.url, "some-other-secret")
+    server.stop()
+    assert TOKEN not in server.log.read_text()
+    assert "some-other-secret" not in server.log.read_text()
+
+
+def server_command(home: Home, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpupool_server", *flags],
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_config_errors_are_one_line_and_code_2(home: Home, folder: Path) -> None:
+    config = folder / "bad.toml"
+    config.write_text("max_sessions = -1\n")
+    done = server_command(home, "--config", str(config))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"gpupool-server: {config}: key 'max_sessions': '-1'")
+    assert done.stderr.count("\n") == 1
+    done = server_command(home, "--on-stop", "explode")
+    assert (done.returncode, "flag --on-stop: 'explode'" in done.stderr) == (2, True)
+    done = server_command(home, "--pool", "http://x")
+    assert (done.returncode, "flag --pool" in done.stderr) == (2, True)
+
+
+def test_a_second_server_on_the_run_dir_is_told(
+    start_server: StartServer, home: Home, folder: Path
+) -> None:
+    server = start_server()
+    done = server_command(
+        home, "--run-dir", str(server.run_dir), "--driver", "soft", "--listen", "tcp://127.0.0.1:1"
+    )
+    assert done.returncode == 1
+    assert f"another gpupool-server (pid {server.process.pid})" in done.stderr
+
+
+def test_a_missing_worker_is_told(home: Home, folder: Path) -> None:
+    done = server_command(home, "--worker", str(folder / "none"), "--run-dir", str(folder / "run"))
+    assert done.returncode == 1
+    assert "cannot be run: No such file" in done.stderr
+
+
+# gpupool -----------------------------------------------------------------------
+
+
+def test_lib_path_and_version(home: Home) -> None:
+    assert gpupool(home, "lib-path").stdout == f"{home.root}/lib\n"
+    assert gpupool(home, "--version").stdout.startswith("gpupool 0.")
+    (home.root / "lib/libcuda.so.1").unlink()
+    done = gpupool(home, "lib-path")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "libcuda.so.1 is missing" in done.stderr
+
+
+def test_run_local_gives_the_program_a_server_and_ends_it(home: Home) -> None:
+    script = (
+        "import json, os; from gpupool.ask import ask_info;"
+        "info = ask_info(os.environ['GPUPOOL_SERVER'], os.environ['GPUPOOL_TOKEN']);"
+        "print(json.dumps([os.environ['LD_LIBRARY_PATH'], os.environ['GPUPOOL_SERVER'], info]))"
+    )
+    done = gpupool(
+        home, "run", "--local", "--soft", "--gpus", "2", "--", sys.executable, "-c", script,
+        LD_LIBRARY_PATH="/first:/second",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    path, url, info = json.loads(done.stdout)
+    assert path == f"{home.root}/lib:/first:/second"
+    assert len(info["devices"]) == 2
+    assert info["driver"] == "soft"
+    folder = Path(url.removeprefix("ipc://")).parent
+    assert not folder.exists()
+
+
+def test_run_local_ends_the_sessions_with_it(home: Home) -> None:
+    script = (
+        "import os, json, pathlib; from gpupool.ask import ask;"
+        f"fields = {hello_fields(token=None)!r} | {{'token': os.environ['GPUPOOL_TOKEN']}};"
+        "shm = ask(os.environ['GPUPOOL_SERVER'], 'hello', fields).fields['shm'];"
+        "meta = pathlib.Path(shm.removeprefix('shm://')).parent / 'meta.json';"
+        "print(json.loads(meta.read_text())['pid'])"
+    )
+    done = gpupool(home, "run", "--local", "--soft", "--", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert not process_lives(int(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)],
+)
+def test_run_gives_back_the_exit_code(home: Home, script: str, code: int) -> None:
+    assert gpupool(home, "run", "--local", "--soft", "--", "sh", "-c", script).returncode == code
+
+
+def test_run_with_a_server_becomes_the_program(home: Home) -> None:
+    done = gpupool(
+        home, "run", "--server", "tcp://h:7700,tcp://g:1", "--gpus", "3", "--log", "info", "--",
+        "sh", "-c", "echo $GPUPOOL_SERVER $GPUPOOL_TOKEN $GPUPOOL_GPUS $GPUPOOL_LOG; exit 5",
+        GPUPOOL_TOKEN="t",
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert done.stdout == "tcp://h:7700,tcp://g:1 t 3 info\n"
+
+
+def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
+    done = gpupool(home, "run", "--local", "--soft", "--", "no-such-program-anywhere")
+    assert done.returncode == 127
+    assert "cannot run no-such-program-anywhere: No such file" in done.stderr
+    plain = folder / "plain"
+    plain.write_text("x")
+    remote = {"GPUPOOL_SERVER": "tcp://h:1", "GPUPOOL_TOKEN": "t"}
+    assert gpupool(home, "run", "--", str(plain), **remote).returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--memory", "8GiB", "--local"], "--memory is not in this release"),
+        (["--share", "50%", "--local"], "--share is not in this release"),
+        (["--policy", "fair", "--local"], "--policy is not in this release"),
+        (["--pool", "http://x"], "--pool is not in this release"),
+        ([], "--server or the variable GPUPOOL_SERVER, or use --local"),
+        (["--server", "tcp://h:1"], "--token or the variable GPUPOOL_TOKEN"),
+        (["--server", "http://h:1", "--token", "t"], "no server address"),
+        (["--server", "tcp://h:1,", "--token", "t"], "no server address"),
+        (["--server", "tcp://h:1", "--token", "t", "--soft"], "--soft is for --local"),
+        (["--local", "--log", "loud"], "'loud' is not one of"),
+    ],
+)
+def test_run_refuses_what_it_cannot_do(home: Home, args: list[str], says: str) -> None:
+    done = gpupool(home, "run", *args, "--", "true")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_run_local_says_why_its_server_cannot_start(home: Home) -> None:
+    (home.root / "lib/driver/libgpupool_softgpu.so").unlink()
+    done = gpupool(home, "run", "--local", "--soft", "--", "true")
+    assert done.returncode == 1
+    assert "libgpupool_softgpu.so is missing" in done.stderr
+    assert "the embedded server ended with code 1" in done.stderr
+
+
+def start_waiting(home: Home, script: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "gpupool", "run", "--local", "--soft", "--"]
+    running = subprocess.Popen(
+        [*command, "sh", "-c", script],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "waiting\n"
+    return running
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"])
+def test_run_passes_signals_on(home: Home, name: str) -> None:
+    trap = f"trap 'echo got; exit 9' {name.removeprefix('SIG')}"
+    running = start_waiting(home, f"{trap}; echo waiting; while :; do sleep 0.05; done")
+    running.send_signal(getattr(signal, name))
+    assert running.communicate(timeout=60)[0] == "got\n"
+    assert running.returncode == 9
+
+
+def test_killing_the_launcher_ends_its_server(home: Home) -> None:
+    running = start_waiting(home, "echo waiting; exec sleep 600")
+    (server,) = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and parent_of(int(entry.name)) == running.pid
+        and b"gpupool_server" in (entry / "cmdline").read_bytes()
+    ]  # fmt: skip
+    (program,) = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal()
+        and int(entry.name) != server
+        and parent_of(int(entry.name)) == running.pid
+    ]
+    pidfd = os.pidfd_open(server)
+    running.kill()
+    assert select.select([pidfd], [], [], 60)[0], "the server outlived its launcher"
+    os.close(pidfd)
+    os.kill(program, signal.SIGKILL)
+    running.communicate()
+
+
+def parent_of(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def test_info(start_server: StartServer, home: Home) -> None:
+    server = start_server("--soft-gpus", "2")
+    server.open_session()
+    env = {"GPUPOOL_SERVER": server.url, "GPUPOOL_TOKEN": TOKEN, "COLUMNS": "200"}
+    (answer,) = json.loads(gpupool(home, "info", "--json", **env).stdout)
+    assert answer["url"] == server.url
+    assert [device["index"] for device in answer["devices"]] == [0, 1]
+    assert answer["sessions"][0]["program"] == "test"
+    shown = gpupool(home, "info", **env).stdout
+    assert "1 of 64 sessions" in shown
+    assert "fake GPU 1" in shown
+    assert answer["sessions"][0]["session"] in shown
+
+
+def test_info_of_nobody_is_one_line(home: Home) -> None:
+    done = gpupool(home, "info", "--server", "tcp://127.0.0.1:1", "--token", "t")
+    assert done.returncode == 1
+    assert "no gpupool server answers at tcp://127.0.0.1:1: Connection refused" in done.stderr
+    done = gpupool(home, "info", "--server", "tcp://no-such-host.invalid:1", "--token", "t")
+    assert done.returncode == 1
+    assert "no gpupool server answers at tcp://no-such-host.invalid:1" in done.stderr

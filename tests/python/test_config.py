@@ -1,0 +1,140 @@
+"""Settings: precedence, and errors that name source, key and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpupool.errors import ConfigError
+from gpupool.sizes import format_size, parse_size
+from gpupool_server.config import Settings, load_settings
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "gpupool.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def complaint(config: Path | None, flags: dict[str, object], env: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config, flags, env)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults_are_valid() -> None:
+    settings = load_settings(None, {}, {})
+    assert settings == Settings.model_validate({})
+    assert settings.listen == "tcp://127.0.0.1:7700"
+    assert settings.on_stop == "leave"
+
+
+def test_flags_beat_the_environment_and_that_the_file(folder: Path) -> None:
+    path = write(folder, 'token = "file"\nmax_sessions = 3\nsoft_memory = "2GiB"\n')
+    settings = load_settings(path, {"max_sessions": "4"}, {"GPUPOOL_TOKEN": "variable"})
+    assert settings.token is not None
+    assert settings.token.get_secret_value() == "variable"
+    assert settings.max_sessions == 4
+    assert settings.soft_memory == 2 << 30
+    settings = load_settings(path, {"token": "flag"}, {"GPUPOOL_TOKEN": "variable"})
+    assert settings.token is not None
+    assert settings.token.get_secret_value() == "flag"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "allowed"),
+    [
+        ("max_sessions = 0", "max_sessions", "a whole number 1..4096"),
+        ('max_sessions = "many"', "max_sessions", "a whole number 1..4096"),
+        ("soft_gpus = 17", "soft_gpus", "1..16"),
+        ('soft_memory = "1 potato"', "soft_memory", "1MiB to 4TiB"),
+        ('soft_memory = "1KiB"', "soft_memory", "1MiB to 4TiB"),
+        ('listen = "http://x"', "listen", "tcp://ADDRESS:PORT"),
+        ('listen = "tcp://x"', "listen", "tcp://ADDRESS:PORT"),
+        ('listen = "tcp://x:70000"', "listen", "tcp://ADDRESS:PORT"),
+        ('listen = "ipc://relative"', "listen", "ipc:///PATH"),
+        ('data_listen = "tcp://0.0.0.0:80"', "data_listen", "tcp://ADDRESS:*"),
+        ('driver = "best"', "driver", "auto, cuda, soft"),
+        ('devices = "0,0"', "devices", "each once"),
+        ("devices = []", "devices", "each once"),
+        ("devices = [64]", "devices", "0..63"),
+        ('on_stop = "maybe"', "on_stop", "leave (sessions go on"),
+        ('log_level = "loud"', "log_level", "debug, info, warning or error"),
+        ('run_dir = "here"', "run_dir", "an absolute path"),
+        (f'run_dir = "/{"x" * 80}"', "run_dir", "at most 70 bytes"),
+        ("worker_start_seconds = 0", "worker_start_seconds", "0.1..600"),
+    ],
+)
+def test_bad_values_name_file_key_and_what_is_allowed(
+    folder: Path, text: str, key: str, allowed: str
+) -> None:
+    path = write(folder, text)
+    said = complaint(path, {}, {})
+    assert said.startswith(f"{path}: key '{key}':")
+    assert allowed in said
+
+
+def test_unknown_keys_are_errors_and_list_the_known(folder: Path) -> None:
+    said = complaint(write(folder, "max_session = 1"), {}, {})
+    assert "key 'max_session' is unknown" in said
+    assert "max_sessions" in said
+
+
+def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
+    said = complaint(write(folder, "max_sessions = 0\nsoft_gpus = 0"), {}, {})
+    assert "'max_sessions'" in said
+    assert "'soft_gpus'" in said
+
+
+def test_flags_and_variables_are_named_as_the_source() -> None:
+    assert complaint(None, {"max_sessions": "0"}, {}).startswith("flag --max-sessions: '0'")
+    assert complaint(None, {}, {"GPUPOOL_TOKEN": "a b"}).startswith("environment: GPUPOOL_TOKEN")
+
+
+def test_a_bad_token_is_not_repeated_in_the_error() -> None:
+    assert "hunter 2" not in complaint(None, {"token": "hunter 2"}, {})
+
+
+def test_token_and_token_file_from_one_source_exclude_each_other(folder: Path) -> None:
+    both: dict[str, object] = {"token": "a", "token_file": "/b"}
+    assert "exclude each other" in complaint(None, both, {})
+    settings = load_settings(None, {"token_file": "/b"}, {"GPUPOOL_TOKEN": "a"})
+    assert settings.token is None
+    assert settings.token_file == Path("/b")
+
+
+def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
+    missing = folder / "none.toml"
+    assert complaint(missing, {}, {}).startswith(f"{missing}: cannot be read")
+    assert "not valid TOML" in complaint(write(folder, "a = = 1"), {}, {})
+    binary = folder / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in complaint(binary, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("listen", "data", "url"),
+    [
+        ("tcp://127.0.0.1:7700", "auto", "tcp://127.0.0.1:*"),
+        ("tcp://*:7700", "auto", "tcp://0.0.0.0:*"),
+        ("tcp://10.1.2.3:7700", "auto", "tcp://10.1.2.3:*"),
+        ("ipc:///x/y.sock", "auto", None),
+        ("tcp://0.0.0.0:7700", "none", None),
+        ("ipc:///x/y.sock", "tcp://10.0.0.1:*", "tcp://10.0.0.1:*"),
+    ],
+)
+def test_where_workers_listen(listen: str, data: str, url: str | None) -> None:
+    assert load_settings(None, {"listen": listen, "data_listen": data}, {}).data_url == url
+
+
+def test_sizes() -> None:
+    assert parse_size("4096") == 4096
+    assert parse_size("1.5GiB".replace("1.5", "3")) == 3 << 30
+    for bad in ("", "-1", "1GB", "1e9", "99999TiB", "GiB", "\u0663GiB2"):
+        with pytest.raises(ValueError):
+            parse_size(bad)
+    assert format_size(80 * 2**30) == "80 GiB"
+    assert format_size(1536) == "1.5 KiB"
+    assert format_size(12) == "12 B"

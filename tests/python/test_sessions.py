@@ -1,0 +1,236 @@
+"""Workers: reaped when they end, found again after a restart, ended only on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from conftest import MakeOffice, Office
+from gpupool.errors import GpupoolError
+from gpupool_server.process import Process, start_time
+from gpupool_server.rundir import Meta, RunDir
+from harness import accepted, eventually, hello, process_lives, refused, write_worker
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> Iterator[None]:
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+
+
+async def opened(office: Office, **changes: str | None) -> tuple[str, int]:
+    """A new session's id and its worker's pid."""
+    session = accepted(await office.desk.answer(hello(**changes)))["session"]
+    meta = Meta.parse((office.run_dir.sessions / session / "meta.json").read_text())
+    assert meta.session == session
+    assert process_lives(meta.pid)
+    return session, meta.pid
+
+
+async def restarted(office: Office, make_office: MakeOffice, **changes: object) -> Office:
+    """The next server on the same run directory, after the first one let go of everything."""
+    await office.keeper.close()
+    office.run_dir.close()
+    after = await make_office(**changes)
+    after.keeper.adopt()
+    return after
+
+
+async def test_the_end_of_a_worker_ends_its_session(make_office: MakeOffice) -> None:
+    office = await make_office()
+    session, pid = await opened(office)
+    other, _ = await opened(office)
+    with capture_logs() as events:
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: len(office.keeper) == 1)
+    assert not (office.run_dir.sessions / session).exists()
+    assert (office.run_dir.sessions / other).exists()
+    (event,) = [event for event in events if event["event"] == "session ended"]
+    assert event["session"] == session
+    assert event["reason"] == "killed by SIGKILL"
+    assert event["log_level"] == "warning"
+
+
+async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:
+    office = await make_office(max_sessions=1)
+    _, pid = await opened(office)
+    assert refused(await office.desk.answer(hello()))[0] == "full"
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: len(office.keeper) == 0)
+    await opened(office)
+
+
+async def test_what_a_worker_logs_is_passed_on(make_office: MakeOffice) -> None:
+    with capture_logs() as events:
+        office = await make_office()
+        session, _ = await opened(office)
+        await eventually(lambda: any(event["event"] == "fake worker" for event in events))
+    (event,) = [event for event in events if event["event"] == "fake worker"]
+    assert event["session"] == session
+    assert event["worker_mode"] == "good"
+
+
+async def test_leaving_keeps_workers_and_a_restart_finds_them(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave")
+    session, pid = await opened(office, devices="1", program="long")
+    after = await restarted(office, make_office)
+    assert process_lives(pid)
+    (listed,) = await after.keeper.describe()
+    assert listed["session"] == session
+    assert listed["pid"] == pid
+    assert listed["devices"] == [1]
+    assert listed["program"] == "long"
+    assert listed["calls"] == 7
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: len(after.keeper) == 0)
+    assert not (after.run_dir.sessions / session).exists()
+
+
+async def test_adopted_sessions_count_against_the_limit(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave")
+    await opened(office)
+    after = await restarted(office, make_office, max_sessions=1)
+    assert refused(await after.desk.answer(hello()))[0] == "full"
+
+
+async def test_what_died_meanwhile_is_removed(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave")
+    session, pid = await opened(office)
+    await office.keeper.close()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    after = await restarted(office, make_office)
+    assert len(after.keeper) == 0
+    assert not (after.run_dir.sessions / session).exists()
+
+
+async def test_a_pid_that_passed_to_another_is_not_adopted(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave")
+    session, pid = await opened(office)
+    path = office.run_dir.sessions / session / "meta.json"
+    raw = json.loads(path.read_text())
+    raw["start_time"] -= 1
+    path.write_text(json.dumps(raw))
+    after = await restarted(office, make_office)
+    assert len(after.keeper) == 0
+    assert process_lives(pid), "a process that is not ours must not be touched"
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"session": "abc"}', "null", '"x"', "\x00"],
+)
+async def test_metas_that_cannot_be_read_are_removed(make_office: MakeOffice, text: str) -> None:
+    office = await make_office()
+    folder = office.run_dir.new_session()
+    folder.meta.write_text(text)
+    bare = office.run_dir.new_session()
+    office.keeper.adopt()
+    assert len(office.keeper) == 0
+    assert not folder.path.exists()
+    assert not bare.path.exists()
+
+
+async def test_only_folders_of_sessions_are_removed(make_office: MakeOffice) -> None:
+    office = await make_office()
+    foreign = office.run_dir.sessions / "notes"
+    foreign.mkdir()
+    office.keeper.adopt()
+    assert foreign.is_dir()
+
+
+async def test_ending_stops_workers_gently(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="end")
+    pids = [(await opened(office))[1] for _ in range(3)]
+    with capture_logs() as events:
+        await office.keeper.close()
+    assert not any(map(process_lives, pids))
+    reasons = [event["reason"] for event in events if event["event"] == "session ended"]
+    assert reasons == ["exit code 0"] * 3
+    assert list(office.run_dir.sessions.iterdir()) == []
+
+
+async def test_ending_kills_workers_that_will_not(
+    make_office: MakeOffice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_server.sessions.STOP_SECONDS", 0.2)
+    office = await make_office(on_stop="end", worker=write_worker(folder / "worker", "stubborn"))
+    _, pid = await opened(office)
+    await office.keeper.close()
+    assert not process_lives(pid)
+
+
+async def test_a_deaf_worker_is_listed_with_its_trouble(
+    make_office: MakeOffice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_server.worker.CONTROL_SECONDS", 0.1)
+    office = await make_office(worker=write_worker(folder / "worker", "deaf"))
+    await opened(office)
+    (listed,) = await office.keeper.describe()
+    assert "no answer from the worker" in listed["trouble"]
+
+
+async def test_a_worker_that_nobody_hears_goes_on(make_office: MakeOffice, folder: Path) -> None:
+    office = await make_office(on_stop="leave", worker=write_worker(folder / "worker", "loud"))
+    session, pid = await opened(office)
+    await office.keeper.close()  # from here on nobody reads what it writes
+    office.run_dir.close()
+    after = await make_office()
+    after.keeper.adopt()
+    (listed,) = await after.keeper.describe()
+    assert listed["calls"] == 7
+    assert process_lives(pid)
+
+
+async def test_two_servers_on_one_run_dir(make_office: MakeOffice, folder: Path) -> None:
+    await make_office()
+    with pytest.raises(GpupoolError, match=rf"another gpupool-server \(pid {os.getpid()}\)"):
+        RunDir(folder / "run")
+
+
+def test_the_run_dir_is_private(folder: Path) -> None:
+    (folder / "run").mkdir(mode=0o777)
+    run_dir = RunDir(folder / "run")
+    assert (folder / "run").stat().st_mode & 0o777 == 0o700
+    token, path = run_dir.token()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(token) >= 32
+    assert run_dir.token() == (token, path)
+    path.chmod(0o644)
+    with pytest.raises(GpupoolError, match="chmod 600"):
+        run_dir.token()
+    run_dir.close()
+
+
+def test_a_run_dir_that_is_a_link_is_refused(folder: Path) -> None:
+    (folder / "real").mkdir()
+    (folder / "run").symlink_to(folder / "real")
+    with pytest.raises(GpupoolError, match="is no folder of this user"):
+        RunDir(folder / "run")
+
+
+async def test_processes_are_known_by_their_start() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    started = start_time(child.pid)
+    assert started is not None
+    assert Process.find(child.pid, started + 1) is None
+    process = Process.find(child.pid, started)
+    assert process is not None
+    process.kill(signal.SIGTERM)
+    assert "ended" in await process.wait()
+    assert not process.alive
+    process.kill()  # of a process that is gone: nothing
+    child.wait()
+    assert start_time(child.pid) is None
+    assert Process.find(child.pid, started) is None
