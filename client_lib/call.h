@@ -35,6 +35,8 @@ struct gpc_call {
     struct gpc_call_room out[GPC_CALL_TAILS];
     unsigned out_count;
 
+    bool part_of_one; /* one of several pieces that count as one round trip */
+
     /* the session's, while the call waits */
     uint64_t seq;
     bool done;

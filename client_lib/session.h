@@ -20,6 +20,8 @@ struct gpc_session {
 struct gpc_session *gpc_session(void);
 /* Connect (from cuInit, once). A CUDA error, after one line on stderr, else. */
 CUresult gpc_session_open(void);
+/* Tell the worker that the process ends, without blocking for long. */
+void gpc_session_goodbye(void);
 /* The devices of the snapshot. */
 uint32_t gpc_device_count(void);
 /* NULL if there is no such device. */

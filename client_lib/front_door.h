@@ -1,0 +1,32 @@
+/*
+ * The question a client asks gpupool-server before it has a worker, and the
+ * answer: lines of text (proto/wire-format.md, "The front door").
+ */
+#ifndef GPC_FRONT_DOOR_H
+#define GPC_FRONT_DOOR_H
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gpc_admission {
+    char session[64];
+    uint8_t secret[16];
+    char shm[256]; /* addresses to connect to, empty if not offered */
+    char zmq[256];
+    char boot_id[64]; /* of the server's machine */
+};
+
+/* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */
+CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
+                            struct gpc_admission *out, char *why, size_t why_size);
+
+/* Read an answer of `size` bytes; -1 and `why` when it is no answer to a hello.
+ * On a refusal 1, with `code` and `why` as the server put them. */
+int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
+                         char *why, size_t why_size);
+
+/* This machine's boot id ("" if unknown). */
+void gpc_boot_id(char out[64]);
+
+#endif

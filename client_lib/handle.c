@@ -1,0 +1,156 @@
+/*
+ * One table per kind of handle, reserved whole (address space only) so that
+ * look-ups need no lock and entries never move. An index comes back into use
+ * with a new generation, oldest first.
+ */
+#include "handle.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+struct entry {
+    void *shadow;
+    uint32_t generation;
+    uint32_t live;      /* the generation + 1 while live: written last, read first */
+    uint32_t next_free; /* index, 0 ends the list */
+    uint32_t reserved;
+};
+
+static struct table {
+    struct entry *entries; /* index 0 is never used */
+    uint32_t used;         /* indexes ever used */
+    uint32_t first_free, last_free;
+} tables[GP_HANDLE_KINDS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct entry *table_entries(struct table *table)
+{
+    if (!table->entries) {
+        void *room = mmap(NULL, (size_t)GP_HANDLE_INDEX_MAX * sizeof(struct entry),
+                          PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (room != MAP_FAILED)
+            __atomic_store_n(&table->entries, room, __ATOMIC_RELEASE);
+    }
+    return table->entries;
+}
+
+uint64_t gpc_handle_new(enum gp_handle_kind kind)
+{
+    struct table *table = &tables[kind];
+    uint64_t id = 0;
+    pthread_mutex_lock(&lock);
+    struct entry *entries = table_entries(table);
+    uint32_t index = 0;
+    if (entries && table->first_free) {
+        index = table->first_free;
+        table->first_free = entries[index].next_free;
+        if (!table->first_free)
+            table->last_free = 0;
+    } else if (entries && table->used + 1 < GP_HANDLE_INDEX_MAX) {
+        index = ++table->used;
+    }
+    if (index) {
+        struct entry *e = &entries[index];
+        e->shadow = NULL;
+        __atomic_store_n(&e->live, e->generation + 1, __ATOMIC_RELEASE);
+        id = gp_handle_make(kind, index, e->generation);
+    }
+    pthread_mutex_unlock(&lock);
+    return id;
+}
+
+static struct entry *find(uint64_t id)
+{
+    uint32_t kind = gp_handle_kind(id), index = gp_handle_index(id);
+    if (kind == GP_HANDLE_NONE || kind >= GP_HANDLE_KINDS || (id & 15) != 0 ||
+        id >> (GP_HANDLE_KIND_SHIFT + 6) != 0)
+        return NULL;
+    /* pairs with the release in table_entries */
+    struct entry *entries = __atomic_load_n(&tables[kind].entries, __ATOMIC_ACQUIRE);
+    if (!entries || index == 0 || index >= GP_HANDLE_INDEX_MAX)
+        return NULL;
+    struct entry *e = &entries[index];
+    uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
+    return live == gp_handle_generation(id) + 1 ? e : NULL;
+}
+
+void gpc_handle_drop(uint64_t id)
+{
+    pthread_mutex_lock(&lock);
+    struct entry *e = find(id);
+    if (e) {
+        struct table *table = &tables[gp_handle_kind(id)];
+        uint32_t index = gp_handle_index(id);
+        __atomic_store_n(&e->live, 0, __ATOMIC_RELEASE);
+        e->shadow = NULL;
+        e->generation = (e->generation + 1) & ((1u << GP_HANDLE_GENERATION_BITS) - 1);
+        e->next_free = 0;
+        if (table->last_free)
+            table->entries[table->last_free].next_free = index;
+        else
+            table->first_free = index;
+        table->last_free = index;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id)
+{
+    if (id & GP_HANDLE_WORKER_NAMED)
+        return gp_handle_kind(id) == kind;
+    return gp_handle_kind(id) == kind && find(id) != NULL;
+}
+
+static CUresult wrong_handle(enum gp_handle_kind kind)
+{
+    switch (kind) {
+    case GP_HANDLE_CONTEXT:
+        return CUDA_ERROR_INVALID_CONTEXT;
+    case GP_HANDLE_MEMPOOL:
+    case GP_HANDLE_ALLOCATION:
+    case GP_HANDLE_GRAPH:
+    case GP_HANDLE_GRAPH_EXEC:
+    case GP_HANDLE_GRAPH_NODE:
+        return CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+}
+
+CUresult gpc_handle_wire(enum gp_handle_kind kind, uint64_t id, bool nullable, uint64_t *wire)
+{
+    if (id == 0 && nullable) {
+        *wire = 0;
+        return CUDA_SUCCESS;
+    }
+    if (!gpc_handle_live(kind, id))
+        return wrong_handle(kind);
+    *wire = id;
+    return CUDA_SUCCESS;
+}
+
+void *gpc_handle_shadow(enum gp_handle_kind kind, uint64_t id)
+{
+    if (gp_handle_kind(id) != kind)
+        return NULL;
+    struct entry *e = find(id);
+    return e ? __atomic_load_n(&e->shadow, __ATOMIC_ACQUIRE) : NULL;
+}
+
+void gpc_handle_attach(uint64_t id, void *shadow)
+{
+    struct entry *e = find(id);
+    if (e)
+        __atomic_store_n(&e->shadow, shadow, __ATOMIC_RELEASE);
+}
+
+void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, void *), void *arg)
+{
+    struct table *table = &tables[kind];
+    for (uint32_t index = 1; index <= __atomic_load_n(&table->used, __ATOMIC_RELAXED); index++) {
+        struct entry *e = &table->entries[index];
+        uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
+        if (live)
+            visit(gp_handle_make(kind, index, live - 1), e->shadow, arg);
+    }
+}

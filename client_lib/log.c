@@ -1,0 +1,43 @@
+/* One line on stderr, if GPUPOOL_LOG (error, warn, info, debug) asks for it. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "call.h"
+
+static enum gpc_log_level wanted(void)
+{
+    static int level = -1;
+    int known = __atomic_load_n(&level, __ATOMIC_RELAXED);
+    if (known >= 0)
+        return (enum gpc_log_level)known;
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    const char *text = getenv("GPUPOOL_LOG");
+    known = GPC_LOG_WARN;
+    for (int i = 0; text && i < 4; i++)
+        if (strcasecmp(text, names[i]) == 0)
+            known = i;
+    __atomic_store_n(&level, known, __ATOMIC_RELAXED);
+    return (enum gpc_log_level)known;
+}
+
+void gpc_log(enum gpc_log_level level, const char *format, ...)
+{
+    if (level > wanted())
+        return;
+    char line[1024];
+    int at = snprintf(line, sizeof line, "gpupool: ");
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(line + at, sizeof line - (size_t)at - 1, format, args);
+    va_end(args);
+    if (n < 0)
+        return;
+    at = at + n < (int)sizeof line - 1 ? at + n : (int)sizeof line - 2;
+    line[at++] = '\n';
+    /* one write, so that lines of several threads do not mix */
+    ssize_t written = write(STDERR_FILENO, line, (size_t)at);
+    (void)written;
+}

@@ -1,0 +1,114 @@
+/* cuInit, and the life of the process around it. */
+#include "process.h"
+
+#include <pthread.h>
+
+#include "call.h"
+#include "export.h"
+#include "session.h"
+#include "stats.h"
+
+enum { STATE_NEW, STATE_READY, STATE_FORKED, STATE_ENDED };
+
+static int state = STATE_NEW;
+static int sticky;  /* CUresult */
+static int pending; /* CUresult */
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+
+CUresult gpc_process_state(void)
+{
+    switch (__atomic_load_n(&state, __ATOMIC_ACQUIRE)) {
+    case STATE_READY:
+        return (CUresult)__atomic_load_n(&sticky, __ATOMIC_RELAXED);
+    case STATE_ENDED:
+        return CUDA_ERROR_DEINITIALIZED;
+    default:
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+}
+
+CUresult gpc_process_take_pending(void)
+{
+    if (!__atomic_load_n(&pending, __ATOMIC_RELAXED))
+        return CUDA_SUCCESS;
+    return (CUresult)__atomic_exchange_n(&pending, 0, __ATOMIC_RELAXED);
+}
+
+void gpc_process_set_pending(CUresult error)
+{
+    int none = 0;
+    __atomic_compare_exchange_n(&pending, &none, (int)error, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+}
+
+void gpc_process_set_sticky(CUresult error)
+{
+    int none = 0;
+    __atomic_compare_exchange_n(&sticky, &none, (int)error, false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
+}
+
+bool gpc_error_is_sticky(CUresult error)
+{
+    switch (error) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* CUDA does not survive a fork; the parent's session must not notice its child. */
+static void in_child(void)
+{
+    if (state == STATE_READY)
+        state = STATE_FORKED;
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    init_lock = fresh;
+}
+
+GPC_EXPORT CUresult cuInit(unsigned int Flags)
+{
+    gpc_count(GP_OP_cuInit);
+    if (Flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    if (now == STATE_READY)
+        return CUDA_SUCCESS;
+    if (now == STATE_FORKED)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (now == STATE_ENDED)
+        return CUDA_ERROR_DEINITIALIZED;
+    pthread_mutex_lock(&init_lock);
+    CUresult r = CUDA_SUCCESS;
+    if (state == STATE_NEW) {
+        static bool watching;
+        if (!watching)
+            watching = pthread_atfork(NULL, NULL, in_child) == 0;
+        r = gpc_session_open();
+        if (r == CUDA_SUCCESS)
+            __atomic_store_n(&state, STATE_READY, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&init_lock);
+    return r;
+}
+
+/* The runtime's own clean-up may come after this and gets DEINITIALIZED. */
+__attribute__((destructor)) static void at_exit(void)
+{
+    if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_FORKED)
+        return;
+    struct gpc_session *s = gpc_session();
+    gpc_session_goodbye();
+    gpc_stats_write(s ? s->transport->name : "none");
+    __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,50 @@
+#include "stats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+
+struct gpc_stats gpc_stats;
+static uint64_t counts[GP_OP_COUNT];
+
+void gpc_count(uint16_t op)
+{
+    __atomic_fetch_add(&counts[op], 1, __ATOMIC_RELAXED);
+}
+
+static void write_calls(FILE *file)
+{
+    const char *comma = "";
+    for (unsigned op = 0; op < GP_OP_COUNT; op++) {
+        if (counts[op] == 0 || !gp_op_table[op].name)
+            continue;
+        fprintf(file, "%s\n    \"%s\": {\"count\": %" PRIu64 ", \"mode\": \"%s\"}", comma,
+                gp_op_table[op].name, counts[op], gp_op_table[op].mode);
+        comma = ",";
+    }
+}
+
+void gpc_stats_write(const char *transport)
+{
+    const char *path = getenv("GPUPOOL_STATS");
+    if (!path || !*path)
+        return;
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_STATS=%s: %m", path);
+        return;
+    }
+    fprintf(file,
+            "{\n  \"transport\": \"%s\",\n  \"round_trips\": %" PRIu64
+            ",\n  \"messages_sent\": %" PRIu64 ",\n  \"bytes_sent\": %" PRIu64
+            ",\n  \"bytes_received\": %" PRIu64 ",\n  \"waited_ns\": %" PRIu64 ",\n  \"calls\": {",
+            transport, gpc_stats.round_trips, gpc_stats.messages_sent, gpc_stats.bytes_sent,
+            gpc_stats.bytes_received, gpc_stats.waited_ns);
+    write_calls(file);
+    fputs("\n  }\n}\n", file);
+    if (fclose(file) != 0)
+        gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_STATS=%s: %m", path);
+}
