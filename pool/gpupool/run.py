@@ -147,8 +147,8 @@ def local_server(options: LocalOptions) -> Iterator[tuple[str, str]]:
 def _server_command(options: LocalOptions, folder: Path, url: str) -> list[str]:
     command = [sys.executable, "-m", "gpupool_server", "--listen", url]
     # The network transport stays reachable on this machine for GPUPOOL_TRANSPORT=zmq.
-    command += ["--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(folder / "run")]
-    command += ["--on-stop", "end", "--log-level", options.log, "--stop-on-eof"]
+    command += ["--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(folder)]
+    command += ["--on-stop", "end", "--log-level", options.log, "--private"]
     if options.soft:
         command += ["--driver", "soft", "--soft-gpus", str(options.gpus or 1)]
     elif options.gpus is not None:

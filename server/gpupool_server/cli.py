@@ -58,7 +58,7 @@ def command(
     ] = None,
     pool: Annotated[str | None, typer.Option(hidden=True)] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
-    stop_on_eof: Annotated[bool, typer.Option(hidden=True)] = False,
+    private: Annotated[bool, typer.Option(hidden=True)] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True)
     ] = False,
@@ -77,7 +77,7 @@ def command(
             )
         settings = load_settings(config, flags)
         logs.configure(settings.log_level, settings.log_json)
-        uvloop.run(serve(settings, ready_fd, stop_on_eof))
+        uvloop.run(serve(settings, ready_fd, private))
     except GpupoolError as error:
         print(f"gpupool-server: {error}", file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None

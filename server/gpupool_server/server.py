@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 
 from gpupool import __version__, paths
@@ -113,25 +114,29 @@ def _raise_file_limit() -> None:
         logs.get("server").debug("the limit of open files stays as it is")
 
 
-async def serve(settings: Settings, ready_fd: int | None, stop_on_eof: bool) -> None:
-    """Run a server until SIGTERM or SIGINT (or the end of stdin, for a parent's sake).
+async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None:
+    """Run a server until SIGTERM or SIGINT.
 
-    When it is ready its address is written to ``ready_fd``, if that is given.
+    When it is ready its address is written to ``ready_fd``, if that is given. A
+    ``private`` server belongs to the process at the other end of its stdin: it stops
+    when that ends, however it does, and takes its run directory with it.
     """
     server = Server(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    if stop_on_eof:
+    if private:
         _watch_stdin(server)
-    await server.start()
     try:
+        await server.start()
         if ready_fd is not None:
             os.write(ready_fd, f"{server.url}\n".encode())
             os.close(ready_fd)
         await server.run()
     finally:
         await server.close()
+        if private and settings.run_dir is not None:
+            shutil.rmtree(settings.run_dir, ignore_errors=True)
 
 
 def _watch_stdin(server: Server) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,21 @@ import pytest_asyncio
 
 from gpupool.paths import Home
 from gpupool_server import inventory
-from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.worker import Build
-from harness import SPEC, TOKEN, compile_driver, make_home, make_settings
+from server_harness import (
+    SPEC,
+    TOKEN,
+    MakeOffice,
+    MakeServer,
+    Office,
+    compile_driver,
+    make_home,
+    make_settings,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +53,6 @@ def home(folder: Path, driver: Path) -> Home:
     return make_home(folder / "home", driver)
 
 
-@dataclass
-class Office:
-    """A desk and what stands behind it, without a socket before it."""
-
-    settings: Settings
-    run_dir: RunDir
-    keeper: SessionKeeper
-    desk: FrontDesk
-
-
-MakeOffice = Callable[..., Awaitable[Office]]
-
-
 @pytest_asyncio.fixture
 async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
     """Builds offices; ``worker=`` and every other setting can be changed."""
@@ -78,9 +72,6 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
     for office in offices:
         await office.keeper.close()
         office.run_dir.close()
-
-
-MakeServer = Callable[..., Awaitable[Server]]
 
 
 @pytest_asyncio.fixture

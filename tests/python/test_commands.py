@@ -16,7 +16,7 @@ import pytest
 from gpupool.ask import ask, ask_info
 from gpupool.errors import RefusedError, UnreachableError
 from gpupool.paths import Home
-from harness import ROOT, TOKEN, hello_fields, process_lives
+from server_harness import ROOT, TOKEN, hello_fields, process_lives
 
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
 
@@ -331,9 +331,14 @@ def test_killing_the_launcher_ends_its_server(home: Home) -> None:
         and parent_of(int(entry.name)) == running.pid
     ]
     pidfd = os.pidfd_open(server)
+    variables = (Path("/proc") / str(program) / "environ").read_bytes().decode().split("\0")
+    (url,) = [v.partition("=")[2] for v in variables if v.startswith("GPUPOOL_SERVER=")]
+    left = Path(url.removeprefix("ipc://")).parent
+    assert left.is_dir()
     running.kill()
     assert select.select([pidfd], [], [], 60)[0], "the server outlived its launcher"
     os.close(pidfd)
+    assert not left.exists()
     os.kill(program, signal.SIGKILL)
     running.communicate()
 

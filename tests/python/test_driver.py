@@ -11,7 +11,7 @@ import pytest
 from gpupool import paths
 from gpupool.errors import ConfigError, InstallError
 from gpupool_server import driver, inventory
-from harness import make_settings
+from server_harness import make_settings
 
 
 def test_our_own_client_library_is_never_the_driver(home: paths.Home) -> None:

@@ -13,11 +13,19 @@ import pytest_asyncio
 import zmq
 import zmq.asyncio
 
-from conftest import MakeOffice, MakeServer
 from gpupool import protocol
 from gpupool_server.front import MAX_FRAME, _paginate
 from gpupool_server.server import Server
-from harness import TOKEN, accepted, hello, hello_fields, refused, write_worker
+from server_harness import (
+    TOKEN,
+    MakeOffice,
+    MakeServer,
+    accepted,
+    hello,
+    hello_fields,
+    refused,
+    write_worker,
+)
 
 
 async def test_hello_opens_a_session(make_office: MakeOffice) -> None:

@@ -14,11 +14,19 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from conftest import MakeOffice, Office
 from gpupool.errors import GpupoolError
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir
-from harness import accepted, eventually, hello, process_lives, refused, write_worker
+from server_harness import (
+    MakeOffice,
+    Office,
+    accepted,
+    eventually,
+    hello,
+    process_lives,
+    refused,
+    write_worker,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -7,17 +7,36 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpupool import protocol
 from gpupool.paths import Home
 from gpupool_server.config import Settings
+from gpupool_server.front import FrontDesk
+from gpupool_server.rundir import RunDir
+from gpupool_server.server import Server
+from gpupool_server.sessions import SessionKeeper
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TOKEN = "the-token-of-the-tests"
 SPEC = "0123456789abcdef"
+
+
+@dataclass
+class Office:
+    """A desk and what stands behind it, without a socket before it."""
+
+    settings: Settings
+    run_dir: RunDir
+    keeper: SessionKeeper
+    desk: FrontDesk
+
+
+MakeOffice = Callable[..., Awaitable[Office]]
+MakeServer = Callable[..., Awaitable[Server]]
 
 
 def write_worker(path: Path, mode: str) -> Path:
