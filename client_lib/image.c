@@ -1,0 +1,159 @@
+#include "image.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sha256.h"
+
+/* More prelinked fat binaries than any program has files. */
+#define PRELINKED_MAX (1u << 16)
+
+/* The wrapper, as nvcc lays it into the application. */
+struct wrapper {
+    uint32_t magic;
+    uint32_t version;
+    const void *linked;
+    const void *const *prelinked;
+};
+
+/* How many bytes may lie behind `p` before the address space ends. */
+static uint64_t room_behind(const void *p)
+{
+    uint64_t room = UINTPTR_MAX - (uintptr_t)p;
+    return room < GP_IMAGE_BYTES_MAX ? room : GP_IMAGE_BYTES_MAX;
+}
+
+static CUresult ptx_size(const void *text, uint64_t limit, uint64_t *size)
+{
+    uint64_t n = strnlen(text, (size_t)limit);
+    if (n == limit)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *size = n + 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult piece_describe(const void *image, struct gpc_image_piece *piece)
+{
+    uint64_t limit = room_behind(image), size = 0;
+    enum gp_image_kind kind = gp_image_sniff(image, limit);
+    enum gp_image_fault fault = GP_IMAGE_NOT_ONE;
+    if (kind == GP_IMAGE_KIND_FATBIN)
+        fault = gp_fatbin_size(image, limit, &size);
+    else if (kind == GP_IMAGE_KIND_ELF)
+        fault = gp_elf_size(image, limit, &size);
+    else if (kind == GP_IMAGE_KIND_PTX && ptx_size(image, limit, &size) == CUDA_SUCCESS)
+        fault = GP_IMAGE_SOUND;
+    if (fault == GP_IMAGE_SOUND && kind == GP_IMAGE_KIND_FATBIN)
+        fault = gp_fatbin_check(image, (size_t)size);
+    if (fault != GP_IMAGE_SOUND)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *piece = (struct gpc_image_piece){.data = image, .size = size, .kind = kind};
+    return CUDA_SUCCESS;
+}
+
+static CUresult fatbin_describe(const void *fatbin, struct gpc_image_piece *piece,
+                                uint64_t *total)
+{
+    CUresult r = piece_describe(fatbin, piece);
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* a wrapper may also be put around a cubin or PTX by hand: the driver takes that */
+    if (piece->size > GP_IMAGE_BYTES_MAX - *total)
+        return CUDA_ERROR_INVALID_IMAGE;
+    *total += piece->size;
+    return CUDA_SUCCESS;
+}
+
+static CUresult prelinked_count(const struct wrapper *w, uint32_t *count)
+{
+    uint32_t n = 0;
+    while (w->prelinked && w->prelinked[n])
+        if (++n > PRELINKED_MAX)
+            return CUDA_ERROR_INVALID_IMAGE;
+    *count = n;
+    return CUDA_SUCCESS;
+}
+
+static CUresult list_describe(const struct wrapper *w, uint32_t prelinked, struct gpc_image *out)
+{
+    uint32_t n = 0;
+    struct gpc_image_piece *list = calloc((size_t)prelinked + 1, sizeof *list);
+    if (!list)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpc_image image = {
+        .wrapper_version = w->version, .has_linked = w->linked != NULL, .pieces = list};
+    CUresult r = CUDA_SUCCESS;
+    if (w->linked)
+        r = fatbin_describe(w->linked, &list[n++], &image.total);
+    for (uint32_t i = 0; r == CUDA_SUCCESS && i < prelinked; i++)
+        r = fatbin_describe(w->prelinked[i], &list[n++], &image.total);
+    if (r == CUDA_SUCCESS && n == 0)
+        r = CUDA_ERROR_INVALID_IMAGE;
+    if (r != CUDA_SUCCESS) {
+        free(list);
+        return r;
+    }
+    image.count = n;
+    *out = image;
+    return CUDA_SUCCESS;
+}
+
+static CUresult one_describe(const void *image, unsigned wrapper_version, struct gpc_image *out)
+{
+    struct gpc_image_piece piece;
+    CUresult r = piece_describe(image, &piece);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *out = (struct gpc_image){.wrapper_version = wrapper_version,
+                              .has_linked = wrapper_version != 0,
+                              .count = 1,
+                              .total = piece.size,
+                              .one = piece};
+    out->pieces = &out->one;
+    return CUDA_SUCCESS;
+}
+
+static bool is_wrapper(const void *image)
+{
+    static const unsigned char magic[4] = {0xB1, 0x43, 0x62, 0x46};
+    const unsigned char *p = image;
+    for (unsigned i = 0; i < sizeof magic; i++)
+        if (p[i] != magic[i])
+            return false;
+    return true;
+}
+
+CUresult gpc_image_describe(const void *image, struct gpc_image *out)
+{
+    struct wrapper w;
+    uint32_t prelinked;
+    if (!image || !out)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_wrapper(image))
+        return one_describe(image, 0, out);
+    /* version 1 has a fourth member too, of no meaning */
+    memcpy(&w, image, sizeof w);
+    if (w.version == 1 && w.linked)
+        return one_describe(w.linked, 1, out);
+    if (w.version != 2)
+        return CUDA_ERROR_INVALID_IMAGE;
+    CUresult r = prelinked_count(&w, &prelinked);
+    return r == CUDA_SUCCESS ? list_describe(&w, prelinked, out) : r;
+}
+
+void gpc_image_release(struct gpc_image *image)
+{
+    if (image->pieces != &image->one)
+        free((void *)(uintptr_t)image->pieces);
+    image->pieces = NULL;
+    image->count = 0;
+}
+
+void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32])
+{
+    struct gp_sha256 h;
+    gp_sha256_start(&h);
+    for (uint32_t i = 0; i < image->count; i++)
+        gp_sha256_add(&h, image->pieces[i].data, (size_t)image->pieces[i].size);
+    gp_sha256_finish(&h, hash);
+}

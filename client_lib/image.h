@@ -1,0 +1,46 @@
+/*
+ * What an application hands to cuModuleLoadData and its like: a pointer without
+ * a size. Here it becomes a list of pieces with sizes, and a name.
+ *
+ * Accepted: a fat binary's wrapper (0x466243B1, version 1 or 2 with its array of
+ * prelinked fat binaries), a bare fat binary, a bare cubin, NUL-terminated PTX.
+ */
+#ifndef GPC_IMAGE_H
+#define GPC_IMAGE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "fatbin.h"
+
+struct gpc_image_piece {
+    const void *data; /* the application's memory: no copy */
+    uint64_t size;    /* bytes; PTX with its NUL */
+    enum gp_image_kind kind;
+};
+
+struct gpc_image {
+    /* 0 for a bare image. 1 or 2: it came in a wrapper of that version, and must
+     * go to the driver in one: piece 0 as its `data`, pieces 1… as the prelinked
+     * array. In version 2 piece 0 may be missing (has_linked false). */
+    unsigned wrapper_version;
+    bool has_linked; /* piece 0 is what the wrapper's header pointer names */
+    uint32_t count;
+    const struct gpc_image_piece *pieces; /* `one` or memory of its own */
+    uint64_t total;                       /* bytes of all pieces */
+    struct gpc_image_piece one;
+};
+
+/* Reads only what the headers in the image claim as theirs. INVALID_VALUE for a
+ * null pointer, INVALID_IMAGE for what is none or claims more than 4 GiB,
+ * OUT_OF_MEMORY; `out` is then left alone. Release it after use; do not copy the
+ * structure (`pieces` may point into it). */
+CUresult gpc_image_describe(const void *image, struct gpc_image *out);
+void gpc_image_release(struct gpc_image *image);
+
+/* SHA-256 of the pieces' bytes one after the other: for an image of one piece,
+ * of the very bytes that are sent. */
+void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32]);
+
+#endif
