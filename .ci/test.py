@@ -1,0 +1,203 @@
+"""Run every check of the project and add up: the last line is ``N passed, M failed``.
+
+A stage that fails does not keep the next ones from running. Python standard
+library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, python,
+e2e, lint, coverage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Folders with Python of ours, each checked by itself: their module names overlap.
+TYPED = (
+    ("pool/gpupool", "server/gpupool_server", "tests/python"),
+    ("proto/gpgen",),
+    ("tests/e2e",),
+    ("tests/gpu",),
+    ("bench",),
+    ("tests/demo",),
+    (".ci",),
+)
+
+
+@dataclass
+class Count:
+    """How many checks of one stage passed, failed and were skipped."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def add(self, other: Count) -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are built."""
+
+    build: Path
+    jobs: int
+
+    @property
+    def sanitize(self) -> Path:
+        return self.build.with_name(self.build.name + "-sanitize")
+
+
+def run(command: Sequence[str | Path], **env: str) -> bool:
+    """Run a command from the root of the sources; whether it succeeded."""
+    print("+", *command, flush=True)
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, check=False).returncode == 0
+
+
+def one(passed: bool) -> Count:
+    """The count of a stage that is a single check."""
+    return Count(passed=int(passed), failed=int(not passed))
+
+
+def read_junit(path: Path, succeeded: bool) -> Count:
+    """Counts from a JUnit report. A run that failed without saying how is one failure."""
+    count = Count()
+    if path.is_file():
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            outcomes = {child.tag for child in case}
+            if outcomes & {"failure", "error"} or case.get("status") == "fail":
+                count.failed += 1
+            elif "skipped" in outcomes or case.get("status") in ("disabled", "notrun"):
+                count.skipped += 1
+            else:
+                count.passed += 1
+    if not succeeded and not count.failed or count.passed + count.failed == 0:
+        count.failed += 1
+    return count
+
+
+def ctest(folder: Path, jobs: int, **env: str) -> Count:
+    """The C tests of a build folder."""
+    report = folder / "ctest.xml"
+    report.unlink(missing_ok=True)
+    passed = run(
+        [
+            "ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error",
+            "-j", str(jobs), "--timeout", "300", "--output-junit", report.absolute(),
+        ],
+        **env,
+    )  # fmt: skip
+    return read_junit(report, passed)
+
+
+def pytest(place: Place, folder: str) -> Count:
+    """One folder of Python tests."""
+    report = place.build / f"pytest-{Path(folder).name}.xml"
+    report.unlink(missing_ok=True)
+    passed = run([sys.executable, "-m", "pytest", folder, "-q", f"--junitxml={report.absolute()}"])
+    return read_junit(report, passed)
+
+
+def stage_c(place: Place) -> Count:
+    return ctest(place.build, place.jobs)
+
+
+def build_sanitized(place: Place) -> bool:
+    """Everything with ASan and UBSan and the fuzz targets, by clang."""
+    if not (place.sanitize / "build.ninja").is_file() and not run(
+        [
+            "cmake", "-S", ".", "-B", place.sanitize, "-G", "Ninja",
+            f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_C_COMPILER=clang",
+            "-DGPUPOOL_SANITIZE=address,undefined", "-DGPUPOOL_FUZZ=ON",
+        ]
+    ):  # fmt: skip
+        return False
+    return run(["cmake", "--build", place.sanitize, "-j", str(place.jobs)])
+
+
+def stage_sanitize(place: Place) -> Count:
+    if not build_sanitized(place):
+        return one(False)
+    count = ctest(
+        place.sanitize,
+        place.jobs,
+        ASAN_OPTIONS="detect_leaks=1:abort_on_error=1",
+        UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1",
+    )
+    fuzz = [sys.executable, ".ci/fuzz.py", "--build", str(place.sanitize), "--replay"]
+    count.add(one(run(fuzz)))
+    return count
+
+
+def stage_coverage(place: Place) -> Count:
+    """proto/coverage.md must be what the spec says."""
+    fresh = place.build / "coverage.md"
+    command = [sys.executable, "-m", "gpgen", "--spec", "proto/spec", "--coverage", str(fresh)]
+    if not run(command, PYTHONPATH="proto", PYTHONDONTWRITEBYTECODE="1"):
+        return one(False)
+    same = run(["diff", "-u", "proto/coverage.md", fresh])
+    if not same:
+        print("proto/coverage.md is out of date; run: ", "PYTHONPATH=proto", *command[:-1],
+              "proto/coverage.md")  # fmt: skip
+    return one(same)
+
+
+def stage_lint(place: Place) -> Count:
+    count = one(run([sys.executable, "-m", "ruff", "check", "."]))
+    count.add(one(run([sys.executable, "-m", "ruff", "format", "--check", "."])))
+    for folders in TYPED:
+        present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
+        if present:
+            count.add(one(run([sys.executable, "-m", "mypy", *present], MYPYPATH="proto")))
+    return count
+
+
+STAGES: dict[str, Callable[[Place], Count]] = {
+    "c": stage_c,
+    "sanitize": stage_sanitize,
+    "python": lambda place: pytest(place, "tests/python"),
+    "e2e": lambda place: pytest(place, "tests/e2e"),
+    "lint": stage_lint,
+    "coverage": stage_coverage,
+}
+EXTRA: dict[str, Callable[[Place], Count]] = {
+    "sanitize-build": lambda place: one(build_sanitized(place)),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--build", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", choices=[*STAGES, *EXTRA])
+    args = parser.parse_args()
+    place = Place(args.build.absolute(), args.jobs)
+    place.build.mkdir(parents=True, exist_ok=True)
+    stages = {args.only: {**STAGES, **EXTRA}[args.only]} if args.only else STAGES
+    total = Count()
+    rows: list[str] = []
+    for name, stage in stages.items():
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        count = stage(place)
+        total.add(count)
+        rows.append(
+            f"{name:16} {count.passed:6} passed {count.failed:4} failed {count.skipped:4} skipped"
+            f" {time.monotonic() - began:7.1f} s"
+        )
+    print("==", *rows, sep="\n")
+    print(f"{total.passed} passed, {total.failed} failed")
+    return 1 if total.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+# Every target installs what it needs on a fresh Debian 12 or Ubuntu 24.04 machine:
+# system packages (only those that are missing), a Python environment in .venv, and
+# the C build in build/. See CONTRIBUTING for working without make.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+# Shared objects and programs that the user may choose.
+PYTHON ?= python3
+BUILD ?= build
+JOBS ?= $(shell nproc)
+FUZZ_RUNS ?= 1000000
+FUZZ_SECONDS ?= 600
+GPU_OUT ?= bench/results/gpu
+
+APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
+	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev clang libclang-rt-dev llvm patchelf
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+CUPY13 := $(BUILD)/cupy13
+CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
+
+# CONFIGURE FOLDER OPTIONS: configure once; ninja notices later changes itself.
+configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
+	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
+
+.PHONY: all build demo test test-c test-sanitize test-python bench wheel fuzz lint test-gpu clean \
+	system
+
+all: build
+
+# What other targets stand on ------------------------------------------------------
+
+system:
+	@if command -v dpkg-query >/dev/null; then \
+	  missing=$$(for p in $(APT_PACKAGES); do \
+	    dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	  if [ -n "$$missing" ]; then \
+	    echo "installing system packages:" $$missing; \
+	    run=; if [ "$$(id -u)" != 0 ]; then run=sudo; fi; \
+	    $$run apt-get update -q; \
+	    $$run env DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -y -q --no-install-recommends $$missing; \
+	  fi; \
+	else echo "no dpkg here; these must be installed: $(APT_PACKAGES)"; fi
+
+$(VENV)/.build: pyproject.toml | system
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "gpupool needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...")'
+	$(PIP) --upgrade 'pip>=25.1'
+	$(PIP) --group build
+	GPUPOOL_PYTHON_ONLY=1 $(PIP) --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.toolchain: $(VENV)/.build
+	$(PIP) --group toolchain
+	touch $@
+
+$(VENV)/.test: $(VENV)/.toolchain
+	$(PIP) --group test --group lint
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.build
+	$(PIP) --group lint
+	touch $@
+
+# Two builds of CuPy own the same module name, so the second lives beside the environment.
+$(CUPY13)/.done: $(VENV)/.test
+	rm -rf $(CUPY13)
+	$(PIP) --target $(CUPY13) 'cupy-cuda13x>=13'
+	touch $@
+
+build: $(VENV)/.build
+	$(call configure,$(BUILD),-DGPUPOOL_TESTS=ON)
+	$(CMAKE) --build $(BUILD) -j $(JOBS)
+	$(CMAKE) --install $(BUILD) --component gpupool --prefix $(BUILD)/stage >/dev/null
+
+# What people run ------------------------------------------------------------------
+
+demo: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/demo/demo.py --work $(BUILD)/demo
+
+test: build $(VENV)/.test $(CUPY13)/.done
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
+	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)
+
+# The parts of `make test`, for while one works.
+test-c: build
+	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only c
+
+test-sanitize: $(VENV)/.build
+	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize
+
+test-python: build $(VENV)/.test
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) .ci/test.py --build $(BUILD) --only python
+
+test-gpu: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/gpu/run.py --out $(GPU_OUT)
+
+bench: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
+
+lint: $(VENV)/.lint
+	@$(PY) .ci/test.py --build $(BUILD) --only lint
+
+# A million runs of every target, or the time is up first and that is a failure.
+fuzz: $(VENV)/.build
+	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
+	@$(PY) .ci/fuzz.py --build $(BUILD)-sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+
+# libzmq, lz4 and zstd travel inside, under names of their own.
+wheel: $(VENV)/.build
+	$(PIP) --group wheel
+	rm -rf $(BUILD)/wheel dist
+	$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/wheelhouse
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --wheel-dir dist \
+	  --exclude libcuda.so.1 "$$(ls -t $(BUILD)/wheelhouse/gpupool-*.whl | head -n 1)"
+	@ls -l dist
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-sanitize dist .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,23 @@
+# What `cmake --install` puts where. pool/gpupool/paths.py knows the same layout,
+# and the wheel is this tree beside the Python package. No links, no sonames as
+# extra files: a wheel can hold neither.
+#
+# Each target is optional: a build without the soft GPU still makes a wheel.
+
+# The plug-in and the soft GPU find the libraries they need beside the wheel's own
+# (auditwheel writes that path) or in the system; never through the build folder.
+function(gp_install_library target folder)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "")
+    install(TARGETS ${target} LIBRARY DESTINATION ${folder} COMPONENT gpupool)
+  endif()
+endfunction()
+
+gp_install_library(gpupool_cuda lib)
+gp_install_library(gpupool_zmq lib/plugins)
+gp_install_library(gpupool_softgpu lib/driver)
+
+if(TARGET gpupool_worker)
+  set_target_properties(gpupool_worker PROPERTIES INSTALL_RPATH "")
+  install(TARGETS gpupool_worker RUNTIME DESTINATION libexec COMPONENT gpupool)
+endif()
