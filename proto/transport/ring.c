@@ -41,7 +41,8 @@ static int writer_look(struct gp_ring_writer *w)
     /* Acquire, pairs with the store of head in gp_ring_consume: what the
      * reader has let go of, it has finished reading. */
     uint64_t head = atomic_load_explicit(&w->shared->head, memory_order_acquire);
-    if (w->tail - head > w->capacity || w->tail - head > w->tail - w->head_seen)
+    /* Past our tail, or behind where it has been: neither can be true. */
+    if (w->tail - head > w->tail - w->head_seen)
         return -EPROTO;
     w->head_seen = head;
     return 0;
