@@ -104,7 +104,7 @@ def run(
     ] = False,
     server: ServerOption = None,
     token: TokenOption = None,
-    gpus: Annotated[int | None, typer.Option(min=1, max=16, help="how many GPUs it gets")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, max=64, help="how many GPUs it gets")] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,

@@ -18,11 +18,8 @@ from gpupool_server.server import serve
 
 def _help(key: str) -> str:
     field = Settings.model_fields[key]
-    return (
-        f"{field.description} [default: {field.default}]"
-        if field.default
-        else str(field.description)
-    )
+    default = f" (default: {field.default})" if field.default is not None else ""
+    return f"{field.description}{default}"
 
 
 def _text(key: str) -> Any:
