@@ -98,6 +98,7 @@ def _refuse_later(**options: str | None) -> None:
 
 @app.command("run", context_settings={"allow_interspersed_args": False})
 def run(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="what to run")],
     local: Annotated[
         bool, typer.Option("--local", help="start a server for this program alone, on this machine")
@@ -119,6 +120,9 @@ def run(
         _refuse_later(pool=pool, memory=memory, share=share, policy=policy)
         if log is not None and log not in LOG_LEVELS:
             raise ConfigError(f"--log: {log!r} is not one of {', '.join(LOG_LEVELS)}")
+        given = context.get_parameter_source("server")
+        if local and given is not None and given.name == "COMMANDLINE":
+            raise ConfigError("--local and --server exclude each other")
         if local:
             code = _run_local(command, LocalOptions(soft, gpus, log or "warning"), log)
         else:

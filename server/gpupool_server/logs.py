@@ -40,8 +40,11 @@ def get(name: str) -> Log:
     return log
 
 
-def forward_line(log: Log, line: str) -> None:
-    """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event."""
+def forward_line(log: Log, line: str) -> str:
+    """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event.
+
+    Returns the event.
+    """
     fields: EventDict = {}
     try:
         parsed = json.loads(line)
@@ -55,3 +58,4 @@ def forward_line(log: Log, line: str) -> None:
     log.log(
         LEVELS.get(level, LEVELS["info"]), event, **{f"worker_{k}": v for k, v in fields.items()}
     )
+    return event

@@ -64,6 +64,7 @@ class Session:
     process: Process
     control: Control
     readers: list[LineReader] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
 
     def let_go(self) -> None:
@@ -158,13 +159,15 @@ class SessionKeeper:
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             session = self._launch(folder, wish, devices, secret, answer)
             ready = await self._await_ready(session, answer)
-        except BaseException:
+        except BaseException as error:
             if session is not None:
                 session.process.kill()
                 with contextlib.suppress(asyncio.CancelledError):
                     await session.process.wait()
                 session.let_go()
             folder.remove()
+            if isinstance(error, WorkerError) and session is not None and session.last_words:
+                raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
             raise
         self._keep(session)
         self._log.info(
@@ -189,10 +192,12 @@ class SessionKeeper:
         stdout = worker.open_fifo(folder.stdout)
         stderr = -1
         readers: list[LineReader] = []
+        last_words: list[str] = []
         try:
             stderr = worker.open_fifo(folder.stderr)
             readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
-            readers.append(LineReader(folder.stderr, self._stderr_hearer(folder.session)))
+            hear = self._stderr_hearer(folder.session, last_words)
+            readers.append(LineReader(folder.stderr, hear))
             env = {**driver_environment(self._settings), "GPUPOOL_SECRET": secret}
             process = worker.launch(self._command(folder, devices), env, stdout, stderr)
         except BaseException:
@@ -213,7 +218,7 @@ class SessionKeeper:
             client_host=wish.host,
             program=wish.program,
         )
-        session = Session(meta, folder, process, Control(folder.control), readers)
+        session = Session(meta, folder, process, Control(folder.control), readers, last_words)
         try:
             meta.write(folder.meta)
         except BaseException:
@@ -264,9 +269,13 @@ class SessionKeeper:
 
         return hear
 
-    def _stderr_hearer(self, session: str) -> Callable[[str], None]:
+    def _stderr_hearer(self, session: str, last_words: list[str]) -> Callable[[str], None]:
         log = logs.get("worker").bind(session=session)
-        return lambda line: logs.forward_line(log, line)
+
+        def hear(line: str) -> None:
+            last_words[:] = [logs.forward_line(log, line)]
+
+        return hear
 
     # Watching ------------------------------------------------------------------
 
@@ -326,7 +335,7 @@ class SessionKeeper:
         session = Session(meta, folder, process, Control(folder.control))
         hearers = (
             (folder.stdout, self._stdout_hearer(folder.session, None)),
-            (folder.stderr, self._stderr_hearer(folder.session)),
+            (folder.stderr, self._stderr_hearer(folder.session, session.last_words)),
         )
         for path, hear in hearers:
             # Without its FIFOs a session goes on; only its log is lost.

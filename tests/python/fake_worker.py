@@ -82,6 +82,7 @@ def main() -> None:
     assert os.getsid(0) == os.getpid(), "a worker leads its own process session"
     print(json.dumps({"level": "info", "event": "fake worker", "mode": mode}), file=sys.stderr)
     if mode == "exit":
+        print("the driver has a headache", file=sys.stderr)
         sys.exit(3)
     if mode == "silent":
         time.sleep(600)

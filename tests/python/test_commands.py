@@ -275,6 +275,7 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
         (["--server", "http://h:1", "--token", "t"], "no server address"),
         (["--server", "tcp://h:1,", "--token", "t"], "no server address"),
         (["--server", "tcp://h:1", "--token", "t", "--soft"], "--soft is for --local"),
+        (["--local", "--server", "tcp://h:1"], "--local and --server exclude each other"),
         (["--local", "--log", "loud"], "'loud' is not one of"),
     ],
 )

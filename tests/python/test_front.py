@@ -129,7 +129,7 @@ async def test_gpus_are_spread_over_the_devices(make_office: MakeOffice) -> None
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("exit", "ended before it was ready (exit code 3)"),
+        ("exit", "ended before it was ready (exit code 3): the driver has a headache"),
         ("garbage", "first line is not 'ready"),
         ("badurl", "no shm address"),
     ],
