@@ -72,6 +72,7 @@ static void in_child(void)
 {
     if (state == STATE_READY)
         state = STATE_FORKED;
+    gpc_session_forget();
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     init_lock = fresh;
 }

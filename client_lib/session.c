@@ -31,8 +31,7 @@
 #define SMALL_MESSAGE 2048
 
 static struct gpc_session session;
-static struct gpc_session *open_session; /* NULL unless open; the parent's in a child */
-static pid_t owner;
+static struct gpc_session *open_session; /* NULL unless open */
 static bool sync_mode;
 
 static pthread_mutex_t submit_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -50,7 +49,12 @@ static bool broken;
 struct gpc_session *gpc_session(void)
 {
     struct gpc_session *s = __atomic_load_n(&open_session, __ATOMIC_ACQUIRE);
-    return s && owner == getpid() && !__atomic_load_n(&broken, __ATOMIC_RELAXED) ? s : NULL;
+    return s && !__atomic_load_n(&broken, __ATOMIC_RELAXED) ? s : NULL;
+}
+
+void gpc_session_forget(void)
+{
+    __atomic_store_n(&open_session, NULL, __ATOMIC_RELEASE);
 }
 
 bool gpc_session_shares(void)
@@ -503,7 +507,6 @@ CUresult gpc_session_open(void)
         return fail(err.text);
     const char *sync = getenv("GPUPOOL_SYNC");
     sync_mode = sync && strcmp(sync, "1") == 0;
-    owner = getpid();
     __atomic_store_n(&broken, false, __ATOMIC_RELAXED);
     __atomic_store_n(&open_session, &session, __ATOMIC_RELEASE);
     r = greet(&a);

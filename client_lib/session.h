@@ -22,6 +22,8 @@ struct gpc_session *gpc_session(void);
 CUresult gpc_session_open(void);
 /* Tell the worker that the process ends, without blocking for long. */
 void gpc_session_goodbye(void);
+/* In a forked child: the session is the parent's. Sends nothing. */
+void gpc_session_forget(void);
 /* The devices of the snapshot. */
 uint32_t gpc_device_count(void);
 /* NULL if there is no such device. */

@@ -1,0 +1,194 @@
+/*
+ * Stream capture. Frameworks ask all the time whether a stream is capturing;
+ * while no capture is under way in this process the answer is known here.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "session.h"
+
+static int active; /* captures begun and not ended */
+
+bool gpc_capture_active(void)
+{
+    return __atomic_load_n(&active, __ATOMIC_ACQUIRE) > 0;
+}
+
+static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = gpc_wire_cuStreamBeginCapture_v2(hStream, mode);
+    if (r == CUDA_SUCCESS)
+        __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+{
+    return begin(GP_OP_cuStreamBeginCapture_v2, hStream, mode);
+}
+
+GPC_EXPORT CUresult cuStreamBeginCapture(CUstream hStream)
+{
+    return begin(GP_OP_cuStreamBeginCapture, hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamEndCapture, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phGraph)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraph graph;
+    r = gpc_wire_cuStreamEndCapture(hStream, &graph);
+    /* any answer but these ends a capture: an invalidated one, too */
+    if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
+        r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && gpc_capture_active())
+        __atomic_fetch_sub(&active, 1, __ATOMIC_RELEASE);
+    /* CUDA leaves a null graph behind a capture that was invalidated */
+    *phGraph = r == CUDA_SUCCESS ? graph : NULL;
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamIsCapturing, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!captureStatus)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (gpc_capture_active())
+        return gpc_wire_cuStreamIsCapturing(hStream, captureStatus);
+    uint64_t wire;
+    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS)
+        *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
+    return r;
+}
+
+/* Node handles handed out stay valid until this thread asks again, as CUDA says. */
+struct info {
+    uint32_t status;
+    uint64_t id;
+    CUgraph graph;
+    const CUgraphNode *dependencies;
+    size_t count;
+};
+
+/* One graph handle per capture, whatever number of times it is asked for. */
+static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
+{
+    static uint64_t last_id;
+    static CUgraph last_graph;
+    if (last_graph && last_id == capture_id && gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)last_graph)) {
+        gpc_handle_drop((uint64_t)named);
+        return last_graph;
+    }
+    last_id = capture_id;
+    last_graph = named;
+    return named;
+}
+
+static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
+{
+    static __thread uint64_t *nodes __attribute__((tls_model("initial-exec")));
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!status)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(info, 0, sizeof *info);
+    uint64_t wire;
+    if ((r = gpc_stream_wire(hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
+        return r;
+    if (!nodes && !(nodes = malloc(GP_NODES_MAX * sizeof *nodes)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t graph_id;
+    uint32_t got = 0;
+    CUgraph graph;
+    r = gpc_wire_gp_capture_info(hStream, &graph, &info->status, &info->id, &graph_id, nodes, &got);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        info->graph = graph_of_capture(info->id, graph);
+        info->dependencies = (const CUgraphNode *)nodes;
+        info->count = got / sizeof *nodes;
+    } else {
+        gpc_handle_drop((uint64_t)graph);
+    }
+    return CUDA_SUCCESS;
+}
+
+static void give(const struct info *info, CUstreamCaptureStatus *status, cuuint64_t *id,
+                 CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
+{
+    *status = (CUstreamCaptureStatus)info->status;
+    if (info->status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return;
+    if (id)
+        *id = info->id;
+    if (graph)
+        *graph = info->graph;
+    if (dependencies)
+        *dependencies = info->dependencies;
+    if (count)
+        *count = info->count;
+}
+
+GPC_EXPORT CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *status,
+                                           cuuint64_t *id)
+{
+    struct info info;
+    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo, hStream, status, &info);
+    if (r == CUDA_SUCCESS)
+        give(&info, status, id, NULL, NULL, NULL);
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *status,
+                                              cuuint64_t *id, CUgraph *graph,
+                                              const CUgraphNode **dependencies, size_t *count)
+{
+    struct info info;
+    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo_v2, hStream, status, &info);
+    if (r == CUDA_SUCCESS)
+        give(&info, status, id, graph, dependencies, count);
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
+                                              cuuint64_t *id, CUgraph *graph,
+                                              const CUgraphNode **dependencies,
+                                              const CUgraphEdgeData **edgeData, size_t *count)
+{
+    struct info info;
+    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo_v3, hStream, status, &info);
+    if (r != CUDA_SUCCESS)
+        return r;
+    give(&info, status, id, graph, dependencies, count);
+    if (edgeData)
+        *edgeData = NULL; /* all edges are of the default kind */
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    CUresult r = gpc_enter(GP_OP_cuThreadExchangeStreamCaptureMode, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpc_thread *t = gpc_thread();
+    CUstreamCaptureMode before = (CUstreamCaptureMode)t->capture_mode;
+    t->capture_mode = *mode; /* the next call of this thread carries it */
+    *mode = before;
+    return CUDA_SUCCESS;
+}

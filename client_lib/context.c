@@ -1,0 +1,455 @@
+#include "context.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "memory.h"
+#include "module.h"
+#include "private_tables.h"
+#include "session.h"
+#include "stream.h"
+
+struct context {
+    CUdevice device;
+    bool primary;
+    unsigned flags;
+    unsigned retained; /* of a primary context */
+    uint64_t unique_id;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct primary {
+    CUcontext handle;
+    unsigned flags; /* as set before it is retained */
+} primaries[GP_DEVICES_MAX];
+static uint64_t last_unique_id;
+
+static struct context *context_of(CUcontext ctx)
+{
+    return gpc_handle_shadow(GP_HANDLE_CONTEXT, (uint64_t)ctx);
+}
+
+bool gpc_context_live(CUcontext ctx)
+{
+    return context_of(ctx) != NULL;
+}
+
+CUdevice gpc_context_device(CUcontext ctx)
+{
+    const struct context *c = context_of(ctx);
+    return c ? c->device : -1;
+}
+
+uint64_t gpc_context_unique_id(CUcontext ctx)
+{
+    const struct context *c = context_of(ctx);
+    return c ? c->unique_id : 0;
+}
+
+static struct context *context_make(CUcontext ctx, CUdevice device, bool primary, unsigned flags)
+{
+    struct context *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->device = device;
+    c->primary = primary;
+    c->flags = flags;
+    c->unique_id = __atomic_add_fetch(&last_unique_id, 1, __ATOMIC_RELAXED);
+    gpc_handle_attach((uint64_t)ctx, c);
+    return c;
+}
+
+/* Everything that the client keeps for a context that is no more. */
+static void context_ended(CUcontext ctx)
+{
+    gpc_storage_context_ended(ctx);
+    gpc_module_context_ended(ctx);
+    gpc_memory_context_ended(ctx);
+    gpc_stream_context_ended(ctx);
+}
+
+CUresult gpc_context_primary(CUdevice device, CUcontext *ctx)
+{
+    if (device < 0 || (uint32_t)device >= gpc_device_count())
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&lock);
+    struct primary *p = &primaries[device];
+    if (!p->handle) {
+        uint64_t id = gpc_handle_new(GP_HANDLE_CONTEXT);
+        if (id && context_make((CUcontext)id, device, true, p->flags))
+            p->handle = (CUcontext)id;
+        else
+            gpc_handle_drop(id);
+    }
+    *ctx = p->handle;
+    pthread_mutex_unlock(&lock);
+    return *ctx ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* --- primary contexts ----------------------------------------------------- */
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDevicePrimaryCtxRetain, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext ctx;
+    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&lock);
+    struct context *c = context_of(ctx);
+    if (c->retained == 0)
+        r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
+    if (r == CUDA_SUCCESS)
+        c->retained++;
+    pthread_mutex_unlock(&lock);
+    if (r == CUDA_SUCCESS)
+        *pctx = ctx;
+    return r;
+}
+
+/* Give back one use, or all of them (`reset`). */
+static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUcontext ctx;
+    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&lock);
+    struct context *c = context_of(ctx);
+    bool active = c->retained > 0, ends = active && (reset || c->retained == 1);
+    if (!active && !reset)
+        r = CUDA_ERROR_INVALID_CONTEXT;
+    else if (active && !reset)
+        c->retained--;
+    pthread_mutex_unlock(&lock);
+    if (!ends || r != CUDA_SUCCESS)
+        return r;
+    context_ended(ctx);
+    r = gpc_wire_gp_primary_release((uint64_t)ctx, dev, reset);
+    /* a reset context may be used again by those who retain it */
+    if (reset && r == CUDA_SUCCESS)
+        r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
+    return r;
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return primary_release(GP_OP_cuDevicePrimaryCtxRelease, dev, false);
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    return primary_release(GP_OP_cuDevicePrimaryCtxRelease_v2, dev, false);
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return primary_release(GP_OP_cuDevicePrimaryCtxReset, dev, true);
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    return primary_release(GP_OP_cuDevicePrimaryCtxReset_v2, dev, true);
+}
+
+static CUresult primary_set_flags(uint16_t op, CUdevice dev, unsigned flags)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext ctx;
+    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&lock);
+    primaries[dev].flags = flags;
+    context_of(ctx)->flags = flags;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+    return primary_set_flags(GP_OP_cuDevicePrimaryCtxSetFlags, dev, flags);
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    return primary_set_flags(GP_OP_cuDevicePrimaryCtxSetFlags_v2, dev, flags);
+}
+
+GPC_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    CUresult r = gpc_enter(GP_OP_cuDevicePrimaryCtxGetState, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext ctx;
+    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
+        return r;
+    const struct context *c = context_of(ctx);
+    *flags = c->flags;
+    *active = c->retained > 0;
+    return CUDA_SUCCESS;
+}
+
+/* --- contexts of the application's own ------------------------------------ */
+
+static CUresult stack_push(CUcontext ctx);
+
+static CUresult context_create(uint16_t op, CUcontext *pctx, unsigned flags, CUdevice dev)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx || (flags & ~(unsigned)CU_CTX_FLAGS_MASK))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext ctx;
+    if ((r = gpc_wire_gp_context_create(&ctx, dev, flags)) != CUDA_SUCCESS)
+        return r;
+    if (!context_make(ctx, dev, false, flags) || stack_push(ctx) != CUDA_SUCCESS) {
+        gpc_wire_cuCtxDestroy_v2(ctx);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pctx = ctx;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return context_create(GP_OP_cuCtxCreate_v2, pctx, flags, dev);
+}
+
+GPC_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                                   unsigned int flags, CUdevice dev)
+{
+    (void)paramsArray;
+    if (numParams > 0)
+        return gpc_refuse_because(GP_OP_cuCtxCreate_v3, "execution affinity");
+    return context_create(GP_OP_cuCtxCreate_v3, pctx, flags, dev);
+}
+
+GPC_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
+                                   unsigned int flags, CUdevice dev)
+{
+    if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
+        return gpc_refuse_because(GP_OP_cuCtxCreate_v4, "execution affinity and graphics sharing");
+    return context_create(GP_OP_cuCtxCreate_v4, pctx, flags, dev);
+}
+
+static CUresult context_destroy(uint16_t op, CUcontext ctx)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct context *c = context_of(ctx);
+    if (!c || c->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context_ended(ctx);
+    struct gpc_thread *t = gpc_thread();
+    if (t->current == ctx && t->depth)
+        t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
+    r = gpc_wire_cuCtxDestroy_v2(ctx);
+    if (r == CUDA_SUCCESS)
+        free(c);
+    return r;
+}
+
+GPC_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    return context_destroy(GP_OP_cuCtxDestroy_v2, ctx);
+}
+
+GPC_EXPORT CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return context_destroy(GP_OP_cuCtxDestroy, ctx);
+}
+
+/* --- the thread's stack ---------------------------------------------------- */
+
+static CUresult stack_push(CUcontext ctx)
+{
+    struct gpc_thread *t = gpc_thread();
+    if (t->depth == t->room) {
+        unsigned room = t->room ? 2 * t->room : 8;
+        CUcontext *stack = realloc(t->stack, room * sizeof *stack);
+        if (!stack)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        t->stack = stack;
+        t->room = room;
+    }
+    t->stack[t->depth++] = ctx;
+    t->current = ctx;
+    return CUDA_SUCCESS;
+}
+
+static CUresult push(uint16_t op, CUcontext ctx)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!ctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_context_live(ctx) ? stack_push(ctx) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult pop(uint16_t op, CUcontext *pctx)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_thread *t = gpc_thread();
+    if (!t->depth)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (pctx)
+        *pctx = t->current;
+    t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    return push(GP_OP_cuCtxPushCurrent_v2, ctx);
+}
+
+GPC_EXPORT CUresult cuCtxPushCurrent(CUcontext ctx)
+{
+    return push(GP_OP_cuCtxPushCurrent, ctx);
+}
+
+GPC_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    return pop(GP_OP_cuCtxPopCurrent_v2, pctx);
+}
+
+GPC_EXPORT CUresult cuCtxPopCurrent(CUcontext *pctx)
+{
+    return pop(GP_OP_cuCtxPopCurrent, pctx);
+}
+
+GPC_EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    CUresult r = gpc_enter(GP_OP_cuCtxSetCurrent, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_thread *t = gpc_thread();
+    if (!ctx) {
+        t->current = t->depth && --t->depth ? t->stack[t->depth - 1] : NULL;
+        return CUDA_SUCCESS;
+    }
+    if (!gpc_context_live(ctx))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!t->depth)
+        return stack_push(ctx);
+    t->stack[t->depth - 1] = t->current = ctx;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+    CUresult r = gpc_enter(GP_OP_cuCtxGetCurrent, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pctx = gpc_current();
+    return CUDA_SUCCESS;
+}
+
+/* --- what is asked of a context -------------------------------------------- */
+
+/* The context meant by `ctx` (NULL: the current one), or the error. */
+static struct context *enter(uint16_t op, CUcontext ctx, CUresult *r)
+{
+    *r = gpc_enter(op, ctx ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT);
+    if (*r != CUDA_SUCCESS)
+        return NULL;
+    struct context *c = context_of(ctx ? ctx : gpc_current());
+    if (!c)
+        *r = CUDA_ERROR_INVALID_CONTEXT;
+    return c;
+}
+
+static CUresult get_device(uint16_t op, CUdevice *device, CUcontext ctx)
+{
+    CUresult r;
+    const struct context *c = enter(op, ctx, &r);
+    if (!c)
+        return r;
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = c->device;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
+{
+    return get_device(GP_OP_cuCtxGetDevice, device, NULL);
+}
+
+GPC_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    return get_device(GP_OP_cuCtxGetDevice_v2, device, ctx);
+}
+
+GPC_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    CUresult r;
+    const struct context *c = enter(GP_OP_cuCtxGetFlags, NULL, &r);
+    if (!c)
+        return r;
+    if (!flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = c->flags;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
+{
+    CUresult r;
+    struct context *c = enter(GP_OP_cuCtxSetFlags, NULL, &r);
+    if (!c)
+        return r;
+    if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
+        return CUDA_ERROR_INVALID_VALUE;
+    c->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+    CUresult r;
+    const struct context *c = enter(GP_OP_cuCtxGetId, ctx, &r);
+    if (!c)
+        return r;
+    if (!ctxId)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ctxId = c->unique_id;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+    CUresult r;
+    const struct context *c = enter(GP_OP_cuCtxGetApiVersion, ctx, &r);
+    if (!c)
+        return r;
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* a primary context exists once it has been retained */
+    if (c->primary && c->retained == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *version = 3020; /* the version of contexts, not of CUDA: as every driver since 4.0 says */
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,24 @@
+/*
+ * Contexts as the client knows them: which device, primary or not, what has
+ * been retained. The worker hears of a primary context when it is first retained.
+ */
+#ifndef GPC_CONTEXT_H
+#define GPC_CONTEXT_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpc_private_host;
+
+/* The version cuDriverGetVersion answers. */
+int gpc_driver_version(void);
+/* The primary context's handle without retaining it: one per device, for ever. */
+CUresult gpc_context_primary(CUdevice device, CUcontext *context);
+/* The id of cuCtxGetId, never reused; 0 if the context is not ours. */
+uint64_t gpc_context_unique_id(CUcontext context);
+bool gpc_context_live(CUcontext context);
+/* What the private tables need from the rest of the library. */
+const struct gpc_private_host *gpc_private_host(void);
+
+#endif

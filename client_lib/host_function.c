@@ -1,0 +1,188 @@
+/*
+ * Host functions in streams. The worker says when a stream has come to one
+ * (gp_host_call) and holds the stream until it is told that it ran. They run on a
+ * thread of ours, which also reads the channel while any is outstanding, because
+ * the application may not be waiting for anything.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "host_function.h"
+#include "session.h"
+
+struct host_function {
+    uint64_t cookie;
+    CUhostFn function;
+    CUstreamCallback callback;
+    CUstream stream;
+    void *data;
+    CUresult result; /* the stream's, for a callback */
+    struct host_function *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct host_function *submitted; /* not yet reached by their streams */
+static struct host_function *due, **due_end = &due;
+static unsigned outstanding; /* submitted, due or running */
+static uint64_t last_cookie;
+static bool started;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+unsigned gpc_host_functions_outstanding(void)
+{
+    return __atomic_load_n(&outstanding, __ATOMIC_ACQUIRE);
+}
+
+void gpc_on_gp_host_call(const struct gp_req_gp_host_call *q)
+{
+    pthread_mutex_lock(&lock);
+    struct host_function **at = &submitted;
+    while (*at && (*at)->cookie != q->cookie)
+        at = &(*at)->next;
+    struct host_function *f = *at;
+    if (f) {
+        *at = f->next;
+        f->next = NULL;
+        f->result = (CUresult)q->stream_result;
+        *due_end = f;
+        due_end = &f->next;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static struct host_function *take_due(void)
+{
+    pthread_mutex_lock(&lock);
+    struct host_function *f = due;
+    if (f) {
+        due = f->next;
+        if (!due)
+            due_end = &due;
+    }
+    pthread_mutex_unlock(&lock);
+    return f;
+}
+
+static void run(struct host_function *f)
+{
+    if (f->function)
+        f->function(f->data);
+    else
+        f->callback(f->stream, f->result, f->data);
+    gpc_wire_gp_host_done(f->cookie);
+    struct gpc_session *s = gpc_session();
+    if (s)
+        s->transport->flush(s->channel);
+    __atomic_fetch_sub(&outstanding, 1, __ATOMIC_RELEASE);
+    free(f);
+}
+
+static void *host_thread(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        struct host_function *f = take_due();
+        if (f) {
+            run(f);
+        } else if (gpc_host_functions_outstanding() && gpc_session()) {
+            gpc_session_wait_notice();
+        } else {
+            pthread_mutex_lock(&lock);
+            if (!due && !outstanding)
+                pthread_cond_wait(&changed, &lock);
+            bool over = !gpc_session();
+            pthread_mutex_unlock(&lock);
+            if (over)
+                return NULL;
+        }
+    }
+}
+
+/* Under `lock`. The thread takes no signals: they are the application's. */
+static CUresult start(void)
+{
+    if (started)
+        return CUDA_SUCCESS;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    pthread_t thread;
+    int r = pthread_create(&thread, NULL, host_thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_detach(thread);
+    started = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add(const struct host_function *what, uint32_t is_callback)
+{
+    struct host_function *f = malloc(sizeof *f);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *f = *what;
+    pthread_mutex_lock(&lock);
+    CUresult r = start();
+    if (r == CUDA_SUCCESS) {
+        f->cookie = ++last_cookie;
+        f->next = submitted;
+        submitted = f;
+        outstanding++;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    if (r != CUDA_SUCCESS) {
+        free(f);
+        return r;
+    }
+    uint64_t cookie = f->cookie;
+    r = gpc_wire_gp_host_function(f->stream, cookie, is_callback);
+    if (r == CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&lock);
+    struct host_function **at = &submitted;
+    while (*at && (*at)->cookie != cookie)
+        at = &(*at)->next;
+    if (*at) {
+        *at = f->next;
+        outstanding--;
+        free(f);
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+    CUresult r = gpc_enter(GP_OP_cuLaunchHostFunc, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (gpc_capture_active()) {
+        CUstreamCaptureStatus status;
+        if ((r = gpc_wire_cuStreamIsCapturing(hStream, &status)) != CUDA_SUCCESS)
+            return r;
+        if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+            return gpc_refuse_because(GP_OP_cuLaunchHostFunc, "a host function inside a graph");
+    }
+    return gpc_leave(add(&(struct host_function){.function = fn, .stream = hStream, .data = userData}, 0));
+}
+
+GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                                        unsigned int flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamAddCallback, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!callback || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(
+        add(&(struct host_function){.callback = callback, .stream = hStream, .data = userData}, 1));
+}

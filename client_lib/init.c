@@ -1,0 +1,175 @@
+/* Versions, error texts, and how the runtime finds our functions. */
+#include <string.h>
+
+#include "call.h"
+#include "context.h"
+#include "export.h"
+#include "gp_errors.h"
+#include "private_tables.h"
+#include "proc_address.h"
+#include "session.h"
+
+/* What cuda.h and the tables were made for; the snapshot may say less. */
+#define BUILT_FOR 13000
+
+GPC_EXPORT CUresult cuDriverGetVersion(int *driverVersion)
+{
+    gpc_count(GP_OP_cuDriverGetVersion);
+    if (!driverVersion)
+        return CUDA_ERROR_INVALID_VALUE;
+    *driverVersion = gpc_driver_version();
+    return CUDA_SUCCESS;
+}
+
+int gpc_driver_version(void)
+{
+    struct gpc_session *s = gpc_session();
+    if (!s || !s->snapshot || s->snapshot->driver_version == 0)
+        return BUILT_FOR;
+    return s->snapshot->driver_version < BUILT_FOR ? (int)s->snapshot->driver_version : BUILT_FOR;
+}
+
+GPC_EXPORT CUresult cuGetErrorName(CUresult error, const char **pStr)
+{
+    gpc_count(GP_OP_cuGetErrorName);
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)error) {
+#define NAME(name, value, text)                                                                    \
+    case value:                                                                                    \
+        *pStr = #name;                                                                             \
+        return CUDA_SUCCESS;
+        GP_ERRORS(NAME)
+#undef NAME
+    }
+    *pStr = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+GPC_EXPORT CUresult cuGetErrorString(CUresult error, const char **pStr)
+{
+    gpc_count(GP_OP_cuGetErrorString);
+    if (!pStr)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch ((int)error) {
+#define TEXT(name, value, text)                                                                    \
+    case value:                                                                                    \
+        *pStr = text;                                                                              \
+        return CUDA_SUCCESS;
+        GP_ERRORS(TEXT)
+#undef TEXT
+    }
+    *pStr = NULL;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* First row of this name, or gpc_proc_count. */
+static size_t proc_first(const char *name)
+{
+    size_t low = 0, high = gpc_proc_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (strcmp(gpc_proc_table[middle].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The function that `name` meant in CUDA `version`. *too_new: it came later. */
+static void *proc_find(const char *name, int version, bool per_thread, bool *too_new)
+{
+    void *plain = NULL, *special = NULL;
+    *too_new = false;
+    for (size_t i = proc_first(name);
+         i < gpc_proc_count && strcmp(gpc_proc_table[i].name, name) == 0; i++) {
+        const struct gpc_proc *p = &gpc_proc_table[i];
+        if (p->version > version) {
+            *too_new = true;
+        } else if (p->per_thread && !special) {
+            special = p->function;
+        } else if (!p->per_thread && !plain) {
+            plain = p->function;
+        }
+    }
+    void *found = per_thread && special ? special : plain;
+    if (found)
+        *too_new = false;
+    return found;
+}
+
+static CUresult proc_address(const char *symbol, void **pfn, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *status)
+{
+    if (!symbol || !pfn)
+        return CUDA_ERROR_INVALID_VALUE;
+    const cuuint64_t known =
+        CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    if (flags & ~known)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (*symbol == '\0' && version == 0) { /* libcudart asks; the answer must be this */
+        *pfn = NULL;
+        if (status)
+            *status = CU_GET_PROC_ADDRESS_SUCCESS;
+        return CUDA_SUCCESS;
+    }
+    bool too_new;
+    /* "cuGetProcAddress" has five arguments from 12.0 on: the table knows */
+    *pfn = proc_find(symbol, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0,
+                     &too_new);
+    CUdriverProcAddressQueryResult found = *pfn      ? CU_GET_PROC_ADDRESS_SUCCESS
+                                           : too_new ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                                     : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (status)
+        *status = found;
+    return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+GPC_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion,
+                                     cuuint64_t flags)
+{
+    gpc_count(GP_OP_cuGetProcAddress);
+    return proc_address(symbol, pfn, cudaVersion, flags, NULL);
+}
+
+GPC_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
+                                        cuuint64_t flags,
+                                        CUdriverProcAddressQueryResult *symbolStatus)
+{
+    gpc_count(GP_OP_cuGetProcAddress_v2);
+    return proc_address(symbol, pfn, cudaVersion, flags, symbolStatus);
+}
+
+GPC_EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
+{
+    gpc_count(GP_OP_cuGetExportTable);
+    if (!ppExportTable || !pExportTableId) {
+        if (ppExportTable)
+            *ppExportTable = NULL;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return gpc_private_table(ppExportTable, (const unsigned char *)pExportTableId->bytes,
+                             gpc_private_host());
+}
+
+GPC_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    CUresult r = gpc_enter(GP_OP_cuModuleGetLoadingMode, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!mode)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuProfilerStart(void)
+{
+    return gpc_enter(GP_OP_cuProfilerStart, GPC_NEEDS_CONTEXT);
+}
+
+GPC_EXPORT CUresult cuProfilerStop(void)
+{
+    return gpc_enter(GP_OP_cuProfilerStop, GPC_NEEDS_CONTEXT);
+}

@@ -1,0 +1,187 @@
+#include "stream.h"
+
+#include <stdlib.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "session.h"
+
+struct stream {
+    CUcontext context;
+    unsigned flags;
+    int priority;
+    unsigned long long id; /* of cuStreamGetId */
+};
+
+static unsigned long long last_id = 2; /* 1 and 2 are the default streams' */
+
+static struct stream *stream_of(CUstream hStream)
+{
+    return gpc_handle_shadow(GP_HANDLE_STREAM, (uint64_t)hStream);
+}
+
+static bool is_default(CUstream hStream)
+{
+    return hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD;
+}
+
+static CUresult attach(CUstream hStream, unsigned flags, int priority)
+{
+    struct stream *s = malloc(sizeof *s);
+    if (!s) {
+        gpc_wire_cuStreamDestroy_v2(hStream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *s = (struct stream){gpc_current(), flags, priority,
+                         __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
+    gpc_handle_attach((uint64_t)hStream, s);
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamCreate, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phStream || (Flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstream made;
+    if ((r = gpc_wire_cuStreamCreate(&made, Flags)) != CUDA_SUCCESS ||
+        (r = attach(made, Flags, 0)) != CUDA_SUCCESS)
+        return r;
+    *phStream = made;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamCreateWithPriority, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    if (d) { /* CUDA clamps what is out of range */
+        if (priority > d->least_priority)
+            priority = d->least_priority;
+        if (priority < d->greatest_priority)
+            priority = d->greatest_priority;
+    }
+    CUstream made;
+    if ((r = gpc_wire_cuStreamCreateWithPriority(&made, flags, priority)) != CUDA_SUCCESS ||
+        (r = attach(made, flags, priority)) != CUDA_SUCCESS)
+        return r;
+    *phStream = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(uint16_t op, CUstream hStream)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct stream *s = stream_of(hStream);
+    if (!s)
+        return CUDA_ERROR_INVALID_HANDLE;
+    r = gpc_wire_cuStreamDestroy_v2(hStream);
+    if (r == CUDA_SUCCESS)
+        free(s);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
+{
+    return destroy(GP_OP_cuStreamDestroy_v2, hStream);
+}
+
+GPC_EXPORT CUresult cuStreamDestroy(CUstream hStream)
+{
+    return destroy(GP_OP_cuStreamDestroy, hStream);
+}
+
+static void stream_ended(uint64_t id, void *shadow, void *context)
+{
+    struct stream *s = shadow;
+    if (s && s->context == context) {
+        gpc_handle_drop(id);
+        free(s);
+    }
+}
+
+void gpc_stream_context_ended(CUcontext context)
+{
+    gpc_handle_each(GP_HANDLE_STREAM, stream_ended, context);
+}
+
+unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int per_thread)
+{
+    if (hStream == NULL)
+        hStream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    if (is_default(hStream))
+        return ((uint64_t)context << 8) ^ (uint64_t)hStream;
+    return stream_of(hStream) ? (uint64_t)hStream : 0;
+}
+
+/* --- attributes: all known here -------------------------------------------- */
+
+/* The shadow of a real stream (NULL for a default one), or the error. */
+static CUresult enter(uint16_t op, CUstream hStream, const void *out, const struct stream **s)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *s = is_default(hStream) ? NULL : stream_of(hStream);
+    if (!is_default(hStream) && !*s)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+GPC_EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
+{
+    const struct stream *s;
+    CUresult r = enter(GP_OP_cuStreamGetPriority, hStream, priority, &s);
+    if (r == CUDA_SUCCESS)
+        *priority = s ? s->priority : 0;
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
+{
+    const struct stream *s;
+    CUresult r = enter(GP_OP_cuStreamGetFlags, hStream, flags, &s);
+    if (r == CUDA_SUCCESS)
+        *flags = s ? s->flags : 0;
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+    const struct stream *s;
+    CUresult r = enter(GP_OP_cuStreamGetCtx, hStream, pctx, &s);
+    if (r == CUDA_SUCCESS)
+        *pctx = s ? s->context : gpc_current();
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
+{
+    const struct stream *s;
+    CUresult r = enter(GP_OP_cuStreamGetDevice, hStream, device, &s);
+    if (r == CUDA_SUCCESS)
+        *device = gpc_context_device(s ? s->context : gpc_current());
+    return r;
+}
+
+GPC_EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    const struct stream *s;
+    CUresult r = enter(GP_OP_cuStreamGetId, hStream, streamId, &s);
+    if (r != CUDA_SUCCESS)
+        return r;
+    bool per_thread = hStream == CU_STREAM_PER_THREAD ||
+                      (hStream == NULL && gpc_thread()->per_thread_streams);
+    *streamId = s ? s->id : per_thread ? 2 : 1;
+    return CUDA_SUCCESS;
+}

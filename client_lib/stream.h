@@ -1,0 +1,12 @@
+/* Streams and events as the client knows them, and stream capture. */
+#ifndef GPC_STREAM_H
+#define GPC_STREAM_H
+
+#include <cuda.h>
+
+/* Forget the streams and events of a context that is no more. */
+void gpc_stream_context_ended(CUcontext context);
+/* A stable value per stream (0, 1, 2 and real ones), 0 if there is no such stream. */
+unsigned long long gpc_stream_identity(CUcontext context, CUstream stream, int per_thread);
+
+#endif
