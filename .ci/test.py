@@ -153,7 +153,6 @@ def stage_coverage(place: Place) -> Count:
 
 def stage_lint(place: Place) -> Count:
     count = one(run([sys.executable, "-m", "ruff", "check", "."]))
-    count.add(one(run([sys.executable, "-m", "ruff", "format", "--check", "."])))
     for folders in TYPED:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
