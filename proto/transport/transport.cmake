@@ -13,7 +13,6 @@ add_library(gp_transport STATIC
 target_include_directories(gp_transport PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(gp_transport PUBLIC gp_options Threads::Threads ${CMAKE_DL_LIBS})
 
-if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/zmq.c) # TEMP
 find_path(GPUPOOL_ZMQ_INCLUDE zmq.h)
 find_library(GPUPOOL_ZMQ_LIBRARY zmq)
 if(NOT GPUPOOL_ZMQ_INCLUDE OR NOT GPUPOOL_ZMQ_LIBRARY)
@@ -24,6 +23,7 @@ add_library(gpupool_zmq MODULE
   ${CMAKE_CURRENT_LIST_DIR}/zmq.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_batch.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_connect.c
+  ${CMAKE_CURRENT_LIST_DIR}/zmq_keeper.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_link.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_ask.c)
 target_include_directories(gpupool_zmq SYSTEM PRIVATE ${GPUPOOL_ZMQ_INCLUDE})
@@ -32,4 +32,3 @@ target_link_options(gpupool_zmq PRIVATE
   -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/zmq.map)
 set_target_properties(gpupool_zmq PROPERTIES
   LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/zmq.map)
-endif() # TEMP

@@ -1,0 +1,126 @@
+#include <errno.h>
+#include <string.h>
+
+#include "transport/zmq_link.h"
+
+/* A server's answer is a few kB of text; this bounds what a stranger can send. */
+#define ANSWER_MAX ((int64_t)16 << 20)
+
+static int question_fail(const char *url, int rc, bool connected, int timeout_ms,
+                         struct gp_error *err)
+{
+    switch (rc) {
+    case -ECONNREFUSED:
+        gp_error_set(err, "no gpupool server answers at %.100s: connection refused; is "
+                          "gpupool-server running there and the port right?", url);
+        return rc;
+    case -EADDRNOTAVAIL:
+        gp_error_set(err, "no gpupool server answers at %.100s: the host is not known; check its "
+                          "name", url);
+        return -EHOSTUNREACH;
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        gp_error_set(err, "no gpupool server answers at %.100s: %s; check the address and the "
+                          "network", url, strerror(-rc));
+        return -EHOSTUNREACH;
+    case -ETIMEDOUT:
+        gp_error_set(err, "no gpupool server answers at %.100s within %d ms: %s", url, timeout_ms,
+                     connected ? "somebody accepts the connection, but says nothing; is it a "
+                                 "gpupool-server, and not stopped?"
+                               : "check the address, and that no firewall drops the port");
+        return rc;
+    case -EPROTO:
+        gp_error_set(err, "what answers at %.100s is no gpupool server; check the port", url);
+        return rc;
+    case -EMSGSIZE:
+        gp_error_set(err, "the server at %.100s gives a longer answer than this version "
+                          "understands; do the versions match?", url);
+        return rc;
+    case -EINVAL:
+        gp_error_set(err, "'%.100s' is no address of a server: write tcp://HOST:PORT", url);
+        return rc;
+    default:
+        gp_error_set(err, "cannot ask the server at %.100s: %s", url, strerror(-rc));
+        return rc;
+    }
+}
+
+/* The answer, if there: 0, -EAGAIN, -EMSGSIZE, -EPROTO (more than one frame). */
+static int answer_take(void *socket, void *answer, size_t *answer_size)
+{
+    zmq_msg_t msg;
+    zmq_msg_init(&msg);
+    int rc = -EAGAIN;
+    if (zmq_msg_recv(&msg, socket, ZMQ_DONTWAIT) >= 0) {
+        size_t size = zmq_msg_size(&msg);
+        rc = zmq_msg_more(&msg) ? -EPROTO : size > *answer_size ? -EMSGSIZE : 0;
+        if (rc == 0) {
+            memcpy(answer, zmq_msg_data(&msg), size);
+            *answer_size = size;
+        }
+    }
+    zmq_msg_close(&msg);
+    return rc;
+}
+
+static int answer_wait(struct link *link, const char *url, void *answer, size_t *answer_size,
+                       int64_t deadline)
+{
+    for (;;) {
+        int left = gp_deadline_left_ms(deadline, 1000);
+        zmq_pollitem_t items[] = {
+            {.socket = link->socket, .events = ZMQ_POLLIN},
+            {.socket = link->monitor, .events = ZMQ_POLLIN},
+        };
+        zmq_poll(items, 2, left);
+        link_events(link);
+        int rc = answer_take(link->socket, answer, answer_size);
+        if (rc != -EAGAIN)
+            return rc;
+        if (link->broken)
+            return -EPROTO;
+        if (link->refused) {
+            rc = link_probe(url, gp_deadline_left_ms(deadline, 1000));
+            return rc ? rc : -ECONNREFUSED;
+        }
+        if (left == 0)
+            return -ETIMEDOUT;
+    }
+}
+
+static int ask_open(struct link *link, void *ctx, const char *url)
+{
+    int64_t longest = ANSWER_MAX;
+    *link = (struct link){.peer_fd = -1};
+    link->socket = zmq_socket(ctx, ZMQ_DEALER);
+    if (!link->socket)
+        return link_errno();
+    int rc = link_common_options(link->socket, url);
+    if (rc == 0 && zmq_setsockopt(link->socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) != 0)
+        rc = link_errno();
+    if (rc == 0 && !(link->monitor = link_monitor_open(ctx, link->socket)))
+        rc = link_errno();
+    if (rc == 0 && zmq_connect(link->socket, url) != 0)
+        rc = link_errno();
+    return rc;
+}
+
+int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
+            size_t *answer_size, int timeout_ms, struct gp_error *err)
+{
+    int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
+    struct link link = {0};
+    void *ctx = strlen(url) < LINK_ENDPOINT_MAX ? zmq_ctx_new() : NULL;
+    if (!ctx)
+        return question_fail(url, strlen(url) < LINK_ENDPOINT_MAX ? -ENOMEM : -EINVAL, false,
+                             timeout_ms, err);
+    int rc = ask_open(&link, ctx, url);
+    if (rc == 0 && zmq_send(link.socket, question, question_size, ZMQ_DONTWAIT) < 0)
+        rc = link_errno();
+    if (rc == 0)
+        rc = answer_wait(&link, url, answer, answer_size, deadline);
+    bool connected = link.connected;
+    link_close(&link, 0);
+    link_context_end(ctx);
+    return rc ? question_fail(url, rc, connected, timeout_ms, err) : 0;
+}

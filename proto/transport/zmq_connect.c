@@ -1,0 +1,435 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "transport/zmq_link.h"
+
+/* How long somebody may be connected to a listener without a greeting. Our own
+ * clients send it with the connection. */
+#define GUEST_SILENCE_NS 2500000000
+/* How often a connecting side tries again after a connection that was accepted
+ * and dropped: a worker shows strangers out by dropping all it has. */
+#define DROPPED_MAX 6
+#define DROPPED_PAUSE_US 50000
+/* How long the address of a socket just closed may stay taken. */
+#define REBIND_MS 2000
+
+/* What whoever is connected to a listener has said so far. */
+struct guest {
+    bool has_up, has_down;
+    struct link_greeting up, down;
+};
+
+struct gp_listener {
+    void *ctx; /* NULL once a channel has taken it */
+    struct link up, down;
+    struct link_endpoints endpoints; /* as bound, without wildcards */
+    char url[2 * LINK_ENDPOINT_MAX];
+    unsigned generation;
+    int64_t guest_since; /* ns, 0: nobody is connected */
+    struct guest guest;
+};
+
+static bool greeting_matches(const struct link_greeting *g, bool is_reply, bool is_down)
+{
+    return strncmp(g->magic, LINK_MAGIC, sizeof g->magic) == 0 && g->is_reply == is_reply &&
+           g->is_down == is_down;
+}
+
+/* One greeting: 0, -EAGAIN nothing there, -EPROTO something else was said.
+ * `peer_fd` (may be NULL): the connection it came from. */
+static int greeting_recv(struct link *link, bool is_reply, bool is_down, struct link_greeting *out,
+                         int *peer_fd)
+{
+    zmq_msg_t msg;
+    zmq_msg_init(&msg);
+    if (zmq_msg_recv(&msg, link->socket, ZMQ_DONTWAIT) < 0) {
+        zmq_msg_close(&msg);
+        return -EAGAIN;
+    }
+    int rc = -EPROTO;
+    if (zmq_msg_size(&msg) == sizeof *out && !zmq_msg_more(&msg)) {
+        memcpy(out, zmq_msg_data(&msg), sizeof *out);
+        rc = greeting_matches(out, is_reply, is_down) ? 0 : -EPROTO;
+    }
+    if (rc == 0 && peer_fd)
+        *peer_fd = zmq_msg_get(&msg, ZMQ_SRCFD);
+    zmq_msg_close(&msg);
+    return rc;
+}
+
+static int greeting_send(struct link *link, bool is_reply, bool is_down,
+                         const unsigned char nonce[16])
+{
+    struct link_greeting g = {.magic = LINK_MAGIC, .is_reply = is_reply, .is_down = is_down};
+    memcpy(g.nonce, nonce, sizeof g.nonce);
+    return zmq_send(link->socket, &g, sizeof g, ZMQ_DONTWAIT) < 0 ? -EPIPE : 0;
+}
+
+static void links_poll(struct link *up, struct link *down, int timeout_ms)
+{
+    zmq_pollitem_t items[] = {
+        {.socket = up->socket, .events = ZMQ_POLLIN},
+        {.socket = down->socket, .events = ZMQ_POLLIN},
+        {.socket = up->monitor, .events = ZMQ_POLLIN},
+        {.socket = down->monitor, .events = ZMQ_POLLIN},
+    };
+    zmq_poll(items, 4, timeout_ms);
+    link_events(up);
+    link_events(down);
+}
+
+/* --- listening ----------------------------------------------------------- */
+
+/* Bind and write the address that came of it back. A Unix socket is for its
+ * owner alone. */
+static int link_bind(struct link *link, char endpoint[LINK_ENDPOINT_MAX])
+{
+    size_t length = LINK_ENDPOINT_MAX;
+    if (zmq_bind(link->socket, endpoint) != 0)
+        return link_errno();
+    if (strncmp(endpoint, "ipc://", 6) == 0)
+        return chmod(endpoint + 6, 0600) == 0 ? 0 : -errno;
+    if (zmq_getsockopt(link->socket, ZMQ_LAST_ENDPOINT, endpoint, &length) != 0)
+        return link_errno();
+    return 0;
+}
+
+static int listener_bind(struct gp_listener *l)
+{
+    int rc = link_open(&l->up, l->ctx, LINK_RECEIVES, l->endpoints.up);
+    if (rc == 0)
+        rc = link_open(&l->down, l->ctx, LINK_SENDS, l->endpoints.down);
+    if (rc == 0)
+        rc = link_bind(&l->up, l->endpoints.up);
+    if (rc == 0)
+        rc = link_bind(&l->down, l->endpoints.down);
+    if (rc) {
+        link_close(&l->up, 0);
+        link_close(&l->down, 0);
+    }
+    l->guest_since = 0;
+    l->guest = (struct guest){0};
+    return rc;
+}
+
+/* Whoever holds the sockets is no client of ours: drop the connections by
+ * dropping the sockets, and listen again at the same place. */
+static int listener_reset(struct gp_listener *l)
+{
+    int64_t deadline = gp_deadline_us((int64_t)REBIND_MS * 1000);
+    int rc;
+    link_close(&l->up, 0);
+    link_close(&l->down, 0);
+    while ((rc = listener_bind(l)) == -EADDRINUSE && gp_clock_ns() < deadline)
+        usleep(2000); /* libzmq closes in its own time */
+    return rc;
+}
+
+static void listener_url_set(struct gp_listener *l)
+{
+    const char *second = l->endpoints.down;
+    if (strncmp(second, "tcp://", 6) == 0)
+        second = strrchr(second, ':') + 1;
+    else
+        second += strlen("ipc://");
+    snprintf(l->url, sizeof l->url, "%s,%s", l->endpoints.up, second);
+}
+
+int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err)
+{
+    struct gp_listener *l = calloc(1, sizeof *l);
+    if (!l) {
+        gp_error_set(err, "cannot listen at %.200s: out of memory", url);
+        return -ENOMEM;
+    }
+    l->generation = gp_fork_generation();
+    int rc = link_url_parse(url, true, &l->endpoints, err);
+    if (rc) {
+        free(l);
+        return rc;
+    }
+    l->ctx = zmq_ctx_new();
+    rc = l->ctx ? listener_bind(l) : link_errno();
+    if (rc) {
+        gp_error_set(err, "cannot listen at %.200s: %s", url, strerror(-rc));
+        if (l->ctx)
+            link_context_end(l->ctx);
+        free(l);
+        return rc;
+    }
+    listener_url_set(l);
+    *out = l;
+    return 0;
+}
+
+const char *gpz_listener_url(const struct gp_listener *l)
+{
+    return l->url;
+}
+
+void gpz_listener_close(struct gp_listener *l)
+{
+    /* In a forked child libzmq's threads are missing: leave all as it is. */
+    if (!l || l->generation != gp_fork_generation())
+        return;
+    if (l->ctx) {
+        link_close(&l->up, 0);
+        link_close(&l->down, 0);
+        link_context_end(l->ctx);
+    }
+    free(l);
+}
+
+/* --- accepting ----------------------------------------------------------- */
+
+/* 0 the guest has said all, -EAGAIN not yet, -EPROTO it is no client of ours. */
+static int guest_hear(struct gp_listener *l)
+{
+    struct guest *g = &l->guest;
+    if (!g->has_up) {
+        int rc = greeting_recv(&l->up, false, false, &g->up, &l->up.peer_fd);
+        if (rc == -EPROTO)
+            return rc;
+        g->has_up = rc == 0;
+    }
+    if (!g->has_down) {
+        int rc = greeting_recv(&l->down, false, true, &g->down, &l->down.peer_fd);
+        if (rc == -EPROTO)
+            return rc;
+        g->has_down = rc == 0;
+    }
+    if (!g->has_up || !g->has_down)
+        return -EAGAIN;
+    return memcmp(g->up.nonce, g->down.nonce, sizeof g->up.nonce) == 0 ? 0 : -EPROTO;
+}
+
+static bool peer_left(const struct link *link)
+{
+    for (int i = 0; i < link->open_count; i++)
+        if (link->open[i] == link->peer_fd)
+            return false;
+    return true;
+}
+
+/* Everything the monitors said before the greetings came is taken in first, so
+ * that the end of an earlier connection with the same number is not the peer's. */
+static int guest_welcome(struct gp_listener *l, struct gp_channel **out)
+{
+    const struct guest *g = &l->guest;
+    link_events(&l->up);
+    link_events(&l->down);
+    if (peer_left(&l->up) || peer_left(&l->down))
+        return -EPROTO;
+    l->up.gone = l->down.gone = false;
+    int rc = greeting_send(&l->up, true, false, g->up.nonce);
+    if (rc == 0)
+        rc = greeting_send(&l->down, true, true, g->up.nonce);
+    if (rc)
+        return -EPROTO;
+    rc = gpz_channel_new(l->ctx, &l->up, &l->down, true, out);
+    if (rc)
+        return rc;
+    l->ctx = NULL;
+    return 0;
+}
+
+static bool guest_overdue(struct gp_listener *l)
+{
+    if (l->up.open_count == 0 && l->down.open_count == 0) {
+        l->guest_since = 0;
+        return false;
+    }
+    int64_t now = gp_clock_ns();
+    if (l->guest_since == 0)
+        l->guest_since = now;
+    return now - l->guest_since > GUEST_SILENCE_NS || l->up.open_count == LINK_OPEN_MAX ||
+           l->down.open_count == LINK_OPEN_MAX;
+}
+
+static int accept_fail(const struct gp_listener *l, int rc, int timeout_ms, struct gp_error *err)
+{
+    if (rc == -EAGAIN)
+        gp_error_set(err, "nobody connected to %s within %d ms", l->url, timeout_ms);
+    else
+        gp_error_set(err, "cannot go on listening at %s: %s", l->url, strerror(-rc));
+    return rc;
+}
+
+int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
+               struct gp_error *err)
+{
+    int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
+    if (!l->ctx || l->generation != gp_fork_generation()) {
+        gp_error_set(err, "%s takes one client and has had it; listen again for another", l->url);
+        return -ENOTSUP;
+    }
+    for (;;) {
+        int left = gp_deadline_left_ms(deadline, 200);
+        links_poll(&l->up, &l->down, left);
+        int rc = guest_hear(l);
+        if (rc == 0)
+            rc = guest_welcome(l, out);
+        if (rc == 0)
+            return 0;
+        if (rc == -EPROTO || (rc == -EAGAIN && guest_overdue(l))) {
+            rc = listener_reset(l);
+            if (rc == 0)
+                rc = -EAGAIN;
+        }
+        if (rc != -EAGAIN || left == 0)
+            return accept_fail(l, rc, timeout_ms, err);
+    }
+}
+
+/* --- connecting ---------------------------------------------------------- */
+
+struct attempt {
+    const struct link_endpoints *endpoints;
+    int64_t deadline;
+    void *ctx;
+    struct link up, down;
+    unsigned char nonce[16];
+    bool connected; /* somebody accepted, now or in an earlier attempt */
+};
+
+static int attempt_open(struct attempt *a)
+{
+    int rc = link_open(&a->up, a->ctx, LINK_SENDS, a->endpoints->up);
+    if (rc == 0)
+        rc = link_open(&a->down, a->ctx, LINK_RECEIVES, a->endpoints->down);
+    if (rc == 0 && (zmq_connect(a->up.socket, a->endpoints->up) != 0 ||
+                    zmq_connect(a->down.socket, a->endpoints->down) != 0))
+        rc = link_errno();
+    if (rc == 0 && getrandom(a->nonce, sizeof a->nonce, 0) != (ssize_t)sizeof a->nonce)
+        rc = -errno;
+    if (rc == 0)
+        rc = greeting_send(&a->up, false, false, a->nonce);
+    if (rc == 0)
+        rc = greeting_send(&a->down, false, true, a->nonce);
+    return rc;
+}
+
+/* Both replies: 0, -EAGAIN, -EPROTO. */
+static int attempt_hear(struct attempt *a, bool heard[2])
+{
+    struct link *links[2] = {&a->up, &a->down};
+    for (int i = 0; i < 2; i++) {
+        struct link_greeting g;
+        if (heard[i])
+            continue;
+        int rc = greeting_recv(links[i], true, i == 1, &g, NULL);
+        if (rc == -EAGAIN)
+            continue;
+        if (rc || memcmp(g.nonce, a->nonce, sizeof g.nonce) != 0)
+            return -EPROTO;
+        heard[i] = true;
+    }
+    return heard[0] && heard[1] ? 0 : -EAGAIN;
+}
+
+/* Nobody accepted: why? -EAGAIN when somebody now does. */
+static int attempt_refused(struct attempt *a)
+{
+    int left = gp_deadline_left_ms(a->deadline, 1000);
+    int rc = link_probe(a->up.refused ? a->endpoints->up : a->endpoints->down, left);
+    return rc == 0 ? -EAGAIN : rc;
+}
+
+/* 0, -EAGAIN (was dropped; try again), or why not. */
+static int attempt_run(struct attempt *a)
+{
+    bool heard[2] = {false, false};
+    int rc = attempt_open(a);
+    while (rc == 0) {
+        int left = gp_deadline_left_ms(a->deadline, 200);
+        links_poll(&a->up, &a->down, left);
+        a->connected |= a->up.connected || a->down.connected;
+        rc = attempt_hear(a, heard);
+        if (rc != -EAGAIN)
+            return rc;
+        if (a->up.broken || a->down.broken)
+            return -EAGAIN;
+        if (a->up.refused || a->down.refused)
+            return attempt_refused(a);
+        rc = left == 0 ? -ETIMEDOUT : 0;
+    }
+    return rc;
+}
+
+static int attempt_once(struct attempt *a, struct gp_channel **out)
+{
+    a->ctx = zmq_ctx_new();
+    if (!a->ctx)
+        return link_errno();
+    a->up = a->down = (struct link){0};
+    int rc = attempt_run(a);
+    if (rc == 0)
+        rc = gpz_channel_new(a->ctx, &a->up, &a->down, false, out);
+    if (rc) {
+        link_close(&a->up, 0);
+        link_close(&a->down, 0);
+        link_context_end(a->ctx);
+    }
+    return rc;
+}
+
+static int connect_fail(const char *url, const struct attempt *a, int rc, int timeout_ms,
+                        struct gp_error *err)
+{
+    switch (rc) {
+    case -ECONNREFUSED:
+        gp_error_set(err, "no gpupool worker listens at %.100s: connection refused; has it ended, "
+                          "or does a firewall keep its ports closed?", url);
+        return rc;
+    case -EADDRNOTAVAIL:
+        gp_error_set(err, "the host of %.100s is not known: check its name", url);
+        return -EHOSTUNREACH;
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        gp_error_set(err, "%.100s cannot be reached: %s; check the address and the network", url,
+                     strerror(-rc));
+        return -EHOSTUNREACH;
+    case -ETIMEDOUT:
+        gp_error_set(err, "%.100s does not answer within %d ms: %s", url, timeout_ms,
+                     a->connected ? "somebody accepts the connection, but not as a gpupool worker"
+                                  : "check the address, and that no firewall drops its ports");
+        return rc;
+    case -EPROTO:
+        gp_error_set(err, "what answers at %.100s is no gpupool worker of this version that waits "
+                          "for a client; check the address", url);
+        return rc;
+    default:
+        gp_error_set(err, "cannot connect to %.100s: %s", url, strerror(-rc));
+        return rc;
+    }
+}
+
+int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
+                        struct gp_error *err)
+{
+    struct link_endpoints endpoints;
+    int rc = link_url_parse(url, false, &endpoints, err);
+    if (rc)
+        return rc;
+    struct attempt a = {
+        .endpoints = &endpoints,
+        .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
+    };
+    for (int dropped = 0;; dropped++) {
+        rc = attempt_once(&a, out);
+        if (rc != -EAGAIN)
+            break;
+        if (dropped == DROPPED_MAX) {
+            rc = -EPROTO;
+            break;
+        }
+        usleep(DROPPED_PAUSE_US << dropped);
+    }
+    return rc ? connect_fail(url, &a, rc, timeout_ms, err) : 0;
+}

@@ -1,0 +1,303 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "transport/zmq_link.h"
+
+#define HEARTBEAT_MS 1000
+#define HEARTBEAT_TIMEOUT_MS 5000
+#define HANDSHAKE_MS 1500
+/* A link that has broken stays broken: the session behind it is gone. */
+#define RECONNECT_NEVER_MS (3600 * 1000)
+
+/* --- addresses ----------------------------------------------------------- */
+
+static bool port_ok(const char *text, size_t length, bool listening)
+{
+    if (length == 1 && *text == '*')
+        return listening;
+    if (length == 0 || length > 5 || strspn(text, "0123456789") < length)
+        return false;
+    long port = strtol(text, NULL, 10);
+    return port >= (listening ? 0 : 1) && port <= 65535;
+}
+
+/* tcp://HOST:A[,B] */
+static int tcp_parse(const char *url, bool listening, struct link_endpoints *out)
+{
+    const char *host = url + strlen("tcp://");
+    const char *colon = strrchr(host, ':');
+    if (!colon || colon == host || strlen(url) >= LINK_ENDPOINT_MAX - 8)
+        return -EINVAL;
+    const char *a = colon + 1;
+    size_t a_length = strcspn(a, ",");
+    const char *b = a[a_length] ? a + a_length + 1 : NULL;
+    if (!port_ok(a, a_length, listening) || (b && !port_ok(b, strlen(b), listening)))
+        return -EINVAL;
+    if (!b && !listening)
+        return -EINVAL;
+    int head = (int)(a - url);
+    snprintf(out->up, sizeof out->up, "%.*s%.*s", head, url, (int)a_length, a);
+    snprintf(out->down, sizeof out->down, "%.*s%s", head, url, b ? b : "*");
+    return 0;
+}
+
+/* ipc://P[,Q]; Q is P.down unless given. */
+static int ipc_parse(const char *url, struct link_endpoints *out)
+{
+    const struct sockaddr_un *limit = NULL;
+    size_t most = sizeof limit->sun_path - 1;
+    const char *a = url + strlen("ipc://");
+    size_t a_length = strcspn(a, ",");
+    const char *b = a[a_length] ? a + a_length + 1 : NULL;
+    if (*a != '/' || a_length > most - strlen(".down") || (b && (*b != '/' || strlen(b) > most)))
+        return -EINVAL;
+    snprintf(out->up, sizeof out->up, "ipc://%.*s", (int)a_length, a);
+    if (b)
+        snprintf(out->down, sizeof out->down, "ipc://%s", b);
+    else
+        snprintf(out->down, sizeof out->down, "ipc://%.*s.down", (int)a_length, a);
+    return 0;
+}
+
+int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
+                   struct gp_error *err)
+{
+    bool tcp = strncmp(url, "tcp://", 6) == 0;
+    int rc = tcp ? tcp_parse(url, listening, out) : ipc_parse(url, out);
+    if (rc)
+        gp_error_set(err, "'%.120s' is no address of a worker: write %s", url,
+                     !tcp        ? "ipc:///ABSOLUTE/PATH of at most 102 bytes"
+                     : listening ? "tcp://HOST:*, tcp://HOST:PORT or tcp://HOST:PORT,PORT"
+                                 : "tcp://HOST:PORT,PORT");
+    return rc;
+}
+
+/* --- sockets ------------------------------------------------------------- */
+
+static int option_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value) == 0 ? 0 : link_errno();
+}
+
+int link_common_options(void *socket, const char *endpoint)
+{
+    int rc = option_int(socket, ZMQ_LINGER, 0);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_RECONNECT_IVL, RECONNECT_NEVER_MS);
+    if (rc == 0 && strchr(endpoint, '['))
+        rc = option_int(socket, ZMQ_IPV6, 1);
+    return rc;
+}
+
+static int link_options(void *socket, enum link_direction direction, const char *endpoint)
+{
+    bool receives = direction == LINK_RECEIVES;
+    int64_t longest = receives ? (int64_t)GP_BATCH_MAX : LINK_BACKWARD_MAX;
+    int rc = link_common_options(socket, endpoint);
+    if (rc == 0 && zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) != 0)
+        rc = link_errno();
+    /* A sender is bounded by its credit, so its socket never says "full". */
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_SNDHWM, receives ? 1000 : 0);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_RCVHWM, receives ? (int)LINK_RECEIVE_HWM : 1000);
+    return rc;
+}
+
+void *link_monitor_open(void *ctx, void *socket)
+{
+    static _Atomic unsigned counter;
+    char name[64];
+    int linger = 0;
+    unsigned number = atomic_fetch_add_explicit(&counter, 1, memory_order_relaxed);
+    snprintf(name, sizeof name, "inproc://gpupool-monitor-%u", number);
+    if (zmq_socket_monitor(socket, name, ZMQ_EVENT_ALL) != 0)
+        return NULL;
+    void *monitor = zmq_socket(ctx, ZMQ_PAIR);
+    if (!monitor)
+        return NULL;
+    if (zmq_setsockopt(monitor, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_connect(monitor, name) != 0) {
+        zmq_close(monitor);
+        return NULL;
+    }
+    return monitor;
+}
+
+int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint)
+{
+    *link = (struct link){.peer_fd = -1};
+    link->socket = zmq_socket(ctx, ZMQ_PAIR);
+    if (!link->socket)
+        return link_errno();
+    int rc = link_options(link->socket, direction, endpoint);
+    if (rc == 0) {
+        link->monitor = link_monitor_open(ctx, link->socket);
+        if (!link->monitor)
+            rc = link_errno();
+    }
+    if (rc)
+        link_close(link, 0);
+    return rc;
+}
+
+void link_close(struct link *link, int linger_ms)
+{
+    if (link->socket) {
+        zmq_socket_monitor(link->socket, NULL, 0);
+        zmq_setsockopt(link->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+        zmq_close(link->socket);
+    }
+    if (link->monitor)
+        zmq_close(link->monitor);
+    link->socket = link->monitor = NULL;
+}
+
+void link_context_end(void *ctx)
+{
+    while (zmq_ctx_term(ctx) != 0 && zmq_errno() == EINTR)
+        ;
+}
+
+/* --- events -------------------------------------------------------------- */
+
+static void open_add(struct link *link, int fd)
+{
+    if (link->open_count < LINK_OPEN_MAX)
+        link->open[link->open_count++] = fd;
+}
+
+static void open_remove(struct link *link, int fd)
+{
+    for (int i = 0; i < link->open_count; i++)
+        if (link->open[i] == fd)
+            link->open[i--] = link->open[--link->open_count];
+}
+
+static void link_event(struct link *link, unsigned event, int value)
+{
+    switch (event) {
+    case ZMQ_EVENT_ACCEPTED:
+        open_add(link, value);
+        break;
+    case ZMQ_EVENT_CONNECTED:
+        link->connected = true;
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        open_remove(link, value);
+        link->broken = true;
+        if (link->peer_fd < 0 || link->peer_fd == value)
+            link->gone = true;
+        break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        link->broken = true;
+        break;
+    case ZMQ_EVENT_CLOSED:
+    case ZMQ_EVENT_CONNECT_RETRIED:
+        if (!link->connected)
+            link->refused = true;
+        break;
+    default:
+        break;
+    }
+}
+
+void link_events(struct link *link)
+{
+    unsigned char frame[6];
+    while (zmq_recv(link->monitor, frame, sizeof frame, ZMQ_DONTWAIT) >= 0) {
+        uint16_t event;
+        uint32_t value;
+        char rest[8];
+        int more = 0;
+        size_t length = sizeof more;
+        memcpy(&event, frame, sizeof event);
+        memcpy(&value, frame + 2, sizeof value);
+        while (zmq_getsockopt(link->monitor, ZMQ_RCVMORE, &more, &length) == 0 && more &&
+               zmq_recv(link->monitor, rest, sizeof rest, ZMQ_DONTWAIT) >= 0)
+            ;
+        link_event(link, event, (int)value);
+    }
+}
+
+/* --- finding out why ------------------------------------------------------ */
+
+static int connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms)
+{
+    if (connect(fd, address, length) == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return -errno;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (poll(&p, 1, timeout_ms) <= 0)
+        return -ETIMEDOUT;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        return -errno;
+    return -error;
+}
+
+static int probe_unix(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    int rc = connect_within(fd, (const void *)&a, sizeof a, 0);
+    close(fd);
+    return rc == -ENOENT ? -ECONNREFUSED : rc;
+}
+
+static int probe_tcp(const char *endpoint, int timeout_ms)
+{
+    char host[LINK_ENDPOINT_MAX];
+    snprintf(host, sizeof host, "%s", endpoint + strlen("tcp://"));
+    char *colon = strrchr(host, ':');
+    if (!colon)
+        return -EINVAL;
+    *colon = '\0';
+    char *name = host;
+    if (*name == '[' && colon > host && colon[-1] == ']') {
+        colon[-1] = '\0';
+        name++;
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
+    struct addrinfo *found = NULL;
+    if (getaddrinfo(name, colon + 1, &hints, &found) != 0)
+        return -EADDRNOTAVAIL;
+    int rc = -EADDRNOTAVAIL;
+    for (struct addrinfo *a = found; a && rc != 0; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+            continue;
+        rc = connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms);
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return rc;
+}
+
+int link_probe(const char *endpoint, int timeout_ms)
+{
+    if (strncmp(endpoint, "ipc://", 6) == 0)
+        return probe_unix(endpoint + 6);
+    return probe_tcp(endpoint, timeout_ms < 1000 ? timeout_ms : 1000);
+}

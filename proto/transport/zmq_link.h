@@ -1,0 +1,121 @@
+/*
+ * The ZeroMQ transport, as its own files see it.
+ *
+ *   zmq.c          a channel: batches, credit, receiving, closing; the table
+ *   zmq_keeper.c   the thread of a channel that flushes and notices the end
+ *   zmq_connect.c  listening, connecting, the greeting
+ *   zmq_ask.c      one question to a server
+ *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
+ *   zmq_batch.c    what one ZeroMQ message holds
+ *
+ * A channel is two PAIR sockets, because a ZeroMQ socket belongs to one thread
+ * at a time: the client sends on "up" and the worker on "down", so each side's
+ * senders share one socket under their lock and its receiver has the other. What
+ * flows backwards on a socket is credit only: a sender has at most so much under
+ * way that the receiving socket never stops reading, which keeps memory bounded
+ * and lets heartbeats through however long a peer is busy.
+ */
+#ifndef GP_ZMQ_LINK_H
+#define GP_ZMQ_LINK_H
+
+#include <stdatomic.h>
+#include <zmq.h>
+
+#include "transport/support.h"
+#include "transport/zmq_batch.h"
+
+/* Under way in one direction, until the receiver has consumed it. */
+#define LINK_WINDOW_BYTES ((uint64_t)8 << 20)
+#define LINK_WINDOW_BATCHES 256u
+/* Messages a receiving socket holds. More than an honest peer ever has under
+ * way, so only one that ignores its credit is stopped by it. */
+#define LINK_RECEIVE_HWM (LINK_WINDOW_BATCHES + 64)
+
+#define LINK_MAGIC "gpupool/1"
+#define LINK_ENDPOINT_MAX 256
+#define LINK_OPEN_MAX 64
+
+/* The first message each way on each of the two sockets: the connecting side
+ * makes a nonce up, the accepting side repeats it. It tells a wrong service from
+ * a right one, and that both sockets lead to the same peer. */
+struct link_greeting {
+    char magic[16];
+    uint32_t is_reply;
+    uint32_t is_down;
+    unsigned char nonce[16];
+};
+
+/* Flows backwards: what the receiver has consumed since the start. */
+struct link_credit {
+    uint64_t bytes;
+    uint64_t batches;
+};
+
+/* The longest message that flows against a link's direction. */
+#define LINK_BACKWARD_MAX 64
+
+enum link_direction { LINK_SENDS, LINK_RECEIVES };
+
+struct link {
+    void *socket;  /* PAIR */
+    void *monitor; /* PAIR, inproc */
+    /* The peer's connection: on the accepting side the descriptor that the
+     * greeting came from, as strangers may connect and go; -1: any. */
+    int peer_fd;
+    int open[LINK_OPEN_MAX]; /* accepting side: connections now open */
+    int open_count;
+    bool connected, refused, broken; /* connecting side: what has happened */
+    bool gone;                       /* the peer's connection has ended */
+};
+
+struct link_endpoints {
+    char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
+};
+
+/* Split "tcp://H:A,B", "tcp://H:A", "tcp://H:*", "ipc://P" or "ipc://P,Q".
+ * `listening` allows ports to be left open. -EINVAL. */
+int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
+                   struct gp_error *err);
+
+/* Make the socket and its monitor; bind and connect are apart, so that no event
+ * is missed. -ENOMEM, -EMFILE, ... */
+int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint);
+void link_close(struct link *link, int linger_ms);
+
+/* Take in what the monitor has to say, without blocking. */
+void link_events(struct link *link);
+/* Options that every socket of ours has. */
+int link_common_options(void *socket, const char *endpoint);
+void *link_monitor_open(void *ctx, void *socket);
+
+/* Why does nobody answer at `endpoint`? A plain connection tells: 0 (somebody
+ * accepts), -ECONNREFUSED, -EHOSTUNREACH, -ETIMEDOUT, ... */
+int link_probe(const char *endpoint, int timeout_ms);
+
+/* End a context however often signals interrupt it. */
+void link_context_end(void *ctx);
+
+static inline int link_errno(void)
+{
+    int e = zmq_errno();
+    return e > 0 && e < ZMQ_HAUSNUMERO ? -e : -EIO;
+}
+
+/* zmq.c: takes over context and links on success. */
+int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, bool accepted,
+                    struct gp_channel **out);
+
+/* zmq_connect.c */
+int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err);
+const char *gpz_listener_url(const struct gp_listener *l);
+int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
+               struct gp_error *err);
+void gpz_listener_close(struct gp_listener *l);
+int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
+                        struct gp_error *err);
+
+/* zmq_ask.c */
+int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
+            size_t *answer_size, int timeout_ms, struct gp_error *err);
+
+#endif

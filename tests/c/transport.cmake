@@ -1,0 +1,18 @@
+# The transports: one conformance suite over all of them, and unit tests of the
+# parts that read what a peer wrote.
+find_library(GPUPOOL_CMOCKA_LIBRARY cmocka REQUIRED)
+
+add_library(gp_transport_suite STATIC
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_raw.c)
+target_include_directories(gp_transport_suite PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+target_link_libraries(gp_transport_suite PUBLIC gp_transport ${GPUPOOL_CMOCKA_LIBRARY})
+
+foreach(name inproc shm zmq_tcp zmq_ipc)
+  add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
+  target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite)
+  add_test(NAME transport_${name} COMMAND test_transport_${name})
+  set_tests_properties(transport_${name} PROPERTIES
+    TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+  add_dependencies(test_transport_${name} gpupool_zmq)
+endforeach()
