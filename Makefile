@@ -111,7 +111,7 @@ lint: $(VENV)/.lint
 # A million runs of every target, or the time is up first and that is a failure.
 fuzz: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
-	@$(PY) .ci/fuzz.py --build $(BUILD)-sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
 
 # libzmq, lz4 and zstd travel inside, under names of their own.
 wheel: $(VENV)/.build
@@ -123,4 +123,4 @@ wheel: $(VENV)/.build
 	@ls -l dist
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-sanitize dist .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(BUILD) dist .venv .mypy_cache .ruff_cache .pytest_cache

@@ -54,7 +54,7 @@ class Place:
 
     @property
     def sanitize(self) -> Path:
-        return self.build.with_name(self.build.name + "-sanitize")
+        return self.build / "sanitize"
 
 
 def run(command: Sequence[str | Path], **env: str) -> bool:

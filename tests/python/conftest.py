@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from hypothesis import settings
 
 from gpupool.paths import Home
 from gpupool_server import inventory
@@ -27,6 +28,10 @@ from server_harness import (
     make_home,
     make_settings,
 )
+
+# A run must not depend on what an earlier one wrote beside the sources.
+settings.register_profile("gpupool", database=None, derandomize=True)
+settings.load_profile("gpupool")
 
 
 @pytest.fixture(autouse=True)
