@@ -316,6 +316,45 @@ def test_run_passes_signals_on(home: Home, name: str) -> None:
     assert running.returncode == 9
 
 
+COUNTING = """
+import signal, sys, time
+got = 0
+def interrupt(*_):
+    global got
+    got += 1
+    print("got", flush=True)
+signal.signal(signal.SIGINT, interrupt)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(got))
+print("waiting", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_ctrl_c_reaches_the_program_once_and_not_the_server(home: Home) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "gpupool", "run", "--local", "--soft", "--"]
+    # A controlling terminal, as a shell has it: its Ctrl-C goes to the foreground group.
+    bootstrap = "import fcntl, os, sys, termios; os.setsid();"
+    bootstrap += "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    running = subprocess.Popen(
+        [sys.executable, "-c", bootstrap, *command, sys.executable, "-c", COUNTING],
+        env=environment(home),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    assert running.stdout is not None
+    assert running.stdout.readline() == "waiting\n"
+    os.write(ours, b"\x03")
+    assert running.stdout.readline() == "got\n"
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=60)
+    assert running.returncode == 1
+    os.close(ours)
+
+
 def test_killing_the_launcher_ends_its_server(home: Home) -> None:
     running = start_waiting(home, "echo waiting; exec sleep 600")
     (server,) = [

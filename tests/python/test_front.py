@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -196,6 +197,19 @@ def test_pages_hold_everything_once_and_fit() -> None:
     assert listed == [item for _, item in items]
     for page in pages:
         protocol.encode("ok", {"pages": "99", "json": page})
+
+
+async def test_mangled_questions_are_refused_or_answered(make_office: MakeOffice) -> None:
+    office = await make_office(max_sessions=4)
+    choice = random.Random(7)
+    for _ in range(2000):
+        question = bytearray(hello())
+        for _ in range(choice.randint(1, 4)):
+            at = choice.randrange(len(question))
+            question[at : at + choice.randint(0, 3)] = choice.randbytes(choice.randint(0, 3))
+        answer = protocol.decode(await office.desk.answer(bytes(question)))
+        assert answer.word in ("ok", "refused")
+    assert len(office.keeper) <= 4
 
 
 # Over the socket ---------------------------------------------------------------

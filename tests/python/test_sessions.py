@@ -69,6 +69,24 @@ async def test_the_end_of_a_worker_ends_its_session(make_office: MakeOffice) -> 
     assert event["log_level"] == "warning"
 
 
+async def test_sessions_leave_no_descriptor_behind(make_office: MakeOffice, folder: Path) -> None:
+    office = await make_office()
+    _, pid = await opened(office)
+    await office.keeper.describe()  # connects to the worker, and stays so
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        _, pid = await opened(office)
+        await office.keeper.describe()
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: len(office.keeper) == 1)
+    write_worker(office.run_dir.path / "../home/libexec/gpupool-worker", "exit")
+    for _ in range(3):
+        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    (folder / "home/libexec/gpupool-worker").unlink()
+    assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) == before)
+
+
 async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:
     office = await make_office(max_sessions=1)
     _, pid = await opened(office)
