@@ -19,7 +19,7 @@ enum private_id {
 #define PRIVATE_SLOTS_MAX 100
 
 /* The host, once any table has been handed out. */
-const struct gpc_private_host *gpc_private_host(void);
+const struct gpc_private_host *gpc_private_kept_host(void);
 /* The table's address: its slot 0. */
 const void *gpc_private_address(enum private_id id);
 

@@ -193,7 +193,7 @@ static void fork_watch(void)
 static CUresult context_or_current(CUcontext *ctx)
 {
     if (!*ctx)
-        *ctx = gpc_private_host()->context_current();
+        *ctx = gpc_private_kept_host()->context_current();
     return *ctx ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -203,7 +203,7 @@ CUresult gpc_storage_put(CUcontext ctx, void *key, void *value, gpc_storage_dest
     CUresult r = context_or_current(&ctx);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!gpc_private_host()->context_is_live(ctx))
+    if (!gpc_private_kept_host()->context_is_live(ctx))
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_once(&once, fork_watch);
     struct entry entry = {.ctx = (uintptr_t)ctx,

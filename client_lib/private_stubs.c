@@ -22,7 +22,7 @@ const char *gpc_private_name(enum private_id id)
 
 static CUresult refuse(enum private_id id, unsigned slot)
 {
-    const struct gpc_private_host *host = gpc_private_host();
+    const struct gpc_private_host *host = gpc_private_kept_host();
     if (__atomic_fetch_add(&calls[id][slot], 1, __ATOMIC_RELAXED) == 0 && host->unknown_slot)
         host->unknown_slot(names[id], slot);
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -11,7 +11,7 @@
 
 static const struct gpc_private_host *the_host;
 
-const struct gpc_private_host *gpc_private_host(void)
+const struct gpc_private_host *gpc_private_kept_host(void)
 {
     /* pairs with the exchange in gpc_private_table */
     return __atomic_load_n(&the_host, __ATOMIC_ACQUIRE);
@@ -21,12 +21,12 @@ const struct gpc_private_host *gpc_private_host(void)
 
 static CUresult runtime_load(CUmodule *out, const void *wrapper)
 {
-    return gpc_private_host()->module_load(out, wrapper);
+    return gpc_private_kept_host()->module_load(out, wrapper);
 }
 
 static CUresult runtime_primary(CUcontext *out, CUdevice device)
 {
-    return out ? gpc_private_host()->context_primary(out, device) : CUDA_ERROR_INVALID_VALUE;
+    return out ? gpc_private_kept_host()->context_primary(out, device) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* CUDA 10 and 11 */
@@ -98,7 +98,7 @@ static CUresult current_get(CUcontext *out)
 {
     if (!out)
         return CUDA_ERROR_INVALID_VALUE;
-    *out = gpc_private_host()->context_current();
+    *out = gpc_private_kept_host()->context_current();
     return CUDA_SUCCESS;
 }
 
@@ -132,7 +132,7 @@ static CUresult identities_context(CUcontext ctx, uint64_t *id)
     if (!id)
         return CUDA_ERROR_UNKNOWN;
     if (ctx)
-        return gpc_private_host()->context_id(ctx, id);
+        return gpc_private_kept_host()->context_id(ctx, id);
     *id = 0;
     return CUDA_SUCCESS;
 }
@@ -146,7 +146,7 @@ static CUresult identities_stream_private(CUcontext ctx, CUstream stream, void *
         return CUDA_ERROR_INVALID_VALUE;
     if (!stream)
         stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-    CUresult r = gpc_private_host()->stream_identity(ctx, stream, &identity);
+    CUresult r = gpc_private_kept_host()->stream_identity(ctx, stream, &identity);
     if (r == CUDA_SUCCESS)
         *private = (void *)(uintptr_t)identity;
     return r;
@@ -186,7 +186,7 @@ static CUresult topology_get(uint8_t **gpc, uint8_t **index)
     struct gpc_private_topology t = {0};
     if (!gpc || !index)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = gpc_private_host()->topology(&t);
+    CUresult r = gpc_private_kept_host()->topology(&t);
     if (r == CUDA_SUCCESS && t.pairs == 0)
         r = CUDA_ERROR_NOT_SUPPORTED;
     if (r != CUDA_SUCCESS)
@@ -219,7 +219,7 @@ static int modules_functions(CUcontext ctx, CUmodule module, gpc_private_visit v
     (void)ctx; /* the module knows its own */
     if (!module || !visit)
         return 0;
-    return gpc_private_host()->module_functions(module, visit, user) == CUDA_SUCCESS;
+    return gpc_private_kept_host()->module_functions(module, visit, user) == CUDA_SUCCESS;
 }
 
 /* --- the tables --- */
