@@ -1,0 +1,81 @@
+"""The programs of this folder: what each is given, and in which builds it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    from .toolchain import Toolchain
+except ImportError:  # run as plain files, as tests/gpu/run.py does
+    from toolchain import Toolchain  # type: ignore[import-not-found,no-redef]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One run: `source` with `arguments`; on a real GPU `gpu_arguments`, where they differ."""
+
+    name: str
+    source: str
+    driver: bool = False
+    arguments: tuple[str, ...] = ()
+    gpu_arguments: tuple[str, ...] | None = None
+    flags: tuple[str, ...] = ()
+
+    def build(self, toolchain: Toolchain, variant: str) -> Path:
+        if self.driver:
+            return toolchain.driver_program(self.source)
+        return toolchain.runtime_program(self.source, variant, self.flags)
+
+    def command(self, binary: Path, real_gpu: bool = False) -> list[str]:
+        arguments = self.arguments
+        if real_gpu and self.gpu_arguments is not None:
+            arguments = self.gpu_arguments
+        return [str(binary), *arguments]
+
+
+RUNTIME_PROGRAMS = (
+    Program("vector_add", "vector_add"),
+    Program("matmul", "matmul"),
+    Program("reduction", "reduction"),
+    Program("histogram", "histogram"),
+    Program("stencil", "stencil"),
+    Program("device_functions", "device_functions"),
+    Program("symbols", "symbols"),
+    Program("captured", "captured"),
+    Program("threads", "threads"),
+    Program("overrun", "overrun"),
+    # On a real card, pieces of 2 GiB and 4 GiB left for others.
+    Program("exhaust", "exhaust", arguments=("64",), gpu_arguments=("2048", "4096")),
+    Program("round_trips", "round_trips", arguments=("iterations", "5")),
+)
+
+# Built once only: a second default-stream mode is a matter of the compiler, not of the runtime.
+PER_THREAD = Program(
+    "threads_per_thread_stream", "threads", flags=("-default-stream", "per-thread")
+)
+
+DRIVER_PROGRAMS = (
+    Program("driver_jit", "driver_jit", driver=True),
+    Program("driver_module", "driver_module", driver=True),
+    Program("driver_occupancy", "driver_occupancy", driver=True),
+    Program("driver_memory", "driver_memory", driver=True),
+    Program("driver_events", "driver_events", driver=True),
+    Program("driver_streams", "driver_streams", driver=True),
+    Program("driver_graph", "driver_graph", driver=True),
+    Program("driver_vmm", "driver_vmm", driver=True),
+    Program("driver_errors", "driver_errors", driver=True),
+    Program("driver_fault", "driver_fault", driver=True),
+    Program("driver_fork", "driver_fork", driver=True),
+    Program("driver_exit", "driver_exit", driver=True),
+    Program("driver_exit_hard", "driver_exit", driver=True, arguments=("_exit",)),
+    Program("driver_exit_thread", "driver_exit", driver=True, arguments=("thread",)),
+)
+
+
+def all_runs(variants: tuple[str, ...]) -> list[tuple[Program, str]]:
+    """Every program with every build it has: (program, variant or "driver")."""
+    runs = [(p, v) for v in variants for p in RUNTIME_PROGRAMS]
+    runs.append((PER_THREAD, "static13"))
+    runs += [(p, "driver") for p in DRIVER_PROGRAMS]
+    return runs

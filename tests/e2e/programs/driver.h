@@ -1,0 +1,59 @@
+/*
+ * What the driver-API programs share: checks of CUresult, a device and a
+ * context, and the module of kernels.cu, embedded as PTX text by the linker.
+ */
+#ifndef E2E_DRIVER_H
+#define E2E_DRIVER_H
+
+#include "check.h"
+
+#include <cuda.h>
+
+static inline const char *driver_name(CUresult result)
+{
+    const char *name = NULL;
+    if (cuGetErrorName(result, &name) != CUDA_SUCCESS || name == NULL)
+        return "an unknown error";
+    return name;
+}
+
+#define CU(call)                                                                \
+    do {                                                                        \
+        CUresult cu_result = (call);                                            \
+        REQUIRE(cu_result == CUDA_SUCCESS, "%s: %s", #call, driver_name(cu_result)); \
+    } while (0)
+#define CU_GIVES(expected, call)                                                \
+    do {                                                                        \
+        CUresult cu_result = (call);                                            \
+        EXPECT(cu_result == (expected), "%s gave %s (%d), expected %s", #call,  \
+               driver_name(cu_result), (int)cu_result, #expected);              \
+    } while (0)
+
+/* kernels.cu as PTX, ending in a zero byte; the build puts it there. */
+extern const char kernels_ptx[];
+
+static CUdevice driver_device;
+static CUcontext driver_context;
+
+static inline void driver_start(void)
+{
+    CU(cuInit(0));
+    CU(cuDeviceGet(&driver_device, 0));
+    CU(cuDevicePrimaryCtxRetain(&driver_context, driver_device));
+    CU(cuCtxSetCurrent(driver_context));
+}
+
+static inline void driver_stop(void)
+{
+    CU(cuDevicePrimaryCtxRelease(driver_device));
+}
+
+static inline CUfunction driver_function(CUmodule module, const char *name)
+{
+    CUfunction function = NULL;
+    CUresult result = cuModuleGetFunction(&function, module, name);
+    REQUIRE(result == CUDA_SUCCESS, "cuModuleGetFunction(%s): %s", name, driver_name(result));
+    return function;
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* What CUDA refuses at once: before cuInit, null pointers, bad handles, bad launches. */
+#include "driver.h"
+
+#include <dlfcn.h>
+
+static void before_init(void)
+{
+    int value = -1;
+    CUdevice device = 0;
+    CUdeviceptr p = 0;
+    CUcontext context = NULL;
+    const char *text = NULL;
+
+    CU_GIVES(CUDA_SUCCESS, cuDriverGetVersion(&value));
+    CU_GIVES(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&value));
+    CU_GIVES(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGet(&device, 0));
+    CU_GIVES(CUDA_ERROR_NOT_INITIALIZED, cuMemAlloc(&p, 16));
+    CU_GIVES(CUDA_ERROR_NOT_INITIALIZED, cuCtxGetCurrent(&context));
+    CU_GIVES(CUDA_ERROR_NOT_INITIALIZED, cuCtxSynchronize());
+    CU_GIVES(CUDA_SUCCESS, cuGetErrorString(CUDA_ERROR_NOT_INITIALIZED, &text));
+    EXPECT(text && strcmp(text, "initialization error") == 0, "the text is '%s'", text ? text : "");
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGetErrorName((CUresult)12345, &text));
+    EXPECT(text == NULL, "error 12345 has the name '%s'", text);
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuInit(1));
+}
+
+static void without_context(void)
+{
+    CUdeviceptr p = 0;
+    CUcontext context = (CUcontext)1;
+    CUstream stream;
+
+    CU(cuCtxGetCurrent(&context));
+    EXPECT(context == NULL, "a context is current before any was set");
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&p, 16));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuStreamCreate(&stream, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
+}
+
+static void null_pointers(void)
+{
+    CUdeviceptr p = 0;
+    int value = 0;
+
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceGetCount(NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(NULL, 16));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemAlloc(&p, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuDriverGetVersion(NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuDeviceGetAttribute(NULL, CU_DEVICE_ATTRIBUTE_WARP_SIZE, driver_device));
+    CU_GIVES(CUDA_ERROR_INVALID_DEVICE,
+             cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 77));
+    CU_GIVES(CUDA_SUCCESS, cuMemFree(0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(0x1234));
+    CU_GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&p, (size_t)1 << 46));
+    EXPECT(p == 0, "a failed allocation set its output to %#llx", p);
+}
+
+static void bad_launches(CUmodule module)
+{
+    CUfunction add = driver_function(module, "add"), bounded = driver_function(module, "bounded");
+    CUdeviceptr device;
+    int n = 4;
+    void *parameters[] = {&device, &device, &device, &n};
+    CUlaunchConfig config = {.gridDimX = 0, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1,
+                             .blockDimY = 1, .blockDimZ = 1};
+
+    CU(cuMemAlloc(&device, 1024));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(add, 0, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(add, 1, 1, 1, 0, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 1, 1, 1, 1025, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 1, 1, 1, 64, 64, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 1, 70000, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 1 << 24, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(bounded, 1, 1, 1, 256, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernelEx(&config, add, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_HANDLE,
+             cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    /* None of these harmed the context. */
+    CU(cuMemsetD32(device, 0x3f800000, 256));
+    CU(cuLaunchKernel(add, 1, 1, 1, 4, 1, 1, 0, NULL, parameters, NULL));
+    float host[5];
+    CU(cuMemcpyDtoH(host, device, sizeof host));
+    EXPECT(host[0] == 2 && host[3] == 2 && host[4] == 1, "the sums are %g, %g, %g", host[0], host[3],
+           host[4]);
+    CU(cuMemFree(device));
+}
+
+static void proc_addresses(void)
+{
+    void *p = (void *)1;
+    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
+
+    CU(cuGetProcAddress("cuMemAlloc", &p, 3020, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+    EXPECT(found == CU_GET_PROC_ADDRESS_SUCCESS && p == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"),
+           "cuMemAlloc is at %p (%d)", p, (int)found);
+    CU_GIVES(CUDA_ERROR_NOT_FOUND,
+             cuGetProcAddress("cuNoSuchFunction", &p, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found));
+    EXPECT(p == NULL && found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "it is at %p (%d)", p, (int)found);
+    /* Younger than the version asked for. */
+    p = (void *)1;
+    (void)cuGetProcAddress("cuLaunchKernelEx", &p, 11000, CU_GET_PROC_ADDRESS_DEFAULT, &found);
+    EXPECT(p == NULL && found == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+           "cuLaunchKernelEx of 11.0 is at %p (%d)", p, (int)found);
+}
+
+/* The context stack of a thread, and contexts that are no longer there. */
+static void contexts(void)
+{
+    CUcontext popped = NULL, current = NULL;
+    unsigned flags = 0;
+    int active = -1;
+
+    CU(cuCtxPushCurrent(driver_context));
+    CU(cuCtxPopCurrent(&popped));
+    EXPECT(popped == driver_context, "another context was popped");
+    CU(cuCtxGetCurrent(&current));
+    EXPECT(current == driver_context, "after push and pop another context is current");
+    CU(cuDevicePrimaryCtxGetState(driver_device, &flags, &active));
+    EXPECT(active == 1, "the primary context has state %d", active);
+    CU(cuCtxSetCurrent(NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxPopCurrent(&popped));
+    CU(cuCtxSetCurrent(driver_context));
+}
+
+int main(void)
+{
+    CUmodule module;
+
+    before_init();
+    CU(cuInit(0));
+    CU(cuInit(0));
+    without_context();
+    driver_start();
+    null_pointers();
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    bad_launches(module);
+    proc_addresses();
+    contexts();
+    CU(cuModuleUnload(module));
+    driver_stop();
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(driver_device));
+    return finish("driver_errors");
+}
