@@ -23,6 +23,7 @@ from gpupool.errors import InstallError
 CLIENT_LIBRARY = "lib/libcuda.so.1"
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"
 WORKER = "libexec/gpupool-worker"
+PLUGINS = "lib/plugins"
 
 _MARKER = b"GPUPOOL_SERVER"
 

@@ -61,7 +61,9 @@ class Server:
         self._run_dir = RunDir(settings.run_dir or default_run_dir())
         token = self._find_token(self._run_dir)
         inventory = await asyncio.to_thread(inventories.take, settings, self._home)
-        self._keeper = SessionKeeper(settings, inventory, self._run_dir, program)
+        self._keeper = SessionKeeper(
+            settings, inventory, self._run_dir, program, self._home.root / paths.PLUGINS
+        )
         self._keeper.adopt()
         desk = FrontDesk(settings, token, inventory, self._keeper, build)
         self._door = FrontDoor(desk, settings.listen)

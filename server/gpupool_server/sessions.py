@@ -78,12 +78,18 @@ class SessionKeeper:
     """All sessions of a server. Methods are for the event loop's thread only."""
 
     def __init__(
-        self, settings: Settings, inventory: Inventory, run_dir: RunDir, program: Path
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        run_dir: RunDir,
+        program: Path,
+        plugins: Path,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._run_dir = run_dir
         self._program = program
+        self._plugins = plugins
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
         self._opening: list[tuple[int, ...]] = []
@@ -198,7 +204,11 @@ class SessionKeeper:
             readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
             hear = self._stderr_hearer(folder.session, last_words)
             readers.append(LineReader(folder.stderr, hear))
-            env = {**driver_environment(self._settings), "GPUPOOL_SECRET": secret}
+            env = {
+                **driver_environment(self._settings),
+                "GPUPOOL_SECRET": secret,
+                "GPUPOOL_PLUGINS": str(self._plugins),
+            }
             process = worker.launch(self._command(folder, devices), env, stdout, stderr)
         except BaseException:
             for reader in readers:

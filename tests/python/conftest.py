@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import settings
 
-from gpupool.paths import Home
+from gpupool.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front import FrontDesk
 from gpupool_server.rundir import RunDir
@@ -68,7 +68,7 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
         run_dir = RunDir(folder / "run")
         program = settings.worker or home.part("libexec/gpupool-worker")
         listed = inventory.take(settings, home)
-        keeper = SessionKeeper(settings, listed, run_dir, program)
+        keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS)
         desk = FrontDesk(settings, TOKEN, listed, keeper, Build(1, SPEC))
         offices.append(Office(settings, run_dir, keeper, desk))
         return offices[-1]

@@ -78,6 +78,7 @@ def main() -> None:
     args = arguments()
     assert len(os.environ.pop("GPUPOOL_SECRET")) == 32
     assert "GPUPOOL_TOKEN" not in os.environ
+    assert os.path.isdir(os.environ["GPUPOOL_PLUGINS"])
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert os.getsid(0) == os.getpid(), "a worker leads its own process session"
     print(json.dumps({"level": "info", "event": "fake worker", "mode": mode}), file=sys.stderr)
