@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -880,6 +881,15 @@ static void share_once(struct gp_channel *from, struct gp_channel *to, void *hin
     tp->unshare(to, &theirs);
 }
 
+/* An address that is free now, whatever else lives in this process. */
+static void *free_address(void)
+{
+    void *addr = mmap(NULL, 16 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(addr != MAP_FAILED);
+    munmap(addr, 16 * 4096);
+    return addr;
+}
+
 static void test_shares(void **state)
 {
     (void)state;
@@ -889,7 +899,7 @@ static void test_shares(void **state)
     ends_open(&e);
     for (int i = 0; i < 20; i++) {
         share_once(e.client, e.worker, NULL);
-        share_once(e.worker, e.client, (void *)((uintptr_t)0x12340000000 + (uintptr_t)i * 65536));
+        share_once(e.worker, e.client, free_address());
     }
     ends_close(&e);
 }
