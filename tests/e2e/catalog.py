@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    from .toolchain import Toolchain
-except ImportError:  # run as plain files, as tests/gpu/run.py does
-    from toolchain import Toolchain  # type: ignore[import-not-found,no-redef]
+from toolchain import Toolchain
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class Toolchain:
             f"-I{runtime.include}",
             f"-I{self.home / 'include'}",
             f"-I{self.home / 'include' / 'cccl'}",
+            f"-DE2E_RUNTIME={version}",
             *flags,
         )
         # The runtime library is named in full: a wheel has no libcudart.so to ask for.
@@ -169,7 +170,8 @@ class Toolchain:
         folder = self.cache / f"stub-{unit.stem}"
         folder.mkdir(exist_ok=True)
         source = folder / "stub.c"
-        _write_if_changed(source, "".join(f"int {n}(void); int {n}(void) {{ return 999; }}\n" for n in names))
+        body = "".join(f"int {n}(void); int {n}(void) {{ return 999; }}\n" for n in names)
+        _write_if_changed(source, body)
         command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(source)]
         return self._build(f"{folder.name}/libcuda.so.1", [source], command)
 

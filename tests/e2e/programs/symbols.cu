@@ -29,7 +29,12 @@ int main(void)
     size_t size;
     cudaDeviceProp properties;
     cudaFuncAttributes attributes;
+    int version = 0;
 
+    CUDA(cudaRuntimeGetVersion(&version));
+    EXPECT(version == CUDART_VERSION && version / 1000 == E2E_RUNTIME,
+           "the runtime is %d, the headers %d, and the build asked for %d", version, CUDART_VERSION,
+           E2E_RUNTIME);
     for (int i = 0; i < 8; i++)
         host[i] = 0.5f * i;
     CUDA(cudaMemcpyToSymbol(weights, host, sizeof host));

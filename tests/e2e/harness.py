@@ -1,0 +1,259 @@
+"""A server with soft GPUs for the tests, and programs run through it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpupool import paths
+
+TOKEN = "token-of-the-end-to-end-tests"
+
+#: How long anything may take before a test says that it hangs. Not a figure of merit.
+PATIENCE = 60.0
+
+OURS = "gpupool: "
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a program ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def own_lines(self) -> list[str]:
+        """What our library said on stderr."""
+        return [line for line in self.stderr.splitlines() if line.startswith(OURS)]
+
+    def explain(self) -> str:
+        return f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"in {patience:g} s it never happened that {what}")
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (one that has ended but was not reaped yet does not)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+class PoolServer:
+    """One gpupool-server in a folder of its own; it can be killed and started again."""
+
+    def __init__(self, driver: str = "soft", **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpe-", dir="/tmp"))  # short: Unix sockets
+        self.url = f"tcp://127.0.0.1:{free_port()}"
+        self.settings = {
+            "driver": driver,
+            "data-listen": "tcp://127.0.0.1:*",
+            "on-stop": "leave",
+            **settings,
+        }
+        self.home = paths.find_home()
+        self.log = self.folder / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        ready, theirs = os.pipe()
+        command = [sys.executable, "-m", "gpupool_server", "--listen", self.url]
+        command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
+        for key, value in self.settings.items():
+            command += [f"--{key}", value]
+        env = {**os.environ, "GPUPOOL_TOKEN": TOKEN}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs],
+            )
+        os.close(theirs)
+        try:
+            readable, _, _ = select.select([ready], [], [], PATIENCE)
+            said = os.read(ready, 512) if readable else b""
+        finally:
+            os.close(ready)
+        if not said:
+            self.kill()
+            raise AssertionError(f"gpupool-server did not start:\n{self.log.read_text()}")
+
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def close(self) -> None:
+        """End it and every worker of it."""
+        workers = self.worker_pids()
+        self.kill()
+        for pid in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def worker_pids(self) -> list[int]:
+        """The workers that this server's run folder knows and that are alive."""
+        pids = []
+        for meta in (self.folder / "run" / "sessions").glob("*/meta.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                pids.append(int(json.loads(meta.read_text())["pid"]))
+        return [pid for pid in pids if alive(pid)]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """What `gpupool info` says about sessions."""
+        command = [sys.executable, "-m", "gpupool", "info", "--json", "--server", self.url]
+        env = {**os.environ, "GPUPOOL_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert done.returncode == 0, f"gpupool info failed:\n{done.stderr}{self.log.read_text()}"
+        listed: list[dict[str, Any]] = json.loads(done.stdout)[0]["sessions"]
+        return listed
+
+    def environment(self, transport: str, **extra: str) -> dict[str, str]:
+        env = client_environment(self.home, self.url, TOKEN, transport)
+        env.update(extra)
+        return env
+
+    def run(
+        self,
+        command: list[str],
+        transport: str = "shm",
+        timeout: float = PATIENCE,
+        cwd: Path | None = None,
+        **extra: str,
+    ) -> Result:
+        """Run a program to its end; its statistics come with the result."""
+        with tempfile.TemporaryDirectory() as scratch:
+            stats = Path(scratch) / "stats.json"
+            env = self.environment(transport, GPUPOOL_STATS=str(stats), **extra)
+            result = run_program(command, env, timeout, cwd)
+            if stats.exists() and (text := stats.read_text()):
+                return Result(result.returncode, result.stdout, result.stderr, json.loads(text))
+            return result
+
+
+def client_environment(
+    home: paths.Home, url: str, token: str, transport: str
+) -> dict[str, str]:
+    """Our library first, and nothing of the caller's own set-up of gpupool."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    rest = env.get("LD_LIBRARY_PATH", "")
+    env["LD_LIBRARY_PATH"] = f"{home.lib_path}:{rest}" if rest else str(home.lib_path)
+    env.update(GPUPOOL_SERVER=url, GPUPOOL_TOKEN=token)
+    if transport:
+        env["GPUPOOL_TRANSPORT"] = transport
+    return env
+
+
+def run_program(
+    command: list[str],
+    env: Mapping[str, str] | None = None,
+    timeout: float = PATIENCE,
+    cwd: Path | None = None,
+) -> Result:
+    try:
+        done = subprocess.run(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        said = b"".join(part for part in (error.stdout, error.stderr) if part)
+        text = said.decode(errors="replace")
+        return Result(124, "", f"{text}\nit was ended: it ran longer than {timeout:g} s")
+    return Result(
+        done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    )
+
+
+class Talk:
+    """A program that is spoken to line by line (programs/hold.cu)."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        self._unread = b""
+
+    def line(self) -> str:
+        """Its next line; an assertion if it says nothing."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + PATIENCE
+        while b"\n" not in self._unread:
+            left = deadline - time.monotonic()
+            readable, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
+            assert readable, f"it said nothing for {PATIENCE:g} s; before: {self._unread!r}"
+            more = os.read(self.process.stdout.fileno(), 4096)
+            assert more, f"it ended: {self.finish().explain()}"
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode(errors="replace")
+
+    def say(self, text: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{text}\n".encode())
+
+    def finish(self) -> Result:
+        """Wait for its end, which must come by itself."""
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, err = self.process.communicate()
+            raise AssertionError(f"it hangs:\n{out.decode()}\n{err.decode()}") from None
+        said = (self._unread + out).decode(errors="replace")
+        return Result(self.process.returncode, said, err.decode(errors="replace"))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()

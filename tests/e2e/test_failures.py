@@ -1,0 +1,318 @@
+"""What happens when a part of the pool dies, and what refusals say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import zmq
+
+from gpupool import paths
+from harness import (
+    TOKEN,
+    PoolServer,
+    Result,
+    Talk,
+    alive,
+    free_port,
+    run_program,
+    wait_until,
+)
+from toolchain import Toolchain
+
+MakeServer = Callable[..., PoolServer]
+StartTalk = Callable[[list[str], dict[str, str]], Talk]
+
+
+@pytest.fixture
+def hold(toolchain: Toolchain) -> str:
+    return str(toolchain.runtime_program("hold"))
+
+
+@pytest.fixture
+def vector_add(toolchain: Toolchain) -> str:
+    return str(toolchain.runtime_program("vector_add"))
+
+
+def held(server: PoolServer, talk: StartTalk, hold: str, transport: str) -> tuple[Talk, int]:
+    """A program with a session, and its worker."""
+    before = set(server.worker_pids())
+    program = talk([hold], server.environment(transport))
+    assert program.line() == "ready"
+    workers = set(server.worker_pids()) - before
+    assert len(workers) == 1, workers
+    return program, workers.pop()
+
+
+def step(program: Talk, number: int) -> None:
+    program.say("go")
+    assert program.line() == f"step {number}"
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    """A CUDA error for the program, one line of ours for its user."""
+    assert result.returncode == 1, result.explain()
+    assert "FAIL" in result.stdout, result.explain()
+    lines = result.own_lines()
+    assert len(lines) == 1, result.explain()
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+# What dies -------------------------------------------------------------------------
+
+
+def test_killed_client_frees_its_session(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    server = make_server()
+    program, worker = held(server, talk, hold, transport)
+    step(program, 1)
+    assert len(server.sessions()) == 1
+    program.process.kill()
+    wait_until(lambda: not alive(worker), "the worker of a killed client ended")
+    wait_until(lambda: server.sessions() == [], "its session was forgotten")
+    assert list((server.folder / "run" / "sessions").iterdir()) == []
+
+
+def test_killed_worker_gives_errors_and_no_hang(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    server = make_server()
+    program, worker = held(server, talk, hold, transport)
+    other, _ = held(server, talk, hold, transport)
+    step(program, 1)
+    os.kill(worker, signal.SIGKILL)
+    program.say("go")
+    result = program.finish()
+    assert result.returncode == 3, result.explain()
+    assert "gone cuda" in result.stdout
+    assert "FAIL" not in result.stdout, result.explain()
+    assert len(result.own_lines()) == 1, result.explain()
+    # The neighbour notices nothing.
+    step(other, 1)
+    other.say("end")
+    assert "PASS hold" in other.finish().stdout
+
+
+def test_killed_server_ends_no_session(
+    make_server: MakeServer, talk: StartTalk, hold: str, vector_add: str, transport: str
+) -> None:
+    server = make_server()
+    program, worker = held(server, talk, hold, transport)
+    step(program, 1)
+    server.kill()
+    step(program, 2)
+    assert_refused(server.run([vector_add], transport), server.url)
+    server.start()
+    # The new server knows the old session, and opens new ones beside it.
+    assert [session["pid"] for session in server.sessions()] == [worker]
+    assert server.run([vector_add], transport).returncode == 0
+    step(program, 3)
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+    wait_until(lambda: server.sessions() == [], "the adopted session ended")
+
+
+def test_stopped_server_ends_no_session(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    server = make_server()
+    program, _ = held(server, talk, hold, transport)
+    server.kill(signal.SIGTERM)
+    step(program, 1)
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+
+
+def test_a_faulting_neighbour_harms_nobody(
+    server: PoolServer, talk: StartTalk, hold: str, toolchain: Toolchain, transport: str
+) -> None:
+    program, _ = held(server, talk, hold, transport)
+    step(program, 1)
+    fault = toolchain.driver_program("driver_fault")
+    assert "PASS driver_fault" in server.run([str(fault)], transport).stdout
+    step(program, 2)
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+
+
+# What is refused -------------------------------------------------------------------
+
+
+def test_wrong_token(server: PoolServer, vector_add: str) -> None:
+    assert_refused(server.run([vector_add], GPUPOOL_TOKEN="not-the-token"), "token")
+
+
+def test_no_token(server: PoolServer, vector_add: str) -> None:
+    assert_refused(server.run([vector_add], GPUPOOL_TOKEN=""), "GPUPOOL_TOKEN")
+
+
+def test_nobody_listens(server: PoolServer, vector_add: str) -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    assert_refused(server.run([vector_add], GPUPOOL_SERVER=url), url)
+
+
+def test_unknown_host(server: PoolServer, vector_add: str) -> None:
+    url = "tcp://no-such-host.invalid:7700"
+    assert_refused(server.run([vector_add], GPUPOOL_SERVER=url), "no-such-host.invalid")
+
+
+def test_no_server_named(server: PoolServer, vector_add: str) -> None:
+    assert_refused(server.run([vector_add], GPUPOOL_SERVER=""), "GPUPOOL_SERVER")
+
+
+@pytest.mark.parametrize("url", ["7700", "http://127.0.0.1:80", "tcp://", "tcp://127.0.0.1:99999"])
+def test_no_address(server: PoolServer, vector_add: str, url: str) -> None:
+    assert_refused(server.run([vector_add], GPUPOOL_SERVER=url), url)
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """A port where a service answers every connection with something that is not ours."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            with peer:
+                peer.settimeout(5)
+                try:
+                    peer.recv(4096)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    stopping.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(5)
+
+
+def test_a_port_that_is_no_gpupool_server(
+    server: PoolServer, vector_add: str, stranger: str
+) -> None:
+    assert_refused(server.run([vector_add], GPUPOOL_SERVER=stranger), stranger)
+
+
+@pytest.fixture
+def other_release() -> Iterator[str]:
+    """A front door of another release: it refuses every question."""
+    context = zmq.Context()
+    socket_ = context.socket(zmq.ROUTER)
+    port = socket_.bind_to_random_port("tcp://127.0.0.1")
+    answer = b"GPUPOOL/1 refused\ncode: version\nmessage: install release 9 on both sides\n"
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            if socket_.poll(100):
+                who, *rest = socket_.recv_multipart()
+                socket_.send_multipart([who, *rest[:-1], answer])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{port}"
+    stopping.set()
+    thread.join(5)
+    context.destroy(linger=0)
+
+
+def test_client_of_another_version(
+    server: PoolServer, vector_add: str, other_release: str
+) -> None:
+    result = server.run([vector_add], GPUPOOL_SERVER=other_release)
+    assert_refused(result, "install release 9 on both sides")
+
+
+def test_server_of_another_version(server: PoolServer) -> None:
+    """The server's side of it, asked as a client of another build would."""
+    question = "\n".join(
+        ["GPUPOOL/1 hello", f"token: {TOKEN}", "wire: 1", "spec: 0123456789abcdef"]
+        + ["pid: 1", "program: test", "host: here", "boot-id: x", ""]
+    )
+    context = zmq.Context()
+    asker = context.socket(zmq.DEALER)
+    try:
+        asker.connect(server.url)
+        asker.send(question.encode())
+        assert asker.poll(10_000), "no answer"
+        answer = asker.recv_multipart()[-1].decode()
+    finally:
+        context.destroy(linger=0)
+    assert answer.startswith("GPUPOOL/1 refused\n"), answer
+    assert "code: version" in answer
+    assert "same gpupool release" in answer
+
+
+def test_full_server(
+    make_server: MakeServer, talk: StartTalk, hold: str, vector_add: str, transport: str
+) -> None:
+    server = make_server(**{"max-sessions": "1"})
+    program, worker = held(server, talk, hold, transport)
+    assert_refused(server.run([vector_add], transport), "full")
+    program.say("end")
+    program.finish()
+    wait_until(lambda: not alive(worker), "the only worker ended")
+    wait_until(lambda: server.sessions() == [], "its session was forgotten")
+    assert server.run([vector_add], transport).returncode == 0
+
+
+def test_garbage_at_the_front_door_harms_nobody(server: PoolServer, vector_add: str) -> None:
+    host, _, port = server.url.removeprefix("tcp://").rpartition(":")
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"\xff" * 100_000, b"\xff\0\0\0\0"):
+        with socket.create_connection((host, int(port)), timeout=10) as peer:
+            peer.settimeout(0.2)
+            try:
+                peer.sendall(garbage)
+                peer.recv(4096)
+            except OSError:
+                pass
+    assert server.run([vector_add]).returncode == 0
+
+
+@pytest.mark.parametrize("value", ["carrier-pigeon", "shm,zmq"])
+def test_unknown_transport(server: PoolServer, vector_add: str, value: str) -> None:
+    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT")
+
+
+def test_the_transport_is_chosen_and_said(server: PoolServer, vector_add: str) -> None:
+    """Same machine, nothing asked for: shared memory."""
+    result = server.run([vector_add], "", GPUPOOL_LOG="info")
+    assert result.returncode == 0, result.explain()
+    assert result.stats["transport"] == "shm"
+    assert any("shm" in line for line in result.own_lines()), result.explain()
+
+
+def test_quiet_when_all_is_well(server: PoolServer, vector_add: str, transport: str) -> None:
+    result = server.run([vector_add], transport)
+    assert (result.returncode, result.stderr) == (0, ""), result.explain()
+
+
+def test_launcher(toolchain: Toolchain, home: paths.Home) -> None:
+    """`gpupool run --local --soft -- PROGRAM`: its exit code and its output are the program's."""
+    env = client_environment_without_server()
+    base = [sys.executable, "-m", "gpupool", "run", "--local", "--soft", "--"]
+    result = run_program([*base, str(toolchain.runtime_program("vector_add"))], env)
+    assert (result.returncode, result.stdout) == (0, "PASS vector_add\n"), result.explain()
+    result = run_program([*base, "sh", "-c", "exit 7"], env)
+    assert result.returncode == 7, result.explain()
+
+
+def client_environment_without_server() -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    env = {**kept, "GPUPOOL_HOME": str(paths.find_home().root)}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return env

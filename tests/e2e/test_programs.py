@@ -1,0 +1,55 @@
+"""Every program, in every build, through the pool: it checks its own result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS, Program
+from gpupool import paths
+from harness import PoolServer, Result, run_program
+from toolchain import VARIANTS, Toolchain
+
+# One variant goes over both transports: the runtime inside does not know which it is.
+RUNS = [(p, v, "shm") for v in VARIANTS for p in RUNTIME_PROGRAMS]
+RUNS += [(p, "static13", "zmq") for p in RUNTIME_PROGRAMS]
+RUNS += [(PER_THREAD, "static13", t) for t in ("shm", "zmq")]
+RUNS += [(p, "driver", t) for t in ("shm", "zmq") for p in DRIVER_PROGRAMS]
+
+
+def passed(result: Result) -> bool:
+    lines = result.stdout.splitlines()
+    return result.returncode == 0 and bool(lines) and lines[-1].startswith("PASS ")
+
+
+@pytest.mark.parametrize(
+    ("program", "variant", "transport"), RUNS, ids=[f"{p.name}-{v}-{t}" for p, v, t in RUNS]
+)
+def test_program(
+    program: Program, variant: str, transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    binary = program.build(toolchain, variant)
+    result = server.run(program.command(binary), transport)
+    assert passed(result), f"{result.explain()}\nserver:\n{server.log.read_text()[-2000:]}"
+    if "_exit" not in program.arguments:  # which runs no exit handlers: no statistics either
+        assert result.stats["transport"] == transport
+
+
+def test_printf_reaches_the_clients_output(toolchain: Toolchain, server: PoolServer) -> None:
+    binary = toolchain.runtime_program("device_functions")
+    result = server.run([str(binary)])
+    expected = [f"thread {i}: {1.5 * i:5.2f} text c 0x123456789abc %" for i in range(3)]
+    said = [line for line in result.stdout.splitlines() if line.startswith("thread ")]
+    assert said == expected, result.explain()
+
+
+@pytest.mark.parametrize("program", DRIVER_PROGRAMS, ids=lambda p: str(p.name))
+def test_on_the_soft_gpu_itself(
+    program: Program, toolchain: Toolchain, home: paths.Home, tmp_path: Path
+) -> None:
+    """The same program without the pool, so that a fault shows on which side it is."""
+    (tmp_path / "libcuda.so.1").symlink_to(home.part(paths.SOFT_GPU))
+    binary = program.build(toolchain, "driver")
+    result = run_program(program.command(binary), {"LD_LIBRARY_PATH": str(tmp_path)})
+    assert passed(result), result.explain()

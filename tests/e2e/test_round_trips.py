@@ -1,0 +1,63 @@
+"""How often a client waits for its server: counted, so no machine is too slow for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness import PoolServer
+from toolchain import Toolchain
+
+
+def counted(server: PoolServer, transport: str, command: list[str]) -> dict[str, Any]:
+    result = server.run(command, transport)
+    assert result.returncode == 0, result.explain()
+    return result.stats
+
+
+def round_trips(server: PoolServer, transport: str, command: list[str]) -> int:
+    return int(counted(server, transport, command)["round_trips"])
+
+
+def test_vector_add_waits_at_most_ten_times(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    binary = toolchain.runtime_program("vector_add", "static13")
+    stats = counted(server, transport, [str(binary)])
+    assert 1 <= stats["round_trips"] <= 10, stats
+
+
+def test_one_more_iteration_costs_one_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """2 asynchronous copies, 10 launches, 1 synchronize."""
+    binary = toolchain.runtime_program("round_trips", "static13")
+    few = round_trips(server, transport, [str(binary), "iterations", "5"])
+    more = round_trips(server, transport, [str(binary), "iterations", "15"])
+    assert more - few == 10
+
+
+def test_a_thousand_launches_cost_one_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    binary = toolchain.runtime_program("round_trips", "static13")
+    none = round_trips(server, transport, [str(binary), "launches", "0"])
+    many = round_trips(server, transport, [str(binary), "launches", "1000"])
+    # Both end in one synchronize and one copy back; the launches add the first one's look-up
+    # of the kernel at most.
+    assert 0 <= many - none <= 1
+
+
+def test_statistics_name_every_call_with_its_mode(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    binary = toolchain.runtime_program("round_trips", "static13")
+    stats = counted(server, transport, [str(binary), "launches", "100"])
+    launches = sum(
+        call["count"] for name, call in stats["calls"].items() if name.startswith("cuLaunchKernel")
+    )
+    assert launches == 100, stats
+    modes = {"local", "cached", "async", "async-create", "sync", "bulk", "custom", "refuse"}
+    assert {call["mode"] for call in stats["calls"].values()} <= modes
+    assert stats["bytes_sent"] > 0
+    assert stats["bytes_received"] > 0
+    assert stats["waited_ns"] > 0
