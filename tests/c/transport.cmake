@@ -16,3 +16,15 @@ foreach(name inproc shm zmq_tcp zmq_ipc)
     TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
   add_dependencies(test_transport_${name} gpupool_zmq)
 endforeach()
+
+add_executable(test_transport_ring ${CMAKE_CURRENT_LIST_DIR}/test_transport_ring.c)
+target_link_libraries(test_transport_ring PRIVATE gp_transport_suite)
+add_test(NAME transport_ring COMMAND test_transport_ring)
+
+# Its server is a ROUTER, as the real one: the only test that links libzmq.
+add_executable(test_transport_ask ${CMAKE_CURRENT_LIST_DIR}/test_transport_ask.c)
+target_link_libraries(test_transport_ask PRIVATE gp_transport_suite ${GPUPOOL_ZMQ_LIBRARY})
+add_dependencies(test_transport_ask gpupool_zmq)
+add_test(NAME transport_ask COMMAND test_transport_ask)
+set_tests_properties(transport_ask PROPERTIES
+  TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)

@@ -1,0 +1,166 @@
+/* One question to a server: answered, and every way in which it is not. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cmocka.h>
+
+#include "transport/transport.h"
+#include "transport_raw.h"
+
+#define PATIENCE_MS 20000
+
+static const struct gp_transport *tp;
+
+/* A ROUTER that answers one question with the question turned round. */
+struct server {
+    void *ctx, *socket;
+    char url[128];
+    size_t answer_size; /* 0: as long as the question */
+};
+
+static void *server_main(void *arg)
+{
+    struct server *s = arg;
+    char id[64], text[256], answer[4096] = {0};
+    int id_size = zmq_recv(s->socket, id, sizeof id, 0);
+    int size = zmq_recv(s->socket, text, sizeof text, 0);
+    if (id_size <= 0 || size < 0)
+        return NULL;
+    for (int i = 0; i < size; i++)
+        answer[i] = text[size - 1 - i];
+    zmq_send(s->socket, id, (size_t)id_size, ZMQ_SNDMORE);
+    zmq_send(s->socket, answer, s->answer_size ? s->answer_size : (size_t)size, 0);
+    return NULL;
+}
+
+static int ask_server(size_t answer_size, char *answer, size_t *size, struct gp_error *err)
+{
+    struct server s = {.ctx = zmq_ctx_new(), .answer_size = answer_size};
+    size_t length = sizeof s.url;
+    pthread_t thread;
+    s.socket = zmq_socket(s.ctx, ZMQ_ROUTER);
+    assert_int_equal(zmq_bind(s.socket, "tcp://127.0.0.1:*"), 0);
+    assert_int_equal(zmq_getsockopt(s.socket, ZMQ_LAST_ENDPOINT, s.url, &length), 0);
+    assert_int_equal(pthread_create(&thread, NULL, server_main, &s), 0);
+    int rc = tp->ask(s.url, "hello", 5, answer, size, PATIENCE_MS, err);
+    pthread_join(thread, NULL);
+    zmq_close(s.socket);
+    zmq_ctx_term(s.ctx);
+    return rc;
+}
+
+static void expect_words(const struct gp_error *err, const char *words)
+{
+    if (!strstr(err->text, words))
+        fail_msg("'%s' does not say '%s'", err->text, words);
+    assert_null(strchr(err->text, '\n'));
+}
+
+static void test_answered(void **state)
+{
+    (void)state;
+    char answer[64];
+    size_t size = sizeof answer;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(ask_server(0, answer, &size, &err), 0);
+    assert_int_equal(size, 5);
+    assert_memory_equal(answer, "olleh", 5);
+}
+
+static void test_answer_too_long(void **state)
+{
+    (void)state;
+    char answer[64];
+    size_t size = sizeof answer;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(ask_server(4096, answer, &size, &err), -EMSGSIZE);
+    assert_int_equal(size, sizeof answer);
+    expect_words(&err, "longer answer");
+}
+
+static int ask_nobody(const char *url, int timeout_ms, struct gp_error *err)
+{
+    char answer[64];
+    size_t size = sizeof answer;
+    return tp->ask(url, "hello", 5, answer, &size, timeout_ms, err);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char url[64];
+    int port;
+    struct gp_error err = {.text = ""};
+    int held = raw_port_reserve(&port);
+    assert_true(held >= 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    assert_int_equal(ask_nobody(url, PATIENCE_MS, &err), -ECONNREFUSED);
+    expect_words(&err, "is gpupool-server running there and the port right?");
+    assert_int_equal(ask_nobody(url, PATIENCE_MS, NULL), -ECONNREFUSED);
+    close(held);
+}
+
+static void test_wrong_service(void **state)
+{
+    (void)state;
+    struct raw_server server;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(raw_server_start(&server, RAW_TCP, ""), 0);
+    *strchr(server.url, ',') = '\0';
+    int rc = ask_nobody(server.url, PATIENCE_MS, &err);
+    raw_server_stop(&server);
+    assert_int_equal(rc, -EPROTO);
+    expect_words(&err, "no gpupool server");
+}
+
+static void test_silent(void **state)
+{
+    (void)state;
+    char url[64];
+    int port;
+    struct gp_error err = {.text = ""};
+    int held = raw_port_reserve(&port);
+    assert_int_equal(listen(held, 4), 0); /* connects, and nobody ever speaks */
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    assert_int_equal(ask_nobody(url, 300, &err), -ETIMEDOUT);
+    expect_words(&err, "says nothing");
+    close(held);
+}
+
+static void test_bad_address(void **state)
+{
+    (void)state;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(ask_nobody("tcp://127.0.0.1", 2000, &err), -EINVAL);
+    expect_words(&err, "no address of a server");
+    assert_int_equal(ask_nobody("tcp://no-such-host.invalid:7700", PATIENCE_MS, &err),
+                     -EHOSTUNREACH);
+    expect_words(&err, "host is not known");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answered),
+        cmocka_unit_test(test_answer_too_long),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wrong_service),
+        cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_bad_address),
+    };
+    struct gp_error err = {.text = ""};
+    tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);
+    if (!tp) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    return cmocka_run_group_tests_name("ask", tests, NULL, NULL);
+}
