@@ -17,9 +17,11 @@ foreach(name inproc shm zmq_tcp zmq_ipc)
   add_dependencies(test_transport_${name} gpupool_zmq)
 endforeach()
 
-add_executable(test_transport_ring ${CMAKE_CURRENT_LIST_DIR}/test_transport_ring.c)
-target_link_libraries(test_transport_ring PRIVATE gp_transport_suite)
-add_test(NAME transport_ring COMMAND test_transport_ring)
+foreach(name ring shm_socket)
+  add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
+  target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite)
+  add_test(NAME transport_${name} COMMAND test_transport_${name})
+endforeach()
 
 # Its server is a ROUTER, as the real one: the only test that links libzmq.
 add_executable(test_transport_ask ${CMAKE_CURRENT_LIST_DIR}/test_transport_ask.c)
