@@ -155,14 +155,13 @@ class PoolServer:
         command: list[str],
         transport: str = "shm",
         timeout: float = PATIENCE,
-        cwd: Path | None = None,
         **extra: str,
     ) -> Result:
         """Run a program to its end; its statistics come with the result."""
         with tempfile.TemporaryDirectory() as scratch:
             stats = Path(scratch) / "stats.json"
             env = self.environment(transport, GPUPOOL_STATS=str(stats), **extra)
-            result = run_program(command, env, timeout, cwd)
+            result = run_program(command, env, timeout)
             if stats.exists() and (text := stats.read_text()):
                 return Result(result.returncode, result.stdout, result.stderr, json.loads(text))
             return result
@@ -185,13 +184,11 @@ def run_program(
     command: list[str],
     env: Mapping[str, str] | None = None,
     timeout: float = PATIENCE,
-    cwd: Path | None = None,
 ) -> Result:
     try:
         done = subprocess.run(
             command,
             env=env,
-            cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
