@@ -69,13 +69,15 @@ struct gp_transport {
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
     /* The address to connect to, valid until the listener is closed. */
     const char *(*listener_url)(const struct gp_listener *l);
-    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). */
+    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq
+     * listener takes one peer in its life, then -ENOTSUP: its sockets become the
+     * channel's. The channel outlives the listener everywhere. */
     int (*accept)(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
                   struct gp_error *err);
     void (*listener_close)(struct gp_listener *l);
 
-    /* Blocks up to `timeout_ms`. -ECONNREFUSED nobody listens, -ETIMEDOUT
-     * nobody answers, -EPROTO what answers is no gpupool, -EHOSTUNREACH. */
+    /* Blocks up to `timeout_ms`. -ECONNREFUSED nobody listens or we may not
+     * (shm: another user's), -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what answers is no gpupool, -EHOSTUNREACH. */
     int (*connect)(const char *url, int timeout_ms, struct gp_channel **out,
                    struct gp_error *err);
 
@@ -94,8 +96,10 @@ struct gp_transport {
     /* Shared memory (GP_CAP_SHARE only; NULL elsewhere). The sharing side makes
      * `size` bytes, mapped at `hint` if that is free (NULL: anywhere), and its
      * peer maps them with the id, at the same address if that is free there. The
-     * id must reach the peer in a message after `share` returned.
-     * Both sides `unshare` what they mapped. */
+     * id must reach the peer in a message after `share` returned. On the sharing
+     * side `same_address` says that `hint` was kept; the peer's says how it went.
+     * `accept_share` gives a share once; -ENOENT for any other id.
+     * Both sides `unshare` what they mapped, before they close. */
     int (*share)(struct gp_channel *ch, void *hint, size_t size, struct gp_share *out);
     int (*accept_share)(struct gp_channel *ch, uint64_t id, struct gp_share *out);
     void (*unshare)(struct gp_channel *ch, struct gp_share *share);
