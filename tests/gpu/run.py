@@ -1,0 +1,310 @@
+"""Run every program natively and through gpupool on a machine with a real GPU, and compare.
+
+    python tests/gpu/run.py --out DIR [--only SECTION ...] [--list]
+
+Sections: runtime, driver, round-trips, cupy, torch. Each writes DIR/SECTION.json as it goes, and
+a later run with the same DIR keeps what another section wrote, so they can be run one by one.
+Every program is bounded in time; the whole stops starting new ones after --minutes. The last
+line says how many passed and failed; the exit code is 1 if any failed.
+
+Frameworks may live in another Python than gpupool: --python names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+E2E = ROOT / "tests" / "e2e"
+for folder in (ROOT / "pool", ROOT / "server", E2E):
+    sys.path.insert(0, str(folder))
+
+from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS  # noqa: E402
+from harness import PoolServer, Result, run_program  # noqa: E402
+from toolchain import Toolchain, ToolchainError  # noqa: E402
+
+WAYS = ("native", "shm", "zmq")
+TORCH_PROGRAMS = (
+    ("tensors", "autograd", "properties", "memory_info", "pinned", "streams", "graph", "matmul")
+    + ("resnet_train", "resnet_infer", "small_calls", "compiled", "fft", "solver")
+    + ("jax_smoke", "numba_smoke")
+)
+
+
+@dataclass
+class Options:
+    out: Path
+    python: str
+    ways: tuple[str, ...]
+    deadline: float
+    limit: float
+    steps: int
+    names: list[str]
+
+
+Row = dict[str, Any]
+
+
+class Runner:
+    """Runs one command each way and keeps what came out."""
+
+    def __init__(self, options: Options, server: PoolServer) -> None:
+        self.options = options
+        self.server = server
+        self.toolchain = Toolchain(options.out / "programs")
+
+    def wanted(self, name: str) -> bool:
+        return not self.options.names or any(part in name for part in self.options.names)
+
+    def once(self, command: list[str], way: str, **extra: str) -> Result:
+        left = self.options.deadline - time.monotonic()
+        if left < 1:
+            return Result(124, "", "not started: the time for all programs is over")
+        limit = min(self.options.limit, left)
+        if way == "native":
+            return run_program(command, native_environment(extra), limit)
+        return self.server.run(command, way, limit, **extra)
+
+    def every_way(self, name: str, command: list[str], **extra: str) -> Row:
+        """One row of results: for each way how it ended, its output and its counts."""
+        row: Row = {"name": name, "ways": {}}
+        for way in self.options.ways:
+            begin = time.monotonic()
+            result = self.once(command, way, **extra)
+            row["ways"][way] = {
+                "returncode": result.returncode,
+                "seconds": round(time.monotonic() - begin, 3),
+                "stdout": result.stdout[-20_000:],
+                "stderr": result.stderr[-4_000:],
+                "round_trips": result.stats.get("round_trips"),
+                "stats": result.stats,
+            }
+        return row
+
+
+def native_environment(extra: dict[str, str]) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    env.update(extra)
+    return env
+
+
+def payload(way: Row) -> Any:
+    """What must agree: the `results` of a JSON line, else the whole output."""
+    lines = str(way["stdout"]).strip().splitlines()
+    if lines and lines[-1].startswith("{"):
+        return json.loads(lines[-1]).get("results")
+    return way["stdout"]
+
+
+def judge(row: Row) -> None:
+    """Set `verdict`: ok, or what is wrong. What fails natively too is not ours."""
+    ways: dict[str, Row] = row["ways"]
+    native = ways.get("native")
+    if native is not None and native["returncode"] != 0:
+        row["verdict"] = "fails natively"
+        return
+    for name, way in ways.items():
+        if way["returncode"] != 0:
+            row["verdict"] = f"{name}: exit code {way['returncode']}"
+            return
+        if native is not None and payload(way) != payload(native):
+            row["verdict"] = f"{name}: another result than native"
+            return
+    row["verdict"] = "ok"
+
+
+def runtime_section(runner: Runner) -> Iterator[Row]:
+    for variant in runner.toolchain.variants():
+        programs = [*RUNTIME_PROGRAMS, *([PER_THREAD] if variant == "static13" else [])]
+        for program in programs:
+            if runner.wanted(program.name):
+                binary = program.build(runner.toolchain, variant)
+                yield runner.every_way(f"{program.name}-{variant}", program.command(binary, True))
+
+
+def driver_section(runner: Runner) -> Iterator[Row]:
+    for program in DRIVER_PROGRAMS:
+        if runner.wanted(program.name):
+            yield runner.every_way(
+                program.name, program.command(program.build(runner.toolchain, "driver"), True)
+            )
+
+
+def cupy_section(runner: Runner) -> Iterator[Row]:
+    script = str(E2E / "cupy_programs.py")
+    listing = runner.once([runner.options.python, script, "?"], "native")
+    if "there are: " not in listing.stderr:
+        yield {"name": "cupy", "ways": {}, "verdict": "skipped: this Python has no CuPy"}
+        return
+    for name in listing.stderr.strip().rpartition("there are: ")[2].split(", "):
+        if runner.wanted(name):
+            yield runner.every_way(name, [runner.options.python, script, name])
+
+
+def torch_section(runner: Runner) -> Iterator[Row]:
+    script = str(HERE / "torch_programs.py")
+    for name in TORCH_PROGRAMS:
+        if runner.wanted(name):
+            command = [runner.options.python, script, name, "--steps", str(runner.options.steps)]
+            yield runner.every_way(name, command)
+
+
+def round_trips_section(runner: Runner) -> Iterator[Row]:
+    """Waits counted, and held against what is promised."""
+    binary = str(runner.toolchain.runtime_program("round_trips"))
+    vector_add = str(runner.toolchain.runtime_program("vector_add"))
+    script = str(HERE / "torch_programs.py")
+    torch = [runner.options.python, script]
+    # name, the promise, command for few and for many, how many more
+    table: list[tuple[str, float, list[str], list[str], int]] = [
+        ("vector_add", 10, [], [vector_add], 1),
+        ("iteration", 1, [binary, "iterations", "5"], [binary, "iterations", "25"], 20),
+        ("1000 launches", 1, [binary, "launches", "0"], [binary, "launches", "1000"], 1),
+    ]
+    for name, promise in (("resnet_train", 2.0), ("resnet_infer_1", 4.0)):
+        few, many = [*torch, name, "--steps", "5"], [*torch, name, "--steps", "25"]
+        table.append((name, promise, few, many, 20))
+    for name, promise, few, many, more in table:
+        if not runner.wanted(name):
+            continue
+        for way in (way for way in runner.options.ways if way != "native"):
+            yield count_row(runner, f"{name}-{way}", way, promise, few, many, more)
+
+
+def count_row(
+    runner: Runner, name: str, way: str, promise: float, few: list[str], many: list[str], more: int
+) -> Row:
+    counts = []
+    for command in (few, many):
+        if not command:
+            counts.append(0)
+            continue
+        result = runner.once(command, way)
+        if result.returncode != 0 or "round_trips" not in result.stats:
+            row: Row = {"name": name, "ways": {}, "verdict": f"failed: {result.returncode}"}
+            return {**row, "said": result.explain()[-4000:]}
+        counts.append(int(result.stats["round_trips"]))
+    each = (counts[1] - counts[0]) / more
+    verdict = "ok" if each <= promise else f"{each:g} waits, promised {promise:g}"
+    return {"name": name, "ways": {}, "waits": each, "promise": promise, "verdict": verdict}
+
+
+SECTIONS = {
+    "runtime": runtime_section,
+    "driver": driver_section,
+    "round-trips": round_trips_section,
+    "cupy": cupy_section,
+    "torch": torch_section,
+}
+
+
+def describe(row: Row) -> str:
+    """One line of at most 80 columns."""
+    cells = []
+    for name, way in row["ways"].items():
+        trips = f"/{way['round_trips']}" if way["round_trips"] is not None else ""
+        cells.append(f"{name} {way['seconds']:.1f}s{trips}")
+    if "waits" in row:
+        cells.append(f"{row['waits']:g} waits (at most {row['promise']:g})")
+    return f"{row['name'][:30]:30} {' '.join(cells)[:32]:32} {row['verdict']}"
+
+
+def run_section(name: str, runner: Runner) -> Counter[str]:
+    rows: list[Row] = []
+    print(f"--- {name}: seconds/round trips each way")
+    try:
+        for row in SECTIONS[name](runner):
+            if "verdict" not in row:
+                judge(row)
+            rows.append(row)
+            print(describe(row), flush=True)
+            # Written after each row: a run that is cut off leaves what it had.
+            (runner.options.out / f"{name}.json").write_text(json.dumps(rows, indent=1))
+    except ToolchainError as error:
+        print(f"{name}: {error}")
+        return Counter(failed=1)
+    return Counter(outcome(row) for row in rows)
+
+
+def outcome(row: Row) -> str:
+    """A program that fails natively as well says nothing about gpupool: it counts as skipped."""
+    verdict = str(row["verdict"])
+    if verdict == "ok":
+        return "passed"
+    return "skipped" if verdict.startswith(("skipped", "fails natively")) else "failed"
+
+
+def device_name() -> str:
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
+
+
+def read_options() -> tuple[argparse.Namespace, Options]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--programs", nargs="+", default=[], help="only those with this in a name")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
+    parser.add_argument("--driver", default="cuda", help="of the server (soft: to try this script)")
+    parser.add_argument("--minutes", type=float, default=25.0, help="start no program after these")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one program")
+    parser.add_argument("--steps", type=int, default=5, help="of each PyTorch program")
+    parser.add_argument("--list", action="store_true", help="name the sections and stop")
+    given = parser.parse_args()
+    deadline = time.monotonic() + 60 * given.minutes
+    options = Options(
+        out=given.out.absolute(),
+        python=given.python,
+        ways=tuple(given.ways),
+        deadline=deadline,
+        limit=given.limit,
+        steps=given.steps,
+        names=given.programs,
+    )
+    return given, options
+
+
+def main() -> int:
+    given, options = read_options()
+    if given.list:
+        print("\n".join(SECTIONS))
+        return 0
+    device = device_name()
+    if not device and given.driver == "cuda":
+        print("tests/gpu/run.py: nvidia-smi finds no GPU here; run it on a machine with one")
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(f"GPU: {device or 'soft'}; results in {options.out}")
+    server = PoolServer(driver=given.driver, **{"max-sessions": "16"})
+    counts: Counter[str] = Counter()
+    try:
+        server.start()
+        runner = Runner(options, server)
+        for name in given.only:
+            counts += run_section(name, runner)
+    finally:
+        log = server.log.read_text(errors="replace") if server.log.exists() else ""
+        (options.out / "server.log").write_text(log)
+        server.close()
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    return 1 if counts["failed"] or not counts["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
