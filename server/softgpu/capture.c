@@ -1,0 +1,415 @@
+/* Stream capture: operations of a capturing stream become nodes of a graph. */
+#include "softgpu.h"
+
+static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+void sg_capture_unref(struct sg_capture *capture)
+{
+    if (--capture->refs == 0)
+        free(capture);
+}
+
+/* Takes the stream out of its capture. */
+static void detach(CUstream stream)
+{
+    struct sg_capture *capture = stream->capture;
+    free(stream->capture_nodes);
+    stream->capture_nodes = NULL;
+    stream->capture_node_count = 0;
+    stream->capture = NULL;
+    sg_capture_unref(capture);
+}
+
+static void detach_all(const struct sg_capture *capture)
+{
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next)
+            if (s->capture == capture)
+                detach(s);
+}
+
+/* The end of a capture, good or not. */
+static void finish(struct sg_capture *capture)
+{
+    capture->refs++;
+    detach_all(capture);
+    capture->origin = NULL;
+    capture->graph = NULL;
+    sg.captures--;
+    sg_capture_unref(capture);
+}
+
+void sg_capture_leave(CUstream stream)
+{
+    struct sg_capture *capture = stream->capture;
+    if (!capture)
+        return;
+    capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (capture->origin != stream) {
+        detach(stream);
+        return;
+    }
+    CUgraph graph = capture->graph;
+    bool own = capture->own_graph;
+    finish(capture);
+    if (own)
+        sg_graph_free(graph);
+}
+
+CUresult sg_capture_unsafe(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!sg.captures || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next) {
+            struct sg_capture *capture = s->capture;
+            if (!capture || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+                continue;
+            bool mine = pthread_equal(capture->thread, pthread_self());
+            bool global = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                          thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+            if (mine || global) {
+                capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+                result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+            }
+        }
+    return result;
+}
+
+CUresult sg_capture_legacy(CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!stream->is_legacy || !sg.captures)
+        return CUDA_SUCCESS;
+    for (CUstream s = stream->context->streams; s; s = s->next)
+        if (s->capture && !(s->flags & CU_STREAM_NON_BLOCKING)) {
+            s->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+            result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        }
+    return result;
+}
+
+static CUresult nodes_copy(CUgraphNode **out, size_t *count, const CUgraphNode *nodes, size_t n)
+{
+    CUgraphNode *copy = malloc((n ? n : 1) * sizeof(*copy));
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (n)
+        memcpy(copy, nodes, n * sizeof(*copy));
+    free(*out);
+    *out = copy;
+    *count = n;
+    return CUDA_SUCCESS;
+}
+
+static CUresult nodes_add(CUstream stream, const CUgraphNode *nodes, size_t n)
+{
+    size_t have = stream->capture_node_count;
+    CUgraphNode *all = realloc(stream->capture_nodes, (have + n + 1) * sizeof(*all));
+    if (!all)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    stream->capture_nodes = all;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = 0;
+        while (k < have && all[k] != nodes[i])
+            k++;
+        if (k == have)
+            all[have++] = nodes[i];
+    }
+    stream->capture_node_count = have;
+    return CUDA_SUCCESS;
+}
+
+static CUgraphNodeType node_type(const struct sg_op *op)
+{
+    if (!op)
+        return CU_GRAPH_NODE_TYPE_EMPTY;
+    switch (op->kind) {
+    case SG_OP_KERNEL:
+        return CU_GRAPH_NODE_TYPE_KERNEL;
+    case SG_OP_COPY:
+        return CU_GRAPH_NODE_TYPE_MEMCPY;
+    case SG_OP_SET:
+        return CU_GRAPH_NODE_TYPE_MEMSET;
+    case SG_OP_HOST:
+        return CU_GRAPH_NODE_TYPE_HOST;
+    case SG_OP_RECORD:
+        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+    case SG_OP_WAIT:
+        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+    case SG_OP_WRITE_VALUE:
+    case SG_OP_WAIT_VALUE:
+        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    default:
+        return CU_GRAPH_NODE_TYPE_EMPTY;
+    }
+}
+
+CUresult sg_capture_add(CUstream stream, struct sg_op *op)
+{
+    struct sg_capture *capture = stream->capture;
+    CUgraphNode node;
+    if (capture->invalid != CUDA_SUCCESS) {
+        sg_op_unref(op);
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    SG_TRY(sg_graph_add(capture->graph, op, node_type(op), stream->capture_nodes,
+                        stream->capture_node_count, &node));
+    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, &node, 1);
+}
+
+CUresult sg_capture_record(CUstream stream, CUevent event)
+{
+    struct sg_capture *capture = stream->capture;
+    if (capture->invalid != CUDA_SUCCESS)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    SG_TRY(nodes_copy(&event->nodes, &event->node_count, stream->capture_nodes,
+                      stream->capture_node_count));
+    capture->refs++;
+    if (event->capture)
+        sg_capture_unref(event->capture);
+    event->capture = capture;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_capture_wait(CUstream stream, CUevent event)
+{
+    struct sg_capture *capture = event->capture;
+    if (!capture->origin) /* that capture is over */
+        return CUDA_ERROR_CAPTURED_EVENT;
+    if (capture->invalid != CUDA_SUCCESS)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (stream->capture && stream->capture != capture) {
+        capture->invalid = stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
+    if (stream->is_legacy) {
+        capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (!stream->capture) {
+        stream->capture = capture;
+        capture->refs++;
+    }
+    return nodes_add(stream, event->nodes, event->node_count);
+}
+
+/* ---- entry points ---- */
+static CUresult begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph)
+{
+    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->is_legacy)
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (stream->capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    struct sg_capture *capture = calloc(1, sizeof(*capture));
+    CUgraph target = graph ? graph : sg_graph_new();
+    if (!capture || !target) {
+        free(capture);
+        if (!graph && target)
+            sg_graph_free(target);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *capture = (struct sg_capture){.refs = 1, .id = ++sg.next_id, .origin = stream,
+                                   .graph = target, .mode = mode, .thread = pthread_self(),
+                                   .own_graph = !graph};
+    target->owned = true;
+    stream->capture = capture;
+    sg.captures++;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    return begin(stream, mode, NULL);
+}
+
+CUresult cuStreamBeginCapture(CUstream hStream)
+{
+    return cuStreamBeginCapture_v2(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                     const CUgraphNode *dependencies,
+                                     const CUgraphEdgeData *dependencyData,
+                                     size_t numDependencies, CUstreamCaptureMode mode)
+{
+    (void)dependencyData;
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!sg_handle_is(hGraph, SG_GRAPH) || hGraph->owned || (numDependencies && !dependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < numDependencies; i++)
+        if (!sg_handle_is(dependencies[i], SG_NODE) || dependencies[i]->graph != hGraph)
+            return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(begin(stream, mode, hGraph));
+    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, dependencies,
+                      numDependencies);
+}
+
+/* Marks, in `order`, everything that the origin's last nodes come after. */
+static void mark_ancestors(CUgraphNode node)
+{
+    if (node->order)
+        return;
+    node->order = 1;
+    for (size_t i = 0; i < node->depend_count; i++)
+        mark_ancestors(node->depends[i]);
+}
+
+static bool all_joined(const struct sg_capture *capture)
+{
+    for (size_t i = 0; i < capture->graph->node_count; i++)
+        capture->graph->nodes[i]->order = 0;
+    for (size_t i = 0; i < capture->origin->capture_node_count; i++)
+        mark_ancestors(capture->origin->capture_nodes[i]);
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        for (CUstream s = c->streams; s; s = s->next)
+            for (size_t i = 0; s->capture == capture && i < s->capture_node_count; i++)
+                if (!s->capture_nodes[i]->order)
+                    return false;
+    return true;
+}
+
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!phGraph)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_capture *capture = stream->capture;
+    if (!capture)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    CUresult result = CUDA_SUCCESS;
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        !pthread_equal(capture->thread, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (capture->origin != stream) {
+        capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (capture->invalid != CUDA_SUCCESS)
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    else if (!all_joined(capture))
+        result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    CUgraph graph = capture->graph;
+    bool own = capture->own_graph;
+    graph->owned = false;
+    finish(capture);
+    if (result != CUDA_SUCCESS && own) {
+        sg_graph_free(graph);
+        graph = NULL;
+    }
+    *phGraph = graph;
+    return result;
+}
+
+static CUstreamCaptureStatus status_of(CUstream stream)
+{
+    if (!stream->capture)
+        return CU_STREAM_CAPTURE_STATUS_NONE;
+    return stream->capture->invalid == CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                                    : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!captureStatus)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_capture_legacy(stream));
+    *captureStatus = status_of(stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                   cuuint64_t *id_out, CUgraph *graph_out,
+                                   const CUgraphNode **dependencies_out,
+                                   const CUgraphEdgeData **edgeData_out,
+                                   size_t *numDependencies_out)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!captureStatus_out)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_capture_legacy(stream));
+    *captureStatus_out = status_of(stream);
+    if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return CUDA_SUCCESS;
+    if (id_out)
+        *id_out = stream->capture->id;
+    if (graph_out)
+        *graph_out = stream->capture->graph;
+    if (dependencies_out)
+        *dependencies_out = stream->capture_nodes;
+    if (edgeData_out)
+        *edgeData_out = NULL;
+    if (numDependencies_out)
+        *numDependencies_out = stream->capture_node_count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                   cuuint64_t *id_out, CUgraph *graph_out,
+                                   const CUgraphNode **dependencies_out,
+                                   size_t *numDependencies_out)
+{
+    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, graph_out,
+                                     dependencies_out, NULL, numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                cuuint64_t *id_out)
+{
+    return cuStreamGetCaptureInfo_v3(hStream, captureStatus_out, id_out, NULL, NULL, NULL, NULL);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+                                              const CUgraphEdgeData *dependencyData,
+                                              size_t numDependencies, unsigned int flags)
+{
+    (void)dependencyData;
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (numDependencies && !dependencies))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (status_of(stream) != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    for (size_t i = 0; i < numDependencies; i++)
+        if (!sg_handle_is(dependencies[i], SG_NODE) ||
+            dependencies[i]->graph != stream->capture->graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
+        return nodes_add(stream, dependencies, numDependencies);
+    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, dependencies,
+                      numDependencies);
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+                                           size_t numDependencies, unsigned int flags)
+{
+    return cuStreamUpdateCaptureDependencies_v2(hStream, dependencies, NULL, numDependencies,
+                                                flags);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    SG_READY();
+    if (!mode || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUstreamCaptureMode old = thread_mode;
+    thread_mode = *mode;
+    *mode = old;
+    return CUDA_SUCCESS;
+}

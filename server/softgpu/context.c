@@ -1,0 +1,562 @@
+/*
+ * Contexts: each thread's stack of them, primary contexts, limits.
+ *
+ * The structure of an ended context stays on sg.contexts, so what still
+ * points at it (a thread's stack, an event) finds it ended and not gone.
+ */
+#include "softgpu.h"
+
+static _Thread_local CUcontext *stack;
+static _Thread_local size_t depth, stack_room;
+static pthread_key_t stack_key;
+static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
+
+static void stack_key_make(void)
+{
+    if (pthread_key_create(&stack_key, free) != 0)
+        abort(); /* only without memory while the process starts */
+}
+
+static CUresult push(CUcontext context)
+{
+    if (depth == stack_room) {
+        size_t room = stack_room ? stack_room * 2 : 8;
+        CUcontext *bigger = realloc(stack, room * sizeof(*bigger));
+        if (!bigger)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        stack = bigger;
+        stack_room = room;
+        pthread_once(&stack_once, stack_key_make);
+        pthread_setspecific(stack_key, stack); /* freed when the thread ends */
+    }
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUcontext sg_context_peek(void)
+{
+    return depth ? stack[depth - 1] : NULL;
+}
+
+static CUresult usable(CUcontext context)
+{
+    if (!context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    return context->sticky;
+}
+
+CUresult sg_context_current(CUcontext *out)
+{
+    if (!sg.ready)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (sg_on_stream_thread())
+        return CUDA_ERROR_NOT_PERMITTED; /* CUDA calls from a host function */
+    CUcontext context = sg_context_peek();
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    SG_TRY(usable(context));
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_context_of(CUcontext context, CUcontext *out)
+{
+    if (!context)
+        return sg_context_current(out);
+    if (!sg.ready)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!sg_handle_is(context, SG_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    SG_TRY(usable(context));
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_start(CUcontext context)
+{
+    context->legacy = sg_stream_new(context, 0, 0);
+    if (!context->legacy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->legacy->is_legacy = true;
+    context->id = ++sg.next_id;
+    context->sticky = CUDA_SUCCESS;
+    context->cancel = 0;
+    context->peers = 0;
+    context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
+    memset(context->limits, 0, sizeof(context->limits));
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    context->alive = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult context_make(struct sg_device *device, unsigned flags, CUcontext *out)
+{
+    CUcontext context = calloc(1, sizeof(*context));
+    if (!context || !sg_handle_add(context, SG_CONTEXT)) {
+        free(context);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    context->device = device;
+    context->flags = flags;
+    context->api_version = 3020;
+    CUresult result = context_start(context);
+    if (result != CUDA_SUCCESS) {
+        sg_handle_remove(context);
+        free(context);
+        return result;
+    }
+    context->next = sg.contexts;
+    sg.contexts = context;
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+/* Ends all work, then gives back everything the context owns. */
+static void context_end(CUcontext context)
+{
+    context->cancel = 1;
+    sg_context_wait(context);
+    context->alive = false;
+    while (context->modules)
+        sg_module_unload(context->modules);
+    while (context->streams)
+        sg_stream_retire(context->streams);
+    context->legacy = NULL;
+    sg_memory_release_context(context);
+}
+
+CUresult sg_context_primary(struct sg_device *device, CUcontext *out)
+{
+    if (!device->primary) {
+        SG_TRY(context_make(device, device->primary_flags, &device->primary));
+        device->primary->primary = true;
+    } else if (!device->primary->alive) {
+        SG_TRY(context_start(device->primary));
+        device->primary->flags = device->primary_flags;
+    }
+    *out = device->primary;
+    return CUDA_SUCCESS;
+}
+
+static bool flags_valid(unsigned flags)
+{
+    unsigned schedule = flags & CU_CTX_SCHED_MASK;
+    return !(flags & ~(unsigned)CU_CTX_FLAGS_MASK) &&
+           (schedule == 0 || (schedule & (schedule - 1)) == 0);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context;
+    SG_TRY(sg_context_primary(device, &context));
+    device->primary_refs++;
+    *pctx = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!device->primary_refs)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device->primary_refs == 0)
+        context_end(device->primary);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return cuDevicePrimaryCtxRelease_v2(dev);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (device->primary && device->primary->alive)
+        context_end(device->primary);
+    device->primary_refs = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return cuDevicePrimaryCtxReset_v2(dev);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!flags_valid(flags))
+        return CUDA_ERROR_INVALID_VALUE;
+    device->primary_flags = flags;
+    if (device->primary)
+        device->primary->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
+{
+    return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
+{
+    SG_LOCKED;
+    SG_READY();
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!flags || !active)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = device->primary_flags;
+    *active = device->primary && device->primary->alive;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!pctx || !flags_valid(flags))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_device *device = sg_device(dev);
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext context;
+    SG_TRY(context_make(device, flags, &context));
+    CUresult result = push(context);
+    if (result != CUDA_SUCCESS) {
+        context_end(context);
+        return result;
+    }
+    *pctx = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
+{
+    return cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+                        unsigned int flags, CUdevice dev)
+{
+    if (numParams != 0 || paramsArray)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                        CUdevice dev)
+{
+    if (ctxCreateParams && ctxCreateParams->numExecAffinityParams)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (ctxCreateParams && ctxCreateParams->cigParams)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(ctx, SG_CONTEXT) || ctx->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    context_end(ctx);
+    sg_handle_remove(ctx);
+    if (sg_context_peek() == ctx)
+        depth--;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return cuCtxDestroy_v2(ctx);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(ctx, SG_CONTEXT))
+        return ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
+    return push(ctx);
+}
+
+CUresult cuCtxPushCurrent(CUcontext ctx)
+{
+    return cuCtxPushCurrent_v2(ctx);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
+{
+    SG_READY();
+    if (!depth)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUcontext top = stack[--depth];
+    if (pctx)
+        *pctx = top;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *pctx)
+{
+    return cuCtxPopCurrent_v2(pctx);
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (ctx && !sg_handle_is(ctx, SG_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!ctx) {
+        depth -= depth > 0;
+        return CUDA_SUCCESS;
+    }
+    if (!depth)
+        return push(ctx);
+    stack[depth - 1] = ctx;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *pctx)
+{
+    SG_READY();
+    if (!pctx)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pctx = sg_context_peek();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = ctx ? ctx : sg_context_peek();
+    if (!context || (ctx && !sg_handle_is(ctx, SG_CONTEXT)))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *device = context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    return cuCtxGetDevice_v2(device, NULL);
+}
+
+CUresult cuCtxGetFlags(unsigned int *flags)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned int flags)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!flags_valid(flags))
+        return CUDA_ERROR_INVALID_VALUE;
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_of(ctx, &context));
+    if (!ctxId)
+        return CUDA_ERROR_INVALID_VALUE;
+    *ctxId = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_of(ctx, &context));
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = context->api_version;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_of(ctx, &context));
+    SG_TRY(sg_capture_unsafe());
+    return sg_context_wait(context);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return cuCtxSynchronize_v2(NULL);
+}
+
+/* Whether a limit exists on this device, and its bounds. */
+static CUresult limit_check(CUlimit limit)
+{
+    if (limit < 0 || limit >= CU_LIMIT_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH || limit >= CU_LIMIT_SHMEM_SIZE)
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    SG_TRY(limit_check(limit));
+    if (limit == CU_LIMIT_STACK_SIZE && value > (512u << 10))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_MAX_L2_FETCH_GRANULARITY && value > 128)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+        value = 0; /* the device has none to set aside */
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE && value > context->device->memory_size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!pvalue)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(limit_check(limit));
+    *pvalue = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *pconfig)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!pconfig)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pconfig = context->cache_config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (config > CU_FUNC_CACHE_PREFER_EQUAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    context->cache_config = config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!pConfig)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pConfig = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    return config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
+                                                              : CUDA_SUCCESS;
+}
+
+CUresult cuCtxResetPersistingL2Cache(void)
+{
+    SG_LOCKED;
+    CUcontext context;
+    return sg_context_current(&context);
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (leastPriority)
+        *leastPriority = 0;
+    if (greatestPriority)
+        *greatestPriority = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int flags)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sg_handle_is(peerContext, SG_CONTEXT) || !peerContext->alive)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (peerContext->device == context->device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (context->peers >> peerContext->device->ordinal & 1)
+        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    context->peers |= 1u << peerContext->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!sg_handle_is(peerContext, SG_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!(context->peers >> peerContext->device->ordinal & 1))
+        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    context->peers &= ~(1u << peerContext->device->ordinal);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,174 @@
+/* Events: a mark in a stream's order and the time when it passed. */
+#include "softgpu.h"
+
+void sg_event_forget_capture(CUevent event)
+{
+    if (event->capture)
+        sg_capture_unref(event->capture);
+    free(event->nodes);
+    event->capture = NULL;
+    event->nodes = NULL;
+    event->node_count = 0;
+}
+
+void sg_event_unref(CUevent event)
+{
+    if (!event || --event->refs)
+        return;
+    sg_event_forget_capture(event);
+    sg_mark_clear(&event->mark);
+    free(event);
+}
+
+void sg_event_stamp(CUevent event, uint64_t record)
+{
+    if (record == 0 || event->record == record)
+        event->time_ns = sg_now_ns();
+}
+
+CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    if (!phEvent || (Flags & ~known) ||
+        (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING)))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_EVENT_INTERPROCESS)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUevent event = calloc(1, sizeof(*event));
+    if (!event || !sg_handle_add(event, SG_EVENT)) {
+        free(event);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    event->context = context;
+    event->refs = 1;
+    event->flags = Flags;
+    *phEvent = event;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent hEvent)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(hEvent, SG_EVENT))
+        return CUDA_ERROR_INVALID_HANDLE;
+    sg_handle_remove(hEvent);
+    sg_event_unref(hEvent);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent hEvent)
+{
+    return cuEventDestroy_v2(hEvent);
+}
+
+static CUresult record_external(CUstream stream, CUevent event)
+{
+    if (!stream->capture)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_op *op = sg_op_new(SG_OP_RECORD, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->event.event = event;
+    op->event.external = true;
+    event->refs++;
+    return sg_capture_add(stream, op);
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!sg_handle_is(hEvent, SG_EVENT) || hEvent->context != stream->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_EVENT_RECORD_EXTERNAL)
+        return record_external(stream, hEvent);
+    if (stream->capture)
+        return sg_capture_record(stream, hEvent);
+    struct sg_op *op = sg_op_new(SG_OP_RECORD, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    sg_event_forget_capture(hEvent);
+    op->event.event = hEvent;
+    op->event.record = hEvent->record + 1;
+    hEvent->refs++;
+    /* The number first: the operation may run before submit returns. */
+    hEvent->record++;
+    CUresult result = sg_stream_submit(stream, op);
+    if (result != CUDA_SUCCESS) {
+        hEvent->record--;
+        return result;
+    }
+    sg_mark_clear(&hEvent->mark);
+    hEvent->mark = sg_stream_mark(stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+    return cuEventRecordWithFlags(hEvent, hStream, 0);
+}
+
+/* The event, if its state may be asked for now. */
+static CUresult askable(CUevent event)
+{
+    SG_READY();
+    if (!sg_handle_is(event, SG_EVENT))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!event->context->alive)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    SG_TRY(event->context->sticky);
+    if (event->capture) {
+        event->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent hEvent)
+{
+    SG_LOCKED;
+    SG_TRY(askable(hEvent));
+    return sg_mark_done(&hEvent->mark) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent hEvent)
+{
+    SG_LOCKED;
+    SG_TRY(askable(hEvent));
+    CUcontext context = hEvent->context;
+    struct sg_mark mark = hEvent->mark; /* this record, not one that comes later */
+    if (mark.stream)
+        mark.stream->refs++;
+    while (!sg_mark_done(&mark))
+        pthread_cond_wait(&sg.progress, &sg.lock);
+    sg_mark_clear(&mark);
+    return context->sticky;
+}
+
+CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    SG_LOCKED;
+    SG_TRY(askable(hStart));
+    SG_TRY(askable(hEnd));
+    if (!pMilliseconds)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!hStart->record || !hEnd->record || (hStart->flags & CU_EVENT_DISABLE_TIMING) ||
+        (hEnd->flags & CU_EVENT_DISABLE_TIMING) || hStart->context != hEnd->context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!sg_mark_done(&hStart->mark) || !sg_mark_done(&hEnd->mark))
+        return CUDA_ERROR_NOT_READY;
+    *pMilliseconds = (float)((double)(int64_t)(hEnd->time_ns - hStart->time_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+}

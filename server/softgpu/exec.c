@@ -1,0 +1,292 @@
+/* Executable graphs: a sorted copy; a launch is one operation of its stream. */
+#include "softgpu.h"
+
+static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!out || !sg_handle_is(graph, SG_GRAPH))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUgraphExec exec = calloc(1, sizeof(*exec));
+    if (!exec)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    exec->flags = flags;
+    CUresult result = sg_graph_copy(graph, &exec->graph);
+    if (result == CUDA_SUCCESS)
+        result = sg_graph_sort(exec->graph);
+    if (result == CUDA_SUCCESS && !sg_handle_add(exec, SG_EXEC))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        if (exec->graph)
+            sg_graph_free(exec->graph);
+        free(exec);
+        return result;
+    }
+    exec->graph->owned = true;
+    *out = exec;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                     unsigned long long flags)
+{
+    return instantiate(phGraphExec, hGraph, flags);
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    SG_READY();
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = instantiate(phGraphExec, hGraph, params->flags);
+    params->hErrNode_out = NULL;
+    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                                : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return result;
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                               char *logBuffer, size_t bufferSize)
+{
+    if (phErrorNode)
+        *phErrorNode = NULL;
+    if (logBuffer && bufferSize)
+        logBuffer[0] = 0;
+    return instantiate(phGraphExec, hGraph, 0);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                            char *logBuffer, size_t bufferSize)
+{
+    return cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+#define EXEC_CHECK(exec)                                                                           \
+    SG_LOCKED;                                                                                     \
+    SG_READY();                                                                                    \
+    if (!sg_handle_is(exec, SG_EXEC))                                                              \
+    return CUDA_ERROR_INVALID_VALUE
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+{
+    EXEC_CHECK(hGraphExec);
+    sg_handle_remove(hGraphExec);
+    sg_graph_free(hGraphExec->graph); /* launches under way hold their operations */
+    free(hGraphExec);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
+{
+    EXEC_CHECK(hGraphExec);
+    if (!flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *flags = hGraphExec->flags;
+    return CUDA_SUCCESS;
+}
+
+static size_t op_count(CUgraph graph)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        if (!node->disabled)
+            count += node->child ? op_count(node->child) : node->op != NULL;
+    }
+    return count;
+}
+
+static void collect(CUgraph graph, struct sg_op **list, size_t *count)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        if (node->disabled)
+            continue;
+        if (node->child)
+            collect(node->child, list, count);
+        else if (node->op)
+            list[(*count)++] = sg_op_ref(node->op);
+    }
+}
+
+/* Events that the graph waits for come before the whole launch. */
+static CUresult wait_events(CUstream stream, const struct sg_op *op)
+{
+    for (size_t i = 0; i < op->graph.count; i++)
+        if (op->graph.list[i]->kind == SG_OP_WAIT)
+            SG_TRY(sg_stream_wait_mark(stream, &op->graph.list[i]->event.event->mark));
+    return CUDA_SUCCESS;
+}
+
+/* Events that it records are done when the launch is. */
+static void mark_events(CUstream stream, const struct sg_op *op)
+{
+    for (size_t i = 0; i < op->graph.count; i++)
+        if (op->graph.list[i]->kind == SG_OP_RECORD) {
+            CUevent event = op->graph.list[i]->event.event;
+            event->record++;
+            sg_event_forget_capture(event);
+            sg_mark_clear(&event->mark);
+            event->mark = sg_stream_mark(stream);
+        }
+}
+
+/* Inside a capture, a launched graph becomes a child graph node. */
+static CUresult capture_launch(CUstream stream, CUgraphExec exec)
+{
+    SG_TRY(sg_capture_add(stream, NULL));
+    CUgraphNode node = stream->capture_nodes[0];
+    node->type = CU_GRAPH_NODE_TYPE_GRAPH;
+    SG_TRY(sg_graph_copy(exec->graph, &node->child));
+    node->child->owned = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
+{
+    EXEC_CHECK(hGraphExec);
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (stream->capture)
+        return capture_launch(stream, hGraphExec);
+    struct sg_op *op = sg_op_new(SG_OP_GRAPH, stream->context);
+    size_t count = op_count(hGraphExec->graph);
+    if (op)
+        op->graph.list = malloc((count ? count : 1) * sizeof(*op->graph.list));
+    if (!op || !op->graph.list) {
+        sg_op_unref(op);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    collect(hGraphExec->graph, op->graph.list, &op->graph.count);
+    CUresult result = wait_events(stream, op);
+    if (result != CUDA_SUCCESS) {
+        sg_op_unref(op);
+        return result;
+    }
+    op->refs++; /* for the events, after the stream took its own */
+    result = sg_stream_submit(stream, op);
+    if (result == CUDA_SUCCESS)
+        mark_events(stream, op);
+    sg_op_unref(op);
+    return result;
+}
+
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+    EXEC_CHECK(hGraphExec);
+    CUstream stream;
+    return sg_stream_get(hStream, &stream);
+}
+
+/* ---- changing an executable ---- */
+static CUgraphNode exec_node(CUgraphExec exec, CUgraphNode node)
+{
+    for (size_t i = 0; i < exec->graph->node_count; i++)
+        if (exec->graph->nodes[i]->origin == node)
+            return exec->graph->nodes[i];
+    return NULL;
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
+{
+    EXEC_CHECK(hGraphExec);
+    CUgraphNode node = exec_node(hGraphExec, hNode);
+    if (!node || (node->type != CU_GRAPH_NODE_TYPE_KERNEL &&
+                  node->type != CU_GRAPH_NODE_TYPE_MEMSET &&
+                  node->type != CU_GRAPH_NODE_TYPE_MEMCPY))
+        return CUDA_ERROR_INVALID_VALUE;
+    node->disabled = !isEnabled;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
+{
+    EXEC_CHECK(hGraphExec);
+    CUgraphNode node = exec_node(hGraphExec, hNode);
+    if (!node || !isEnabled)
+        return CUDA_ERROR_INVALID_VALUE;
+    *isEnabled = !node->disabled;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                           const CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    EXEC_CHECK(hGraphExec);
+    struct sg_op *op;
+    CUgraphNode node = exec_node(hGraphExec, hNode);
+    if (!node || node->type != CU_GRAPH_NODE_TYPE_KERNEL || !nodeParams)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_kernel_node_op(nodeParams, node->op->context, &op));
+    sg_node_replace(node, op);
+    return CUDA_SUCCESS;
+}
+
+/* The same shape: as many nodes, of the same types, with the same edges. */
+static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
+{
+    *differs = NULL;
+    if (exec->node_count != graph->node_count)
+        return false;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode a = exec->nodes[i], b = graph->nodes[i];
+        *differs = b;
+        if (a->type != b->type || a->depend_count != b->depend_count || a->child || b->child)
+            return false;
+        a->order = b->order = i;
+        for (size_t k = 0; k < a->depend_count; k++)
+            if (a->depends[k]->order != b->depends[k]->order)
+                return false;
+    }
+    *differs = NULL;
+    return true;
+}
+
+static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphNode *differs)
+{
+    EXEC_CHECK(exec);
+    if (!sg_handle_is(graph, SG_GRAPH))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraph copy;
+    SG_TRY(sg_graph_copy(graph, &copy));
+    CUresult result = sg_graph_sort(copy);
+    bool same = result == CUDA_SUCCESS && same_shape(exec->graph, copy, differs);
+    if (result == CUDA_SUCCESS && !same) {
+        *differs = *differs ? (*differs)->origin : NULL;
+        result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
+    if (result != CUDA_SUCCESS) {
+        sg_graph_free(copy);
+        return result;
+    }
+    /* Handles of the first graph stay the names of the nodes. */
+    for (size_t i = 0; i < copy->node_count; i++) {
+        copy->nodes[i]->origin = exec->graph->nodes[i]->origin;
+        copy->nodes[i]->disabled = exec->graph->nodes[i]->disabled;
+    }
+    sg_graph_free(exec->graph);
+    copy->owned = true;
+    exec->graph = copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                              CUgraphExecUpdateResultInfo *resultInfo)
+{
+    CUgraphNode differs = NULL;
+    SG_READY();
+    if (!resultInfo)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = update(hGraphExec, hGraph, &differs);
+    memset(resultInfo, 0, sizeof(*resultInfo));
+    resultInfo->errorNode = differs;
+    resultInfo->result = result == CUDA_SUCCESS ? CU_GRAPH_EXEC_UPDATE_SUCCESS
+                         : result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+                             ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+                             : CU_GRAPH_EXEC_UPDATE_ERROR;
+    return result;
+}

@@ -1,0 +1,424 @@
+/* Graphs as structure: nodes, edges, copies. graph_node.c makes the typed nodes. */
+#include "softgpu.h"
+
+#include <stdio.h>
+
+CUgraph sg_graph_new(void)
+{
+    CUgraph graph = calloc(1, sizeof(*graph));
+    if (graph && !sg_handle_add(graph, SG_GRAPH)) {
+        free(graph);
+        return NULL;
+    }
+    return graph;
+}
+
+static void node_free(CUgraphNode node)
+{
+    sg_handle_remove(node);
+    sg_op_unref(node->op);
+    if (node->child)
+        sg_graph_free(node->child);
+    free(node->depends);
+    free(node);
+}
+
+void sg_graph_free(CUgraph graph)
+{
+    for (size_t i = 0; i < graph->node_count; i++)
+        node_free(graph->nodes[i]);
+    sg_handle_remove(graph);
+    free(graph->nodes);
+    free(graph);
+}
+
+CUresult sg_graph_link(CUgraphNode from, CUgraphNode to)
+{
+    for (size_t i = 0; i < to->depend_count; i++)
+        if (to->depends[i] == from)
+            return CUDA_SUCCESS;
+    CUgraphNode *more = realloc(to->depends, (to->depend_count + 1) * sizeof(*more));
+    if (!more)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    to->depends = more;
+    to->depends[to->depend_count++] = from;
+    return CUDA_SUCCESS;
+}
+
+static CUresult append(CUgraph graph, CUgraphNode node)
+{
+    if (graph->node_count == graph->node_room) {
+        size_t room = graph->node_room ? graph->node_room * 2 : 16;
+        CUgraphNode *more = realloc(graph->nodes, room * sizeof(*more));
+        if (!more)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        graph->nodes = more;
+        graph->node_room = room;
+    }
+    if (!sg_handle_add(node, SG_NODE))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    graph->nodes[graph->node_count++] = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
+                      const CUgraphNode *depends, size_t count, CUgraphNode *out)
+{
+    CUresult result = CUDA_SUCCESS;
+    CUgraphNode node = calloc(1, sizeof(*node));
+    if (!node) {
+        sg_op_unref(op);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    node->graph = graph;
+    node->op = op;
+    node->type = type;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = sg_graph_link(depends[i], node);
+    if (result == CUDA_SUCCESS)
+        result = append(graph, node);
+    if (result != CUDA_SUCCESS) {
+        node_free(node);
+        return result;
+    }
+    *out = node;
+    return CUDA_SUCCESS;
+}
+
+void sg_node_replace(CUgraphNode node, struct sg_op *op)
+{
+    sg_op_unref(node->op);
+    node->op = op;
+}
+
+static CUresult copy_nodes(CUgraph graph, CUgraph copy)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode from = graph->nodes[i], to;
+        SG_TRY(sg_graph_add(copy, from->op ? sg_op_ref(from->op) : NULL, from->type, NULL, 0,
+                            &to));
+        to->origin = from;
+        from->order = i;
+        if (from->child)
+            SG_TRY(sg_graph_copy(from->child, &to->child));
+        if (to->child)
+            to->child->owned = true;
+    }
+    for (size_t i = 0; i < graph->node_count; i++)
+        for (size_t k = 0; k < graph->nodes[i]->depend_count; k++)
+            SG_TRY(sg_graph_link(copy->nodes[graph->nodes[i]->depends[k]->order], copy->nodes[i]));
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_graph_copy(CUgraph graph, CUgraph *out)
+{
+    CUgraph copy = sg_graph_new();
+    if (!copy)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    copy->origin = graph;
+    CUresult result = copy_nodes(graph, copy);
+    if (result != CUDA_SUCCESS) {
+        sg_graph_free(copy);
+        return result;
+    }
+    *out = copy;
+    return CUDA_SUCCESS;
+}
+
+/* A node may move to place `done` when all it depends on lies before it; order is
+ * 1 for nodes already placed. Quadratic at worst, linear for captured graphs. */
+CUresult sg_graph_sort(CUgraph graph)
+{
+    for (size_t i = 0; i < graph->node_count; i++) {
+        graph->nodes[i]->order = 0;
+        if (graph->nodes[i]->child)
+            SG_TRY(sg_graph_sort(graph->nodes[i]->child));
+    }
+    for (size_t done = 0; done < graph->node_count; done++) {
+        size_t pick = done;
+        for (; pick < graph->node_count; pick++) {
+            CUgraphNode node = graph->nodes[pick];
+            size_t ready = 0;
+            while (ready < node->depend_count && node->depends[ready]->order)
+                ready++;
+            if (ready == node->depend_count)
+                break;
+        }
+        if (pick == graph->node_count)
+            return CUDA_ERROR_INVALID_VALUE;
+        CUgraphNode node = graph->nodes[pick];
+        memmove(graph->nodes + done + 1, graph->nodes + done, (pick - done) * sizeof(node));
+        graph->nodes[done] = node;
+        node->order = 1;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- entry points ---- */
+#define GRAPH_CHECK(graph)                                                                         \
+    SG_LOCKED;                                                                                     \
+    SG_READY();                                                                                    \
+    if (!sg_handle_is(graph, SG_GRAPH))                                                            \
+    return CUDA_ERROR_INVALID_VALUE
+#define NODE_CHECK(node)                                                                           \
+    SG_LOCKED;                                                                                     \
+    SG_READY();                                                                                    \
+    if (!sg_handle_is(node, SG_NODE))                                                              \
+    return CUDA_ERROR_INVALID_VALUE
+
+CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!phGraph || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    *phGraph = sg_graph_new();
+    return *phGraph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphDestroy(CUgraph hGraph)
+{
+    GRAPH_CHECK(hGraph);
+    if (hGraph->owned)
+        return CUDA_ERROR_INVALID_VALUE;
+    sg_graph_free(hGraph);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
+{
+    GRAPH_CHECK(originalGraph);
+    return phGraphClone ? sg_graph_copy(originalGraph, phGraphClone) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                CUgraph hClonedGraph)
+{
+    GRAPH_CHECK(hClonedGraph);
+    if (!phNode)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < hClonedGraph->node_count; i++)
+        if (hClonedGraph->nodes[i]->origin == hOriginalNode) {
+            *phNode = hClonedGraph->nodes[i];
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Lists in CUDA's way: without an array the count, with one as many as fit and
+ * the rest NULL. */
+struct list {
+    CUgraphNode *into, *also;
+    size_t room, count;
+};
+
+static void put(struct list *list, CUgraphNode node, CUgraphNode second)
+{
+    if (list->into && list->count < list->room) {
+        list->into[list->count] = node;
+        if (list->also)
+            list->also[list->count] = second;
+    }
+    list->count++;
+}
+
+static CUresult list_end(const struct list *list, size_t *count)
+{
+    if (!list->into) {
+        *count = list->count;
+        return CUDA_SUCCESS;
+    }
+    for (size_t i = list->count; i < list->room; i++) {
+        list->into[i] = NULL;
+        if (list->also)
+            list->also[i] = NULL;
+    }
+    *count = list->count < list->room ? list->count : list->room;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
+{
+    GRAPH_CHECK(hGraph);
+    if (!numNodes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct list list = {nodes, NULL, *numNodes, 0};
+    for (size_t i = 0; i < hGraph->node_count; i++)
+        put(&list, hGraph->nodes[i], NULL);
+    return list_end(&list, numNodes);
+}
+
+CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
+{
+    GRAPH_CHECK(hGraph);
+    if (!numRootNodes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct list list = {rootNodes, NULL, *numRootNodes, 0};
+    for (size_t i = 0; i < hGraph->node_count; i++)
+        if (!hGraph->nodes[i]->depend_count)
+            put(&list, hGraph->nodes[i], NULL);
+    return list_end(&list, numRootNodes);
+}
+
+CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
+                            CUgraphEdgeData *edgeData, size_t *numEdges)
+{
+    GRAPH_CHECK(hGraph);
+    if (!numEdges || !from != !to)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (edgeData && from)
+        memset(edgeData, 0, *numEdges * sizeof(*edgeData));
+    struct list list = {from, to, *numEdges, 0};
+    for (size_t i = 0; i < hGraph->node_count; i++)
+        for (size_t k = 0; k < hGraph->nodes[i]->depend_count; k++)
+            put(&list, hGraph->nodes[i]->depends[k], hGraph->nodes[i]);
+    return list_end(&list, numEdges);
+}
+
+CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
+{
+    return cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
+                                       CUgraphEdgeData *edgeData, size_t *numDependencies)
+{
+    NODE_CHECK(hNode);
+    if (!numDependencies)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (edgeData && dependencies)
+        memset(edgeData, 0, *numDependencies * sizeof(*edgeData));
+    struct list list = {dependencies, NULL, *numDependencies, 0};
+    for (size_t i = 0; i < hNode->depend_count; i++)
+        put(&list, hNode->depends[i], NULL);
+    return list_end(&list, numDependencies);
+}
+
+CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
+                                    size_t *numDependencies)
+{
+    return cuGraphNodeGetDependencies_v2(hNode, dependencies, NULL, numDependencies);
+}
+
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                         CUgraphEdgeData *edgeData, size_t *numDependentNodes)
+{
+    NODE_CHECK(hNode);
+    if (!numDependentNodes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (edgeData && dependentNodes)
+        memset(edgeData, 0, *numDependentNodes * sizeof(*edgeData));
+    struct list list = {dependentNodes, NULL, *numDependentNodes, 0};
+    for (size_t i = 0; i < hNode->graph->node_count; i++)
+        for (size_t k = 0; k < hNode->graph->nodes[i]->depend_count; k++)
+            if (hNode->graph->nodes[i]->depends[k] == hNode)
+                put(&list, hNode->graph->nodes[i], NULL);
+    return list_end(&list, numDependentNodes);
+}
+
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes,
+                                      size_t *numDependentNodes)
+{
+    return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
+}
+
+static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                            size_t count)
+{
+    if (count && (!from || !to))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (!sg_handle_is(from[i], SG_NODE) || !sg_handle_is(to[i], SG_NODE) ||
+            from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i])
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                   const CUgraphEdgeData *edgeData, size_t numDependencies)
+{
+    (void)edgeData;
+    GRAPH_CHECK(hGraph);
+    SG_TRY(edges_check(hGraph, from, to, numDependencies));
+    for (size_t i = 0; i < numDependencies; i++)
+        SG_TRY(sg_graph_link(from[i], to[i]));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                size_t numDependencies)
+{
+    return cuGraphAddDependencies_v2(hGraph, from, to, NULL, numDependencies);
+}
+
+static void unlink_edge(CUgraphNode from, CUgraphNode to)
+{
+    for (size_t i = 0; i < to->depend_count; i++)
+        if (to->depends[i] == from) {
+            to->depends[i] = to->depends[--to->depend_count];
+            return;
+        }
+}
+
+CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
+                                      const CUgraphNode *to, const CUgraphEdgeData *edgeData,
+                                      size_t numDependencies)
+{
+    (void)edgeData;
+    GRAPH_CHECK(hGraph);
+    SG_TRY(edges_check(hGraph, from, to, numDependencies));
+    for (size_t i = 0; i < numDependencies; i++)
+        unlink_edge(from[i], to[i]);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
+                                   size_t numDependencies)
+{
+    return cuGraphRemoveDependencies_v2(hGraph, from, to, NULL, numDependencies);
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode hNode)
+{
+    NODE_CHECK(hNode);
+    CUgraph graph = hNode->graph;
+    if (graph->owned)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t keep = 0;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        unlink_edge(hNode, graph->nodes[i]);
+        if (graph->nodes[i] != hNode)
+            graph->nodes[keep++] = graph->nodes[i];
+    }
+    graph->node_count = keep;
+    node_free(hNode);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+{
+    NODE_CHECK(hNode);
+    if (!type)
+        return CUDA_ERROR_INVALID_VALUE;
+    *type = hNode->type;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
+{
+    (void)flags;
+    GRAPH_CHECK(hGraph);
+    FILE *file = path ? fopen(path, "we") : NULL;
+    if (!file)
+        return path ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
+    fprintf(file, "digraph graph_1 {\n");
+    for (size_t i = 0; i < hGraph->node_count; i++) {
+        hGraph->nodes[i]->order = i;
+        fprintf(file, "  node_%zu [label=\"%zu type %d\"];\n", i, i, (int)hGraph->nodes[i]->type);
+    }
+    for (size_t i = 0; i < hGraph->node_count; i++)
+        for (size_t k = 0; k < hGraph->nodes[i]->depend_count; k++)
+            fprintf(file, "  node_%zu -> node_%zu;\n", hGraph->nodes[i]->depends[k]->order, i);
+    fprintf(file, "}\n");
+    return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}

@@ -1,0 +1,198 @@
+/*
+ * Images: finds the PTX in what cuModuleLoadData and cuLibraryLoadData take.
+ *
+ *   wrapper  { u32 0x466243B1, u32 version, header *, ... }
+ *   header   { u32 0xBA55ED50, u16 1, u16 header bytes, u64 bytes that follow }
+ *   file     { u16 kind, u16, u32 header bytes, u64 payload bytes,
+ *              u32 compressed bytes, u32, u32, u32 sm, u32, u32, u64 flags, u64,
+ *              u64 uncompressed bytes }
+ * A header says how long it is; nothing beyond that, nor beyond what the caller
+ * says is readable, is looked at.
+ */
+#include "softgpu.h"
+
+#include <lz4.h>
+#include <stdio.h>
+#include <zstd.h>
+
+#define WRAPPER_MAGIC 0x466243B1u
+#define HEADER_MAGIC 0xBA55ED50u
+#define KIND_PTX 1
+#define FLAG_LZ4 0x2000u
+#define FLAG_ZSTD 0x8000u
+#define NEWEST_SM 90u
+#define PTX_MAX ((uint64_t)256 << 20)
+
+struct file {
+    const unsigned char *payload;
+    uint64_t payload_size, compressed, uncompressed, flags;
+    uint32_t sm;
+};
+
+static uint16_t u16(const unsigned char *p)
+{
+    uint16_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+static uint32_t u32(const unsigned char *p)
+{
+    uint32_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+static uint64_t u64(const unsigned char *p)
+{
+    uint64_t value;
+    memcpy(&value, p, sizeof(value));
+    return value;
+}
+
+/* Looks through the files of a fat binary for the newest PTX that we can run.
+ * *found stays as it is when there is none; false: the layout makes no sense. */
+static bool newest_ptx(const unsigned char *bytes, uint64_t size, struct file *found)
+{
+    while (size >= 64) {
+        uint64_t header = u32(bytes + 4), payload = u64(bytes + 8);
+        if (header < 64 || header > size || payload > size - header)
+            return false;
+        uint32_t sm = u32(bytes + 28);
+        if (u16(bytes) == KIND_PTX && sm <= NEWEST_SM && (!found->payload || sm > found->sm))
+            *found = (struct file){.payload = bytes + header, .payload_size = payload,
+                                   .compressed = u32(bytes + 16), .sm = sm,
+                                   .flags = u64(bytes + 40), .uncompressed = u64(bytes + 56)};
+        bytes += header + payload;
+        size -= header + payload;
+    }
+    return true;
+}
+
+static CUresult expand(const struct file *file, char **ptx, size_t *length)
+{
+    bool lz4 = file->flags & FLAG_LZ4, zstd = file->flags & FLAG_ZSTD;
+    uint64_t size = lz4 || zstd ? file->uncompressed : file->payload_size;
+    if (size == 0 || size > PTX_MAX)
+        return CUDA_ERROR_INVALID_IMAGE;
+    if ((lz4 || zstd) && (file->compressed > file->payload_size || file->compressed > INT32_MAX))
+        return CUDA_ERROR_INVALID_IMAGE;
+    char *text = malloc(size + 1);
+    if (!text)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool good = true;
+    if (lz4)
+        good = LZ4_decompress_safe((const char *)file->payload, text, (int)file->compressed,
+                                   (int)size) == (int)size;
+    else if (zstd)
+        good = ZSTD_decompress(text, size, file->payload, file->compressed) == size;
+    else
+        memcpy(text, file->payload, size);
+    if (!good) {
+        free(text);
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    text[size] = 0;
+    *ptx = text;
+    *length = strlen(text); /* the payload is padded with NULs */
+    return CUDA_SUCCESS;
+}
+
+static CUresult from_header(const unsigned char *bytes, size_t size, char **ptx, size_t *length,
+                            char *log, size_t log_size)
+{
+    struct file found = {0};
+    if (size < 16)
+        return CUDA_ERROR_INVALID_IMAGE;
+    uint64_t header = u16(bytes + 6), follows = u64(bytes + 8);
+    if (header < 16 || header > size || follows > size - header)
+        return CUDA_ERROR_INVALID_IMAGE;
+    if (!newest_ptx(bytes + header, follows, &found))
+        return CUDA_ERROR_INVALID_IMAGE;
+    if (!found.payload) {
+        snprintf(log, log_size,
+                 "the image has no PTX for sm_%u or older: compile with PTX, as in"
+                 " -gencode arch=compute_75,code=compute_75",
+                 NEWEST_SM);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    return expand(&found, ptx, length);
+}
+
+static CUresult from_text(const char *text, size_t size, char **ptx, size_t *length)
+{
+    size_t n = size == SIZE_MAX ? strlen(text) : strnlen(text, size);
+    unsigned char first = n ? (unsigned char)text[0] : 0;
+    if (!(first >= 0x20 && first < 0x7f) && first != '\n' && first != '\r' && first != '\t')
+        return CUDA_ERROR_INVALID_IMAGE;
+    *ptx = malloc(n + 1);
+    if (!*ptx)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(*ptx, text, n);
+    (*ptx)[n] = 0;
+    *length = n;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
+                      size_t log_size)
+{
+    const unsigned char *bytes = image;
+    log[0] = 0;
+    /* Text may be shorter than a magic number: compare byte for byte. */
+    const uint32_t wrapper = WRAPPER_MAGIC, header = HEADER_MAGIC;
+    if (size >= 4 && strncmp(image, "\177ELF", 4) == 0) {
+        snprintf(log, log_size, "the image is machine code: the soft GPU needs PTX, as from"
+                                " nvcc -ptx or -gencode arch=compute_75,code=compute_75");
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    bool is_wrapper = size >= 24 && bytes[0] == (wrapper & 0xff) && memcmp(image, &wrapper, 4) == 0;
+    if (is_wrapper) {
+        uint64_t pointer = u64(bytes + 8);
+        if (!pointer)
+            return CUDA_ERROR_INVALID_IMAGE;
+        bytes = (const unsigned char *)(uintptr_t)pointer;
+        size = SIZE_MAX;
+        if (memcmp(bytes, &header, 4) != 0)
+            return CUDA_ERROR_INVALID_IMAGE;
+    }
+    if (size >= 4 && bytes[0] == (header & 0xff) && memcmp(bytes, &header, 4) == 0)
+        return from_header(bytes, size, ptx, length, log, log_size);
+    return from_text((const char *)bytes, size, ptx, length);
+}
+
+CUresult sg_image_read(const char *path, char **bytes, size_t *size)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    size_t used = 0, room = 0;
+    char *content = NULL;
+    CUresult result = CUDA_SUCCESS;
+    for (;;) {
+        if (room - used < 65536) {
+            room = room ? room * 2 : 131072;
+            char *bigger = room <= PTX_MAX * 2 ? realloc(content, room) : NULL;
+            if (!bigger) {
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+                break;
+            }
+            content = bigger;
+        }
+        size_t n = fread(content + used, 1, room - used - 1, file);
+        used += n;
+        if (n == 0)
+            break;
+    }
+    if (result == CUDA_SUCCESS && ferror(file))
+        result = CUDA_ERROR_OPERATING_SYSTEM;
+    fclose(file);
+    if (result != CUDA_SUCCESS) {
+        free(content);
+        return result;
+    }
+    content[used] = 0;
+    *bytes = content;
+    *size = used;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,334 @@
+/*
+ * Copies. Every form becomes a box of bytes; device addresses are addresses
+ * of this process, checked when the copy is asked for.
+ */
+#include "softgpu.h"
+
+void sg_copy_run(const struct sg_copy *copy)
+{
+    const char *src = copy->staged ? copy->staged : copy->src;
+    char *dst = copy->dst;
+    for (size_t z = 0; z < copy->depth; z++)
+        for (size_t y = 0; y < copy->height; y++)
+            memmove(dst + z * copy->dst_slice + y * copy->dst_pitch,
+                    src + z * copy->src_slice + y * copy->src_pitch, copy->width);
+}
+
+/* One end of a copy as the caller gave it. */
+struct end {
+    CUmemorytype type;
+    uint64_t address; /* first byte of the box */
+    size_t pitch, slice;
+};
+
+/* Bytes from the first to the last of the box; false: overflow. */
+static bool box_span(const struct end *end, const struct sg_copy *box, size_t *span)
+{
+    size_t rows, slices;
+    return !__builtin_mul_overflow(end->pitch, box->height - 1, &rows) &&
+           !__builtin_mul_overflow(end->slice, box->depth - 1, &slices) &&
+           !__builtin_add_overflow(rows, slices, span) &&
+           !__builtin_add_overflow(*span, box->width, span);
+}
+
+/* `*pinned`: the device can reach this end by itself. */
+static CUresult end_check(const struct end *end, const struct sg_copy *box, bool *pinned,
+                          bool *host)
+{
+    size_t span;
+    struct sg_extent extent;
+    if (!end->address || !box_span(end, box, &span))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool known = sg_address_find(end->address, &extent);
+    bool covered = known && sg_address_covers(end->address, span);
+    switch (end->type) {
+    case CU_MEMORYTYPE_HOST:
+        *host = true;
+        break;
+    case CU_MEMORYTYPE_DEVICE:
+        *host = known && sg_space_is_host(extent.space);
+        if (!covered)
+            return CUDA_ERROR_INVALID_VALUE;
+        break;
+    case CU_MEMORYTYPE_UNIFIED:
+        *host = !known || sg_space_is_host(extent.space);
+        if (known && !covered && !sg_space_is_host(extent.space))
+            return CUDA_ERROR_INVALID_VALUE;
+        break;
+    default: /* arrays */
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    *pinned = covered;
+    return CUDA_SUCCESS;
+}
+
+/* A pageable source is taken over before an asynchronous copy returns. */
+static CUresult stage(struct sg_copy *copy)
+{
+    if (copy->height != 1 || copy->depth != 1)
+        return CUDA_ERROR_NOT_SUPPORTED; /* the caller waits instead */
+    copy->staged = malloc(copy->width);
+    if (!copy->staged)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(copy->staged, copy->src, copy->width);
+    return CUDA_SUCCESS;
+}
+
+static CUresult submit(struct sg_copy *copy, const struct end *from, const struct end *to,
+                       CUstream handle, bool async)
+{
+    CUstream stream;
+    bool from_pinned = true, to_pinned = true, from_host = false, to_host = false;
+    SG_TRY(sg_stream_get(handle, &stream));
+    if (!copy->width || !copy->height || !copy->depth)
+        return CUDA_SUCCESS;
+    SG_TRY(end_check(from, copy, &from_pinned, &from_host));
+    SG_TRY(end_check(to, copy, &to_pinned, &to_host));
+    copy->src = (const char *)(uintptr_t)from->address;
+    copy->dst = (char *)(uintptr_t)to->address;
+    copy->src_pitch = from->pitch;
+    copy->src_slice = from->slice;
+    copy->dst_pitch = to->pitch;
+    copy->dst_slice = to->slice;
+    bool wait = async ? !to_pinned : from_host || to_host;
+    if (stream->capture && async)
+        wait = false;
+    else if (!from_pinned && !wait && stage(copy) != CUDA_SUCCESS)
+        wait = true;
+    struct sg_op *op = sg_op_new(SG_OP_COPY, stream->context);
+    if (!op) {
+        free(copy->staged);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    op->copy = *copy;
+    return wait ? sg_stream_submit_wait(stream, op) : sg_stream_submit(stream, op);
+}
+
+static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to_type, uint64_t to,
+                          size_t bytes, CUstream stream, bool async)
+{
+    SG_LOCKED;
+    struct end source = {from_type, from, bytes, bytes}, target = {to_type, to, bytes, bytes};
+    struct sg_copy copy = {.width = bytes, .height = 1, .depth = 1};
+    copy.params = (CUDA_MEMCPY3D){
+        .srcMemoryType = from_type, .srcHost = (const void *)(uintptr_t)from, .srcDevice = from,
+        .srcPitch = bytes, .srcHeight = 1, .dstMemoryType = to_type,
+        .dstHost = (void *)(uintptr_t)to, .dstDevice = to, .dstPitch = bytes, .dstHeight = 1,
+        .WidthInBytes = bytes, .Height = 1, .Depth = 1};
+    return submit(&copy, &source, &target, stream, async);
+}
+
+#define HOST CU_MEMORYTYPE_HOST
+#define DEVICE CU_MEMORYTYPE_DEVICE
+#define UNIFIED CU_MEMORYTYPE_UNIFIED
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
+{
+    return copy_line(HOST, (uintptr_t)srcHost, DEVICE, dstDevice, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
+                              CUstream hStream)
+{
+    return copy_line(HOST, (uintptr_t)srcHost, DEVICE, dstDevice, ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return copy_line(DEVICE, srcDevice, HOST, (uintptr_t)dstHost, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream)
+{
+    return copy_line(DEVICE, srcDevice, HOST, (uintptr_t)dstHost, ByteCount, hStream, true);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
+                              CUstream hStream)
+{
+    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, hStream, true);
+}
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+    return copy_line(UNIFIED, src, UNIFIED, dst, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
+{
+    return copy_line(UNIFIED, src, UNIFIED, dst, ByteCount, hStream, true);
+}
+
+static CUresult contexts_check(CUcontext to, CUcontext from)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(to, SG_CONTEXT) || !sg_handle_is(from, SG_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                      CUcontext srcContext, size_t ByteCount)
+{
+    SG_TRY(contexts_check(dstContext, srcContext));
+    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, NULL, false);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                           CUcontext srcContext, size_t ByteCount, CUstream hStream)
+{
+    SG_TRY(contexts_check(dstContext, srcContext));
+    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, hStream, true);
+}
+
+/* ---- boxes ---- */
+/* The first byte of one end from its base and offsets; checks its pitch. */
+static CUresult end_make(struct end *end, CUmemorytype type, const void *host, CUdeviceptr device,
+                         size_t pitch, size_t rows, const size_t at[3],
+                         const CUDA_MEMCPY3D *params)
+{
+    size_t width, offset, part, slices;
+    if (type == CU_MEMORYTYPE_ARRAY)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (__builtin_add_overflow(at[0], params->WidthInBytes, &width))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (pitch == 0)
+        pitch = width;
+    if (rows == 0)
+        rows = params->Height;
+    if (pitch < width)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (params->Depth > 1 && (at[1] > rows || params->Height > rows - at[1]))
+        return CUDA_ERROR_INVALID_VALUE;
+    end->type = type;
+    end->pitch = pitch;
+    if (__builtin_mul_overflow(pitch, rows, &end->slice) ||
+        __builtin_mul_overflow(end->slice, at[2], &slices) ||
+        __builtin_mul_overflow(pitch, at[1], &part) ||
+        __builtin_add_overflow(slices, part, &offset) ||
+        __builtin_add_overflow(offset, at[0], &offset))
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t base = type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device;
+    if (!base || __builtin_add_overflow(base, offset, &end->address))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
+{
+    struct end from, to;
+    bool pinned, host;
+    const size_t source[3] = {params->srcXInBytes, params->srcY, params->srcZ};
+    const size_t target[3] = {params->dstXInBytes, params->dstY, params->dstZ};
+    *copy = (struct sg_copy){.width = params->WidthInBytes, .height = params->Height,
+                             .depth = params->Depth, .params = *params};
+    if (!copy->width || !copy->height || !copy->depth)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(end_make(&from, params->srcMemoryType, params->srcHost, params->srcDevice,
+                    params->srcPitch, params->srcHeight, source, params));
+    SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
+                    params->dstPitch, params->dstHeight, target, params));
+    SG_TRY(end_check(&from, copy, &pinned, &host));
+    SG_TRY(end_check(&to, copy, &pinned, &host));
+    copy->src = (const char *)(uintptr_t)from.address;
+    copy->dst = (char *)(uintptr_t)to.address;
+    copy->src_pitch = from.pitch;
+    copy->src_slice = from.slice;
+    copy->dst_pitch = to.pitch;
+    copy->dst_slice = to.slice;
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_box(const CUDA_MEMCPY3D *params, CUstream stream, bool async)
+{
+    SG_LOCKED;
+    CUstream checked;
+    SG_TRY(sg_stream_get(stream, &checked));
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_copy copy = {.width = params->WidthInBytes, .height = params->Height,
+                           .depth = params->Depth, .params = *params};
+    if (!copy.width || !copy.height || !copy.depth)
+        return CUDA_SUCCESS;
+    struct end from, to;
+    const size_t source[3] = {params->srcXInBytes, params->srcY, params->srcZ};
+    const size_t target[3] = {params->dstXInBytes, params->dstY, params->dstZ};
+    SG_TRY(end_make(&from, params->srcMemoryType, params->srcHost, params->srcDevice,
+                    params->srcPitch, params->srcHeight, source, params));
+    SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
+                    params->dstPitch, params->dstHeight, target, params));
+    return submit(&copy, &from, &to, stream, async);
+}
+
+static CUresult copy_flat(const CUDA_MEMCPY2D *flat, CUstream stream, bool async)
+{
+    if (!flat)
+        return copy_box(NULL, stream, async);
+    CUDA_MEMCPY3D box = {
+        .srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY,
+        .srcMemoryType = flat->srcMemoryType, .srcHost = flat->srcHost,
+        .srcDevice = flat->srcDevice, .srcArray = flat->srcArray, .srcPitch = flat->srcPitch,
+        .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
+        .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost,
+        .dstDevice = flat->dstDevice, .dstArray = flat->dstArray, .dstPitch = flat->dstPitch,
+        .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+    return copy_box(&box, stream, async);
+}
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy_flat(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy_flat(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    return copy_flat(pCopy, hStream, true);
+}
+
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+    return copy_box(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    return copy_box(pCopy, hStream, true);
+}
+
+static CUresult copy_peer_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, bool async)
+{
+    if (!peer)
+        return copy_box(NULL, stream, async);
+    SG_TRY(contexts_check(peer->dstContext, peer->srcContext));
+    CUDA_MEMCPY3D box = {
+        .srcXInBytes = peer->srcXInBytes, .srcY = peer->srcY, .srcZ = peer->srcZ,
+        .srcMemoryType = peer->srcMemoryType, .srcHost = peer->srcHost,
+        .srcDevice = peer->srcDevice, .srcPitch = peer->srcPitch, .srcHeight = peer->srcHeight,
+        .dstXInBytes = peer->dstXInBytes, .dstY = peer->dstY, .dstZ = peer->dstZ,
+        .dstMemoryType = peer->dstMemoryType, .dstHost = peer->dstHost,
+        .dstDevice = peer->dstDevice, .dstPitch = peer->dstPitch, .dstHeight = peer->dstHeight,
+        .WidthInBytes = peer->WidthInBytes, .Height = peer->Height, .Depth = peer->Depth};
+    return copy_box(&box, stream, async);
+}
+
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
+{
+    return copy_peer_box(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
+{
+    return copy_peer_box(pCopy, hStream, true);
+}

@@ -1,0 +1,300 @@
+/* Modules: PTX placed in one context's memory, with its functions. */
+#include "softgpu.h"
+
+#include <stdio.h>
+
+#define LOG_SIZE 1024
+
+/* ---- JIT options: logs are filled, the rest is accepted ---- */
+CUresult sg_jit_options(unsigned count, const CUjit_option *options, void **values,
+                        struct sg_jit_log *log)
+{
+    *log = (struct sg_jit_log){0};
+    if (count && (!options || !values))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        switch ((int)options[i]) {
+        case CU_JIT_INFO_LOG_BUFFER:
+            log->info = values[i];
+            break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            log->info_size = (unsigned)(uintptr_t)values[i];
+            log->info_value = &values[i];
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER:
+            log->error = values[i];
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            log->error_size = (unsigned)(uintptr_t)values[i];
+            log->error_value = &values[i];
+            break;
+        default:
+            if ((int)options[i] < 0 || options[i] >= CU_JIT_NUM_OPTIONS)
+                return CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+static void fill(char *buffer, size_t size, void **value, const char *text)
+{
+    size_t n = 0;
+    if (buffer && size) {
+        n = strlen(text);
+        n = n < size ? n : size - 1;
+        memcpy(buffer, text, n);
+        buffer[n] = 0;
+    }
+    if (value)
+        *value = (void *)(uintptr_t)n;
+}
+
+void sg_jit_report(const struct sg_jit_log *log, const char *text)
+{
+    fill(log->info, log->info_size, log->info_value, "");
+    fill(log->error, log->error_size, log->error_value, text);
+}
+
+/* ---- loading ---- */
+static void module_free(CUmodule module)
+{
+    for (size_t i = 0; i < module->function_count; i++)
+        sg_handle_remove(&module->functions[i]);
+    for (size_t i = 0; module->code && i < sg_module_global_count(module->code); i++) {
+        uint64_t address = sg_module_global_at(module->code, i)->address;
+        if (address)
+            sg_memory_give(address);
+    }
+    sg_handle_remove(module);
+    sg_module_free(module->code);
+    free(module->functions);
+    free(module);
+}
+
+static CUresult place_globals(CUmodule module)
+{
+    struct sg_extent like = {.space = SG_SPACE_DEVICE, .device = module->context->device,
+                             .context = module->context, .internal = true};
+    size_t count = sg_module_global_count(module->code);
+    for (size_t i = 0; i < count; i++) {
+        struct sg_global *global = sg_module_global_at(module->code, i);
+        uint64_t address;
+        SG_TRY(sg_memory_take(&like, global->size ? global->size : 1, &address));
+        global->address = address;
+    }
+    SG_TRY(sg_module_place(module->code));
+    for (size_t i = 0; i < count; i++) {
+        struct sg_global *global = sg_module_global_at(module->code, i);
+        if (global->size)
+            sg_module_initial_image(module->code, i, (void *)(uintptr_t)global->address);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult make_functions(CUmodule module)
+{
+    size_t count = sg_module_function_count(module->code);
+    module->functions = calloc(count ? count : 1, sizeof(*module->functions));
+    if (!module->functions)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    module->function_count = count;
+    for (size_t i = 0; i < count; i++) {
+        CUfunction function = &module->functions[i];
+        function->module = module;
+        function->code = sg_module_function_at(module->code, i);
+        sg_function_attributes_init(function->attributes);
+        if (!sg_handle_add(function, SG_FUNCTION))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_module_load(CUcontext context, const char *ptx, size_t length, CUlibrary library,
+                        CUmodule *out, char *log, size_t log_size)
+{
+    CUmodule module = calloc(1, sizeof(*module));
+    if (!module)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    module->context = context;
+    module->library = library;
+    module->refs = 1;
+    CUresult result = sg_module_parse(ptx, length, &module->code, log, log_size);
+    if (result == CUDA_SUCCESS)
+        result = place_globals(module);
+    if (result == CUDA_SUCCESS)
+        result = make_functions(module);
+    if (result == CUDA_SUCCESS && !sg_handle_add(module, SG_MODULE))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        module_free(module);
+        return result;
+    }
+    module->next = context->modules;
+    context->modules = module;
+    *out = module;
+    return CUDA_SUCCESS;
+}
+
+void sg_module_unref(CUmodule module)
+{
+    if (--module->refs == 0)
+        module_free(module);
+}
+
+void sg_module_unload(CUmodule module)
+{
+    CUmodule *link = &module->context->modules;
+    while (*link && *link != module)
+        link = &(*link)->next;
+    if (*link)
+        *link = module->next;
+    sg_handle_remove(module);
+    for (size_t i = 0; i < module->function_count; i++)
+        sg_handle_remove(&module->functions[i]);
+    sg_module_unref(module);
+}
+
+static CUresult load(CUmodule *out, const void *image, size_t size, unsigned count,
+                     CUjit_option *options, void **values)
+{
+    SG_LOCKED;
+    CUcontext context;
+    struct sg_jit_log report;
+    char log[LOG_SIZE] = "", *ptx = NULL;
+    size_t length = 0;
+    SG_TRY(sg_context_current(&context));
+    if (!out || !image)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_jit_options(count, options, values, &report));
+    SG_TRY(sg_capture_unsafe());
+    CUresult result = sg_image_ptx(image, size, &ptx, &length, log, sizeof(log));
+    if (result == CUDA_SUCCESS)
+        result = sg_module_load(context, ptx, length, NULL, out, log, sizeof(log));
+    free(ptx);
+    sg_jit_report(&report, result == CUDA_SUCCESS ? "" : log);
+    if (result != CUDA_SUCCESS && log[0])
+        sg_complain("cannot load a module: %s", log);
+    return result;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+                            CUjit_option *options, void **optionValues)
+{
+    return load(module, image, SIZE_MAX, numOptions, options, optionValues);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    return load(module, image, SIZE_MAX, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+{
+    return load(module, fatCubin, SIZE_MAX, 0, NULL, NULL);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    char *bytes;
+    size_t size;
+    SG_READY();
+    if (!module || !fname)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_image_read(fname, &bytes, &size));
+    /* A file holds no wrapper: its pointer would be another process's. */
+    uint32_t magic = 0;
+    memcpy(&magic, bytes, size < 4 ? size : 4);
+    CUresult result = magic == 0x466243B1u ? CUDA_ERROR_INVALID_IMAGE
+                                           : load(module, bytes, size, 0, NULL, NULL);
+    free(bytes);
+    return result;
+}
+
+CUresult cuModuleUnload(CUmodule hmod)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!sg_handle_is(hmod, SG_MODULE))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (hmod->library)
+        return CUDA_ERROR_NOT_PERMITTED;
+    sg_context_wait(hmod->context);
+    if (!sg_handle_is(hmod, SG_MODULE)) /* unloaded by another thread meanwhile */
+        return CUDA_ERROR_INVALID_HANDLE;
+    sg_module_unload(hmod);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+    SG_READY();
+    if (!mode)
+        return CUDA_ERROR_INVALID_VALUE;
+    *mode = CU_MODULE_EAGER_LOADING;
+    return CUDA_SUCCESS;
+}
+
+/* ---- looking up ---- */
+#define MODULE_CHECK(module)                                                                       \
+    SG_LOCKED;                                                                                     \
+    CUcontext context;                                                                             \
+    SG_TRY(sg_context_current(&context));                                                          \
+    if (!sg_handle_is(module, SG_MODULE))                                                          \
+    return CUDA_ERROR_INVALID_HANDLE
+
+CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
+{
+    MODULE_CHECK(hmod);
+    if (!hfunc || !name)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct sg_function *code = sg_module_function(hmod->code, name);
+    for (size_t i = 0; code && i < hmod->function_count; i++)
+        if (hmod->functions[i].code == code) {
+            *hfunc = &hmod->functions[i];
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod)
+{
+    MODULE_CHECK(mod);
+    if (!count)
+        return CUDA_ERROR_INVALID_VALUE;
+    *count = (unsigned)mod->function_count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod)
+{
+    MODULE_CHECK(mod);
+    if (!functions || !numFunctions)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < numFunctions && i < mod->function_count; i++)
+        functions[i] = &mod->functions[i];
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes)
+{
+    for (size_t i = 0; i < sg_module_global_count(module->code); i++) {
+        const struct sg_global *global = sg_module_global_at(module->code, i);
+        if (strcmp(global->name, name) == 0) {
+            if (address)
+                *address = global->address;
+            if (bytes)
+                *bytes = global->size;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+    MODULE_CHECK(hmod);
+    if (!name || (!dptr && !bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sg_module_global(hmod, name, dptr, bytes);
+}

@@ -1,0 +1,152 @@
+/* Operations: made by entry points, run by streams and by graphs. */
+#include "softgpu.h"
+
+#include <time.h>
+
+struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context)
+{
+    struct sg_op *op = calloc(1, sizeof(*op));
+    if (op) {
+        op->refs = 1;
+        op->kind = kind;
+        op->context = context;
+    }
+    return op;
+}
+
+struct sg_op *sg_op_ref(struct sg_op *op)
+{
+    op->refs++;
+    return op;
+}
+
+void sg_op_unref(struct sg_op *op)
+{
+    if (!op || --op->refs)
+        return;
+    switch (op->kind) {
+    case SG_OP_KERNEL:
+        free(op->kernel.parameters);
+        free(op->kernel.pointers);
+        if (op->kernel.function)
+            sg_module_unref(op->kernel.function->module);
+        break;
+    case SG_OP_COPY:
+        free(op->copy.staged);
+        break;
+    case SG_OP_RECORD:
+    case SG_OP_WAIT:
+        sg_event_unref(op->event.event);
+        break;
+    case SG_OP_GRAPH:
+        for (size_t i = 0; i < op->graph.count; i++)
+            sg_op_unref(op->graph.list[i]);
+        free(op->graph.list);
+        break;
+    default:
+        break;
+    }
+    free(op);
+}
+
+static void write_value(const struct sg_op *op)
+{
+    void *at = (void *)(uintptr_t)op->value.address;
+    if (op->value.bytes == 8)
+        __atomic_store_n((uint64_t *)at, op->value.value, __ATOMIC_SEQ_CST);
+    else
+        __atomic_store_n((uint32_t *)at, (uint32_t)op->value.value, __ATOMIC_SEQ_CST);
+}
+
+static bool value_reached(const struct sg_op *op)
+{
+    const void *at = (const void *)(uintptr_t)op->value.address;
+    bool wide = op->value.bytes == 8;
+    uint64_t mask = wide ? UINT64_MAX : UINT32_MAX, wanted = op->value.value;
+    uint64_t now = wide ? __atomic_load_n((const uint64_t *)at, __ATOMIC_SEQ_CST)
+                        : __atomic_load_n((const uint32_t *)at, __ATOMIC_SEQ_CST);
+    switch (op->value.flags & 3) {
+    case CU_STREAM_WAIT_VALUE_GEQ: /* cyclic, as CUDA defines it */
+        return wide ? (int64_t)(now - wanted) >= 0
+                    : (int32_t)((uint32_t)now - (uint32_t)wanted) >= 0;
+    case CU_STREAM_WAIT_VALUE_EQ:
+        return now == wanted;
+    case CU_STREAM_WAIT_VALUE_AND:
+        return (now & wanted) != 0;
+    default:
+        return (~(now | wanted) & mask) != 0;
+    }
+}
+
+static CUresult wait_value(const struct sg_op *op)
+{
+    struct timespec pause = {0, 50000};
+    while (!op->context->cancel) {
+        /* The memory may be freed under a wait; then the address is illegal. */
+        if (!sg_address_covers(op->value.address, op->value.bytes))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        if (value_reached(op))
+            return CUDA_SUCCESS;
+        nanosleep(&pause, NULL);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_write(const struct sg_op *op)
+{
+    if (!sg_address_covers(op->value.address, op->value.bytes))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    write_value(op);
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_locked(const struct sg_op *op)
+{
+    SG_LOCKED;
+    if (op->kind == SG_OP_RECORD)
+        sg_event_stamp(op->event.event, op->event.record);
+    else
+        sg_memory_give(op->address);
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_graph(const struct sg_op *op)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < op->graph.count && result == CUDA_SUCCESS; i++)
+        result = sg_op_run(op->graph.list[i]);
+    return result;
+}
+
+CUresult sg_op_run(const struct sg_op *op)
+{
+    switch (op->kind) {
+    case SG_OP_EMPTY:
+    case SG_OP_WAIT:
+        return CUDA_SUCCESS;
+    case SG_OP_KERNEL:
+        return sg_kernel_run(op);
+    case SG_OP_COPY:
+        sg_copy_run(&op->copy);
+        return CUDA_SUCCESS;
+    case SG_OP_SET:
+        sg_set_run(&op->set);
+        return CUDA_SUCCESS;
+    case SG_OP_HOST:
+        op->host.fn(op->host.data);
+        return CUDA_SUCCESS;
+    case SG_OP_CALLBACK:
+        op->callback.fn(op->callback.stream, op->context->sticky, op->callback.data);
+        return CUDA_SUCCESS;
+    case SG_OP_WRITE_VALUE:
+        return run_write(op);
+    case SG_OP_WAIT_VALUE:
+        return wait_value(op);
+    case SG_OP_RECORD:
+    case SG_OP_FREE:
+        return run_locked(op);
+    case SG_OP_GRAPH:
+        return run_graph(op);
+    }
+    return CUDA_ERROR_UNKNOWN;
+}

@@ -1,0 +1,493 @@
+/*
+ * The driver side of the soft GPU: what its files share.
+ *
+ * The objects behind CUDA's handles are defined under the header's own struct
+ * tags, so a handle is a pointer to one of them. A handle that a caller passes
+ * is looked up in the set of live objects before anything is read through it.
+ *
+ * Locks, outermost first:
+ *   sg.lock       every object but device memory's map; SG_LOCKED takes it
+ *   the map lock  address.c: which addresses are alive
+ * Kernels, copies and callbacks run with neither held.
+ *
+ * A device address is an address of this process, so a copy is a memcpy.
+ */
+#ifndef SG_SOFTGPU_H
+#define SG_SOFTGPU_H
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+/* cudaProfiler.h, which the header's wheel leaves out. */
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
+#pragma GCC visibility pop
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ptx.h"
+
+#define SG_MAX_DEVICES 16
+#define SG_DRIVER_VERSION 13000
+#define SG_GRANULARITY ((uint64_t)2 << 20) /* of virtual memory management, bytes */
+#define SG_ALIGNMENT 512u                  /* of allocations, bytes */
+#define SG_MULTIPROCESSORS 4
+#define SG_MAX_THREADS 1024u
+#define SG_THREADS_PER_SM 2048u
+#define SG_BLOCKS_PER_SM 32u
+#define SG_REGISTERS_PER_SM 65536u
+#define SG_SHARED_STATIC (48u << 10)
+#define SG_SHARED_OPTIN (227u << 10)
+#define SG_SHARED_PER_SM (228u << 10)
+#define SG_SHARED_RESERVED 1024u /* per block */
+
+/* ---- live objects (core.c) ---- */
+enum sg_kind {
+    SG_CONTEXT = 1,
+    SG_STREAM,
+    SG_EVENT,
+    SG_MODULE,
+    SG_FUNCTION,
+    SG_LIBRARY,
+    SG_KERNEL,
+    SG_POOL,
+    SG_PHYSICAL,
+    SG_GRAPH,
+    SG_NODE,
+    SG_EXEC,
+    SG_LINK,
+};
+/* Adds or removes an object; false: no memory. sg.lock is held. */
+bool sg_handle_add(const void *object, enum sg_kind kind);
+void sg_handle_remove(const void *object);
+/* The object is alive and of this kind. sg.lock is held. */
+bool sg_handle_is(const void *object, enum sg_kind kind);
+
+struct sg_device {
+    int ordinal;
+    uint64_t memory_size, memory_used; /* bytes */
+    struct sg_arena *arena;            /* address space that allocations come from */
+    CUcontext primary;                 /* NULL: never made or reset */
+    unsigned primary_refs, primary_flags;
+    CUmemoryPool default_pool, pool; /* pool: what cuMemAllocAsync uses */
+    CUuuid uuid;
+};
+
+struct sg_state {
+    pthread_mutex_t lock;
+    pthread_cond_t progress; /* some stream has finished an operation */
+    bool ready;              /* cuInit succeeded */
+    int device_count;
+    struct sg_device devices[SG_MAX_DEVICES];
+    CUcontext contexts; /* all, linked by next; ended ones stay, so that no pointer dangles */
+    unsigned captures;  /* streams now capturing */
+    uint64_t next_id;   /* of contexts, streams, buffers, captures */
+};
+extern struct sg_state sg;
+
+int sg_lock_take(void);
+void sg_lock_drop(const int *guard);
+/* Holds sg.lock until the enclosing scope ends. */
+#define SG_LOCKED __attribute__((cleanup(sg_lock_drop), unused)) const int sg_guard = sg_lock_take()
+
+/* Refuses before cuInit; every entry point that needs nothing else starts so. */
+#define SG_READY()                                                                                 \
+    do {                                                                                           \
+        if (!__atomic_load_n(&sg.ready, __ATOMIC_ACQUIRE))                                         \
+            return CUDA_ERROR_NOT_INITIALIZED;                                                     \
+    } while (0)
+#define SG_TRY(call)                                                                               \
+    do {                                                                                           \
+        CUresult sg_try = (call);                                                                  \
+        if (sg_try != CUDA_SUCCESS)                                                                \
+            return sg_try;                                                                         \
+    } while (0)
+
+uint64_t sg_now_ns(void);
+/* One line on stderr, with the library's name before it. */
+void sg_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+struct sg_device *sg_device(CUdevice device); /* NULL: no such device */
+CUresult sg_devices_open(void);               /* device.c, from cuInit; sg.lock is held */
+
+/* ---- contexts (context.c) ---- */
+struct CUctx_st {
+    CUcontext next;
+    struct sg_device *device;
+    uint64_t id;
+    unsigned flags, api_version;
+    bool primary;
+    bool alive;          /* a primary context may be retained again after its end */
+    volatile int cancel; /* tells running work to stop: the context is ending */
+    CUresult sticky; /* once a kernel has failed, what every later call says */
+    CUstream legacy; /* the default stream */
+    CUstream streams; /* all streams of the context, linked by next */
+    CUmodule modules;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    uint32_t peers; /* bit per device whose memory was enabled */
+};
+/* Initialised, a current context, alive, without a sticky error. sg.lock is held. */
+CUresult sg_context_current(CUcontext *out);
+/* The current context or NULL, without checks. */
+CUcontext sg_context_peek(void);
+/* `context` or, when NULL, the current one. */
+CUresult sg_context_of(CUcontext context, CUcontext *out);
+CUresult sg_context_primary(struct sg_device *device, CUcontext *out); /* makes it if need be */
+
+/* ---- which addresses are alive (address.c) ---- */
+enum sg_space {
+    SG_SPACE_DEVICE,     /* cuMemAlloc, module globals */
+    SG_SPACE_POOL,       /* cuMemAllocAsync */
+    SG_SPACE_MAPPED,     /* cuMemMap */
+    SG_SPACE_HOST,       /* cuMemHostAlloc */
+    SG_SPACE_REGISTERED, /* cuMemHostRegister */
+    SG_SPACE_MANAGED,
+};
+struct sg_extent {
+    uint64_t begin, end;
+    enum sg_space space;
+    struct sg_device *device; /* whose memory; for host memory the context's */
+    CUcontext context;        /* may have died since */
+    uint64_t id;              /* never reused */
+    unsigned flags;           /* of the host allocation or the access (MAPPED: CUmemAccess_flags) */
+    bool internal;            /* a module global: cuMemFree refuses it */
+    bool freed;               /* cuMemFreeAsync was called */
+    bool sync_memops;
+    CUmemoryPool pool;
+    struct sg_physical *physical; /* MAPPED */
+    uint64_t physical_offset;
+};
+/* Inserts a copy; OUT_OF_MEMORY or, when it overlaps another, INVALID_VALUE. */
+CUresult sg_address_add(const struct sg_extent *extent);
+/* Removes the extent that begins there, copying it to *out (may be NULL); false: none. */
+bool sg_address_remove(uint64_t begin, struct sg_extent *out);
+bool sg_address_find(uint64_t address, struct sg_extent *out);
+/* Changes one extent in place; false: none begins there. */
+bool sg_address_update(const struct sg_extent *extent);
+/* All of [address, address + size) is alive and accessible, over several extents if need be. */
+bool sg_address_covers(uint64_t address, uint64_t size);
+/* The first extent that touches [begin, end). */
+bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out);
+/* Any extent of `context`'s own (device, pool or host memory), for its destruction. */
+bool sg_address_of_context(CUcontext context, struct sg_extent *out);
+const struct sg_memory *sg_address_memory(void);
+
+static inline bool sg_space_is_host(enum sg_space space)
+{
+    return space == SG_SPACE_HOST || space == SG_SPACE_REGISTERED;
+}
+
+/* ---- device memory (arena.c) ---- */
+struct sg_arena *sg_arena_create(uint64_t size); /* NULL: no address space */
+/* Takes `size` bytes (rounded up to SG_ALIGNMENT), committed; 0: no room. sg.lock is held. */
+uint64_t sg_arena_take(struct sg_arena *arena, uint64_t size);
+void sg_arena_give(struct sg_arena *arena, uint64_t address);
+/* Allocates and registers device memory, counted against the device. sg.lock is held. */
+CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *address);
+/* Gives any extent of DEVICE or POOL space back. sg.lock is held. */
+CUresult sg_memory_give(uint64_t address);
+void sg_memory_release_context(CUcontext context);
+CUresult sg_host_give(uint64_t address, enum sg_space space);
+
+/* ---- pools (pool.c) ---- */
+struct CUmemPoolHandle_st {
+    struct sg_device *device;
+    bool is_default;
+    int refs; /* the handle, and each live allocation */
+    CUmemPoolProps props;
+    uint64_t release_threshold, used, used_high, reserved_high;
+    int reuse_flags[4];
+    uint32_t access; /* bit per peer device with read-write access */
+};
+CUmemoryPool sg_pool_create(struct sg_device *device, bool is_default);
+void sg_pool_unref(CUmemoryPool pool);
+
+/* ---- operations (op.c): what a stream runs or a graph node holds ---- */
+enum sg_op_kind {
+    SG_OP_EMPTY,
+    SG_OP_KERNEL,
+    SG_OP_COPY,
+    SG_OP_SET,
+    SG_OP_HOST,
+    SG_OP_CALLBACK,
+    SG_OP_RECORD,
+    SG_OP_WAIT, /* graph nodes only: in a stream a wait is a dependency */
+    SG_OP_WRITE_VALUE,
+    SG_OP_WAIT_VALUE,
+    SG_OP_FREE,
+    SG_OP_GRAPH,
+};
+/* A box of bytes; pitches in bytes. */
+struct sg_copy {
+    const char *src;
+    char *dst;
+    size_t src_pitch, src_slice, dst_pitch, dst_slice;
+    size_t width, height, depth;
+    void *staged; /* owned copy of a pageable source */
+    CUDA_MEMCPY3D params; /* as a graph node reports it */
+};
+struct sg_set {
+    char *dst;
+    size_t pitch, width /* elements */, height;
+    unsigned element; /* 1, 2 or 4 bytes */
+    uint32_t value;
+};
+struct sg_kernel {
+    CUfunction function;
+    const struct sg_function *code;
+    CUkernel kernel; /* the handle launched, when it was a CUkernel */
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t shared;
+    uint32_t parameter_bytes;
+    unsigned char *parameters; /* owned */
+    void **pointers;           /* owned: one per parameter, into `parameters` */
+    bool cooperative;
+};
+struct sg_op {
+    int refs;
+    enum sg_op_kind kind;
+    CUcontext context;
+    union {
+        struct sg_kernel kernel;
+        struct sg_copy copy;
+        struct sg_set set;
+        struct {
+            CUhostFn fn;
+            void *data;
+        } host;
+        struct {
+            CUstreamCallback fn;
+            CUstream stream; /* as the caller named it */
+            void *data;
+        } callback;
+        struct {
+            CUevent event; /* referenced */
+            uint64_t record;
+            bool external; /* as a graph's own node */
+        } event;
+        struct {
+            uint64_t address, value;
+            unsigned bytes, flags;
+        } value;
+        uint64_t address; /* SG_OP_FREE */
+        struct {
+            struct sg_op **list; /* referenced, in an order that keeps every edge */
+            size_t count;
+        } graph;
+    };
+};
+struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context); /* NULL: no memory */
+struct sg_op *sg_op_ref(struct sg_op *op);
+void sg_op_unref(struct sg_op *op); /* sg.lock is held */
+/* Runs it on this thread with no lock held. */
+CUresult sg_op_run(const struct sg_op *op);
+CUresult sg_kernel_run(const struct sg_op *op); /* launch.c */
+/* A copy from a graph node's parameters; sg.lock is held. */
+CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy);
+void sg_copy_run(const struct sg_copy *copy);
+/* A memset with its arguments checked; pitch counts for more than one row. sg.lock is held. */
+CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value,
+                     size_t width, size_t height, struct sg_set *out);
+void sg_set_run(const struct sg_set *set);
+
+/* ---- streams (stream.c) ---- */
+/* A point in a stream's order: done once stream->done >= seq. */
+struct sg_mark {
+    CUstream stream; /* referenced; NULL: done */
+    uint64_t seq;
+};
+struct sg_task {
+    struct sg_task *next;
+    struct sg_op *op;
+    uint64_t seq;
+    size_t mark_count; /* what must be done first, beside the task before it */
+    struct sg_mark marks[];
+};
+struct sg_capture; /* capture.c */
+struct CUstream_st {
+    CUstream next; /* in the context */
+    CUcontext context;
+    uint64_t id;
+    unsigned flags;
+    int priority;
+    int refs;       /* the handle, its thread, marks */
+    bool is_legacy; /* the default stream */
+    bool is_handle; /* made by cuStreamCreate */
+    bool destroyed;
+    struct sg_task *head, *tail;
+    uint64_t submitted, done; /* sequence numbers */
+    bool thread;              /* its thread is running */
+    pthread_cond_t wake;      /* of that thread */
+    struct sg_capture *capture;
+    CUgraphNode *capture_nodes; /* what the next captured operation depends on */
+    size_t capture_node_count;
+    CUstreamAttrValue attributes[16];
+};
+extern _Thread_local int sg_per_thread; /* nonzero inside a _ptsz or _ptds function */
+
+/* The stream behind a handle (NULL, 1, 2 or one of ours), in the current context;
+ * INVALID_HANDLE, or the context's errors. sg.lock is held. */
+CUresult sg_stream_get(CUstream handle, CUstream *out);
+/* Queues the operation, or adds it to the graph being captured; takes over the
+ * reference to `op` even when it fails. sg.lock is held. */
+CUresult sg_stream_submit(CUstream stream, struct sg_op *op);
+/* The same, and waits until it has run; refused while capturing. */
+CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op);
+CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark);
+CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's sticky error */
+CUresult sg_context_wait(CUcontext context);
+CUstream sg_stream_own(CUcontext context); /* this thread's default stream; NULL: no memory */
+bool sg_stream_idle(CUstream stream);
+bool sg_mark_done(const struct sg_mark *mark);
+void sg_mark_clear(struct sg_mark *mark);
+struct sg_mark sg_stream_mark(CUstream stream); /* with a reference */
+CUstream sg_stream_new(CUcontext context, unsigned flags, int priority);
+void sg_stream_unref(CUstream stream);
+void sg_stream_retire(CUstream stream); /* its handle dies; queued work still runs */
+/* True on a stream's own thread: CUDA calls are not allowed from callbacks. */
+bool sg_on_stream_thread(void);
+
+/* ---- events (event.c) ---- */
+struct CUevent_st {
+    CUcontext context;
+    int refs;
+    unsigned flags;
+    uint64_t record; /* number of the latest record; 0: never */
+    struct sg_mark mark;
+    uint64_t time_ns; /* when the latest record completed */
+    struct sg_capture *capture; /* recorded inside a capture (referenced) */
+    CUgraphNode *nodes;
+    size_t node_count;
+    bool destroyed;
+};
+void sg_event_unref(CUevent event);
+void sg_event_forget_capture(CUevent event);
+void sg_event_stamp(CUevent event, uint64_t record); /* sg.lock is held */
+
+/* ---- capture (capture.c) ---- */
+struct sg_capture {
+    int refs;
+    uint64_t id;
+    CUstream origin;
+    CUgraph graph;
+    CUstreamCaptureMode mode;
+    pthread_t thread;
+    CUresult invalid; /* CUDA_SUCCESS while good */
+    bool own_graph;   /* false: cuStreamBeginCaptureToGraph */
+};
+void sg_capture_unref(struct sg_capture *capture);
+CUresult sg_capture_add(CUstream stream, struct sg_op *op); /* takes the reference over */
+CUresult sg_capture_wait(CUstream stream, CUevent event);
+CUresult sg_capture_record(CUstream stream, CUevent event);
+void sg_capture_leave(CUstream stream);
+/* Before a call that may not happen while a capture watches this thread:
+ * invalidates the capture and says STREAM_CAPTURE_UNSUPPORTED. sg.lock is held. */
+CUresult sg_capture_unsafe(void);
+/* Before use of the legacy stream: STREAM_CAPTURE_IMPLICIT while a blocking stream captures. */
+CUresult sg_capture_legacy(CUstream stream);
+
+/* ---- images, modules, kernels ---- */
+/* The PTX inside an image that cuModuleLoadData takes, malloced and NUL-terminated.
+ * `size` is the number of readable bytes or SIZE_MAX when the caller does not know. */
+CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
+                      size_t log_size);
+CUresult sg_image_read(const char *path, char **bytes, size_t *size);
+
+struct CUfunc_st {
+    CUmodule module;
+    const struct sg_function *code;
+    int attributes[CU_FUNC_ATTRIBUTE_MAX]; /* those that can be set */
+};
+struct CUmod_st {
+    CUmodule next; /* in the context */
+    CUcontext context;
+    CUlibrary library; /* NULL: loaded by cuModuleLoad */
+    struct sg_module *code;
+    size_t function_count;
+    struct CUfunc_st *functions;
+    int refs; /* the handle, and each launch under way */
+};
+struct CUkern_st {
+    CUlibrary library;
+    size_t index;
+    int attributes[SG_MAX_DEVICES][CU_FUNC_ATTRIBUTE_MAX];
+};
+struct CUlib_st {
+    char *ptx;
+    size_t length;
+    struct sg_module *code; /* for names and attributes; never placed nor run */
+    size_t kernel_count;
+    struct CUkern_st *kernels;
+};
+struct sg_jit_log {
+    char *info, *error;
+    size_t info_size, error_size; /* bytes */
+    void **info_value, **error_value; /* where the filled sizes go */
+};
+CUresult sg_jit_options(unsigned count, const CUjit_option *options, void **values,
+                        struct sg_jit_log *log);
+void sg_jit_report(const struct sg_jit_log *log, const char *text);
+CUresult sg_module_load(CUcontext context, const char *ptx, size_t length, CUlibrary library,
+                        CUmodule *out, char *log, size_t log_size);
+void sg_module_unref(CUmodule module);
+void sg_module_unload(CUmodule module); /* unlinks from its context, drops the handles */
+CUresult sg_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes);
+/* The function behind a CUfunction or a CUkernel in `context`. sg.lock is held. */
+CUresult sg_function_get(CUfunction handle, CUcontext context, CUfunction *out);
+CUresult sg_function_attribute(int *value, CUfunction_attribute attribute,
+                               const struct sg_function_info *info, const int *set);
+CUresult sg_function_attribute_set(CUfunction_attribute attribute, int value,
+                                   const struct sg_function_info *info, int *set);
+void sg_function_attributes_init(int *set);
+
+/* ---- launches (launch.c) ---- */
+/* Checks everything that CUDA checks at once and packs the parameters. */
+CUresult sg_launch_prepare(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                           void **extra, CUcontext context, struct sg_op **out);
+/* Blocks of `threads` threads that fit on one multiprocessor at once. */
+int sg_occupancy_blocks(const struct sg_function_info *info, unsigned threads, size_t dynamic_shared);
+
+/* The same from a graph node's parameters. */
+CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
+                           struct sg_op **out);
+
+/* ---- graphs (graph.c) ---- */
+struct CUgraphNode_st {
+    CUgraph graph;
+    struct sg_op *op;
+    CUgraphNodeType type;
+    CUgraph child;          /* child graph nodes: their own copy */
+    CUgraphNode origin;     /* in a clone or an executable: the node copied from */
+    CUgraphNode *depends;   /* nodes that come before */
+    size_t depend_count;
+    bool disabled;          /* in an executable */
+    size_t order;           /* scratch for sorting and copying */
+};
+struct CUgraph_st {
+    CUgraphNode *nodes; /* in the order of their making */
+    size_t node_count, node_room;
+    bool owned; /* by a node, an executable or a capture: cuGraphDestroy refuses */
+    CUgraph origin;
+};
+struct CUgraphExec_st {
+    CUgraph graph; /* a copy, its nodes sorted */
+    cuuint64_t flags;
+};
+CUgraph sg_graph_new(void);
+void sg_graph_free(CUgraph graph);
+/* Adds a node; takes `op` over even when it fails. sg.lock is held. */
+CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
+                      const CUgraphNode *depends, size_t count, CUgraphNode *out);
+CUresult sg_graph_copy(CUgraph graph, CUgraph *out);
+CUresult sg_graph_link(CUgraphNode from, CUgraphNode to);
+/* Orders the nodes so that each comes after what it depends on; INVALID_VALUE: a cycle. */
+CUresult sg_graph_sort(CUgraph graph);
+/* Replaces a node's operation, taking `op` over. */
+void sg_node_replace(CUgraphNode node, struct sg_op *op);
+
+#endif

@@ -1,0 +1,354 @@
+/* The entry points of streams; stream.c has the machinery. */
+#include "softgpu.h"
+
+#define PRIORITY_GREATEST (-5)
+
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
+        return CUDA_ERROR_INVALID_VALUE;
+    priority = priority > 0 ? 0 : priority < PRIORITY_GREATEST ? PRIORITY_GREATEST : priority;
+    CUstream stream = sg_stream_new(context, flags, priority);
+    if (!stream)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sg_handle_add(stream, SG_STREAM)) {
+        sg_stream_retire(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream->is_handle = true;
+    *phStream = stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
+{
+    return cuStreamCreateWithPriority(phStream, Flags, 0);
+}
+
+CUresult cuStreamDestroy_v2(CUstream hStream)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(hStream, SG_STREAM))
+        return CUDA_ERROR_INVALID_HANDLE;
+    sg_stream_retire(hStream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy(CUstream hStream)
+{
+    return cuStreamDestroy_v2(hStream);
+}
+
+/* The default stream counts as busy while any stream that it orders is. */
+static bool legacy_idle(CUcontext context)
+{
+    for (CUstream s = context->streams; s; s = s->next)
+        if (!(s->flags & CU_STREAM_NON_BLOCKING) && !sg_stream_idle(s))
+            return false;
+    return true;
+}
+
+/* A capturing stream can be neither asked nor waited for. */
+static CUresult not_capturing(CUstream stream)
+{
+    if (!stream->capture)
+        return sg_capture_legacy(stream);
+    stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult cuStreamQuery(CUstream hStream)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    SG_TRY(not_capturing(stream));
+    bool idle = stream->is_legacy ? legacy_idle(stream->context) : sg_stream_idle(stream);
+    return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuStreamSynchronize(CUstream hStream)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    SG_TRY(not_capturing(stream));
+    if (stream->is_legacy && !legacy_idle(stream->context))
+        return sg_stream_submit_wait(stream, sg_op_new(SG_OP_EMPTY, stream->context));
+    return sg_stream_wait(stream);
+}
+
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!sg_handle_is(hEvent, SG_EVENT))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_EVENT_WAIT_EXTERNAL) {
+        if (!stream->capture)
+            return CUDA_ERROR_INVALID_VALUE;
+        struct sg_op *op = sg_op_new(SG_OP_WAIT, stream->context);
+        if (!op)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        op->event.event = hEvent;
+        op->event.external = true;
+        hEvent->refs++;
+        return sg_capture_add(stream, op);
+    }
+    if (hEvent->capture)
+        return sg_capture_wait(stream, hEvent);
+    if (stream->capture) {
+        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    SG_TRY(sg_capture_legacy(stream));
+    return sg_stream_wait_mark(stream, &hEvent->mark);
+}
+
+/* What can be read of a stream without waiting for it. */
+#define STREAM_READ(pointer)                                                                       \
+    SG_LOCKED;                                                                                     \
+    CUstream stream;                                                                               \
+    SG_TRY(sg_stream_get(hStream, &stream));                                                       \
+    if (!(pointer))                                                                                \
+    return CUDA_ERROR_INVALID_VALUE
+
+CUresult cuStreamGetPriority(CUstream hStream, int *priority)
+{
+    STREAM_READ(priority);
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
+{
+    STREAM_READ(flags);
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    STREAM_READ(streamId);
+    *streamId = stream->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
+{
+    STREAM_READ(device);
+    *device = stream->context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+    STREAM_READ(pctx);
+    *pctx = stream->context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
+{
+    SG_TRY(cuStreamGetCtx(hStream, pCtx));
+    if (pGreenCtx)
+        *pGreenCtx = NULL;
+    return CUDA_SUCCESS;
+}
+
+#define ATTRIBUTE_COUNT (sizeof(((CUstream)0)->attributes) / sizeof(CUstreamAttrValue))
+
+static bool attribute_known(CUstreamAttrID attr)
+{
+    return attr == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW ||
+           attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY ||
+           attr == CU_LAUNCH_ATTRIBUTE_PRIORITY ||
+           attr == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||
+           attr == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
+}
+
+CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
+{
+    STREAM_READ(value);
+    if (!attribute_known(attr) || (size_t)attr >= ATTRIBUTE_COUNT)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        value->priority = stream->priority;
+    else
+        *value = stream->attributes[attr];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                              const CUstreamAttrValue *value)
+{
+    STREAM_READ(value);
+    if (!attribute_known(attr) || (size_t)attr >= ATTRIBUTE_COUNT)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        stream->priority = value->priority;
+    stream->attributes[attr] = *value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCopyAttributes(CUstream dst, CUstream src)
+{
+    SG_LOCKED;
+    CUstream to, from;
+    SG_TRY(sg_stream_get(dst, &to));
+    SG_TRY(sg_stream_get(src, &from));
+    memcpy(to->attributes, from->attributes, sizeof(to->attributes));
+    to->priority = from->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
+                                unsigned int flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    struct sg_extent extent;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+        flags != CU_MEM_ATTACH_SINGLE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sg_address_find(dptr, &extent) || extent.space != SG_SPACE_MANAGED ||
+        extent.begin != dptr || (length && length != extent.end - extent.begin))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS; /* memory is where it is; nothing moves */
+}
+
+/* ---- host functions ---- */
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_op *op = sg_op_new(SG_OP_HOST, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->host.fn = fn;
+    op->host.data = userData;
+    return sg_stream_submit(stream, op);
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                             unsigned int flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!callback || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) {
+        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    struct sg_op *op = sg_op_new(SG_OP_CALLBACK, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->callback.fn = callback;
+    op->callback.stream = hStream;
+    op->callback.data = userData;
+    return sg_stream_submit(stream, op);
+}
+
+/* ---- values in memory ---- */
+static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr address,
+                         uint64_t value, unsigned bytes, unsigned flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    unsigned known = kind == SG_OP_WAIT_VALUE ? 3u | CU_STREAM_WAIT_VALUE_FLUSH
+                                              : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    if ((flags & ~known) || address % bytes || !sg_address_covers(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_STREAM_WAIT_VALUE_FLUSH && kind == SG_OP_WAIT_VALUE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct sg_op *op = sg_op_new(kind, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->value.address = address;
+    op->value.value = value;
+    op->value.bytes = bytes;
+    op->value.flags = flags;
+    return sg_stream_submit(stream, op);
+}
+
+#define VALUE_FUNCTIONS(suffix)                                                                    \
+    CUresult cuStreamWaitValue32##suffix(CUstream stream, CUdeviceptr addr, cuuint32_t value,      \
+                                         unsigned int flags)                                       \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WAIT_VALUE, addr, value, 4, flags);                          \
+    }                                                                                              \
+    CUresult cuStreamWaitValue64##suffix(CUstream stream, CUdeviceptr addr, cuuint64_t value,      \
+                                         unsigned int flags)                                       \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WAIT_VALUE, addr, value, 8, flags);                          \
+    }                                                                                              \
+    CUresult cuStreamWriteValue32##suffix(CUstream stream, CUdeviceptr addr, cuuint32_t value,     \
+                                          unsigned int flags)                                      \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WRITE_VALUE, addr, value, 4, flags);                         \
+    }                                                                                              \
+    CUresult cuStreamWriteValue64##suffix(CUstream stream, CUdeviceptr addr, cuuint64_t value,     \
+                                          unsigned int flags)                                      \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WRITE_VALUE, addr, value, 8, flags);                         \
+    }
+VALUE_FUNCTIONS()
+VALUE_FUNCTIONS(_v2)
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                               CUstreamBatchMemOpParams *list, unsigned int flags)
+{
+    if (!list || !count || count > 256 || flags) {
+        SG_READY();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const CUstreamBatchMemOpParams *p = &list[i];
+        CUresult result;
+        switch (p->operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            result = cuStreamWaitValue32_v2(stream, p->waitValue.address, p->waitValue.value,
+                                            p->waitValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            result = cuStreamWaitValue64_v2(stream, p->waitValue.address, p->waitValue.value64,
+                                            p->waitValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            result = cuStreamWriteValue32_v2(stream, p->writeValue.address, p->writeValue.value,
+                                             p->writeValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            result = cuStreamWriteValue64_v2(stream, p->writeValue.address,
+                                             p->writeValue.value64, p->writeValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_BARRIER:
+            result = CUDA_SUCCESS; /* operations of a stream are ordered as it is */
+            break;
+        default:
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        }
+        SG_TRY(result);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,
+                            unsigned int flags)
+{
+    return cuStreamBatchMemOp_v2(stream, count, list, flags);
+}
