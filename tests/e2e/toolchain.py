@@ -140,7 +140,10 @@ class Toolchain:
 
     def driver_program(self, name: str) -> Path:
         """Build programs/NAME.c, which imports from libcuda.so.1 only."""
-        source = PROGRAMS / f"{name}.c"
+        return self.driver_source(name, PROGRAMS / f"{name}.c")
+
+    def driver_source(self, name: str, source: Path) -> Path:
+        """Build any C file that imports from libcuda.so.1 only."""
         kernels = self.ptx("kernels")
         unit = self._build(
             f"{name}.o",

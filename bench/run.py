@@ -1,0 +1,193 @@
+"""Native, shared memory and TCP side by side in one run; ratios to native as a table.
+
+    python bench/run.py [--sections micro torch] [--rounds 3] [--out FILE]
+
+Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
+figures say something about the forwarding only. Ways take turns within each round, and a figure
+is its median over the rounds: machines are noisy, so compare ratios within one run, never figures
+of two. The results go to bench/results/*.json (ignored by git).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
+    sys.path.insert(0, str(folder))
+
+from gpupool import paths  # noqa: E402
+from harness import PoolServer, Result, run_program  # noqa: E402
+from toolchain import Toolchain  # noqa: E402
+
+WAYS = ("native", "shm", "zmq")
+TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
+
+#: section -> figure -> way -> the figures of all rounds
+Figures = dict[str, dict[str, dict[str, list[float]]]]
+
+
+class Bench:
+    """Runs the same program each way in turn and collects its figures."""
+
+    def __init__(self, server: PoolServer, soft: bool, scratch: Path) -> None:
+        self.server = server
+        self.soft = soft
+        self.figures: Figures = {}
+        self.troubles: list[str] = []
+        self._native = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+        if soft:
+            (scratch / "libcuda.so.1").symlink_to(server.home.part(paths.SOFT_GPU))
+            self._native["LD_LIBRARY_PATH"] = str(scratch)
+
+    def run(self, way: str, command: list[str], limit: float) -> Result:
+        if way == "native":
+            return run_program(command, self._native, limit)
+        return self.server.run(command, way, limit)
+
+    def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
+        for way in ways:
+            result = self.run(way, command, 300.0)
+            if result.returncode != 0:
+                last = (result.stderr or result.stdout).strip().splitlines()[-1:]
+                self.troubles.append(f"{label} {way}: exit code {result.returncode} {last}")
+                continue
+            said = json.loads(result.stdout.strip().splitlines()[-1])
+            for name, value in said.get("figures", said).items():
+                known = self.figures.setdefault(section, {}).setdefault(f"{label}{name}", {})
+                known.setdefault(way, []).append(float(value))
+
+
+def build_micro(toolchain: Toolchain) -> Path:
+    """The microbenchmark, linked to libcuda.so.1 by name."""
+    return toolchain.driver_source("micro", HERE / "micro.c")
+
+
+def is_rate(name: str) -> bool:
+    return name.endswith(("_gb_s", "_tflops"))
+
+
+def ratio(name: str, native: float, pooled: float) -> float:
+    """How fast against native: 1 is as fast, 0.5 takes twice as long."""
+    if native <= 0 or pooled <= 0:
+        return 0.0
+    return pooled / native if is_rate(name) else native / pooled
+
+
+def table(figures: Figures, ways: list[str]) -> list[str]:
+    """Lines of at most 80 columns: figures each way, and the ratio of each to native."""
+    pooled = [way for way in ways if way != "native"]
+    head = f"{'figure':32}" + "".join(f"{way:>9}" for way in ways)
+    if "native" in ways:
+        head += "".join(f"{way + '/nat':>9}" for way in pooled)
+    lines = [head]
+    for section, names in figures.items():
+        lines.append(f"-- {section}")
+        for name, each in names.items():
+            middle = {way: statistics.median(values) for way, values in each.items()}
+            cells = "".join(f"{middle[w]:9.4g}" if w in middle else f"{'-':>9}" for w in ways)
+            if "native" in ways:
+                for way in pooled:
+                    both = "native" in middle and way in middle
+                    value = ratio(name, middle["native"], middle[way]) if both else None
+                    cells += f"{value:9.2f}" if value is not None else f"{'-':>9}"
+            lines.append(f"{name[:32]:32}{cells}")
+    return lines
+
+
+def has_gpu() -> str:
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
+
+
+def has_torch(python: str) -> bool:
+    command = [python, "-c", "import torch, torchvision"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sections", nargs="+", choices=["micro", "torch"], default=None)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
+    parser.add_argument("--steps", type=int, default=10, help="of each PyTorch program")
+    parser.add_argument("--soft", action="store_true", help="the soft GPU even where a GPU is")
+    parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
+    parser.add_argument("--out", type=Path, default=None, help="the file for the results")
+    given = parser.parse_args()
+    if given.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return given
+
+
+def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache: Path) -> None:
+    micro = build_micro(Toolchain(cache))
+    largest = "16" if bench.soft else "256"
+    script = str(ROOT / "tests" / "gpu" / "torch_programs.py")
+    for turn in range(given.rounds):
+        print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
+        if "micro" in sections:
+            bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
+        if "torch" in sections:
+            for name in TORCH_PROGRAMS:
+                command = [given.python, script, name, "--steps", str(given.steps)]
+                bench.round("PyTorch", f"{name}.", given.ways, command)
+
+
+def save(path: Path, device: str, bench: Bench) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept: dict[str, Any] = {
+        "device": device,
+        "host_cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "figures": bench.figures,
+        "troubles": bench.troubles,
+    }
+    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    given = read_arguments()
+    gpu = "" if given.soft else has_gpu()
+    device = gpu or "gpupool soft GPU (no real GPU here: nothing below says how fast a GPU is)"
+    sections = given.sections or ["micro", *(["torch"] if gpu and has_torch(given.python) else [])]
+    out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
+    server = PoolServer(driver="cuda" if gpu else "soft")
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            server.start()
+            bench = Bench(server, not gpu, Path(scratch))
+            measure(bench, given, sections, ROOT / "build" / "bench")
+        finally:
+            server.close()
+    save(out, device, bench)
+    print(f"{device}\nmedian of {given.rounds} rounds; _us, _ms: time; _gb_s, _tflops: rate")
+    print("\n".join(table(bench.figures, given.ways)))
+    for trouble in bench.troubles:
+        print(f"FAILED {trouble}"[:300])
+    print(f"results: {out}")
+    return 1 if bench.troubles or not bench.figures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
