@@ -118,9 +118,10 @@ def has_gpu() -> str:
 def has_torch(python: str) -> bool:
     command = [python, "-c", "import torch, torchvision"]
     try:
-        return subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
 def read_arguments() -> argparse.Namespace:

@@ -6,7 +6,7 @@ int main(void)
     CUmodule module;
     CUfunction spin;
     CUstream stream, other;
-    CUevent begin, end, silent;
+    CUevent begin, end, silent, never;
     CUdeviceptr out, values;
     float elapsed = -1;
     int rounds = 20000, n = 256, host[256];
@@ -39,7 +39,7 @@ int main(void)
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&elapsed, begin, silent));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventElapsedTime(NULL, begin, end));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(NULL, 0));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&silent, 0x1000));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&never, 0x1000));
 
     /* A stream waits for the other's event, over several rounds. */
     CU(cuMemsetD32Async(values, 0, 256, stream));

@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     CUmodule module;
     CUfunction spin;
     CUdeviceptr out;
-    int rounds = 5000;
+    int rounds = 2000;
     void *parameters[] = {&out, &rounds};
     pthread_t thread;
 

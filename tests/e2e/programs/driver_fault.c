@@ -5,7 +5,7 @@ int main(void)
 {
     CUmodule module;
     CUfunction function;
-    CUdeviceptr p = 0x10, q;
+    CUdeviceptr p = 0x10, q, good;
     CUstream stream;
     CUevent event;
     int host, value = 0;
@@ -16,13 +16,14 @@ int main(void)
     function = driver_function(module, "write_to");
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU(cuEventCreate(&event, 0));
+    CU(cuMemAlloc(&good, 16));
     CU_GIVES(CUDA_SUCCESS, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamQuery(stream));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&q, 16));
-    CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyDtoH(&host, driver_context ? 0x20 : 0, 4));
+    CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyDtoH(&host, good, 4));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS, cuEventRecord(event, stream));
     CU_GIVES(CUDA_ERROR_ILLEGAL_ADDRESS,
              cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));

@@ -19,10 +19,12 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     CUstreamCaptureStatus status;
     cuuint64_t id = 0;
     size_t nodes = 0;
-    int n = COUNT, factor = 3, term = 1, host[COUNT];
+    int n = COUNT, factor = 3, term = 1, *host;
+    const size_t size = COUNT * sizeof *host;
     void *parameters[] = {&values, &n, &factor, &term};
 
-    CU(cuMemAlloc(&values, sizeof host));
+    CU(cuMemAlloc(&values, size));
+    CU(cuMemAllocHost((void **)&host, size));
     CU(cuStreamIsCapturing(stream, &status));
     EXPECT(status == CU_STREAM_CAPTURE_STATUS_NONE, "the state before is %d", (int)status);
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -32,7 +34,7 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     term = 5;
     CU(cuLaunchKernel(step, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
     CU(cuLaunchHostFunc(stream, count_call, &calls));
-    CU(cuMemcpyDtoHAsync(host, values, sizeof host, stream));
+    CU(cuMemcpyDtoHAsync(host, values, size, stream));
     CU(cuStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
     EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0, "the state within is %d", (int)status);
     CU(cuStreamEndCapture(stream, &graph));
@@ -40,7 +42,7 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     EXPECT(nodes == 5, "the graph has %zu nodes, expected 5", nodes);
     CU(cuGraphInstantiate(&runnable, graph, 0));
     for (int round = 1; round <= 3; round++) {
-        memset(host, 0, sizeof host);
+        memset(host, 0, size);
         CU(cuGraphLaunch(runnable, stream));
         CU(cuStreamSynchronize(stream));
         EXPECT(calls == round, "the host node ran %d times, expected %d", calls, round);
@@ -49,11 +51,14 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     }
     CU(cuGraphExecDestroy(runnable));
     CU(cuGraphDestroy(graph));
+    CU(cuMemFreeHost(host));
     CU(cuMemFree(values));
 }
 
 static void wrong_captures(CUmodule module, CUstream stream)
 {
+    /* Looked up before: a capture need not allow loading. */
+    CUfunction increment = driver_function(module, "increment");
     CUgraph graph = NULL;
     CUstreamCaptureStatus status;
     CUdeviceptr values;
@@ -65,19 +70,16 @@ static void wrong_captures(CUmodule module, CUstream stream)
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     CU_GIVES(CUDA_ERROR_ILLEGAL_STATE,
              cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    CU(cuLaunchKernel(driver_function(module, "increment"), 2, 1, 1, 128, 1, 1, 0, stream, parameters,
-                      NULL));
+    CU(cuLaunchKernel(increment, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
     /* To wait for a stream that is capturing invalidates the capture. */
     CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(stream));
     CU(cuStreamIsCapturing(stream, &status));
     EXPECT(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED, "the state is %d", (int)status);
     CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
-             cuLaunchKernel(driver_function(module, "increment"), 2, 1, 1, 128, 1, 1, 0, stream,
-                            parameters, NULL));
+             cuLaunchKernel(increment, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
     CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
     /* And the stream is an ordinary one again. */
-    CU(cuLaunchKernel(driver_function(module, "increment"), 2, 1, 1, 128, 1, 1, 0, stream, parameters,
-                      NULL));
+    CU(cuLaunchKernel(increment, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
     CU(cuStreamSynchronize(stream));
     CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
              cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_RELAXED));

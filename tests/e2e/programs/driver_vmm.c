@@ -14,7 +14,7 @@ static void virtual_memory(void)
 {
     CUmemAllocationProp p = property();
     CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CUmemGenericAllocationHandle one, two;
+    CUmemGenericAllocationHandle one, two, never;
     CUdeviceptr address;
     size_t unit = 0;
     unsigned words[4];
@@ -43,7 +43,7 @@ static void virtual_memory(void)
     CU(cuMemcpyDtoH(words, address + 3 * unit - 16, sizeof words));
     EXPECT(words[0] == 0x11 && words[1] == 0x11 && words[2] == 0x22 && words[3] == 0x22,
            "after the move the words are %#x %#x %#x %#x", words[0], words[1], words[2], words[3]);
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&two, unit + 1, &p, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemCreate(&never, unit + 1, &p, 0));
     CU(cuMemUnmap(address + unit, unit));
     CU(cuMemUnmap(address + 2 * unit, unit));
     CU(cuMemRelease(one));
