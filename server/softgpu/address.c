@@ -103,9 +103,14 @@ bool sg_address_covers(uint64_t address, uint64_t size)
     pthread_rwlock_rdlock(&map_lock);
     uint64_t at = address, end = address + size;
     for (size_t i = first_after(address); at < end && i < count; i++) {
-        if (extents[i].begin > at || !usable(&extents[i]))
+        /* Only mappings run on into each other; an allocation ends where it ends. */
+        bool first = at == address;
+        if (extents[i].begin > at || !usable(&extents[i]) ||
+            (!first && extents[i].space != SG_SPACE_MAPPED))
             break;
         at = extents[i].end;
+        if (extents[i].space != SG_SPACE_MAPPED)
+            break;
     }
     pthread_rwlock_unlock(&map_lock);
     return at >= end;

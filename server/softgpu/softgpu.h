@@ -169,7 +169,8 @@ bool sg_address_remove(uint64_t begin, struct sg_extent *out);
 bool sg_address_find(uint64_t address, struct sg_extent *out);
 /* Changes one extent in place; false: none begins there. */
 bool sg_address_update(const struct sg_extent *extent);
-/* All of [address, address + size) is alive and accessible, over several extents if need be. */
+/* All of [address, address + size) is alive and accessible: one allocation, or mappings
+ * one after the other. */
 bool sg_address_covers(uint64_t address, uint64_t size);
 /* The first extent that touches [begin, end). */
 bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out);

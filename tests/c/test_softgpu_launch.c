@@ -1,0 +1,268 @@
+/* Modules, libraries, launches, errors that stick, graphs: needs the PTX engine. */
+#include "softgpu_check.h"
+
+#include <stdint.h>
+
+#define N 1000
+
+static void vector_add(CUfunction add)
+{
+    CUdeviceptr a, b, c;
+    float in[N], out[N];
+    unsigned n = N;
+    for (int i = 0; i < N; i++)
+        in[i] = (float)i;
+    OK(cuMemAlloc(&a, sizeof(in)));
+    OK(cuMemAlloc(&b, sizeof(in)));
+    OK(cuMemAlloc(&c, sizeof(in)));
+    OK(cuMemcpyHtoD(a, in, sizeof(in)));
+    OK(cuMemcpyHtoD(b, in, sizeof(in)));
+    void *parameters[] = {&a, &b, &c, &n};
+    OK(cuLaunchKernel(add, (N + 127) / 128, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL));
+    OK(cuMemcpyDtoH(out, c, sizeof(out)));
+    for (int i = 0; i < N; i++)
+        CHECK(out[i] == 2.0f * (float)i);
+    OK(cuMemsetD8(c, 0, sizeof(out)));
+    struct {
+        CUdeviceptr a, b, c;
+        unsigned n;
+    } packed = {a, b, c, N};
+    size_t size = sizeof(packed);
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                     CU_LAUNCH_PARAM_END};
+    OK(cuLaunchKernel(add, 8, 1, 1, 128, 1, 1, 0, NULL, NULL, extra));
+    OK(cuMemcpyDtoH(out, c, sizeof(out)));
+    CHECK(out[999] == 1998.0f);
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuLaunchKernel(add, 8, 1, 1, 128, 1, 1, 0, NULL, parameters, extra));
+    OK(cuMemFree(a));
+    OK(cuMemFree(b));
+    OK(cuMemFree(c));
+}
+
+static void refused(CUfunction inc)
+{
+    CUdeviceptr p;
+    int blocks, minimum, block, value;
+    OK(cuMemAlloc(&p, 4));
+    void *parameters[] = {&p};
+#define LAUNCH(gx, gy, bx, bz, shared, list)                                                       \
+    cuLaunchKernel(inc, gx, gy, 1, bx, 1, bz, shared, NULL, list, NULL)
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(0, 1, 1, 1, 0, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 65536, 1, 1, 0, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 1, 1025, 1, 0, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 1, 1, 65, 0, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 1, 1, 1, 49153, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 1, 1, 1, 0, NULL));
+    OK(cuFuncSetAttribute(inc, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536));
+    OK(LAUNCH(1, 1, 1, 1, 65536, parameters));
+    EXPECT(CUDA_ERROR_INVALID_VALUE,
+           cuFuncSetAttribute(inc, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024 + 1));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE,
+           cuLaunchKernel((CUfunction)parameters, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, inc));
+    CHECK(value == 1024);
+    OK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, inc, 256, 0));
+    CHECK(blocks >= 1 && blocks <= 8);
+    OK(cuOccupancyMaxPotentialBlockSize(&minimum, &block, inc, NULL, 0, 0));
+    CHECK(block > 0 && block <= 1024 && minimum > 0);
+    OK(cuMemFree(p));
+}
+
+static void libraries(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    CUdeviceptr p;
+    size_t bytes;
+    unsigned count;
+    int value = 1;
+    const char *name;
+    OK(cuLibraryLoadData(&library, softgpu_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetKernelCount(&count, library));
+    CHECK(count >= 3);
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuLibraryGetKernel(&kernel, library, "nothing"));
+    OK(cuLibraryGetKernel(&kernel, library, "inc"));
+    OK(cuKernelGetName(&name, kernel));
+    CHECK(strcmp(name, "inc") == 0);
+    OK(cuKernelGetFunction(&function, kernel));
+    OK(cuLibraryGetGlobal(&p, &bytes, library, "counter"));
+    CHECK(bytes == 4);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree(p)); /* belongs to the library */
+    void *parameters[] = {&p};
+    OK(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    OK(cuMemcpyDtoH(&value, p, 4));
+    CHECK(value == 44);
+    OK(cuLibraryUnload(library));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuKernelGetFunction(&function, kernel));
+}
+
+/* A fat binary with one plain PTX file of sm_75. */
+static void fat_binaries(void)
+{
+    static unsigned char image[16 + 64 + sizeof(softgpu_ptx) + 8];
+    uint64_t padded = (sizeof(softgpu_ptx) + 7) / 8 * 8, follows = 64 + padded;
+    uint32_t magic = 0xBA55ED50u, header = 64, sm = 75;
+    uint16_t version = 1, size = 16, kind = 1, ptx_version = 0x101;
+    memcpy(image, &magic, 4);
+    memcpy(image + 4, &version, 2);
+    memcpy(image + 6, &size, 2);
+    memcpy(image + 8, &follows, 8);
+    memcpy(image + 16, &kind, 2);
+    memcpy(image + 18, &ptx_version, 2);
+    memcpy(image + 20, &header, 4);
+    memcpy(image + 24, &padded, 8);
+    memcpy(image + 44, &sm, 4);
+    memcpy(image + 80, softgpu_ptx, sizeof(softgpu_ptx));
+    struct {
+        uint32_t magic, version;
+        const void *header;
+        const void *none;
+    } wrapper = {0x466243B1u, 1, image, NULL};
+    CUmodule module;
+    CUfunction function;
+    OK(cuModuleLoadData(&module, image));
+    OK(cuModuleUnload(module));
+    OK(cuModuleLoadFatBinary(&module, &wrapper));
+    OK(cuModuleGetFunction(&function, module, "vadd"));
+    OK(cuModuleUnload(module));
+    kind = 2;
+    memcpy(image + 16, &kind, 2);
+    EXPECT(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleLoadData(&module, &wrapper));
+    kind = 1;
+    memcpy(image + 16, &kind, 2);
+    padded = (uint64_t)1 << 60; /* absurd sizes are seen before they are used */
+    memcpy(image + 24, &padded, 8);
+    EXPECT(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, image));
+    char log[256] = "";
+    CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+    void *values[] = {log, (void *)sizeof(log)};
+    EXPECT(CUDA_ERROR_INVALID_PTX,
+           cuModuleLoadDataEx(&module, "not PTX at all", 2, options, values));
+    CHECK(log[0] && strlen(log) == (size_t)values[1]);
+    EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "no such file"));
+}
+
+static int host_calls;
+static void count_call(void *data)
+{
+    (void)data;
+    host_calls++;
+}
+
+static void graphs(CUfunction inc)
+{
+    CUstream a, b;
+    CUevent fork, join;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUstreamCaptureStatus status;
+    CUdeviceptr p, q;
+    int value = 0;
+    size_t count = 0;
+    OK(cuMemAlloc(&p, 4));
+    OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    void *parameters[] = {&p};
+    EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(a, &graph));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+           cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemsetD32(p, 100, 1));
+    OK(cuCtxSynchronize());
+    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemsetD32Async(p, 5, 1, a));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, a, parameters, NULL));
+    OK(cuEventRecord(fork, a));
+    OK(cuStreamWaitEvent(b, fork, 0));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, b, parameters, NULL));
+    OK(cuLaunchHostFunc(b, count_call, NULL));
+    OK(cuStreamIsCapturing(b, &status));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    OK(cuEventRecord(join, b));
+    OK(cuStreamWaitEvent(a, join, 0));
+    OK(cuStreamEndCapture(a, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    CHECK(count == 4);
+    OK(cuMemcpyDtoH(&value, p, 4));
+    CHECK(value == 100); /* capturing ran nothing */
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    for (int i = 0; i < 3; i++)
+        OK(cuGraphLaunch(exec, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuMemcpyDtoH(&value, p, 4));
+    CHECK(value == 7 && host_calls == 3);
+    OK(cuGraphExecDestroy(exec));
+
+    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&q, 4));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(a, &graph));
+    CHECK(!graph);
+    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(fork, a));
+    OK(cuStreamWaitEvent(b, fork, 0));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, b, parameters, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(a, &graph));
+
+    CUgraphNode first, second;
+    CUDA_KERNEL_NODE_PARAMS node = {.func = inc, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                    .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
+                                    .kernelParams = parameters};
+    CUDA_MEMSET_NODE_PARAMS zero = {.dst = p, .elementSize = 4, .width = 1, .height = 1};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddKernelNode(&second, graph, NULL, 0, &node));
+    OK(cuGraphAddMemsetNode(&first, graph, NULL, 0, &zero, NULL));
+    OK(cuGraphAddDependencies(graph, &first, &second, NULL, 1));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, a));
+    OK(cuStreamSynchronize(a));
+    OK(cuMemcpyDtoH(&value, p, 4));
+    CHECK(value == 1);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphAddDependencies(graph, &second, &first, NULL, 1));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0)); /* a cycle */
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(a));
+    OK(cuStreamDestroy(b));
+    OK(cuEventDestroy(fork));
+    OK(cuEventDestroy(join));
+    OK(cuMemFree(p));
+}
+
+static void sticky(CUfunction bad)
+{
+    CUdeviceptr p;
+    CUcontext context;
+    OK(cuLaunchKernel(bad, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemAlloc(&p, 4));
+    EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(NULL));
+    OK(cuDevicePrimaryCtxReset(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&p, 4)); /* a reset context starts clean */
+    OK(cuDevicePrimaryCtxRelease(0));
+}
+
+int main(void)
+{
+    CUmodule module;
+    CUfunction add, inc, bad;
+    softgpu_begin();
+    OK(cuModuleLoadData(&module, softgpu_ptx));
+    OK(cuModuleGetFunction(&add, module, "vadd"));
+    OK(cuModuleGetFunction(&inc, module, "inc"));
+    OK(cuModuleGetFunction(&bad, module, "bad"));
+    EXPECT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&bad, module, "nothing"));
+    vector_add(add);
+    refused(inc);
+    libraries();
+    fat_binaries();
+    graphs(inc);
+    sticky(bad);
+    return 0;
+}
