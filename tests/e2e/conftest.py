@@ -18,13 +18,17 @@ HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what expected.toml lists; a test that passes against its entry fails the run."""
+    """Mark what expected.toml lists; a `fails` test that passes fails the run."""
     expected: dict[str, Any] = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
     for entry in expected.get("fails", []):
         for item in items:
             if HERE in item.path.parents and entry["test"] in item.nodeid:
                 mark = pytest.mark.xfail(reason=entry["reason"], strict=entry.get("always", True))
                 item.add_marker(mark)
+    for entry in expected.get("skips", []):
+        for item in items:
+            if HERE in item.path.parents and entry["test"] in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason=entry["reason"]))
 
 
 @pytest.fixture(scope="session")
