@@ -1,6 +1,7 @@
 """CuPy programs, each compared with NumPy: `cupy_programs.py NAME...` or `all`.
 
-On the soft GPU CuPy must compile to PTX (CUPY_COMPILE_WITH_PTX=1); what needs one of NVIDIA's
+On the soft GPU CuPy must compile to PTX (CUPY_COMPILE_WITH_PTX=1) and reduce with kernels that it
+compiles (CUPY_ACCELERATORS= , since its CUB is machine code); what needs one of NVIDIA's
 closed libraries (cuBLAS, cuFFT, cuSOLVER, cuRAND, whose kernels come as machine code only) is in
 CLOSED, for a real GPU. The sort needs none: it is compiled into CuPy, but as machine code too,
 so it is in CLOSED as well.

@@ -38,7 +38,12 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", params=["cuda12", "cuda13"])
 def cupy_environment(request: pytest.FixtureRequest, kernel_cache: Path) -> dict[str, str]:
     """CuPy 12x is in this Python; 13x in a folder of its own, which GPUPOOL_CUPY13 names."""
-    env = {"CUPY_COMPILE_WITH_PTX": "1", "CUPY_CACHE_DIR": str(kernel_cache / request.param)}
+    env = {
+        "CUPY_COMPILE_WITH_PTX": "1",
+        # CuPy's copy of CUB is machine code; without it reductions are compiled like the rest.
+        "CUPY_ACCELERATORS": "",
+        "CUPY_CACHE_DIR": str(kernel_cache / request.param),
+    }
     if request.param == "cuda13":
         folder = os.environ.get("GPUPOOL_CUPY13", "")
         if not (Path(folder) / "cupy").is_dir() or not folder:
