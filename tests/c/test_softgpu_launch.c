@@ -145,6 +145,31 @@ static void fat_binaries(void)
     EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "no such file"));
 }
 
+static void linking(void)
+{
+    static char more[] = ".version 7.5\n.target sm_75\n.address_size 64\n"
+                         ".visible .entry nothing()\n{\n  ret;\n}\n";
+    CUlinkState state;
+    CUmodule module;
+    CUfunction function;
+    void *image;
+    size_t size;
+    OK(cuLinkCreate(0, NULL, NULL, &state));
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuLinkComplete(state, &image, &size)); /* nothing in it */
+    OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)(uintptr_t)softgpu_ptx, sizeof(softgpu_ptx),
+                     "first", 0, NULL, NULL));
+    OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, more, sizeof(more), "second", 0, NULL, NULL));
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED,
+           cuLinkAddData(state, CU_JIT_INPUT_OBJECT, more, sizeof(more), "third", 0, NULL, NULL));
+    OK(cuLinkComplete(state, &image, &size));
+    CHECK(strlen(image) + 1 == size);
+    OK(cuModuleLoadData(&module, image));
+    OK(cuLinkDestroy(state));
+    EXPECT(CUDA_ERROR_INVALID_HANDLE, cuLinkDestroy(state));
+    OK(cuModuleGetFunction(&function, module, "inc"));
+    OK(cuModuleUnload(module));
+}
+
 static int host_calls;
 static void count_call(void *data)
 {
@@ -262,6 +287,7 @@ int main(void)
     refused(inc);
     libraries();
     fat_binaries();
+    linking();
     graphs(inc);
     sticky(bad);
     return 0;

@@ -1,0 +1,175 @@
+/*
+ * cuLink: inputs of PTX become one text. The first keeps its directives of
+ * version, target and address size; later ones lose theirs. A symbol that one
+ * input declares and another defines stays as both: the engine resolves it.
+ */
+#include "softgpu.h"
+
+#include <stdio.h>
+
+#define LINK_MAX ((size_t)256 << 20)
+
+struct CUlinkState_st {
+    char *text;
+    size_t size;
+    bool complete;
+    struct sg_jit_log log;
+};
+
+CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues,
+                         CUlinkState *stateOut)
+{
+    SG_LOCKED;
+    CUcontext context;
+    struct sg_jit_log log;
+    SG_TRY(sg_context_current(&context));
+    if (!stateOut)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_jit_options(numOptions, options, optionValues, &log));
+    CUlinkState state = calloc(1, sizeof(*state));
+    if (!state || !sg_handle_add(state, SG_LINK)) {
+        free(state);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    state->log = log;
+    *stateOut = state;
+    return CUDA_SUCCESS;
+}
+
+static bool is_header(const char *line)
+{
+    while (*line == ' ' || *line == '\t')
+        line++;
+    return strncmp(line, ".version", 8) == 0 || strncmp(line, ".target", 7) == 0 ||
+           strncmp(line, ".address_size", 13) == 0;
+}
+
+/* Turns the lines that only the first input may have into blanks. */
+static void blank_headers(char *text)
+{
+    for (char *line = text; line && *line;) {
+        char *end = strchr(line, '\n');
+        if (is_header(line))
+            memset(line, ' ', end ? (size_t)(end - line) : strlen(line));
+        line = end ? end + 1 : NULL;
+    }
+}
+
+static CUresult add(CUlinkState state, char *ptx, size_t length)
+{
+    if (length > LINK_MAX - state->size - 2)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    char *text = realloc(state->text, state->size + length + 2);
+    if (!text)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (state->size)
+        blank_headers(ptx);
+    memcpy(text + state->size, ptx, length);
+    state->size += length;
+    text[state->size++] = '\n';
+    text[state->size] = 0;
+    state->text = text;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
+                          const char *name, unsigned int numOptions, CUjit_option *options,
+                          void **optionValues)
+{
+    (void)options;
+    (void)optionValues;
+    SG_LOCKED;
+    SG_READY();
+    char *ptx = NULL, log[1024] = "";
+    size_t length;
+    if (!sg_handle_is(state, SG_LINK))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (state->complete || !data || !size || (numOptions && !options))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY) {
+        snprintf(log, sizeof(log), "cuLink takes PTX only, and %s is not", name ? name : "an input");
+        sg_jit_report(&state->log, log);
+        sg_complain("%s", log);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    CUresult result = sg_image_ptx(data, size, &ptx, &length, log, sizeof(log));
+    if (result == CUDA_SUCCESS)
+        result = add(state, ptx, length);
+    free(ptx);
+    if (log[0]) {
+        sg_jit_report(&state->log, log);
+        sg_complain("cannot link: %s", log);
+    }
+    return result;
+}
+
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
+                          unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+    char *bytes;
+    size_t size;
+    SG_READY();
+    if (!path)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_image_read(path, &bytes, &size));
+    CUresult result =
+        cuLinkAddData_v2(state, type, bytes, size, path, numOptions, options, optionValues);
+    free(bytes);
+    return result;
+}
+
+CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
+{
+    SG_LOCKED;
+    SG_READY();
+    char log[1024] = "";
+    struct sg_module *module;
+    if (!sg_handle_is(state, SG_LINK))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!cubinOut || !state->text)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* Parsed once here, so that a mistake shows where CUDA shows it. */
+    CUresult result = sg_module_parse(state->text, state->size, &module, log, sizeof(log));
+    sg_jit_report(&state->log, log);
+    if (result != CUDA_SUCCESS) {
+        sg_complain("cannot link: %s", log);
+        return result;
+    }
+    sg_module_free(module);
+    state->complete = true;
+    *cubinOut = state->text; /* PTX, which every loading function takes */
+    if (sizeOut)
+        *sizeOut = state->size + 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLinkDestroy(CUlinkState state)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(state, SG_LINK))
+        return CUDA_ERROR_INVALID_HANDLE;
+    sg_handle_remove(state);
+    free(state->text);
+    free(state);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues,
+                      CUlinkState *stateOut)
+{
+    return cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
+}
+
+CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size,
+                       const char *name, unsigned int numOptions, CUjit_option *options,
+                       void **optionValues)
+{
+    return cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
+}
+
+CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path,
+                       unsigned int numOptions, CUjit_option *options, void **optionValues)
+{
+    return cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
+}
