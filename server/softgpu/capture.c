@@ -311,6 +311,17 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     return result;
 }
 
+/* Asking about the default stream while a blocking one captures is refused too, but
+ * unlike use of it does not end the capture. */
+static CUresult askable(CUstream stream)
+{
+    if (stream->is_legacy && sg.captures)
+        for (CUstream s = stream->context->streams; s; s = s->next)
+            if (s->capture && !(s->flags & CU_STREAM_NON_BLOCKING))
+                return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    return CUDA_SUCCESS;
+}
+
 static CUstreamCaptureStatus status_of(CUstream stream)
 {
     if (!stream->capture)
@@ -326,7 +337,7 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
     SG_TRY(sg_stream_get(hStream, &stream));
     if (!captureStatus)
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(sg_capture_legacy(stream));
+    SG_TRY(askable(stream));
     *captureStatus = status_of(stream);
     return CUDA_SUCCESS;
 }
@@ -342,7 +353,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
     SG_TRY(sg_stream_get(hStream, &stream));
     if (!captureStatus_out)
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(sg_capture_legacy(stream));
+    SG_TRY(askable(stream));
     *captureStatus_out = status_of(stream);
     if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return CUDA_SUCCESS;

@@ -231,3 +231,109 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
     *phGraph = hNode->child;
     return CUDA_SUCCESS;
 }
+
+/* ---- changing: the node of a graph, or its copy in an executable ---- */
+/* The node to change; exec NULL: the node itself. sg.lock is held. */
+static CUresult target(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraphNode *out)
+{
+    SG_READY();
+    if (!exec) {
+        if (!sg_handle_is(node, SG_NODE) || node->type != type)
+            return CUDA_ERROR_INVALID_VALUE;
+        *out = node;
+        return CUDA_SUCCESS;
+    }
+    if (!sg_handle_is(exec, SG_EXEC))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < exec->graph->node_count; i++)
+        if (exec->graph->nodes[i]->origin == node && exec->graph->nodes[i]->type == type) {
+            *out = exec->graph->nodes[i];
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult change_copy(CUgraphExec exec, CUgraphNode handle, const CUDA_MEMCPY3D *params)
+{
+    SG_LOCKED;
+    CUgraphNode node;
+    struct sg_copy copy;
+    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_MEMCPY, &node));
+    if (!params)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_copy_make(params, &copy));
+    struct sg_op *op = sg_op_new(SG_OP_COPY, node->op->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->copy = copy;
+    sg_node_replace(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
+{
+    return change_copy(NULL, hNode, nodeParams);
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
+{
+    (void)ctx;
+    return hGraphExec ? change_copy(hGraphExec, hNode, copyParams) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult change_set(CUgraphExec exec, CUgraphNode handle, const CUDA_MEMSET_NODE_PARAMS *p)
+{
+    SG_LOCKED;
+    CUgraphNode node;
+    struct sg_set set;
+    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_MEMSET, &node));
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_set_make(p->dst, p->pitch, p->elementSize, p->value, p->width, p->height, &set));
+    struct sg_op *op = sg_op_new(SG_OP_SET, node->op->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->set = set;
+    sg_node_replace(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
+{
+    return change_set(NULL, hNode, nodeParams);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                        const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
+{
+    (void)ctx;
+    return hGraphExec ? change_set(hGraphExec, hNode, memsetParams) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult change_host(CUgraphExec exec, CUgraphNode handle, const CUDA_HOST_NODE_PARAMS *p)
+{
+    SG_LOCKED;
+    CUgraphNode node;
+    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_HOST, &node));
+    if (!p || !p->fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_op *op = sg_op_new(SG_OP_HOST, node->op->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->host.fn = p->fn;
+    op->host.data = p->userData;
+    sg_node_replace(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    return change_host(NULL, hNode, nodeParams);
+}
+
+CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                      const CUDA_HOST_NODE_PARAMS *nodeParams)
+{
+    return hGraphExec ? change_host(hGraphExec, hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
+}

@@ -233,6 +233,16 @@ static void graphs(CUfunction inc)
     OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, b, parameters, NULL));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(a, &graph));
 
+    CUstream blocking;
+    OK(cuStreamCreate(&blocking, 0));
+    OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
+    OK(cuStreamIsCapturing(blocking, &status)); /* asking did not end it */
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(p, 1, 1, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
+    OK(cuStreamDestroy(blocking));
+
     CUgraphNode first, second;
     CUDA_KERNEL_NODE_PARAMS node = {.func = inc, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
                                     .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
@@ -247,6 +257,14 @@ static void graphs(CUfunction inc)
     OK(cuStreamSynchronize(a));
     OK(cuMemcpyDtoH(&value, p, 4));
     CHECK(value == 1);
+    zero.value = 40;
+    OK(cuGraphExecMemsetNodeSetParams(exec, first, &zero, NULL));
+    OK(cuGraphLaunch(exec, a));
+    OK(cuGraphNodeSetEnabled(exec, first, 0)); /* does not reach launches already made */
+    OK(cuGraphLaunch(exec, a));
+    OK(cuMemcpyDtoHAsync(&value, p, 4, a));
+    CHECK(value == 42);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(exec, second, &zero, NULL));
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphAddDependencies(graph, &second, &first, NULL, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0)); /* a cycle */
