@@ -1,7 +1,7 @@
 /*
  * cuLink: inputs of PTX become one text. The first keeps its directives of
- * version, target and address size; later ones lose theirs. A symbol that one
- * input declares and another defines stays as both: the engine resolves it.
+ * version, target and address size; later ones lose theirs. Nothing is renamed:
+ * two inputs that both define a name are for the PTX parser to refuse.
  */
 #include "softgpu.h"
 
