@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,34 +36,56 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(kept) / "cupy" if kept else tmp_path_factory.mktemp("cupy")
 
 
-@pytest.fixture(scope="session", params=["cuda12", "cuda13"])
-def cupy_environment(request: pytest.FixtureRequest, kernel_cache: Path) -> dict[str, str]:
-    """CuPy 12x is in this Python; 13x in a folder of its own, which GPUPOOL_CUPY13 names."""
+@dataclass(frozen=True)
+class CuPy:
+    """One CuPy: the interpreter that has it, and its environment."""
+
+    python: str
+    env: dict[str, str]
+
+    def command(self, *names: str) -> list[str]:
+        return [self.python, str(SCRIPT), *names]
+
+
+def find_cupy(version: str) -> tuple[str, str]:
+    """(interpreter, PYTHONPATH) for CuPy of CUDA 12 or 13.
+
+    GPUPOOL_CUPY12 and GPUPOOL_CUPY13 name an environment (it has bin/python) or a folder made by
+    `pip --target`. Environments are better: CuPy takes NVRTC and its headers from wherever it
+    finds any, and beside wheels of both versions it may mix them.
+    """
+    folder = os.environ.get(f"GPUPOOL_CUPY{version}", "")
+    python = Path(folder) / "bin" / "python"
+    if folder and python.exists():
+        return str(python), ""
+    if folder and (Path(folder) / "cupy").is_dir():
+        return sys.executable, folder
+    if not folder and version == "12" and importlib.util.find_spec("cupy") is not None:
+        return sys.executable, ""
+    pytest.skip(f"cupy-cuda{version}x is not here: set GPUPOOL_CUPY{version} to its folder")
+
+
+@pytest.fixture(scope="session", params=["12", "13"], ids=["cuda12", "cuda13"])
+def cupy(request: pytest.FixtureRequest, kernel_cache: Path) -> CuPy:
+    python, path = find_cupy(request.param)
     env = {
         "CUPY_COMPILE_WITH_PTX": "1",
         # CuPy's copy of CUB is machine code; without it reductions are compiled like the rest.
         "CUPY_ACCELERATORS": "",
         "CUPY_CACHE_DIR": str(kernel_cache / request.param),
+        "PYTHONPATH": path,
     }
-    if request.param == "cuda13":
-        folder = os.environ.get("GPUPOOL_CUPY13", "")
-        if not (Path(folder) / "cupy").is_dir() or not folder:
-            pytest.skip("cupy-cuda13x is not here: set GPUPOOL_CUPY13 to the folder that has it")
-        env["PYTHONPATH"] = folder
-    elif importlib.util.find_spec("cupy") is None:
-        pytest.skip("cupy-cuda12x is not installed")
-    return env
+    return CuPy(python, env)
 
 
 @pytest.mark.parametrize("name", programs())
-def test_cupy(name: str, server: PoolServer, cupy_environment: dict[str, str]) -> None:
-    command = [sys.executable, str(SCRIPT), name]
-    result = server.run(command, "shm", PATIENCE, **cupy_environment)
+def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
+    result = server.run(cupy.command(name), "shm", PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines()[-1] == f"PASS {name}", result.explain()
 
 
-def test_cupy_over_the_network(server: PoolServer, cupy_environment: dict[str, str]) -> None:
-    command = [sys.executable, str(SCRIPT), "elementwise", "pinned_memory", "memory_pool"]
-    result = server.run(command, "zmq", PATIENCE, **cupy_environment)
+def test_cupy_over_the_network(server: PoolServer, cupy: CuPy) -> None:
+    command = cupy.command("elementwise", "pinned_memory", "memory_pool")
+    result = server.run(command, "zmq", PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()
