@@ -33,6 +33,11 @@ static struct context *context_of(CUcontext ctx)
     return gpc_handle_shadow(GP_HANDLE_CONTEXT, (uint64_t)ctx);
 }
 
+CUcontext gpc_current_context(void)
+{
+    return gpc_current();
+}
+
 bool gpc_context_live(CUcontext ctx)
 {
     return context_of(ctx) != NULL;

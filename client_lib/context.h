@@ -18,6 +18,8 @@ CUresult gpc_context_primary(CUdevice device, CUcontext *context);
 /* The id of cuCtxGetId, never reused; 0 if the context is not ours. */
 uint64_t gpc_context_unique_id(CUcontext context);
 bool gpc_context_live(CUcontext context);
+/* The calling thread's current context, NULL if none. */
+CUcontext gpc_current_context(void);
 /* What the private tables need from the rest of the library. */
 const struct gpc_private_host *gpc_private_host(void);
 

@@ -1,0 +1,77 @@
+/* What the private tables need of the rest of the client. */
+#include "call.h"
+#include "context.h"
+#include "export.h"
+#include "module.h"
+#include "private_tables.h"
+#include "session.h"
+#include "stream.h"
+
+#include <string.h>
+
+static CUresult primary(CUcontext *out, CUdevice device)
+{
+    return gpc_context_primary(device, out);
+}
+
+static CUresult context_id(CUcontext context, uint64_t *id)
+{
+    *id = gpc_context_unique_id(context);
+    return *id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static CUresult stream_identity(CUcontext context, CUstream stream, uint64_t *identity)
+{
+    *identity = gpc_stream_identity(context ? context : gpc_current(), stream, 0);
+    return *identity ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static int device_count(void)
+{
+    return (int)gpc_device_count();
+}
+
+static bool device_get(int ordinal, struct gpc_private_device *out)
+{
+    const struct gp_device_info *d = gpc_device_info(ordinal);
+    if (!d)
+        return false;
+    memcpy(out->uuid, d->uuid, sizeof out->uuid);
+    out->pci_domain = d->attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID];
+    out->pci_bus = d->attributes[CU_DEVICE_ATTRIBUTE_PCI_BUS_ID];
+    out->pci_device = d->attributes[CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID];
+    return true;
+}
+
+static CUresult topology(struct gpc_private_topology *out)
+{
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    if (!d)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *out = (struct gpc_private_topology){d->topology_gpc, d->topology_index, d->topology_count};
+    return CUDA_SUCCESS;
+}
+
+static void unknown_slot(const char *table, unsigned slot)
+{
+    gpc_log(GPC_LOG_INFO, "private table %s: slot %u is not known here", table, slot);
+}
+
+const struct gpc_private_host *gpc_private_host(void)
+{
+    static const struct gpc_private_host host = {
+        .context_current = gpc_current_context,
+        .context_primary = primary,
+        .context_is_live = gpc_context_live,
+        .context_id = context_id,
+        .module_load = cuModuleLoadData,
+        .module_functions = gpc_module_each_function,
+        .stream_identity = stream_identity,
+        .device_count = device_count,
+        .device_get = device_get,
+        .driver_version = gpc_driver_version,
+        .topology = topology,
+        .unknown_slot = unknown_slot,
+    };
+    return &host;
+}

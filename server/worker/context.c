@@ -1,0 +1,83 @@
+/* Contexts: the primary ones by the client's number, others made for it. */
+#include "gpw_handlers.h"
+#include "handles.h"
+#include "loop.h"
+#include "memory.h"
+#include "module.h"
+
+CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
+{
+    return s->driver->cuCtxSetCurrent(ctx);
+}
+
+CUresult gpw_gp_capture_mode_set(struct gpw_session *s, uint32_t mode)
+{
+    CUstreamCaptureMode exchanged = (CUstreamCaptureMode)mode;
+    return s->driver->cuThreadExchangeStreamCaptureMode(&exchanged);
+}
+
+static bool device_of(struct gpw_session *s, CUdevice ordinal, CUdevice *device)
+{
+    if (ordinal < 0 || (uint32_t)ordinal >= s->device_count)
+        return false;
+    *device = s->devices[ordinal];
+    return true;
+}
+
+CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice dev,
+                               uint32_t flags)
+{
+    CUdevice device;
+    if (!device_of(s, dev, &device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context)) {
+        gpw_session_broken(s, "a primary context that is retained already");
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (flags)
+        s->driver->cuDevicePrimaryCtxSetFlags_v2(device, flags);
+    CUcontext real = NULL;
+    CUresult r = s->driver->cuDevicePrimaryCtxRetain(&real, device);
+    gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
+    return r;
+}
+
+CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevice dev,
+                                uint32_t reset)
+{
+    CUdevice device;
+    uint64_t real;
+    if (!device_of(s, dev, &device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUresult r = gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpw_memory_context_ended(s, dev, (CUcontext)real);
+    gpw_waits_context_ended((CUcontext)real);
+    r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
+    if (reset && r == CUDA_SUCCESS)
+        r = s->driver->cuDevicePrimaryCtxReset_v2(device);
+    return r;
+}
+
+CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice dev, uint32_t flags)
+{
+    CUdevice device;
+    if (!device_of(s, dev, &device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    CUresult r = s->driver->cuCtxCreate_v2(ctx, flags, device);
+    if (r == CUDA_SUCCESS) { /* it came up current; the client says when it is */
+        CUcontext popped;
+        s->driver->cuCtxPopCurrent_v2(&popped);
+        s->driver->cuCtxSetCurrent(before);
+    }
+    return r;
+}
+
+CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
+{
+    gpw_waits_context_ended(ctx);
+    return s->driver->cuCtxDestroy_v2(ctx);
+}

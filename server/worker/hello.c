@@ -1,0 +1,90 @@
+/* The greeting: check the client, then send it everything that can be known. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpw_handlers.h"
+#include "handles.h"
+#include "memory.h"
+#include "topology.h"
+
+/* Equal without telling by its time how much of it is. */
+static bool same_secret(const uint8_t *a, const uint8_t *b)
+{
+    unsigned difference = 0;
+    for (unsigned i = 0; i < 16; i++)
+        difference |= a[i] ^ b[i];
+    return difference == 0;
+}
+
+static void fill_device(struct gpw_session *s, uint32_t ordinal, struct gp_device_info *info)
+{
+    const struct gpw_driver *d = s->driver;
+    CUdevice device = s->devices[ordinal];
+    memset(info, 0, sizeof *info);
+    d->cuDeviceGetName(info->name, (int)sizeof info->name, device);
+    d->cuDeviceGetUuid_v2((CUuuid *)info->uuid, device);
+    size_t total = 0;
+    d->cuDeviceTotalMem_v2(&total, device);
+    info->total_bytes = total;
+    d->cuDeviceGetPCIBusId(info->pci_bus_id, (int)sizeof info->pci_bus_id, device);
+    for (int i = 0; i < GP_ATTRIBUTES; i++) {
+        int value;
+        CUresult r = i == 0 ? CUDA_ERROR_INVALID_VALUE
+                            : d->cuDeviceGetAttribute(&value, (CUdevice_attribute)i, device);
+        info->attributes[i] = r == CUDA_SUCCESS ? value : GP_ATTRIBUTE_NONE;
+    }
+    /* stream priorities are a context's, but the same for all devices we know */
+    info->least_priority = 0;
+    info->greatest_priority =
+        info->attributes[CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED] == 1 ? -5 : 0;
+    gpw_topology_fill(s, device, info);
+    gpw_memory_window(s, ordinal, &info->window_begin, &info->window_end);
+}
+
+static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
+{
+    int version = 0;
+    s->driver->cuDriverGetVersion(&version);
+    memset(snapshot, 0, sizeof *snapshot);
+    snapshot->size = (uint32_t)(sizeof *snapshot + s->device_count * sizeof snapshot->devices[0]);
+    snapshot->driver_version = (uint32_t)version;
+    snapshot->device_count = s->device_count;
+    for (uint32_t i = 0; i < s->device_count; i++)
+        fill_device(s, i, &snapshot->devices[i]);
+    if (s->device_count && strstr(snapshot->devices[0].name, "soft GPU"))
+        snapshot->flags |= GP_SNAPSHOT_SOFT;
+}
+
+CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_version, uint32_t client_pid,
+                      uint64_t spec_hash, const uint8_t *secret, const char *program,
+                      void *snapshot, uint32_t *n_snapshot)
+{
+    *n_snapshot = 0;
+    if (!same_secret(secret, s->secret)) {
+        gpw_session_broken(s, "the session's secret is wrong");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    if (wire_version != GP_WIRE_VERSION || spec_hash != GP_SPEC_HASH) {
+        gpw_session_broken(s, "it is of another version than this worker");
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    }
+    s->greeted = true;
+    s->client_pid = client_pid;
+    snprintf(s->program, sizeof s->program, "%s", program);
+    for (char *c = s->program; *c; c++)
+        if ((unsigned char)*c < 32 || *c == '"' || *c == '\\' || *c == 127)
+            *c = '?'; /* it goes into logs and JSON */
+    fill_snapshot(s, snapshot);
+    *n_snapshot = ((struct gp_snapshot *)snapshot)->size;
+    gpw_log("info", "greeted %s (pid %u) over %s, %u device(s)", s->program, client_pid,
+            s->transport->name, s->device_count);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_goodbye(struct gpw_session *s)
+{
+    gpw_log("info", "the client said goodbye after %llu messages", (unsigned long long)s->calls);
+    s->ended = true;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,134 @@
+/*
+ * Host functions. In the stream stands a function of ours that blocks the stream
+ * (on a thread of the driver's) until the client has run its own. The loop sends
+ * gp_host_call when ours has been reached.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "gpw_handlers.h"
+
+enum stage { WAITING, REACHED, TOLD, DONE };
+
+struct host_function {
+    struct gpw_wait wait;
+    uint64_t cookie;
+    enum stage stage; /* under `lock` */
+    CUresult stream_result;
+    bool abandoned; /* the loop has let go: whoever is last frees */
+    bool running;   /* the driver's thread is inside */
+    struct host_function *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static struct host_function *functions;
+
+/* Runs on the driver's thread; no call of CUDA is allowed here. */
+static void reach(struct host_function *f, CUresult result)
+{
+    pthread_mutex_lock(&lock);
+    f->running = true;
+    f->stream_result = result;
+    if (f->stage == WAITING)
+        f->stage = REACHED;
+    while (f->stage != DONE && !f->abandoned)
+        pthread_cond_wait(&changed, &lock);
+    bool mine = f->abandoned;
+    f->running = false;
+    f->stage = DONE;
+    pthread_mutex_unlock(&lock);
+    if (mine)
+        free(f);
+}
+
+static void CUDA_CB on_function(void *arg)
+{
+    reach(arg, CUDA_SUCCESS);
+}
+
+static void CUDA_CB on_callback(CUstream stream, CUresult result, void *arg)
+{
+    (void)stream;
+    reach(arg, result);
+}
+
+static void unlink_function(struct host_function *f)
+{
+    struct host_function **at = &functions;
+    while (*at && *at != f)
+        at = &(*at)->next;
+    if (*at)
+        *at = f->next;
+}
+
+static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct host_function *f = (struct host_function *)w;
+    pthread_mutex_lock(&lock);
+    bool tell = f->stage == REACHED, over = f->stage == DONE && !f->running;
+    if (tell)
+        f->stage = TOLD;
+    if (over)
+        unlink_function(f);
+    pthread_mutex_unlock(&lock);
+    if (tell)
+        gpw_notify_gp_host_call(s, f->cookie, (uint32_t)f->stream_result);
+    if (over)
+        free(f);
+    return over;
+}
+
+static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct host_function *f = (struct host_function *)w;
+    (void)s;
+    pthread_mutex_lock(&lock);
+    unlink_function(f);
+    f->abandoned = true;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    /* freed by the driver's thread; one that is never reached goes with the process */
+}
+
+CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
+                              uint32_t is_callback)
+{
+    struct host_function *f = calloc(1, sizeof *f);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    f->wait = (struct gpw_wait){.poll = host_poll, .cancel = host_cancel};
+    f->cookie = cookie;
+    pthread_mutex_lock(&lock);
+    f->next = functions;
+    functions = f;
+    pthread_mutex_unlock(&lock);
+    CUresult r = is_callback ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
+                             : s->driver->cuLaunchHostFunc(stream, on_function, f);
+    if (r != CUDA_SUCCESS) {
+        pthread_mutex_lock(&lock);
+        unlink_function(f);
+        pthread_mutex_unlock(&lock);
+        free(f);
+        return r;
+    }
+    gpw_wait_add(s, &f->wait);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_host_done(struct gpw_session *s, uint64_t cookie)
+{
+    pthread_mutex_lock(&lock);
+    struct host_function *f = functions;
+    while (f && f->cookie != cookie)
+        f = f->next;
+    bool right = f && f->stage == TOLD;
+    if (right) {
+        f->stage = DONE;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!right)
+        gpw_session_broken(s, "gp_host_done for a host function that is not running");
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,84 @@
+#include "loop.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "dispatch.h"
+
+/* How long to sleep in recv while the GPU works: a twentieth of the time waited
+ * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
+#define SPIN_NS 50000u
+#define SLEEP_MAX_US 500
+#define IDLE_US 200000
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int64_t patience(uint64_t waited_ns)
+{
+    if (waited_ns < SPIN_NS)
+        return 0;
+    int64_t us = (int64_t)(waited_ns / 20000u);
+    return us < SLEEP_MAX_US ? us : SLEEP_MAX_US;
+}
+
+/* One message, waiting at most `timeout_us` for it. False when none came. */
+static bool take(struct gpw_session *s, int64_t timeout_us)
+{
+    const void *message;
+    size_t size;
+    int r = s->transport->recv(s->channel, timeout_us, &message, &size);
+    if (r == -EAGAIN)
+        return false;
+    if (r != 0) {
+        if (!s->ended)
+            gpw_log("info", "the client is gone");
+        s->ended = true;
+        return false;
+    }
+    const struct gp_header *h = message;
+    s->calls++;
+    if (size < sizeof *h || h->size != size)
+        gpw_session_broken(s, "the size in the header is not the message's");
+    else if (!s->greeted && h->op != GP_OP_gp_hello)
+        gpw_session_broken(s, "no greeting");
+    else
+        gpw_dispatch(s, h);
+    s->transport->release(s->channel);
+    return true;
+}
+
+void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
+{
+    uint64_t waiting_since = 0, looked = now_ns();
+    const struct gpw_wait *oldest = NULL;
+    while (!s->ended) {
+        int64_t timeout = IDLE_US;
+        if (s->waits) {
+            uint64_t now = now_ns();
+            if (s->waits != oldest) {
+                oldest = s->waits;
+                waiting_since = now;
+            }
+            timeout = patience(now - waiting_since);
+        } else {
+            oldest = NULL;
+        }
+        bool got = take(s, timeout);
+        if (s->waits)
+            gpw_waits_poll(s);
+        if (got && !s->waits)
+            continue;
+        uint64_t now = now_ns();
+        if (now - looked > IDLE_US * 1000u) {
+            looked = now;
+            if (!idle(s))
+                s->ended = true;
+        }
+    }
+    gpw_waits_cancel(s);
+}

@@ -1,0 +1,16 @@
+/* The worker's message loop and its waits. */
+#ifndef GPW_LOOP_H
+#define GPW_LOOP_H
+
+#include "session.h"
+
+/* Take messages until the session ends. `idle` is called a few times a second. */
+void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *));
+
+void gpw_waits_poll(struct gpw_session *s);
+/* The session ends: every wait is told. */
+void gpw_waits_cancel(struct gpw_session *s);
+/* Events kept for reuse died with their context. */
+void gpw_waits_context_ended(CUcontext context);
+
+#endif

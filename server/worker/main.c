@@ -1,0 +1,235 @@
+/*
+ * gpupool-worker: one session. The server starts it; it opens the driver by
+ * path, listens, prints one line `ready {…}`, serves the one client that knows
+ * the secret, and ends with it. It belongs to no server: it lives on when the
+ * server stops, and any later server finds it by its control socket.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <libgen.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "control.h"
+#include "handles.h"
+#include "loop.h"
+#include "memory.h"
+#include "module.h"
+#include "output.h"
+
+#define ACCEPT_TIMEOUT_MS 10000
+#define LISTENERS_MAX 4
+
+struct options {
+    const char *session, *driver, *control, *devices, *plugins;
+    const char *listen[LISTENERS_MAX];
+    unsigned listen_count;
+};
+
+static int usage(const char *problem)
+{
+    fprintf(stderr,
+            "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
+            "[--listen URL] --control PATH [--devices 0,1] [--plugins DIR] [--log-level LEVEL]\n"
+            "(gpupool-server starts workers; the secret is in GPUPOOL_SECRET)\n",
+            problem);
+    return 2;
+}
+
+static int read_options(int argc, char **argv, struct options *o)
+{
+    static const struct option names[] = {
+        {"session", required_argument, NULL, 's'}, {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},  {"control", required_argument, NULL, 'c'},
+        {"devices", required_argument, NULL, 'n'}, {"plugins", required_argument, NULL, 'p'},
+        {"log-level", required_argument, NULL, 'v'}, {NULL, 0, NULL, 0}};
+    int option;
+    while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        switch (option) {
+        case 's': o->session = optarg; break;
+        case 'd': o->driver = optarg; break;
+        case 'c': o->control = optarg; break;
+        case 'n': o->devices = optarg; break;
+        case 'p': o->plugins = optarg; break;
+        case 'v': break; /* the server filters */
+        case 'l':
+            if (o->listen_count == LISTENERS_MAX)
+                return usage("too many --listen");
+            o->listen[o->listen_count++] = optarg;
+            break;
+        default:
+            return usage("unknown option");
+        }
+    }
+    if (!o->session || !o->driver || !o->control || !o->listen_count)
+        return usage("--session, --driver, --listen and --control are needed");
+    return 0;
+}
+
+/* 32 hexadecimal digits, and out of the environment with them. */
+static int take_secret(uint8_t secret[16])
+{
+    const char *text = getenv("GPUPOOL_SECRET");
+    if (!text || strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
+        return -1;
+    for (int i = 0; i < 16; i++) {
+        unsigned byte;
+        sscanf(text + 2 * i, "%2x", &byte);
+        secret[i] = (uint8_t)byte;
+    }
+    unsetenv("GPUPOOL_SECRET");
+    return 0;
+}
+
+/* Which of the driver's devices this session shows, in the order given. */
+static int choose_devices(struct gpw_session *s, const char *wanted)
+{
+    int count = 0;
+    s->driver->cuDeviceGetCount(&count);
+    if (!wanted || !*wanted) {
+        for (int i = 0; i < count && s->device_count < GP_DEVICES_MAX; i++)
+            s->devices[s->device_count++] = i;
+        return 0;
+    }
+    for (const char *at = wanted; *at;) {
+        char *end;
+        long ordinal = strtol(at, &end, 10);
+        if (end == at || (*end && *end != ',') || ordinal < 0 || ordinal >= count ||
+            s->device_count == GP_DEVICES_MAX) {
+            gpw_log("error", "--devices %s: the driver has %d device(s)", wanted, count);
+            return -1;
+        }
+        s->devices[s->device_count++] = (CUdevice)ordinal;
+        at = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+/* Listeners, and the one peer that came. */
+struct door {
+    const struct gp_transport *transport[LISTENERS_MAX];
+    struct gp_listener *listener[LISTENERS_MAX];
+    unsigned count;
+};
+
+static int door_open(struct door *door, const struct options *o)
+{
+    struct gp_error err = {""};
+    for (unsigned i = 0; i < o->listen_count; i++) {
+        const struct gp_transport *t = gp_transport_find(o->listen[i], o->plugins, &err);
+        if (!t || t->listen(o->listen[i], &door->listener[i], &err) != 0) {
+            gpw_log("error", "cannot listen at %s: %s", o->listen[i], err.text);
+            return -1;
+        }
+        door->transport[i] = t;
+        door->count++;
+    }
+    printf("ready {");
+    for (unsigned i = 0; i < door->count; i++)
+        printf("%s\"%s\": \"%s\"", i ? ", " : "", door->transport[i]->name,
+               door->transport[i]->listener_url(door->listener[i]));
+    printf("}\n");
+    fflush(stdout);
+    return 0;
+}
+
+static int door_wait(struct door *door, struct gpw_session *s)
+{
+    struct gp_error err = {""};
+    for (int waited = 0; waited < ACCEPT_TIMEOUT_MS && !gpw_control_stopped();) {
+        for (unsigned i = 0; i < door->count; i++) {
+            int step = door->count > 1 ? 5 : 50;
+            waited += step;
+            int r = door->transport[i]->accept(door->listener[i], step, &s->channel, &err);
+            if (r == 0) {
+                s->transport = door->transport[i];
+                return 0;
+            }
+            if (r != -EAGAIN)
+                gpw_log("warn", "a connection over %s failed: %s", door->transport[i]->name,
+                        err.text);
+        }
+    }
+    gpw_log("warn", "no client came within %d s", ACCEPT_TIMEOUT_MS / 1000);
+    return -1;
+}
+
+static void door_close(struct door *door)
+{
+    for (unsigned i = 0; i < door->count; i++)
+        door->transport[i]->listener_close(door->listener[i]);
+    door->count = 0;
+}
+
+static int session_open(struct gpw_session *s, const struct options *o)
+{
+    static struct gpw_driver driver;
+    char error[512];
+    if (gpw_driver_open(&driver, o->driver, error, sizeof error) != 0) {
+        gpw_log("error", "%s", error);
+        return -1;
+    }
+    s->driver = &driver;
+    CUresult r = driver.cuInit(0);
+    if (r != CUDA_SUCCESS) {
+        gpw_log("error", "the driver %s does not start: CUDA error %d", o->driver, (int)r);
+        return -1;
+    }
+    s->waits_end = &s->waits;
+    s->handles = gpw_handles_new();
+    for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
+        if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))
+            return -1;
+    if (!s->handles || choose_devices(s, o->devices) != 0)
+        return -1;
+    return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
+}
+
+static bool idle(struct gpw_session *s)
+{
+    (void)s;
+    if (gpw_control_stopped())
+        gpw_log("info", "told to stop");
+    return !gpw_control_stopped();
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {0};
+    int r = read_options(argc, argv, &o);
+    if (r != 0)
+        return r;
+    char plugins[4096];
+    if (!o.plugins) { /* as installed: libexec/ beside lib/ */
+        ssize_t n = readlink("/proc/self/exe", plugins, sizeof plugins - 32);
+        plugins[n > 0 ? n : 0] = '\0';
+        strcat(dirname(plugins), "/../lib/plugins");
+        o.plugins = plugins;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    static struct gpw_session s;
+    if (take_secret(s.secret) != 0)
+        return usage("GPUPOOL_SECRET is not 32 hexadecimal digits");
+    struct door door = {0};
+    if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
+        return 1;
+    if (gpw_output_open() != 0) {
+        gpw_log("error", "cannot redirect the output of kernels: %m");
+        return 1;
+    }
+    r = 1;
+    if (session_open(&s, &o) == 0 && door_wait(&door, &s) == 0) {
+        door_close(&door);
+        gpw_loop_run(&s, idle);
+        s.transport->close(s.channel);
+        r = 0;
+    }
+    gpw_control_close();
+    /* The driver gives back the GPU when the process ends, faster than piece by
+     * piece, and without waiting for kernels that may never finish. */
+    _exit(r);
+}

@@ -1,0 +1,15 @@
+/*
+ * What kernels print. The driver writes it to this process's standard output,
+ * which is a file in memory; it is taken from there to the client.
+ */
+#ifndef GPW_OUTPUT_H
+#define GPW_OUTPUT_H
+
+#include <stdint.h>
+
+/* Redirect standard output (after the `ready` line). 0 or -1. */
+int gpw_output_open(void);
+/* The next piece of text, 0 when there is none; valid until the next call. */
+uint32_t gpw_output_take(const char **text);
+
+#endif

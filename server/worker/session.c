@@ -1,0 +1,130 @@
+/* Sending, answering, ending: what the generated dispatch and the handlers use. */
+#include "session.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpw_handlers.h"
+#include "output.h"
+
+void gpw_log(const char *level, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text - 1, format, args);
+    va_end(args);
+    if (n >= 0)
+        dprintf(STDERR_FILENO, "%s: %s\n", level, text);
+}
+
+void gpw_message_tail(struct gpw_message *m, const void *from, uint32_t bytes)
+{
+    m->tails[m->count++] = (struct iovec){(void *)(uintptr_t)from, bytes};
+}
+
+int gpw_session_send(struct gpw_session *s, struct gpw_message *m)
+{
+    static const uint64_t zeros = 0;
+    struct iovec iov[8];
+    int pieces = 0;
+    size_t total = m->head_size;
+    iov[pieces++] = (struct iovec){m->head, m->head_size};
+    for (unsigned i = 0; i < m->count; i++) {
+        size_t bytes = m->tails[i].iov_len, pad = gp_align8(bytes) - bytes;
+        if (bytes)
+            iov[pieces++] = m->tails[i];
+        if (pad)
+            iov[pieces++] = (struct iovec){(void *)(uintptr_t)&zeros, pad};
+        total += bytes + pad;
+    }
+    m->head->size = (uint32_t)total;
+    int r = s->transport->send(s->channel, iov, pieces, 0);
+    if (r != 0)
+        s->ended = true;
+    return r;
+}
+
+/* What kernels printed must be there before the answer of whoever waited. */
+static int flush_output(struct gpw_session *s)
+{
+    const char *text;
+    uint32_t n;
+    int r = 0;
+    while (r == 0 && (n = gpw_output_take(&text)) > 0)
+        r = gpw_notify_gp_output(s, n, text);
+    return r;
+}
+
+int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
+                    struct gpw_message *m)
+{
+    int r = flush_output(s);
+    if (r != 0)
+        return r;
+    struct gp_reply *reply = (struct gp_reply *)m->head;
+    reply->h.op = t.op;
+    reply->h.flags = GP_FLAG_REPLY;
+    reply->h.seq = t.seq;
+    reply->result = (int32_t)result;
+    return gpw_session_send(s, m);
+}
+
+int gpw_reply(struct gpw_session *s, const struct gp_header *h, CUresult r, struct gpw_message *m)
+{
+    return gpw_reply_token(s, gpw_token_of(h), r, m);
+}
+
+/* Errors that end a context: every later call of the driver says the same. */
+static bool ends_context(CUresult r)
+{
+    switch (r) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult r)
+{
+    if (h->flags & GP_FLAG_WAITED) {
+        struct gp_reply reply = {.result = 0};
+        struct gpw_message m = {.head = &reply.h, .head_size = sizeof reply};
+        return gpw_reply(s, h, r, &m);
+    }
+    if (r == CUDA_SUCCESS)
+        return 0;
+    bool sticky = ends_context(r);
+    if (sticky && s->sticky)
+        return 0; /* told already */
+    if (sticky)
+        s->sticky = (int32_t)r;
+    return gpw_notify_gp_async_error(s, h->op, (int32_t)r, sticky);
+}
+
+int gpw_session_broken(struct gpw_session *s, const char *why)
+{
+    gpw_log("error", "session ended: the client (pid %u, %s) sent what no client sends: %s",
+            s->client_pid, s->program, why);
+    s->ended = true;
+    return -1;
+}
+
+void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes)
+{
+    (void)bytes; /* decoders let no more than GP_CHUNK_MAX through */
+    return s->scratch[index];
+}

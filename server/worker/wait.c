@@ -1,0 +1,224 @@
+/*
+ * Waits: the worker's one thread never blocks on the GPU. It records an event
+ * where the client waits and asks between messages whether it has passed.
+ */
+#include <stdlib.h>
+
+#include "handles.h"
+#include "loop.h"
+#include "session.h"
+
+void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w)
+{
+    w->next = NULL;
+    *s->waits_end = w;
+    s->waits_end = &w->next;
+}
+
+void gpw_waits_poll(struct gpw_session *s)
+{
+    struct gpw_wait **at = &s->waits;
+    while (*at) {
+        struct gpw_wait *w = *at, *next = w->next;
+        /* unlinked first: poll frees it, and may add others */
+        bool last = s->waits_end == &w->next;
+        *at = next;
+        if (last)
+            s->waits_end = at;
+        w->next = NULL;
+        if (w->poll(s, w))
+            continue;
+        w->next = *at;
+        if (!w->next)
+            s->waits_end = &w->next;
+        *at = w;
+        at = &w->next;
+    }
+}
+
+void gpw_waits_cancel(struct gpw_session *s)
+{
+    while (s->waits) {
+        struct gpw_wait *w = s->waits;
+        s->waits = w->next;
+        if (!s->waits)
+            s->waits_end = &s->waits;
+        w->cancel(s, w);
+    }
+}
+
+/* Events are reused: making one costs more than recording it. */
+#define EVENTS_KEPT 64
+struct kept_event {
+    CUcontext context;
+    CUevent event;
+};
+static struct kept_event kept[EVENTS_KEPT];
+static unsigned kept_count;
+
+static CUresult event_take(struct gpw_session *s, CUcontext context, CUevent *event)
+{
+    for (unsigned i = kept_count; i-- > 0;)
+        if (kept[i].context == context) {
+            *event = kept[i].event;
+            kept[i] = kept[--kept_count];
+            return CUDA_SUCCESS;
+        }
+    return s->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+}
+
+static void event_give(struct gpw_session *s, CUcontext context, CUevent event)
+{
+    if (kept_count < EVENTS_KEPT)
+        kept[kept_count++] = (struct kept_event){context, event};
+    else
+        s->driver->cuEventDestroy_v2(event);
+}
+
+void gpw_waits_context_ended(CUcontext context)
+{
+    for (unsigned i = 0; i < kept_count;)
+        if (kept[i].context == context)
+            kept[i] = kept[--kept_count];
+        else
+            i++;
+}
+
+/* Several events, one answer. */
+struct after {
+    struct gpw_wait wait;
+    CUcontext context;
+    gpw_done *done;
+    void *arg;
+    unsigned count;
+    CUevent events[];
+};
+
+static void finish(struct gpw_session *s, struct after *a, CUresult result)
+{
+    for (unsigned i = 0; i < a->count; i++)
+        event_give(s, a->context, a->events[i]);
+    gpw_done *done = a->done;
+    void *arg = a->arg;
+    free(a);
+    done(s, arg, result);
+}
+
+static bool after_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct after *a = (struct after *)w;
+    while (a->count) {
+        CUevent event = a->events[a->count - 1];
+        CUresult r = s->driver->cuEventQuery(event);
+        if (r == CUDA_ERROR_NOT_READY)
+            return false;
+        /* it has passed, so this returns at once; it is what makes the driver
+         * print what kernels have printed */
+        if (r == CUDA_SUCCESS)
+            r = s->driver->cuEventSynchronize(event);
+        if (r != CUDA_SUCCESS) {
+            finish(s, a, r);
+            return true;
+        }
+        event_give(s, a->context, event);
+        a->count--;
+    }
+    finish(s, a, CUDA_SUCCESS);
+    return true;
+}
+
+static void after_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    finish(s, (struct after *)w, CUDA_ERROR_DEINITIALIZED);
+}
+
+static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
+{
+    struct after *a = calloc(1, sizeof *a + room * sizeof a->events[0]);
+    if (!a)
+        return NULL;
+    a->wait.poll = after_poll;
+    a->wait.cancel = after_cancel;
+    a->done = done;
+    a->arg = arg;
+    s->driver->cuCtxGetCurrent(&a->context);
+    return a;
+}
+
+static CUresult after_add(struct gpw_session *s, struct after *a, CUstream stream)
+{
+    CUevent event;
+    CUresult r = event_take(s, a->context, &event);
+    if (r != CUDA_SUCCESS)
+        return r;
+    a->events[a->count++] = event;
+    return s->driver->cuEventRecord(event, stream);
+}
+
+static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
+{
+    if (r != CUDA_SUCCESS) {
+        for (unsigned i = 0; i < a->count; i++)
+            event_give(s, a->context, a->events[i]);
+        free(a);
+        return r;
+    }
+    if (!after_poll(s, &a->wait))
+        gpw_wait_add(s, &a->wait);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg)
+{
+    /* says what a capturing or failed stream says, which a recorded event would not */
+    CUresult r = s->driver->cuStreamQuery(stream);
+    if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+        return r;
+    struct after *a = after_new(s, 1, done, arg);
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return after_start(s, a, after_add(s, a, stream));
+}
+
+struct every_stream {
+    struct after *after;
+    unsigned count;
+    CUresult result;
+};
+
+static void count_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *arg)
+{
+    (void)s, (void)id, (void)real;
+    ((struct every_stream *)arg)->count++;
+}
+
+static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *arg)
+{
+    struct every_stream *e = arg;
+    CUstream stream = (CUstream)real;
+    (void)id;
+    CUcontext context;
+    if (e->result != CUDA_SUCCESS ||
+        s->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
+        context != e->after->context)
+        return;
+    CUresult r = s->driver->cuStreamQuery(stream);
+    if (r == CUDA_ERROR_NOT_READY)
+        r = after_add(s, e->after, stream);
+    e->result = r;
+}
+
+CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
+{
+    struct every_stream e = {NULL, 1, CUDA_SUCCESS};
+    gpw_handle_each(s, GP_HANDLE_STREAM, count_stream, &e);
+    e.after = after_new(s, e.count, done, arg);
+    if (!e.after)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    /* the legacy stream first: its event waits for every blocking stream */
+    e.result = s->driver->cuStreamQuery(CU_STREAM_LEGACY);
+    if (e.result == CUDA_SUCCESS || e.result == CUDA_ERROR_NOT_READY)
+        e.result = after_add(s, e.after, CU_STREAM_LEGACY);
+    gpw_handle_each(s, GP_HANDLE_STREAM, add_stream, &e);
+    return after_start(s, e.after, e.result);
+}
