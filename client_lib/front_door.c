@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "gp_ops.h"
-#include "transport.h"
+#include "transport/transport.h"
 #include "wire.h"
 
 #define ANSWER_MAX 8192

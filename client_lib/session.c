@@ -400,7 +400,7 @@ static void plugin_folder(char *out, size_t size)
     snprintf(out, size, "%s/plugins", dirname(path));
 }
 
-/* The server offers "tcp://*:port,port": the host is where we reached it. */
+/* The server offers tcp, any host, two ports: the host is where we reached it. */
 static void fill_host(const char *offered, const char *server, char *out, size_t size)
 {
     const char *star = strstr(offered, "//*");

@@ -6,7 +6,7 @@
 #define GPC_SESSION_H
 
 #include "call.h"
-#include "transport.h"
+#include "transport/transport.h"
 
 struct gpc_session {
     const struct gp_transport *transport;

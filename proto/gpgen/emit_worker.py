@@ -127,7 +127,8 @@ def _argument(f: Function, p: Param) -> str:
     if p.handle or p.has("inout"):
         return p.name if p.handle else f"&{p.name}"
     if p in tails_in(f):
-        return f"a.{p.name}"
+        # some of CUDA's prototypes lack a const
+        return f"a.{p.name}" if "const" in p.ctype else f"({p.ctype})(uintptr_t)a.{p.name}"
     if p in tails_out(f):
         return p.name
     if p.has("address"):

@@ -67,8 +67,9 @@ static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uin
 bool gpw_handle_free(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id)
 {
     struct slot *slot = slot_of(s, kind, id, true);
-    /* a failed creation leaves no object: its index may be named again */
-    return slot && slot->state != SLOT_LIVE;
+    /* a failed creation leaves no object; a newer generation says that the client
+     * has let go of the older one without a call */
+    return slot && (slot->state != SLOT_LIVE || slot->generation != gp_handle_generation(id));
 }
 
 void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t real,
@@ -79,7 +80,7 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
         return;
     slot->real = real;
     slot->generation = gp_handle_generation(id);
-    slot->state = result == CUDA_SUCCESS ? SLOT_LIVE : SLOT_FAILED;
+    slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;
     slot->result = (uint16_t)result;
 }
 

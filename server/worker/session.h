@@ -14,7 +14,7 @@
 #include "gp_messages.h"
 #include "gp_ops.h"
 #include "gpw_driver.h"
-#include "transport.h"
+#include "transport/transport.h"
 
 struct gpw_handles;
 struct gpw_memory;  /* memory.c: allocations, windows, pinned shares, arena */

@@ -1,0 +1,185 @@
+/*
+ * Images on their way to the worker: named by their hash, sent when the worker
+ * does not hold them.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "gpc_wire.h"
+#include "image.h"
+#include "module.h"
+
+/* Below this the image is sent before it is asked for: one round trip, not two. */
+#define EAGER_BYTES (4u << 20)
+#define LOG_MAX (1u << 18)
+
+/* JIT options, split into what travels and where the answers go. */
+struct options {
+    uint64_t pairs[2 * 32];
+    uint32_t count;
+    char *info, *error;
+    uint32_t info_room, error_room;
+    void **info_size, **error_size, **wall_time;
+};
+
+static CUresult options_split(uint16_t op, const struct gpc_load *load, struct options *o)
+{
+    memset(o, 0, sizeof *o);
+    if (load->option_count && (!load->options || !load->values))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < load->option_count; i++) {
+        void **value = &load->values[i];
+        switch (load->options[i]) {
+        case CU_JIT_WALL_TIME:
+            o->wall_time = value;
+            break;
+        case CU_JIT_INFO_LOG_BUFFER:
+            o->info = *value;
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER:
+            o->error = *value;
+            break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            o->info_size = value;
+            o->info_room = (uint32_t)(uintptr_t)*value;
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            o->error_size = value;
+            o->error_room = (uint32_t)(uintptr_t)*value;
+            break;
+        case CU_JIT_GLOBAL_SYMBOL_NAMES:
+        case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
+            return gpc_refuse_because(op, "global symbols given to the JIT compiler");
+        default:
+            if (o->count == 32)
+                return CUDA_ERROR_INVALID_VALUE;
+            o->pairs[2 * o->count] = load->options[i];
+            o->pairs[2 * o->count + 1] = (uint64_t)(uintptr_t)*value;
+            o->count++;
+        }
+    }
+    if (!o->info || !o->info_size)
+        o->info_room = 0;
+    if (!o->error || !o->error_size)
+        o->error_room = 0;
+    if (o->info_room > LOG_MAX)
+        o->info_room = LOG_MAX;
+    if (o->error_room > LOG_MAX)
+        o->error_room = LOG_MAX;
+    return CUDA_SUCCESS;
+}
+
+static void options_answer(const struct options *o, float wall_time, uint32_t info, uint32_t error)
+{
+    if (o->wall_time)
+        memcpy(o->wall_time, &wall_time, sizeof wall_time);
+    if (o->info_size)
+        *o->info_size = (void *)(uintptr_t)info;
+    if (o->error_size)
+        *o->error_size = (void *)(uintptr_t)error;
+}
+
+static CUresult put(const struct gpc_image_piece *piece, const unsigned char hash[32])
+{
+    CUresult r = CUDA_SUCCESS;
+    for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
+        uint64_t left = piece->size - at;
+        uint32_t n = left < GP_CHUNK_MAX - 4096 ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX - 4096;
+        r = gpc_wire_gp_image_put(hash, piece->size, at, n, (const char *)piece->data + at);
+        at += n;
+    }
+    return r;
+}
+
+static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned char hash[32],
+                    struct options *o, uint64_t *id, uint32_t *state)
+{
+    uint64_t library[2 * 4];
+    char none;
+    float wall_time = 0;
+    int32_t result = 0;
+    uint32_t info = 0, error = 0;
+    CUresult r;
+    char *info_to = o->info_room ? o->info : &none, *error_to = o->error_room ? o->error : &none;
+    if (as_library) {
+        if (load->library_option_count > 4)
+            return CUDA_ERROR_INVALID_VALUE;
+        for (unsigned i = 0; i < load->library_option_count; i++) {
+            library[2 * i] = load->library_options[i];
+            library[2 * i + 1] =
+                load->library_values ? (uint64_t)(uintptr_t)load->library_values[i] : 0;
+        }
+        r = gpc_wire_gp_library_load((CUlibrary *)id, hash, o->count, o->pairs,
+                                     load->library_option_count, library, o->info_room,
+                                     o->error_room, state, &result, &wall_time, info_to, error_to,
+                                     &info, &error);
+    } else {
+        r = gpc_wire_gp_module_load((CUmodule *)id, hash, o->count, o->pairs, o->info_room,
+                                    o->error_room, state, &result, &wall_time, info_to, error_to,
+                                    &info, &error);
+    }
+    if (r != CUDA_SUCCESS)
+        return r;
+    options_answer(o, wall_time, info, error);
+    return (CUresult)result;
+}
+
+CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_library, uint64_t *id)
+{
+    struct options options;
+    CUresult r = options_split(op, load, &options);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!load->image)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpc_image image;
+    if ((r = gpc_image_describe(load->image, &image)) != CUDA_SUCCESS)
+        return r;
+    if (image.wrapper_version == 2 && !image.has_linked) {
+        gpc_image_release(&image);
+        return gpc_refuse_because(op, "an image that is still to be linked");
+    }
+    /* what the driver loads is piece 0; prelinked ones matter to its linker only */
+    struct gpc_image first = {.count = 1, .pieces = image.pieces, .total = image.pieces[0].size};
+    unsigned char hash[32];
+    gpc_image_hash(&first, hash);
+    bool eager = first.total <= EAGER_BYTES;
+    uint32_t state = GP_IMAGE_MISSING;
+    if (eager)
+        r = put(&first.pieces[0], hash);
+    if (r == CUDA_SUCCESS)
+        r = ask(load, as_library, hash, &options, id, &state);
+    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING && !eager) {
+        r = put(&first.pieces[0], hash);
+        if (r == CUDA_SUCCESS)
+            r = ask(load, as_library, hash, &options, id, &state);
+    }
+    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING)
+        r = CUDA_ERROR_OUT_OF_MEMORY; /* the worker refused it, with a line in its log */
+    gpc_image_release(&image);
+    return r;
+}
+
+CUresult gpc_image_read(const char *path, void **bytes)
+{
+    if (!path)
+        return CUDA_ERROR_INVALID_VALUE;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+    char *data = size >= 0 ? malloc((size_t)size + 1) : NULL;
+    rewind(file);
+    bool whole = data && fread(data, 1, (size_t)size, file) == (size_t)size;
+    fclose(file);
+    if (!whole) {
+        free(data);
+        return size < 0 ? CUDA_ERROR_FILE_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    data[size] = '\0';
+    *bytes = data;
+    return CUDA_SUCCESS;
+}

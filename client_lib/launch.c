@@ -1,0 +1,150 @@
+/* Kernel launches: the hottest path of the client. No allocation, no lock of its own. */
+#include <string.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "module.h"
+#include "session.h"
+
+struct shape {
+    unsigned grid[3], block[3], shared;
+};
+
+/* What CUDA refuses before it looks at the kernel. */
+static CUresult check_shape(const struct shape *s)
+{
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    if (!d)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    const int32_t *a = d->attributes;
+    uint64_t threads = 1;
+    for (int i = 0; i < 3; i++) {
+        if (s->grid[i] == 0 || s->block[i] == 0 ||
+            s->grid[i] > (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X + i] ||
+            s->block[i] > (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X + i])
+            return CUDA_ERROR_INVALID_VALUE;
+        threads *= s->block[i];
+    }
+    if (threads > (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK] ||
+        s->shared > (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN])
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+/* The packed buffer of the `extra` form. */
+static CUresult from_extra(void **extra, const void **buffer, size_t *size)
+{
+    *buffer = NULL;
+    *size = 0;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            *buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            *size = *(const size_t *)extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return *buffer || *size == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The kernel's parameters, side by side as its table says, in `to` (k->bytes). */
+static CUresult pack(const struct gpc_kernel *k, void **parameters, void **extra, unsigned char *to)
+{
+    if (parameters && extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (k->count == 0)
+        return CUDA_SUCCESS;
+    memset(to, 0, k->bytes);
+    if (parameters) {
+        for (uint32_t i = 0; i < k->count; i++) {
+            if (!parameters[i])
+                return CUDA_ERROR_INVALID_VALUE;
+            memcpy(to + k->parameters[i].offset, parameters[i], k->parameters[i].size);
+        }
+        return CUDA_SUCCESS;
+    }
+    if (!extra)
+        return CUDA_ERROR_INVALID_VALUE;
+    const void *buffer;
+    size_t size;
+    CUresult r = from_extra(extra, &buffer, &size);
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* the tail may be padding that the application left out, or some more of it */
+    memcpy(to, buffer, size < k->bytes ? size : k->bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstream stream,
+                       void **parameters, void **extra, uint32_t flags,
+                       const CUlaunchAttribute *attributes, unsigned attribute_count)
+{
+    unsigned char packed[GP_PARAMETER_BYTES_MAX];
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    const struct gpc_kernel *k = gpc_kernel_of(f);
+    if (!k)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if ((r = check_shape(s)) != CUDA_SUCCESS || (r = pack(k, parameters, extra, packed)))
+        return r;
+    return gpc_leave(gpc_wire_gp_launch(f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
+                                        s->block[1], s->block[2], s->shared, flags, k->bytes,
+                                        attribute_count, packed, attributes));
+}
+
+static const CUlaunchAttribute no_attributes[1];
+
+GPC_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                   unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream,
+                                   void **kernelParams, void **extra)
+{
+    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ},
+                      sharedMemBytes};
+    return launch(GP_OP_cuLaunchKernel, f, &s, hStream, kernelParams, extra, 0, no_attributes, 0);
+}
+
+GPC_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
+                                              unsigned int gridDimY, unsigned int gridDimZ,
+                                              unsigned int blockDimX, unsigned int blockDimY,
+                                              unsigned int blockDimZ, unsigned int sharedMemBytes,
+                                              CUstream hStream, void **kernelParams)
+{
+    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ},
+                      sharedMemBytes};
+    return launch(GP_OP_cuLaunchCooperativeKernel, f, &s, hStream, kernelParams, NULL,
+                  GP_LAUNCH_COOPERATIVE, no_attributes, 0);
+}
+
+/* The values of an attribute that may travel; the worker has the same list and
+ * the last word. Handles of graph nodes are left to the graphs' own functions. */
+static CUresult check_attributes(uint16_t op, const CUlaunchAttribute *a, unsigned count)
+{
+    if (count && !a)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (count > GP_ATTRIBUTES_PER_LAUNCH_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++)
+        if (a[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
+            return gpc_refuse_because(op, "kernels that a device updates");
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
+                                     void **kernelParams, void **extra)
+{
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = check_attributes(GP_OP_cuLaunchKernelEx, config->attrs, config->numAttrs);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                      {config->blockDimX, config->blockDimY, config->blockDimZ},
+                      config->sharedMemBytes};
+    uint32_t flags = config->numAttrs ? GP_LAUNCH_EX : 0;
+    return launch(GP_OP_cuLaunchKernelEx, f, &s, config->hStream, kernelParams, extra, flags,
+                  config->numAttrs ? config->attrs : no_attributes, config->numAttrs);
+}

@@ -1,0 +1,138 @@
+/* Libraries: images that belong to no context. */
+#include <stdlib.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "module.h"
+
+static struct gpc_image_shadow *library_of(CUlibrary library)
+{
+    return gpc_handle_shadow(GP_HANDLE_LIBRARY, (uint64_t)library);
+}
+
+static CUresult library_load(uint16_t op, CUlibrary *library, const struct gpc_load *what)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!library)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t id;
+    if ((r = gpc_image_load(op, what, true, &id)) != CUDA_SUCCESS)
+        return r;
+    if (!gpc_image_shadow_new(id, true)) {
+        gpc_wire_cuLibraryUnload((CUlibrary)id);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *library = (CUlibrary)id;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+                                      void **jitOptionsValues, unsigned int numJitOptions,
+                                      CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                                      unsigned int numLibraryOptions)
+{
+    return library_load(GP_OP_cuLibraryLoadData, library,
+                        &(struct gpc_load){code, numJitOptions, jitOptions, jitOptionsValues,
+                                           numLibraryOptions, libraryOptions, libraryOptionValues});
+}
+
+GPC_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName,
+                                          CUjit_option *jitOptions, void **jitOptionsValues,
+                                          unsigned int numJitOptions,
+                                          CUlibraryOption *libraryOptions,
+                                          void **libraryOptionValues,
+                                          unsigned int numLibraryOptions)
+{
+    void *bytes;
+    CUresult r = gpc_enter(GP_OP_cuLibraryLoadFromFile, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS || (r = gpc_image_read(fileName, &bytes)) != CUDA_SUCCESS)
+        return r;
+    r = library_load(GP_OP_cuLibraryLoadData, library,
+                     &(struct gpc_load){bytes, numJitOptions, jitOptions, jitOptionsValues,
+                                        numLibraryOptions, libraryOptions, libraryOptionValues});
+    free(bytes);
+    return r;
+}
+
+GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
+{
+    CUresult r = gpc_enter(GP_OP_cuLibraryUnload, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_image_shadow *image = library_of(library);
+    if (!image)
+        return CUDA_ERROR_INVALID_HANDLE;
+    r = gpc_wire_cuLibraryUnload(library);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_handle_drop((uint64_t)image->module);
+    gpc_image_shadow_free(image);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
+{
+    CUresult r = gpc_enter(GP_OP_cuLibraryGetKernel, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_image_shadow *image = library_of(library);
+    if (!pKernel || !name)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!image)
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct gpc_kernel *k;
+    r = gpc_kernel_find(image, name, &k);
+    if (r == CUDA_SUCCESS)
+        *pKernel = (CUkernel)k->handle;
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+    CUresult r = gpc_enter(GP_OP_cuLibraryGetModule, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_image_shadow *image = library_of(library);
+    if (!pMod)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!image)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!image->module) {
+        CUmodule made;
+        if ((r = gpc_wire_cuLibraryGetModule(&made, library)) != CUDA_SUCCESS)
+            return r;
+        image->module = made;
+        gpc_handle_attach((uint64_t)made, image); /* its kernels are the library's */
+    }
+    *pMod = image->module;
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                       const char *name)
+{
+    CUresult r = gpc_enter(GP_OP_cuLibraryGetGlobal, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!name || (!dptr && !bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUdeviceptr address;
+    size_t size;
+    r = gpc_wire_cuLibraryGetGlobal(&address, &size, library, name);
+    if (r == CUDA_SUCCESS && dptr)
+        *dptr = address;
+    if (r == CUDA_SUCCESS && bytes)
+        *bytes = size;
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels,
+                                              CUlibrary lib)
+{
+    return gpc_image_enumerate(GP_OP_cuLibraryEnumerateKernels, GPC_NEEDS_INIT, library_of(lib),
+                     (CUfunction *)kernels, numKernels);
+}

@@ -1,0 +1,77 @@
+/*
+ * Modules and libraries as the client knows them: their kernels, each asked for
+ * once, with what a launch needs.
+ */
+#ifndef GPC_MODULE_H
+#define GPC_MODULE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "call.h"
+#include "private_tables.h"
+#include "snapshot.h"
+
+#define GPC_SET_ATTRIBUTES 16
+
+/* A kernel of a library, or a function of a module or made from a kernel. */
+struct gpc_kernel {
+    struct gpc_kernel *next; /* of the same image */
+    struct gpc_image_shadow *image;
+    struct gpc_kernel *kernel; /* a function made from a kernel: that kernel */
+    CUcontext context;         /* in which such a function was made */
+    CUfunction handle;         /* a CUkernel's, too */
+    char *name;
+    const struct gp_parameter *parameters;
+    uint32_t count;
+    uint32_t bytes; /* of the packed parameter buffer */
+    /* attributes set so far, so that setting the same again costs nothing */
+    int set_value[GPC_SET_ATTRIBUTES];
+    CUdevice set_device[GPC_SET_ATTRIBUTES];
+    uint32_t set_mask;
+};
+
+/* A module or a library. */
+struct gpc_image_shadow {
+    uint64_t id; /* CUmodule or CUlibrary */
+    bool is_library;
+    CUcontext context; /* of a module */
+    CUmodule module;   /* cuLibraryGetModule's, once asked for */
+    struct gpc_kernel *kernels;
+};
+
+/* The shadow of a function or kernel handle, NULL if it is none. No lock. */
+struct gpc_kernel *gpc_kernel_of(CUfunction function);
+/* Look a kernel up by name: its handle, asked for at most once. */
+CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, struct gpc_kernel **out);
+/* The function that a kernel is in the current context. */
+CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out);
+/* Forget an image and its kernels. */
+void gpc_image_shadow_free(struct gpc_image_shadow *image);
+struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library);
+
+/* Send an image and load it. Options as cuModuleLoadDataEx and cuLibraryLoadData
+ * take them (the library's are NULL for a module). */
+struct gpc_load {
+    const void *image;
+    unsigned option_count;
+    CUjit_option *options;
+    void **values;
+    unsigned library_option_count;
+    CUlibraryOption *library_options;
+    void **library_values;
+};
+CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_library, uint64_t *id);
+/* The bytes of a file, NUL-terminated (the application's path; freed by the caller). */
+CUresult gpc_image_read(const char *path, void **bytes);
+
+/* The kernels of an image, at most `room`: cuModuleEnumerateFunctions and its kin. */
+CUresult gpc_image_enumerate(uint16_t op, enum gpc_needs needs, struct gpc_image_shadow *image,
+                             CUfunction *to, unsigned room);
+
+void gpc_module_context_ended(CUcontext context);
+/* For the private tables: every kernel of a module, with handle and name. */
+CUresult gpc_module_each_function(CUmodule module, gpc_private_visit visit, void *user);
+
+#endif
