@@ -25,13 +25,13 @@ void gpc_boot_id(char out[64])
     fclose(file);
 }
 
-/* The program's name without bytes that could end a line. */
+/* The program's name in plain ASCII: a line of text must stay one, and UTF-8. */
 static void program_name(char *out, size_t size)
 {
     const char *name = program_invocation_short_name;
     size_t n = 0;
     for (; name && *name && n + 1 < size; name++)
-        out[n++] = (unsigned char)*name < 32 || *name == 127 ? '?' : *name;
+        out[n++] = (unsigned char)*name < 32 || (unsigned char)*name > 126 ? '?' : *name;
     out[n] = '\0';
 }
 
@@ -139,6 +139,12 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
     if (n < 0 || (size_t)n >= sizeof question) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;
+    }
+    const char *gpus = getenv("GPUPOOL_GPUS");
+    if (gpus && *gpus && strspn(gpus, "0123456789") == strlen(gpus)) {
+        n += snprintf(question + n, sizeof question - (size_t)n, "gpus: %s\n", gpus);
+        if ((size_t)n >= sizeof question)
+            n = (int)sizeof question - 1; /* the server says what is wrong with it */
     }
     char answer[ANSWER_MAX];
     size_t size = sizeof answer;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "private_tables.h"
 
 struct gpc_stats gpc_stats;
 static uint64_t counts[GP_OP_COUNT];
@@ -27,6 +28,15 @@ static void write_calls(FILE *file)
     }
 }
 
+static void write_private(FILE *file)
+{
+    struct gpc_private_count list[64];
+    size_t count = gpc_private_counts(list, 64);
+    for (size_t i = 0; i < count && i < 64; i++)
+        fprintf(file, "%s\n    {\"table\": \"%s\", \"slot\": %u, \"count\": %" PRIu64 "}",
+                i ? "," : "", list[i].table, list[i].slot, list[i].calls);
+}
+
 void gpc_stats_write(const char *transport)
 {
     const char *path = getenv("GPUPOOL_STATS");
@@ -44,7 +54,9 @@ void gpc_stats_write(const char *transport)
             transport, gpc_stats.round_trips, gpc_stats.messages_sent, gpc_stats.bytes_sent,
             gpc_stats.bytes_received, gpc_stats.waited_ns);
     write_calls(file);
-    fputs("\n  }\n}\n", file);
+    fputs("\n  },\n  \"unknown_private_slots\": [", file);
+    write_private(file);
+    fputs("\n  ]\n}\n", file);
     if (fclose(file) != 0)
         gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_STATS=%s: %m", path);
 }

@@ -26,7 +26,7 @@ def wire_header(spec: Spec) -> str:
     for f in spec.wire:
         if f.mode == "notify":
             args = ", ".join(["const struct gp_req_" + f.name + " *q", *_notify_tails(f)])
-            lines.append(f"/* hand-written: what to do when the worker sends it */")
+            lines.append("/* hand-written: what to do when the worker sends it */")
             lines.append(f"void gpc_on_{f.name}({args});")
         else:
             lines.append(f"{wire_prototype(f)};")
@@ -52,7 +52,8 @@ def _encode(f: Function, p: Param) -> list[str]:
         null = "true" if p.has("null") else "false"
         kind = f"GP_HANDLE_{p.handle.upper()}"
         return [
-            f"    if ((r = gpc_handle_wire({kind}, (uint64_t){n}, {null}, &q.{n})))\n        goto fail;"
+            f"    if ((r = gpc_handle_wire({kind}, (uint64_t){n}, {null}, &q.{n})))",
+            "        goto fail;",
         ]
     if p.ctype == "CUdevice":
         return [f"    if ((r = gpc_device_wire({n}, &q.{n})))\n        goto fail;"]
@@ -64,7 +65,9 @@ def _encode(f: Function, p: Param) -> list[str]:
     if p.has("optional"):
         lines.append(f"    q.has_{n} = {n} != NULL;")
     if p.has("in") and p.count:
-        count = f"{n} ? (uint64_t)({p.count}) : 0" if p.has("optional") else f"(uint64_t)({p.count})"
+        count = (
+            f"{n} ? (uint64_t)({p.count}) : 0" if p.has("optional") else f"(uint64_t)({p.count})"
+        )
         lines.append(
             f"    if ((r = gpc_call_in(&call, {n}, {count}, sizeof({p.element}), &q.n_{n})))"
             "\n        goto fail;"
@@ -74,7 +77,8 @@ def _encode(f: Function, p: Param) -> list[str]:
     elif p.has("out") and p.count:
         lines.append(
             f"    if ((r = gpc_call_out(&call, {n}, (uint64_t)({p.count}), sizeof({p.element}),"
-            f"\n                          offsetof(struct gp_rep_{f.name}, n_{n}))))\n        goto fail;"
+            f"\n                          offsetof(struct gp_rep_{f.name}, n_{n}))))"
+            "\n        goto fail;"
         )
     elif not p.is_pointer:
         if p.array:
@@ -86,8 +90,14 @@ def _encode(f: Function, p: Param) -> list[str]:
 
 def _wire_body(f: Function) -> list[str]:
     lines = [wire_prototype(f), "{"]
-    required = [p.name for p in f.params if p.is_pointer and not p.has("optional")
-                and not p.has("address") and (p.words and not p.has("null") and not p.has("destroy"))]
+    required = [
+        p.name
+        for p in f.params
+        if p.is_pointer
+        and not p.has("optional")
+        and not p.has("address")
+        and (p.words and not p.has("null") and not p.has("destroy"))
+    ]
     if required:
         lines.append(f"    if ({' || '.join('!' + n for n in required)})")
         lines.append("        return CUDA_ERROR_INVALID_VALUE;")
@@ -151,7 +161,9 @@ def stubs(spec: Spec) -> str:
             lines.append(f"    return gpc_refuse(GP_OP_{f.name});\n}}\n")
         elif f.has_wire and not f.client:
             lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
-            lines.append(f"    CUresult r = gpc_enter(GP_OP_{f.name}, GPC_NEEDS_{f.needs.upper()});")
+            lines.append(
+                f"    CUresult r = gpc_enter(GP_OP_{f.name}, GPC_NEEDS_{f.needs.upper()});"
+            )
             lines.append(f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));\n}}\n")
         for variant in f.variants:
             lines.append(f"GPC_EXPORT CUresult {variant}({f.prototype})\n{{")

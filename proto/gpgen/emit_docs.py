@@ -29,8 +29,16 @@ def coverage(spec: Spec) -> str:
     for f in functions:
         if f.file.stem != group:
             group = f.file.stem
-            lines += ["", f"## {group}", "", "| function | since | mode | note |", "| --- | --- | --- | --- |"]
-        note = f.reason or ("forms: " + ", ".join(v[len(f.name) :] for v in f.variants) if f.variants else "")
+            lines += [
+                "",
+                f"## {group}",
+                "",
+                "| function | since | mode | note |",
+                "| --- | --- | --- | --- |",
+            ]
+        note = f.reason or (
+            "forms: " + ", ".join(v[len(f.name) :] for v in f.variants) if f.variants else ""
+        )
         lines.append(f"| {f.name} | {f.since // 1000}.{f.since % 1000 // 10} | {f.mode} | {note} |")
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,9 @@ def proc_table(spec: Spec) -> str:
     for f in spec.cuda:
         rows.append((f.api, f.since, 0, f.name))
         rows += [(api, since, 0, f.name) for api, since in f.also.items()]
-        rows += [(f.api, getattr(f, s), 1, f"{f.name}_{s}") for s in ("ptds", "ptsz") if getattr(f, s)]
+        rows += [
+            (f.api, getattr(f, s), 1, f"{f.name}_{s}") for s in ("ptds", "ptsz") if getattr(f, s)
+        ]
     rows.sort(key=lambda r: (r[0], -r[1], r[2]))
     lines = [NOTE, '#include "gpc_exports.h"\n#include "proc_address.h"\n']
     lines.append("const struct gpc_proc gpc_proc_table[] = {")

@@ -102,13 +102,20 @@ def dispatch(spec: Spec) -> str:
     for f in spec.wire:
         if f.mode != "notify":
             lines.append(f"    case GP_OP_{f.name}:\n        return do_{f.name}(s, h);")
-    lines.append('    default:\n        return gpw_session_broken(s, "no operation has this number");')
+    lines.append(
+        '    default:\n        return gpw_session_broken(s, "no operation has this number");'
+    )
     lines.append("    }\n}\n")
     return "\n".join(lines)
 
 
 def _notify(f: Function) -> list[str]:
-    lines = [_notify_prototype(f), "{", f"    struct gp_req_{f.name} q;", "    memset(&q, 0, sizeof q);"]
+    lines = [
+        _notify_prototype(f),
+        "{",
+        f"    struct gp_req_{f.name} q;",
+        "    memset(&q, 0, sizeof q);",
+    ]
     lines.append(f"    q.h.op = GP_OP_{f.name};")
     for p in f.params:
         if p not in tails_in(f):
@@ -143,7 +150,9 @@ def _argument(f: Function, p: Param) -> str:
 def _dispatcher(f: Function) -> list[str]:
     lines = [f"static int do_{f.name}(struct gpw_session *s, const struct gp_header *h)\n{{"]
     lines.append(f"    struct gp_args_{f.name} a;\n    if (!gp_decode_{f.name}(h, &a))")
-    lines.append(f'        return gpw_session_broken(s, "{f.name}: the arguments do not fit the message");')
+    lines.append(
+        f'        return gpw_session_broken(s, "{f.name}: the arguments do not fit the message");'
+    )
     deferred = f.worker == "deferred"
     checks: list[str] = []
     for p in f.params:
@@ -151,7 +160,9 @@ def _dispatcher(f: Function) -> list[str]:
             lines.append(f"    {p.pointee} {p.name} = 0;")
             kind = f"GP_HANDLE_{(p.handle or '').upper()}"
             lines.append(f"    if (!gpw_handle_free(s, {kind}, a.q->{p.name}))")
-            lines.append(f'        return gpw_session_broken(s, "{f.name}: the new handle is not free");')
+            lines.append(
+                f'        return gpw_session_broken(s, "{f.name}: the new handle is not free");'
+            )
         elif p.handle:
             ctype = p.ctype.replace("const ", "")
             lines.append(f"    {ctype} {p.name} = 0;")
@@ -165,7 +176,8 @@ def _dispatcher(f: Function) -> list[str]:
                 f"    {p.pointee} *{p.name} = gpw_scratch(s, {tails_out(f).index(p)}, n_{p.name});"
             )
         elif p.has("in") and not p.count or p.has("inout"):
-            lines.append(f"    {p.pointee} {p.name};\n    memcpy(&{p.name}, &a.q->{p.name}, sizeof {p.name});")
+            lines.append(f"    {p.pointee} {p.name};")
+            lines.append(f"    memcpy(&{p.name}, &a.q->{p.name}, sizeof {p.name});")
         elif p.is_out and not p.count and not deferred:
             lines.append(f"    {p.pointee} {p.name};\n    memset(&{p.name}, 0, sizeof {p.name});")
     lines.append("    CUresult r = CUDA_SUCCESS;")
@@ -216,11 +228,16 @@ def _answer(f: Function) -> list[str]:
     """Declared in gpw_handlers.h, so it may follow its use."""
     outs = tails_out(f)
     args = "".join(f", const void *{p.name}, uint32_t n_{p.name}" for p in outs)
-    lines = [f"int gpw_answer_{f.name}(struct gpw_session *s, struct gpw_token token, CUresult result{args})"]
+    lines = [
+        f"int gpw_answer_{f.name}(struct gpw_session *s, struct gpw_token token,"
+        f" CUresult result{args})"
+    ]
     lines.append(f"{{\n    struct gp_rep_{f.name} rep;\n    memset(&rep, 0, sizeof rep);")
     lines.append("    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};")
     for p in outs:
-        lines.append(f"    rep.n_{p.name} = n_{p.name};\n    gpw_message_tail(&m, {p.name}, n_{p.name});")
+        lines.append(
+            f"    rep.n_{p.name} = n_{p.name};\n    gpw_message_tail(&m, {p.name}, n_{p.name});"
+        )
     lines.append("    return gpw_reply_token(s, token, result, &m);\n}\n")
     return lines
 

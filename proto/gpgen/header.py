@@ -45,7 +45,9 @@ def check(spec: Spec, flat: str) -> None:
     ours_codes = {e.name: e.value for e in spec.errors}
     for name, value in codes.items():
         if ours_codes.get(name) != value:
-            raise SpecError(f"errors.toml:1: {name} is {value} in cuda.h, {ours_codes.get(name)} here")
+            raise SpecError(
+                f"errors.toml:1: {name} is {value} in cuda.h, {ours_codes.get(name)} here"
+            )
 
 
 def _same_types(a: str, b: str) -> bool:

@@ -358,6 +358,8 @@ def _load_errors(path: Path) -> list[ErrorCode]:
     errors = []
     for name, table in tables.items():
         if set(table) != {"value", "text"}:
-            raise SpecError(f"{path}:{lines.tables[name]}: {name}: needs exactly 'value' and 'text'")
+            raise SpecError(
+                f"{path}:{lines.tables[name]}: {name}: needs exactly 'value' and 'text'"
+            )
         errors.append(ErrorCode(name, table["value"], table["text"]))
     return sorted(errors, key=lambda e: e.value)

@@ -54,6 +54,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
         return r;
     gpw_memory_context_ended(s, dev, (CUcontext)real);
     gpw_waits_context_ended((CUcontext)real);
+    gpw_modules_context_ended(s);
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
@@ -79,5 +80,6 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
     gpw_waits_context_ended(ctx);
+    gpw_modules_context_ended(s);
     return s->driver->cuCtxDestroy_v2(ctx);
 }

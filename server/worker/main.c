@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <pthread.h>
 #include <signal.h>
@@ -200,11 +201,18 @@ static bool idle(struct gpw_session *s)
 int main(int argc, char **argv)
 {
     struct options o = {0};
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) { /* the server compares */
+        printf("gpupool-worker %s wire %u spec %016" PRIx64 "\n", GPUPOOL_VERSION,
+               GP_WIRE_VERSION, GP_SPEC_HASH);
+        return 0;
+    }
     int r = read_options(argc, argv, &o);
     if (r != 0)
         return r;
     char plugins[4096];
-    if (!o.plugins) { /* as installed: libexec/ beside lib/ */
+    if (!o.plugins)
+        o.plugins = getenv("GPUPOOL_PLUGINS");
+    if (!o.plugins || !*o.plugins) { /* as installed: libexec/ beside lib/ */
         ssize_t n = readlink("/proc/self/exe", plugins, sizeof plugins - 32);
         plugins[n > 0 ? n : 0] = '\0';
         strcat(dirname(plugins), "/../lib/plugins");

@@ -48,6 +48,11 @@ static void known_clear(struct gpw_modules *m)
     m->known_room = m->known_count = 0;
 }
 
+void gpw_modules_context_ended(struct gpw_session *s)
+{
+    known_clear(s->modules);
+}
+
 static struct known *known_at(struct known *table, uint32_t room, CUfunction function)
 {
     uint64_t hash = ((uint64_t)function >> 4) * UINT64_C(0x9e3779b97f4a7c15);

@@ -8,6 +8,9 @@
 int gpw_modules_open(struct gpw_session *s);
 void gpw_modules_close(struct gpw_session *s);
 
+/* Functions of a context that ends may have their addresses used again. */
+void gpw_modules_context_ended(struct gpw_session *s);
+
 /* The parameters of a function or kernel, from the driver the first time. The
  * table is valid until a module is unloaded. */
 struct gpw_parameters {
