@@ -1,0 +1,272 @@
+#include "allocator.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GRANULE (UINT64_C(2) << 20)
+#define SMALL_MIN_SHIFT 9 /* 512 bytes */
+#define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
+#define PIECES_MAX (GRANULE >> SMALL_MIN_SHIFT)
+
+/* A run of granules, mapped. */
+struct block {
+    CUdeviceptr at;
+    uint64_t size; /* mapped bytes */
+    CUmemGenericAllocationHandle pages;
+    uint32_t shift;  /* of a granule shared by small ones: log2 of the piece, else 0 */
+    uint32_t used;   /* pieces in use */
+    size_t *asked;   /* per piece: bytes asked for, 0 free (one entry if not shared) */
+    uint32_t hint;   /* where to look for a free piece first */
+};
+
+struct gpw_allocator {
+    const struct gpw_driver *driver;
+    CUdevice device;
+    uint64_t begin, end;
+    struct block *blocks; /* by address */
+    uint32_t count, room;
+    uint64_t bytes;
+};
+
+struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
+                                        uint64_t begin, uint64_t end)
+{
+    struct gpw_allocator *a = calloc(1, sizeof *a);
+    if (a)
+        *a = (struct gpw_allocator){.driver = driver, .device = device, .begin = begin, .end = end};
+    return a;
+}
+
+void gpw_allocator_delete(struct gpw_allocator *a)
+{
+    if (!a)
+        return;
+    gpw_allocator_clear(a);
+    free(a->blocks);
+    free(a);
+}
+
+uint64_t gpw_allocator_bytes(const struct gpw_allocator *a)
+{
+    return __atomic_load_n(&a->bytes, __ATOMIC_RELAXED);
+}
+
+/* Index of the first block that ends behind `address`. */
+static uint32_t block_after(const struct gpw_allocator *a, CUdeviceptr address)
+{
+    uint32_t low = 0, high = a->count;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (a->blocks[middle].at + a->blocks[middle].size <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static struct block *block_of(const struct gpw_allocator *a, CUdeviceptr address)
+{
+    uint32_t i = block_after(a, address);
+    return i < a->count && a->blocks[i].at <= address ? &a->blocks[i] : NULL;
+}
+
+static uint32_t pieces_of(const struct block *b)
+{
+    return b->shift ? (uint32_t)(b->size >> b->shift) : 1;
+}
+
+/* The piece that an address lies in. */
+static uint32_t piece_at(const struct block *b, CUdeviceptr address)
+{
+    return b->shift ? (uint32_t)((address - b->at) >> b->shift) : 0;
+}
+
+/* --- pages ------------------------------------------------------------------- */
+
+static CUresult pages_map(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
+                          CUmemGenericAllocationHandle *pages)
+{
+    const struct gpw_driver *d = a->driver;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device}};
+    CUresult r = d->cuMemCreate(pages, size, &prop, 0);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((r = d->cuMemMap(at, size, 0, *pages, 0)) != CUDA_SUCCESS) {
+        d->cuMemRelease(*pages);
+        return r;
+    }
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if ((r = d->cuMemSetAccess(at, size, &access, 1)) != CUDA_SUCCESS) {
+        d->cuMemUnmap(at, size);
+        d->cuMemRelease(*pages);
+    }
+    return r;
+}
+
+static void pages_unmap(struct gpw_allocator *a, const struct block *b)
+{
+    a->driver->cuMemUnmap(b->at, b->size);
+    a->driver->cuMemRelease(b->pages);
+}
+
+/* The lowest gap of the window that holds `size`; 0 when there is none. */
+static CUdeviceptr gap_find(const struct gpw_allocator *a, uint64_t size, uint32_t *index)
+{
+    CUdeviceptr at = a->begin;
+    for (uint32_t i = 0; i < a->count; i++) {
+        if (a->blocks[i].at - at >= size) {
+            *index = i;
+            return at;
+        }
+        at = a->blocks[i].at + a->blocks[i].size;
+    }
+    *index = a->count;
+    return a->end - at >= size ? at : 0;
+}
+
+static struct block *block_new(struct gpw_allocator *a, uint64_t size, uint32_t shift, CUresult *r)
+{
+    uint32_t index;
+    *r = CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr at = gap_find(a, size, &index);
+    if (!at)
+        return NULL;
+    if (a->count == a->room) {
+        uint32_t room = a->room ? 2 * a->room : 64;
+        struct block *more = realloc(a->blocks, room * sizeof *more);
+        if (!more)
+            return NULL;
+        a->blocks = more;
+        a->room = room;
+    }
+    struct block b = {.at = at, .size = size, .shift = shift};
+    b.asked = calloc(pieces_of(&b), sizeof *b.asked);
+    if (!b.asked)
+        return NULL;
+    if ((*r = pages_map(a, at, size, &b.pages)) != CUDA_SUCCESS) {
+        free(b.asked);
+        return NULL;
+    }
+    memmove(a->blocks + index + 1, a->blocks + index, (a->count - index) * sizeof *a->blocks);
+    a->blocks[index] = b;
+    a->count++;
+    __atomic_fetch_add(&a->bytes, size, __ATOMIC_RELAXED);
+    return &a->blocks[index];
+}
+
+static void block_delete(struct gpw_allocator *a, struct block *b)
+{
+    pages_unmap(a, b);
+    __atomic_fetch_sub(&a->bytes, b->size, __ATOMIC_RELAXED);
+    free(b->asked);
+    uint32_t index = (uint32_t)(b - a->blocks);
+    memmove(b, b + 1, (a->count - index - 1) * sizeof *b);
+    a->count--;
+}
+
+void gpw_allocator_clear(struct gpw_allocator *a)
+{
+    while (a->count)
+        block_delete(a, &a->blocks[a->count - 1]);
+}
+
+/* --- allocations --------------------------------------------------------------- */
+
+static uint32_t shift_for(size_t bytes)
+{
+    uint32_t shift = SMALL_MIN_SHIFT;
+    while (((size_t)1 << shift) < bytes)
+        shift++;
+    return shift;
+}
+
+static CUdeviceptr piece_take(struct block *b, size_t bytes)
+{
+    uint32_t pieces = pieces_of(b);
+    for (uint32_t n = 0; n < pieces; n++) {
+        uint32_t i = (b->hint + n) % pieces;
+        if (b->asked[i] == 0) {
+            b->asked[i] = bytes;
+            b->used++;
+            b->hint = (i + 1) % pieces;
+            return b->at + ((CUdeviceptr)i << b->shift);
+        }
+    }
+    return 0;
+}
+
+CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *out)
+{
+    CUresult r;
+    if (bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > a->end - a->begin)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint32_t shift = bytes <= ((size_t)1 << SMALL_MAX_SHIFT) ? shift_for(bytes) : 0;
+    for (uint32_t i = 0; shift && i < a->count; i++) {
+        struct block *b = &a->blocks[i];
+        if (b->shift == shift && b->used < pieces_of(b)) {
+            *out = piece_take(b, bytes);
+            return CUDA_SUCCESS;
+        }
+    }
+    uint64_t size = shift ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
+    struct block *b = block_new(a, size, shift, &r);
+    if (!b)
+        return r;
+    if (shift) {
+        *out = piece_take(b, bytes);
+    } else {
+        b->asked[0] = bytes;
+        b->used = 1;
+        *out = b->at;
+    }
+    return CUDA_SUCCESS;
+}
+
+size_t gpw_allocator_size(const struct gpw_allocator *a, CUdeviceptr base)
+{
+    const struct block *b = block_of(a, base);
+    if (!b)
+        return 0;
+    uint32_t i = piece_at(b, base);
+    return base == b->at + ((CUdeviceptr)i << b->shift) || (!b->shift && base == b->at)
+               ? b->asked[i]
+               : 0;
+}
+
+bool gpw_allocator_holds(const struct gpw_allocator *a, CUdeviceptr address, uint64_t bytes)
+{
+    const struct block *b = block_of(a, address);
+    if (!b)
+        return false;
+    uint32_t i = piece_at(b, address);
+    uint64_t into = b->shift ? address - b->at - ((CUdeviceptr)i << b->shift) : address - b->at;
+    return into <= b->asked[i] && bytes <= b->asked[i] - into;
+}
+
+/* Whether another granule of this class has room, so that this one may go. */
+static bool spare_exists(const struct gpw_allocator *a, const struct block *b)
+{
+    for (uint32_t i = 0; i < a->count; i++)
+        if (&a->blocks[i] != b && a->blocks[i].shift == b->shift &&
+            a->blocks[i].used < pieces_of(&a->blocks[i]))
+            return true;
+    return false;
+}
+
+void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
+{
+    struct block *b = block_of(a, address);
+    if (!b)
+        return;
+    uint32_t i = piece_at(b, address);
+    if (b->asked[i] == 0)
+        return;
+    b->asked[i] = 0;
+    b->used--;
+    if (b->used == 0 && (!b->shift || spare_exists(a, b)))
+        block_delete(a, b);
+}

@@ -1,0 +1,34 @@
+/*
+ * Device memory cut from a reserved address window. From 1 MiB up an allocation
+ * has pages of its own (2 MiB granules); smaller ones share a granule with others
+ * of their size class, 512 bytes apart at least.
+ */
+#ifndef GPW_ALLOCATOR_H
+#define GPW_ALLOCATOR_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gpw_driver.h"
+
+struct gpw_allocator;
+
+/* For one device; the window is [begin, end), reserved already. NULL: no memory. */
+struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
+                                        uint64_t begin, uint64_t end);
+void gpw_allocator_delete(struct gpw_allocator *a);
+/* OUT_OF_MEMORY when the device (or the window) has no more. */
+CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *out);
+/* `address` must be one that take gave and that is not freed. */
+void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address);
+/* The bytes asked for at this base address, 0 if it is no live allocation. */
+size_t gpw_allocator_size(const struct gpw_allocator *a, CUdeviceptr base);
+/* Whether the range lies inside one live allocation. */
+bool gpw_allocator_holds(const struct gpw_allocator *a, CUdeviceptr address, uint64_t bytes);
+/* Bytes mapped. */
+uint64_t gpw_allocator_bytes(const struct gpw_allocator *a);
+/* Give back everything. */
+void gpw_allocator_clear(struct gpw_allocator *a);
+
+#endif

@@ -1,0 +1,282 @@
+/* Copies between user memory, as messages or shared, and the device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpw_handlers.h"
+#include "memory_internal.h"
+
+/* --- staging ------------------------------------------------------------------ */
+
+static struct gpw_staging *staging_take(struct gpw_session *s)
+{
+    struct gpw_staging *b = s->memory->staging;
+    if (b) {
+        s->memory->staging = b->next;
+        return b;
+    }
+    b = malloc(sizeof *b);
+    if (b && s->driver->cuMemHostAlloc(&b->memory, GP_CHUNK_MAX, CU_MEMHOSTALLOC_PORTABLE) !=
+                 CUDA_SUCCESS) {
+        free(b);
+        return NULL;
+    }
+    return b;
+}
+
+static void staging_give(struct gpw_session *s, struct gpw_staging *b)
+{
+    b->next = s->memory->staging;
+    s->memory->staging = b;
+}
+
+void gpw_staging_context_ended(struct gpw_session *s)
+{
+    while (s->memory->staging) {
+        struct gpw_staging *b = s->memory->staging;
+        s->memory->staging = b->next;
+        s->driver->cuMemFreeHost(b->memory);
+        free(b);
+    }
+}
+
+/* A graph would keep the address of memory that is gone when it runs. */
+static CUresult not_capturing(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = s->driver->cuStreamIsCapturing(stream, &status);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* --- to the device -------------------------------------------------------------- */
+
+CUresult gpw_gp_htod(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
+                     const void *data)
+{
+    if (!gpw_memory_is_device(s, dst, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = not_capturing(s, stream);
+    /* from pageable memory: CUDA has taken the bytes over when it returns */
+    return r ? r : s->driver->cuMemcpyHtoDAsync_v2(dst, data, bytes, stream);
+}
+
+struct arena_use {
+    uint32_t slot;
+};
+
+static void arena_read(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct arena_use *use = arg;
+    (void)result;
+    gpw_notify_gp_arena_free(s, use->slot);
+    free(use);
+}
+
+CUresult gpw_gp_htod_arena(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint64_t offset,
+                           uint32_t bytes, uint32_t slot)
+{
+    struct arena_use *use = malloc(sizeof *use);
+    if (!use)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    use->slot = slot;
+    const void *from = gpw_arena_at(s, offset, bytes);
+    CUresult r = from && gpw_memory_is_device(s, dst, bytes) ? not_capturing(s, stream)
+                                                             : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream);
+    if (r != CUDA_SUCCESS || gpw_after_stream(s, stream, arena_read, use) != CUDA_SUCCESS)
+        arena_read(s, use, r); /* the slot is the client's again, whatever happened */
+    return r;
+}
+
+/* --- from the device ------------------------------------------------------------- */
+
+struct dtoh {
+    struct gpw_token token;
+    struct gpw_staging *staging;
+    uint32_t bytes;
+};
+
+static void dtoh_done(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct dtoh *d = arg;
+    gpw_answer_gp_dtoh(s, d->token, result, d->staging->memory,
+                       result == CUDA_SUCCESS ? d->bytes : 0);
+    staging_give(s, d->staging);
+    free(d);
+}
+
+CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr src, CUstream stream,
+                     uint32_t bytes)
+{
+    if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = not_capturing(s, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct dtoh *d = malloc(sizeof *d);
+    struct gpw_staging *staging = staging_take(s);
+    if (!d || !staging) {
+        free(d);
+        if (staging)
+            staging_give(s, staging);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *d = (struct dtoh){token, staging, bytes};
+    r = s->driver->cuMemcpyDtoHAsync_v2(staging->memory, src, bytes, stream);
+    if (r == CUDA_SUCCESS)
+        r = gpw_after_stream(s, stream, dtoh_done, d);
+    if (r == CUDA_SUCCESS)
+        return GPW_DEFERRED;
+    staging_give(s, staging);
+    free(d);
+    return r;
+}
+
+static void dtoh_arena_done(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct dtoh *d = arg;
+    gpw_answer_gp_dtoh_arena(s, d->token, result);
+    free(d);
+}
+
+CUresult gpw_gp_dtoh_arena(struct gpw_session *s, struct gpw_token token, CUdeviceptr src,
+                           CUstream stream, uint64_t offset, uint32_t bytes)
+{
+    void *to = gpw_arena_at(s, offset, bytes);
+    if (!to || !gpw_memory_is_device(s, src, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = not_capturing(s, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct dtoh *d = malloc(sizeof *d);
+    if (!d)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *d = (struct dtoh){token, NULL, bytes};
+    r = s->driver->cuMemcpyDtoHAsync_v2(to, src, bytes, stream);
+    if (r == CUDA_SUCCESS)
+        r = gpw_after_stream(s, stream, dtoh_arena_done, d);
+    if (r == CUDA_SUCCESS)
+        return GPW_DEFERRED;
+    free(d);
+    return r;
+}
+
+/* A pinned buffer that is not shared: its bytes go back as a notice, before the
+ * answer of anybody who waits for the stream. */
+struct pinned_read {
+    struct gpw_staging *staging;
+    uint64_t cookie, offset;
+    uint32_t bytes, last;
+};
+
+static void pinned_read_done(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct pinned_read *p = arg;
+    gpw_notify_gp_pinned_data(s, p->cookie, p->offset, result == CUDA_SUCCESS ? p->bytes : 0,
+                              p->last, p->staging->memory);
+    staging_give(s, p->staging);
+    free(p);
+}
+
+CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream stream,
+                            uint64_t cookie, uint64_t offset, uint32_t bytes, uint32_t last)
+{
+    if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = not_capturing(s, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct pinned_read *p = malloc(sizeof *p);
+    struct gpw_staging *staging = staging_take(s);
+    if (!p || !staging) {
+        free(p);
+        if (staging)
+            staging_give(s, staging);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *p = (struct pinned_read){staging, cookie, offset, bytes, last};
+    r = s->driver->cuMemcpyDtoHAsync_v2(staging->memory, src, bytes, stream);
+    if (r == CUDA_SUCCESS)
+        r = gpw_after_stream(s, stream, pinned_read_done, p);
+    if (r == CUDA_SUCCESS)
+        return r;
+    staging_give(s, staging);
+    free(p);
+    return r;
+}
+
+/* --- both ends known here --------------------------------------------------------- */
+
+/* What the driver is told for a client's address: pinned buffers lie elsewhere here. */
+static bool end_take(struct gpw_session *s, uint64_t address, uint64_t bytes, CUdeviceptr *real,
+                     bool *host)
+{
+    void *pinned = gpw_pinned_find(s, address, bytes);
+    *host = pinned != NULL;
+    *real = pinned ? (CUdeviceptr)(uintptr_t)pinned : address;
+    return pinned || gpw_memory_is_device(s, address, bytes);
+}
+
+CUresult gpw_gp_copy(struct gpw_session *s, uint64_t dst, uint64_t src, uint64_t bytes,
+                     CUstream stream, uint32_t kind)
+{
+    CUdeviceptr to, from;
+    bool to_host, from_host;
+    (void)kind;
+    if (!end_take(s, dst, bytes, &to, &to_host) || !end_take(s, src, bytes, &from, &from_host))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (to_host && from_host)
+        return s->driver->cuMemcpyAsync(to, from, bytes, stream);
+    if (to_host)
+        return s->driver->cuMemcpyDtoHAsync_v2((void *)(uintptr_t)to, from, bytes, stream);
+    if (from_host)
+        return s->driver->cuMemcpyHtoDAsync_v2(to, (const void *)(uintptr_t)from, bytes, stream);
+    return s->driver->cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+}
+
+/* Bytes from the first to behind the last one that a pitched end touches. */
+static bool extent(size_t x, size_t y, size_t z, size_t pitch, size_t rows, size_t width,
+                   size_t height, size_t depth, uint64_t *first, uint64_t *bytes)
+{
+    uint64_t slice, last_z, last_y, end;
+    if (rows < height && depth > 1)
+        return false;
+    if (__builtin_mul_overflow(pitch, depth > 1 || z ? rows : height, &slice) ||
+        __builtin_mul_overflow(slice, z + depth - 1, &last_z) ||
+        __builtin_mul_overflow((uint64_t)pitch, y + height - 1, &last_y) ||
+        __builtin_add_overflow(last_z, last_y, &end) || __builtin_add_overflow(end, x, &end) ||
+        __builtin_add_overflow(end, width, &end))
+        return false;
+    *first = 0;
+    *bytes = end;
+    return true;
+}
+
+CUresult gpw_gp_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    CUDA_MEMCPY3D c = *copy;
+    uint64_t first, bytes;
+    CUdeviceptr real;
+    bool host;
+    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0)
+        return CUDA_SUCCESS;
+    if (!extent(c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight, c.WidthInBytes, c.Height,
+                c.Depth, &first, &bytes) ||
+        !end_take(s, c.srcDevice, bytes, &real, &host))
+        return CUDA_ERROR_INVALID_VALUE;
+    c.srcDevice = real;
+    c.srcHost = (const void *)(uintptr_t)real;
+    c.srcMemoryType = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    if (!extent(c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight, c.WidthInBytes, c.Height,
+                c.Depth, &first, &bytes) ||
+        !end_take(s, c.dstDevice, bytes, &real, &host))
+        return CUDA_ERROR_INVALID_VALUE;
+    c.dstDevice = real;
+    c.dstHost = (void *)(uintptr_t)real;
+    c.dstMemoryType = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    c.srcArray = c.dstArray = NULL;
+    c.reserved0 = c.reserved1 = NULL;
+    return s->driver->cuMemcpy3DAsync_v2(&c, stream);
+}

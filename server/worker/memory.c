@@ -1,0 +1,217 @@
+#include "memory.h"
+
+#include <stdlib.h>
+
+#include "allocator.h"
+#include "gpw_handlers.h"
+#include "loop.h"
+#include "memory_internal.h"
+
+/* Windows start at 32 TiB: above what programs map, below where they end. */
+#define WINDOW_BASE UINT64_C(0x200000000000)
+#define WINDOW_SIZE (UINT64_C(1) << 40)
+/* The second half of each window is for cuMemAddressReserve. */
+#define HEAP_SIZE (WINDOW_SIZE / 2)
+
+int gpw_memory_open(struct gpw_session *s)
+{
+    struct gpw_memory *m = s->memory = calloc(1, sizeof *m);
+    if (!m)
+        return -1;
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        struct gpw_window *w = &m->windows[i];
+        CUdeviceptr want = WINDOW_BASE + i * WINDOW_SIZE, got = 0;
+        CUresult r = s->driver->cuMemAddressReserve(&got, WINDOW_SIZE, 0, want, 0);
+        if (r != CUDA_SUCCESS) {
+            gpw_log("error", "device %u: cannot reserve 1 TiB of addresses (CUDA error %d); "
+                    "is the driver older than 11.2?", i, (int)r);
+            return -1;
+        }
+        w->begin = got;
+        w->end = got + WINDOW_SIZE;
+        w->allocator = gpw_allocator_new(s->driver, s->devices[i], got, got + HEAP_SIZE);
+        if (!w->allocator)
+            return -1;
+        w->reserve_next = got + HEAP_SIZE;
+    }
+    return 0;
+}
+
+void gpw_memory_close(struct gpw_session *s)
+{
+    struct gpw_memory *m = s->memory;
+    for (uint32_t i = 0; m && i < s->device_count; i++)
+        gpw_allocator_delete(m->windows[i].allocator);
+    free(m);
+    s->memory = NULL;
+}
+
+void gpw_memory_window(struct gpw_session *s, uint32_t ordinal, uint64_t *begin, uint64_t *end)
+{
+    *begin = s->memory->windows[ordinal].begin;
+    *end = s->memory->windows[ordinal].end;
+}
+
+uint64_t gpw_memory_bytes(const struct gpw_session *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; s->memory && i < s->device_count; i++)
+        if (s->memory->windows[i].allocator)
+            bytes += gpw_allocator_bytes(s->memory->windows[i].allocator);
+    return bytes;
+}
+
+/* The window of the current context's device. */
+static struct gpw_window *current_window(struct gpw_session *s)
+{
+    CUdevice device;
+    if (s->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (s->devices[i] == device)
+            return &s->memory->windows[i];
+    return NULL;
+}
+
+static struct gpw_window *window_of(struct gpw_session *s, CUdeviceptr address)
+{
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (address >= s->memory->windows[i].begin && address < s->memory->windows[i].end)
+            return &s->memory->windows[i];
+    return NULL;
+}
+
+/* Memory that frees have not given back yet, because the GPU may still use it. */
+static void finish_frees(struct gpw_session *s)
+{
+    while (s->memory->frees_pending)
+        gpw_waits_poll(s);
+}
+
+CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize)
+{
+    struct gpw_window *w = current_window(s);
+    if (!w)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult r = gpw_allocator_take(w->allocator, bytesize, dptr);
+    if (r == CUDA_ERROR_OUT_OF_MEMORY && s->memory->frees_pending) {
+        finish_frees(s);
+        r = gpw_allocator_take(w->allocator, bytesize, dptr);
+    }
+    return r;
+}
+
+CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t *pPitch,
+                                size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
+{
+    if (WidthInBytes == 0 || Height == 0 || (ElementSizeBytes != 4 && ElementSizeBytes != 8 &&
+                                             ElementSizeBytes != 16))
+        return CUDA_ERROR_INVALID_VALUE;
+    const size_t pitch_alignment = 512;
+    size_t bytes, pitch;
+    if (__builtin_add_overflow(WidthInBytes, pitch_alignment - 1, &pitch))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pitch = pitch / pitch_alignment * pitch_alignment;
+    if (__builtin_mul_overflow(pitch, Height, &bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = gpw_cuMemAlloc_v2(s, dptr, bytes);
+    if (r == CUDA_SUCCESS)
+        *pPitch = pitch;
+    return r;
+}
+
+struct pending_free {
+    struct gpw_window *window;
+    CUdeviceptr address;
+};
+
+static void free_now(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct pending_free *f = arg;
+    (void)result; /* an error has ended the work as well */
+    s->memory->frees_pending--;
+    gpw_allocator_give(f->window->allocator, f->address);
+    free(f);
+}
+
+/* CUDA waits for all work before it frees; we let the wait be one of many. */
+CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
+{
+    struct gpw_window *w = window_of(s, dptr);
+    if (!w) /* stream-ordered allocations may be freed so, too */
+        return s->driver->cuMemFree_v2(dptr);
+    if (!gpw_allocator_size(w->allocator, dptr))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pending_free *f = malloc(sizeof *f);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *f = (struct pending_free){w, dptr};
+    s->memory->frees_pending++;
+    if (gpw_after_context(s, free_now, f) != CUDA_SUCCESS)
+        free_now(s, f, CUDA_SUCCESS);
+    return CUDA_SUCCESS;
+}
+
+void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context)
+{
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    s->driver->cuCtxSynchronize();
+    finish_frees(s);
+    gpw_allocator_clear(s->memory->windows[ordinal].allocator);
+    gpw_staging_context_ended(s);
+    s->driver->cuCtxSetCurrent(before);
+}
+
+bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    struct gpw_window *w = window_of(s, address);
+    if (w && address < w->begin + HEAP_SIZE)
+        return gpw_allocator_holds(w->allocator, address, bytes);
+    /* a module's global, a pool's memory, a mapping of the client's own: the
+     * driver knows */
+    CUmemorytype type = 0;
+    CUdeviceptr base;
+    size_t size;
+    if (s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
+            CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
+        s->driver->cuMemGetAddressRange_v2(&base, &size, address) != CUDA_SUCCESS)
+        return false;
+    /* a reservation may hold several mappings side by side: the driver has the
+     * last word about their ends */
+    return w || (address - base <= size && bytes <= size - (address - base));
+}
+
+/* --- virtual memory of the client's own ------------------------------------------ */
+
+CUresult gpw_cuMemAddressReserve(struct gpw_session *s, CUdeviceptr *ptr, size_t size,
+                                 size_t alignment, CUdeviceptr addr, unsigned long long flags)
+{
+    if (size == 0 || flags != 0 || size % (UINT64_C(2) << 20) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpw_window *w = current_window(s);
+    if (!w)
+        w = &s->memory->windows[0];
+    (void)addr; /* a wish, which CUDA may pass over as well */
+    uint64_t step = alignment > (UINT64_C(2) << 20) ? alignment : UINT64_C(2) << 20;
+    if (step & (step - 1))
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t at = (w->reserve_next + step - 1) & ~(step - 1);
+    if (at < w->reserve_next || at > w->end || size > w->end - at)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    w->reserve_next = at + size;
+    *ptr = at;
+    return CUDA_SUCCESS;
+}
+
+/* The addresses are ours until the session ends; the last one is taken back. */
+CUresult gpw_cuMemAddressFree(struct gpw_session *s, CUdeviceptr ptr, size_t size)
+{
+    struct gpw_window *w = window_of(s, ptr);
+    if (!w || ptr < w->begin + HEAP_SIZE || size == 0 || size > w->end - ptr)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ptr + size == w->reserve_next)
+        w->reserve_next = ptr;
+    return CUDA_SUCCESS;
+}

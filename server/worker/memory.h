@@ -1,0 +1,26 @@
+/*
+ * Device memory of a session: one address window per device, in which its
+ * allocations lie, so that addresses are unique and none is a host address of the
+ * client; the arena and the pinned buffers that client and worker share.
+ */
+#ifndef GPW_MEMORY_H
+#define GPW_MEMORY_H
+
+#include "session.h"
+
+/* After cuInit, before any context. 0, or -1 with a log line. */
+int gpw_memory_open(struct gpw_session *s);
+void gpw_memory_close(struct gpw_session *s);
+/* The window of one of the session's devices; 0, 0 where there is none. */
+void gpw_memory_window(struct gpw_session *s, uint32_t ordinal, uint64_t *begin, uint64_t *end);
+/* Device bytes taken by this session's allocations. Any thread. */
+uint64_t gpw_memory_bytes(const struct gpw_session *s);
+/* The context is about to end: give back what was allocated in it. */
+void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context);
+
+/* Whether [address, address + bytes) is device memory that this session may use. */
+bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* This process's address of a client's pinned buffer, NULL if the range is none. */
+void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
+
+#endif

@@ -1,0 +1,42 @@
+/* What memory.c, copy.c and share.c keep together. */
+#ifndef GPW_MEMORY_INTERNAL_H
+#define GPW_MEMORY_INTERNAL_H
+
+#include "allocator.h"
+#include "memory.h"
+
+struct gpw_window {
+    uint64_t begin, end;
+    struct gpw_allocator *allocator;
+    uint64_t reserve_next; /* for cuMemAddressReserve */
+};
+
+/* A pinned buffer of the client's that both sides have mapped. */
+struct gpw_pinned {
+    struct gpw_pinned *next;
+    uint64_t address; /* the client's */
+    struct gp_share share;
+    bool registered;
+};
+
+/* Pinned memory of the worker's own, one chunk long. */
+struct gpw_staging {
+    struct gpw_staging *next;
+    void *memory;
+};
+
+struct gpw_memory {
+    struct gpw_window windows[GP_DEVICES_MAX];
+    unsigned frees_pending;
+    struct gpw_pinned *pinned;
+    struct gp_share arena;
+    bool arena_open, arena_registered;
+    struct gpw_staging *staging; /* free ones */
+};
+
+/* Part of the arena, registered with the driver; NULL if it lies outside. */
+void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
+/* Pinned memory went with its context. */
+void gpw_staging_context_ended(struct gpw_session *s);
+
+#endif

@@ -1,0 +1,93 @@
+/* Memory that client and worker both have mapped: the arena and pinned buffers. */
+#include <stdlib.h>
+
+#include "gpw_handlers.h"
+#include "memory_internal.h"
+
+CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
+{
+    struct gpw_memory *m = s->memory;
+    if (m->arena_open || !s->transport->accept_share) {
+        gpw_session_broken(s, "an arena where there can be none");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (s->transport->accept_share(s->channel, share, &m->arena) != 0 || m->arena.size < bytes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    m->arena_open = true;
+    return CUDA_SUCCESS;
+}
+
+void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
+{
+    struct gpw_memory *m = s->memory;
+    if (!m->arena_open || offset > m->arena.size || bytes > m->arena.size - offset)
+        return NULL;
+    if (!m->arena_registered) { /* needs a context, so not before the first use */
+        CUresult r = s->driver->cuMemHostRegister_v2(m->arena.addr, m->arena.size,
+                                                     CU_MEMHOSTREGISTER_PORTABLE);
+        m->arena_registered = true;
+        if (r != CUDA_SUCCESS)
+            gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower", (int)r);
+    }
+    return (char *)m->arena.addr + offset;
+}
+
+CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t address, uint64_t bytes,
+                            uint32_t flags, uint64_t *device_address)
+{
+    (void)flags;
+    if (!s->transport->accept_share) {
+        gpw_session_broken(s, "shared memory over a network");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct gpw_pinned *p = calloc(1, sizeof *p);
+    if (!p)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    p->address = address;
+    if (s->transport->accept_share(s->channel, share, &p->share) != 0) {
+        free(p);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult r = CUDA_ERROR_INVALID_VALUE;
+    if (p->share.size >= bytes)
+        r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
+                                            CU_MEMHOSTREGISTER_PORTABLE |
+                                                CU_MEMHOSTREGISTER_DEVICEMAP);
+    CUdeviceptr device = 0;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuMemHostGetDevicePointer_v2(&device, p->share.addr, 0);
+    if (r != CUDA_SUCCESS) {
+        s->transport->unshare(s->channel, &p->share);
+        free(p);
+        return r;
+    }
+    p->registered = true;
+    p->next = s->memory->pinned;
+    s->memory->pinned = p;
+    *device_address = device;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_pinned_close(struct gpw_session *s, uint64_t address)
+{
+    for (struct gpw_pinned **at = &s->memory->pinned; *at; at = &(*at)->next) {
+        struct gpw_pinned *p = *at;
+        if (p->address != address)
+            continue;
+        *at = p->next;
+        CUresult r = s->driver->cuMemHostUnregister(p->share.addr); /* waits for the GPU */
+        s->transport->unshare(s->channel, &p->share);
+        free(p);
+        return r;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    for (struct gpw_pinned *p = s->memory->pinned; p; p = p->next)
+        if (address >= p->address && address - p->address <= p->share.size &&
+            bytes <= p->share.size - (address - p->address))
+            return (char *)p->share.addr + (address - p->address);
+    return NULL;
+}
