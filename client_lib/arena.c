@@ -1,0 +1,90 @@
+/*
+ * The arena: memory that client and worker share for copies from and to pageable
+ * memory. A slot belongs to the client until a message names it, then to the
+ * worker until gp_arena_free (or the answer) gives it back.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "gpc_wire.h"
+#include "memory.h"
+#include "ranges.h"
+#include "session.h"
+
+#define SLOTS 48u
+
+static struct gp_share share;
+static bool open;
+static uint64_t busy; /* one bit per slot */
+_Static_assert(SLOTS <= 64, "one word of bits");
+
+/* No device address may be a host address of this process. */
+static void keep_windows_free(void)
+{
+    for (uint32_t i = 0; i < gpc_device_count(); i++) {
+        const struct gp_device_info *d = gpc_device_info((CUdevice)i);
+        uint64_t size = d->window_end - d->window_begin;
+        if (d->window_end <= d->window_begin)
+            continue;
+        void *got = mmap((void *)(uintptr_t)d->window_begin, size, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (got == MAP_FAILED)
+            gpc_log(GPC_LOG_DEBUG, "device %u: its addresses cannot be kept free here: %m", i);
+    }
+}
+
+void gpc_memory_open(void)
+{
+    struct gpc_session *s = gpc_session();
+    keep_windows_free();
+    if (!gpc_session_shares())
+        return;
+    if (s->transport->share(s->channel, NULL, SLOTS * GP_CHUNK_MAX, &share) != 0 ||
+        gpc_wire_gp_arena_open(share.id, share.size) != CUDA_SUCCESS) {
+        gpc_log(GPC_LOG_WARN, "no shared arena: copies travel as messages");
+        return;
+    }
+    open = true;
+}
+
+static int take_free(void)
+{
+    uint64_t now = __atomic_load_n(&busy, __ATOMIC_RELAXED);
+    for (;;) {
+        uint64_t unused = ~now & ((UINT64_C(1) << SLOTS) - 1);
+        if (!unused)
+            return -1;
+        int slot = __builtin_ctzll(unused);
+        if (__atomic_compare_exchange_n(&busy, &now, now | UINT64_C(1) << slot, true,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return slot;
+    }
+}
+
+int gpc_arena_take(void)
+{
+    if (!open)
+        return -1;
+    int slot;
+    while ((slot = take_free()) < 0)
+        if (gpc_session_wait_notice() != CUDA_SUCCESS)
+            return -1;
+    return slot;
+}
+
+void gpc_arena_give(unsigned slot)
+{
+    __atomic_fetch_and(&busy, ~(UINT64_C(1) << slot), __ATOMIC_RELEASE);
+}
+
+void *gpc_arena_slot(unsigned slot)
+{
+    return (char *)share.addr + slot * GP_CHUNK_MAX;
+}
+
+void gpc_on_gp_arena_free(const struct gp_req_gp_arena_free *q)
+{
+    if (q->slot < SLOTS)
+        gpc_arena_give(q->slot);
+}

@@ -1,0 +1,232 @@
+/*
+ * How bytes get from user memory to the device and back.
+ *
+ *              shared memory                     network
+ *  pageable →  arena slot, no answer             in the message, no answer
+ *  → pageable  arena slots, one round trip       in the answers, one round trip
+ *  pinned      the GPU copies by itself          taken over at the call / sent as notices
+ */
+#include <string.h>
+
+#include "call.h"
+#include "gpc_wire.h"
+#include "host_function.h"
+#include "memory.h"
+#include "ranges.h"
+#include "session.h"
+
+/* Below this a message is cheaper than a slot of the arena. */
+#define INLINE_MAX 16384u
+/* Answers under way at a time in a long copy to the host. */
+#define WINDOW 8u
+
+static bool is_shared(const void *p, size_t bytes, struct gpc_range *range)
+{
+    uint64_t at = (uint64_t)(uintptr_t)p;
+    return gpc_range_find(at, range) && range->kind == GPC_RANGE_SHARED &&
+           bytes <= range->size - (at - range->begin);
+}
+
+/* A graph reads its host memory when it runs: only shared memory can be that. */
+static CUresult refuse_capture(uint16_t op, CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    if (!gpc_capture_active())
+        return CUDA_SUCCESS;
+    CUresult r = gpc_wire_cuStreamIsCapturing(stream, &status);
+    if (r != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE)
+        return r;
+    return gpc_refuse_because(op, "a copy in a graph from or to host memory that is not pinned "
+                                  "and shared with the GPU's host");
+}
+
+static CUresult put_slot(CUdeviceptr dst, const char *src, uint32_t bytes, CUstream stream, int slot)
+{
+    memcpy(gpc_arena_slot((unsigned)slot), src, bytes);
+    CUresult r = gpc_wire_gp_htod_arena(dst, stream, (uint64_t)slot * GP_CHUNK_MAX, bytes,
+                                        (uint32_t)slot);
+    if (r != CUDA_SUCCESS)
+        gpc_arena_give((unsigned)slot);
+    return r;
+}
+
+CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,
+                            CUstream stream)
+{
+    struct gpc_range range;
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (!src || !dst)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_shared(src, bytes, &range))
+        return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
+    CUresult r = refuse_capture(op, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* what an earlier copy or host function has still to write here must be read */
+    bool pinned = gpc_range_find((uint64_t)(uintptr_t)src, &range);
+    if (pinned && gpc_host_functions_outstanding())
+        r = gpc_wire_cuStreamSynchronize(stream);
+    if (pinned && r == CUDA_SUCCESS)
+        r = gpc_pinned_settle(src, bytes);
+    const char *from = src;
+    while (r == CUDA_SUCCESS && bytes) {
+        uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
+        int slot = n > INLINE_MAX ? gpc_arena_take() : -1;
+        r = slot >= 0 ? put_slot(dst, from, n, stream, slot)
+                      : gpc_wire_gp_htod(dst, stream, n, from);
+        dst += n;
+        from += n;
+        bytes -= n;
+    }
+    return r;
+}
+
+/* --- to the host ------------------------------------------------------------------ */
+
+/* One piece of a long copy. */
+struct piece {
+    struct gpc_call call;
+    union {
+        struct gp_req_gp_dtoh inlined;
+        struct gp_req_gp_dtoh_arena arena;
+    } request;
+    struct gp_rep_gp_dtoh reply;
+    int slot;
+    char *to;
+    uint32_t bytes;
+};
+
+static CUresult piece_begin(struct piece *p, char *to, CUdeviceptr src, uint32_t bytes,
+                            uint64_t stream, bool last)
+{
+    memset(&p->call, 0, sizeof p->call);
+    memset(&p->request, 0, sizeof p->request);
+    p->to = to;
+    p->bytes = bytes;
+    p->slot = bytes > INLINE_MAX ? gpc_arena_take() : -1;
+    p->call.part_of_one = !last;
+    if (p->slot >= 0) {
+        p->request.arena = (struct gp_req_gp_dtoh_arena){.h = {.op = GP_OP_gp_dtoh_arena},
+                                                         .src = src,
+                                                         .stream = stream,
+                                                         .offset = (uint64_t)p->slot * GP_CHUNK_MAX,
+                                                         .bytes = bytes};
+        p->call.request = &p->request.arena.h;
+        p->call.request_size = sizeof p->request.arena;
+    } else {
+        p->request.inlined = (struct gp_req_gp_dtoh){
+            .h = {.op = GP_OP_gp_dtoh}, .src = src, .stream = stream, .bytes = bytes};
+        p->call.request = &p->request.inlined.h;
+        p->call.request_size = sizeof p->request.inlined;
+        p->call.reply = &p->reply.r;
+        p->call.reply_size = sizeof p->reply;
+        gpc_call_out(&p->call, to, bytes, 1, offsetof(struct gp_rep_gp_dtoh, n_data));
+    }
+    CUresult r = gpc_call_begin(&p->call);
+    if (r != CUDA_SUCCESS && p->slot >= 0)
+        gpc_arena_give((unsigned)p->slot);
+    return r;
+}
+
+static CUresult piece_finish(struct piece *p)
+{
+    CUresult r = gpc_call_finish(&p->call);
+    if (p->slot < 0)
+        return r;
+    if (r == CUDA_SUCCESS)
+        memcpy(p->to, gpc_arena_slot((unsigned)p->slot), p->bytes);
+    gpc_arena_give((unsigned)p->slot);
+    return r;
+}
+
+/* Wait for the bytes, several pieces under way: one round trip in all. */
+static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    struct piece pieces[WINDOW];
+    uint64_t wire;
+    CUresult r = gpc_stream_wire(stream, &wire), first = CUDA_SUCCESS;
+    if (r != CUDA_SUCCESS)
+        return r;
+    unsigned begun = 0, finished = 0;
+    while (bytes || finished < begun) {
+        if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
+            uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
+            first = piece_begin(&pieces[begun % WINDOW], to, src, n, wire, n == bytes);
+            if (first == CUDA_SUCCESS)
+                begun++;
+            to += n;
+            src += n;
+            bytes -= n;
+            continue;
+        }
+        if (finished == begun)
+            break; /* the first piece could not begin */
+        r = piece_finish(&pieces[finished++ % WINDOW]);
+        if (first == CUDA_SUCCESS)
+            first = r;
+    }
+    return first;
+}
+
+/* Into pinned memory of this process's own, without waiting: notices bring it. */
+static CUresult read_pinned(char *to, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    uint64_t cookie = gpc_pinned_expect(to, bytes);
+    if (!cookie)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = CUDA_SUCCESS;
+    for (uint64_t at = 0; r == CUDA_SUCCESS && at < bytes;) {
+        size_t left = bytes - at;
+        uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX;
+        r = gpc_wire_gp_dtoh_pinned(src + at, stream, cookie, at, n, n == left);
+        at += n;
+    }
+    return r;
+}
+
+CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
+                          int blocking)
+{
+    struct gpc_range range;
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (!src || !dst)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (is_shared(dst, bytes, &range)) {
+        CUresult r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
+        return r || !blocking ? r : gpc_wire_cuStreamSynchronize(stream);
+    }
+    CUresult r = refuse_capture(op, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!blocking && gpc_range_find((uint64_t)(uintptr_t)dst, &range) &&
+        bytes <= range.size - ((uint64_t)(uintptr_t)dst - range.begin))
+        return read_pinned(dst, src, bytes, stream);
+    return read_blocking(dst, src, bytes, stream);
+}
+
+CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
+                      int blocking)
+{
+    struct gpc_range to, from;
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    if (!dst || !src)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool to_device = gpc_range_find(dst, &to) && !gpc_range_is_host(&to);
+    bool from_device = gpc_range_find(src, &from) && !gpc_range_is_host(&from);
+    if (to_device && from_device)
+        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+    if (to_device)
+        return gpc_copy_to_device(op, dst, (const void *)(uintptr_t)src, bytes, stream);
+    if (from_device)
+        return gpc_copy_to_host(op, (void *)(uintptr_t)dst, src, bytes, stream, blocking);
+    /* both are host memory: in stream order, then here */
+    CUresult r = gpc_wire_cuStreamSynchronize(stream);
+    if (r == CUDA_SUCCESS)
+        r = gpc_pinned_settle(NULL, 0);
+    if (r == CUDA_SUCCESS)
+        memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+    return r;
+}

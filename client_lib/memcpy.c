@@ -1,0 +1,236 @@
+/* cuMemcpy in its many names. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "memory.h"
+#include "ranges.h"
+#include "session.h"
+
+#define ENTER(name)                                                                                \
+    CUresult r = gpc_enter(GP_OP_##name, GPC_NEEDS_CONTEXT);                                       \
+    if (r != CUDA_SUCCESS)                                                                         \
+        return r;
+
+GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
+{
+    ENTER(cuMemcpyHtoD_v2)
+    r = gpc_copy_to_device(GP_OP_cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
+    /* from shared pinned memory the GPU reads later; the caller may write it now */
+    struct gpc_range range;
+    if (r == CUDA_SUCCESS && gpc_range_find((uint64_t)(uintptr_t)srcHost, &range) &&
+        range.kind == GPC_RANGE_SHARED)
+        r = gpc_wire_cuStreamSynchronize(NULL);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
+                                         size_t ByteCount, CUstream hStream)
+{
+    ENTER(cuMemcpyHtoDAsync_v2)
+    return gpc_leave(
+        gpc_copy_to_device(GP_OP_cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream));
+}
+
+GPC_EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    ENTER(cuMemcpyDtoH_v2)
+    return gpc_leave(
+        gpc_copy_to_host(GP_OP_cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount, NULL, 1));
+}
+
+GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
+                                         CUstream hStream)
+{
+    ENTER(cuMemcpyDtoHAsync_v2)
+    return gpc_leave(
+        gpc_copy_to_host(GP_OP_cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream, 0));
+}
+
+GPC_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
+{
+    ENTER(cuMemcpy)
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpy, dst, src, ByteCount, NULL, 1));
+}
+
+GPC_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
+                                  CUstream hStream)
+{
+    ENTER(cuMemcpyAsync)
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyAsync, dst, src, ByteCount, hStream, 0));
+}
+
+static CUresult peer(uint16_t op, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
+                     CUcontext src_context, size_t bytes, CUstream stream, int blocking)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (gpc_context_device(dst_context) < 0 || gpc_context_device(src_context) < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    /* addresses are unique over all devices of the session */
+    return gpc_leave(gpc_copy_any(op, dst, src, bytes, stream, blocking));
+}
+
+GPC_EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
+                                 CUcontext srcContext, size_t ByteCount)
+{
+    return peer(GP_OP_cuMemcpyPeer, dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, 1);
+}
+
+GPC_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext,
+                                      CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
+                                      CUstream hStream)
+{
+    return peer(GP_OP_cuMemcpyPeerAsync, dstDevice, dstContext, srcDevice, srcContext, ByteCount,
+                hStream, 0);
+}
+
+/* --- pitched ----------------------------------------------------------------------- */
+
+/* One end of a pitched copy: the address of its first row, and the steps. */
+struct end {
+    uint64_t at;
+    size_t pitch, slice;
+    bool device; /* or pinned memory that the worker has as well */
+};
+
+static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdeviceptr device,
+                         size_t x, size_t y, size_t z, size_t pitch, size_t rows, size_t width,
+                         size_t height, struct end *end)
+{
+    if (type == CU_MEMORYTYPE_ARRAY)
+        return gpc_refuse_because(op, "CUDA arrays");
+    if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t base = type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)host : device;
+    if (pitch == 0)
+        pitch = width;
+    if (rows == 0)
+        rows = height;
+    if (!base || pitch < width)
+        return CUDA_ERROR_INVALID_VALUE;
+    end->pitch = pitch;
+    if (__builtin_mul_overflow(pitch, rows, &end->slice))
+        return CUDA_ERROR_INVALID_VALUE;
+    end->at = base + z * end->slice + y * pitch + x;
+    struct gpc_range range;
+    bool ours = gpc_range_find(base, &range);
+    end->device = ours && (!gpc_range_is_host(&range) || range.kind == GPC_RANGE_SHARED);
+    if (type == CU_MEMORYTYPE_DEVICE && (!ours || gpc_range_is_host(&range)))
+        end->device = true; /* a module's global, say: the worker knows */
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_on_device(const struct end *dst, const struct end *src, size_t width,
+                               size_t height, size_t depth, CUstream stream)
+{
+    CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .srcDevice = src->at,
+                       .srcPitch = src->pitch,
+                       .srcHeight = src->pitch ? src->slice / src->pitch : 0,
+                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .dstDevice = dst->at,
+                       .dstPitch = dst->pitch,
+                       .dstHeight = dst->pitch ? dst->slice / dst->pitch : 0,
+                       .WidthInBytes = width,
+                       .Height = height,
+                       .Depth = depth};
+    return gpc_wire_gp_copy_3d(&c, stream);
+}
+
+/* Rows one after the other; whole slices at once where they lie without gaps. */
+static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *src, size_t width,
+                          size_t height, size_t depth, CUstream stream, int blocking)
+{
+    CUresult r = CUDA_SUCCESS;
+    bool dense = dst->pitch == width && src->pitch == width;
+    size_t rows = dense ? 1 : height, bytes = dense ? width * height : width;
+    for (size_t z = 0; z < depth; z++)
+        for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
+            r = gpc_copy_any(op, dst->at + z * dst->slice + y * dst->pitch,
+                             src->at + z * src->slice + y * src->pitch, bytes, stream, blocking);
+    return r;
+}
+
+static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, int blocking)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!c)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0)
+        return CUDA_SUCCESS;
+    struct end src, dst;
+    if ((r = end_make(op, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY,
+                      c->srcZ, c->srcPitch, c->srcHeight, c->WidthInBytes, c->Height, &src)) ||
+        (r = end_make(op, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY,
+                      c->dstZ, c->dstPitch, c->dstHeight, c->WidthInBytes, c->Height, &dst)))
+        return r;
+    if (src.device && dst.device) {
+        r = copy_on_device(&dst, &src, c->WidthInBytes, c->Height, c->Depth, stream);
+        if (r == CUDA_SUCCESS && blocking &&
+            (c->srcMemoryType == CU_MEMORYTYPE_HOST || c->dstMemoryType == CU_MEMORYTYPE_HOST))
+            r = gpc_wire_cuStreamSynchronize(stream);
+    } else {
+        r = copy_rows(op, &dst, &src, c->WidthInBytes, c->Height, c->Depth, stream, blocking);
+    }
+    return gpc_leave(r);
+}
+
+static CUDA_MEMCPY3D from_2d(const CUDA_MEMCPY2D *c)
+{
+    return (CUDA_MEMCPY3D){.srcXInBytes = c->srcXInBytes,
+                           .srcY = c->srcY,
+                           .srcMemoryType = c->srcMemoryType,
+                           .srcHost = c->srcHost,
+                           .srcDevice = c->srcDevice,
+                           .srcArray = c->srcArray,
+                           .srcPitch = c->srcPitch,
+                           .dstXInBytes = c->dstXInBytes,
+                           .dstY = c->dstY,
+                           .dstMemoryType = c->dstMemoryType,
+                           .dstHost = c->dstHost,
+                           .dstDevice = c->dstDevice,
+                           .dstArray = c->dstArray,
+                           .dstPitch = c->dstPitch,
+                           .WidthInBytes = c->WidthInBytes,
+                           .Height = c->Height,
+                           .Depth = 1};
+}
+
+static CUresult copy_2d(uint16_t op, const CUDA_MEMCPY2D *c, CUstream stream, int blocking)
+{
+    if (!c)
+        return copy_3d(op, NULL, stream, blocking);
+    CUDA_MEMCPY3D copy = from_2d(c);
+    return copy_3d(op, &copy, stream, blocking);
+}
+
+GPC_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy_2d(GP_OP_cuMemcpy2D_v2, pCopy, NULL, 1);
+}
+
+GPC_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+    return copy_2d(GP_OP_cuMemcpy2DUnaligned_v2, pCopy, NULL, 1);
+}
+
+GPC_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+    return copy_2d(GP_OP_cuMemcpy2DAsync_v2, pCopy, hStream, 0);
+}
+
+GPC_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
+{
+    return copy_3d(GP_OP_cuMemcpy3D_v2, pCopy, NULL, 1);
+}
+
+GPC_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
+{
+    return copy_3d(GP_OP_cuMemcpy3DAsync_v2, pCopy, hStream, 0);
+}

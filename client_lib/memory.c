@@ -1,0 +1,206 @@
+/* Device memory: allocated by the worker, known by its address here. */
+#include "memory.h"
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "ranges.h"
+#include "session.h"
+
+static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+{
+    struct gpc_range range = {.begin = at,
+                              .size = bytes,
+                              .kind = kind,
+                              .context = gpc_current(),
+                              .device = gpc_context_device(gpc_current())};
+    return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GPC_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAlloc_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!dptr || bytesize == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = gpc_wire_cuMemAlloc_v2(dptr, bytesize);
+    if (r == CUDA_SUCCESS)
+        r = keep(*dptr, bytesize, GPC_RANGE_DEVICE);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
+                                       size_t Height, unsigned int ElementSizeBytes)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAllocPitch_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    if (r == CUDA_SUCCESS)
+        r = keep(*dptr, *pPitch * Height, GPC_RANGE_DEVICE);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemFree_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS || dptr == 0)
+        return r;
+    struct gpc_range range;
+    if (!gpc_range_find(dptr, &range) || range.begin != dptr ||
+        (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL))
+        return CUDA_ERROR_INVALID_VALUE;
+    gpc_range_remove(dptr, &range);
+    return gpc_leave(gpc_wire_cuMemFree_v2(dptr));
+}
+
+GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemGetAddressRange_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_range range;
+    if (!gpc_range_find(dptr, &range) || gpc_range_is_host(&range))
+        return CUDA_ERROR_NOT_FOUND;
+    if (pbase)
+        *pbase = range.begin;
+    if (psize)
+        *psize = range.size;
+    return CUDA_SUCCESS;
+}
+
+/* --- pools ---------------------------------------------------------------------- */
+
+GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAllocAsync, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuMemAllocAsync(dptr, bytesize, hStream);
+    if (r == CUDA_SUCCESS && *dptr)
+        r = keep(*dptr, bytesize, GPC_RANGE_POOL);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                            CUstream hStream)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAllocFromPoolAsync, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    if (r == CUDA_SUCCESS && *dptr)
+        r = keep(*dptr, bytesize, GPC_RANGE_POOL);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemFreeAsync, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS || dptr == 0)
+        return r;
+    struct gpc_range range;
+    if (!gpc_range_find(dptr, &range) || range.begin != dptr)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (range.kind == GPC_RANGE_DEVICE) {
+        /* freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by
+         * waiting for everything */
+        return gpc_leave(cuMemFree_v2(dptr));
+    }
+    r = gpc_wire_cuMemFreeAsync(dptr, hStream);
+    if (r == CUDA_SUCCESS && !gpc_capture_active())
+        gpc_range_remove(dptr, &range);
+    return gpc_leave(r);
+}
+
+/* One handle per device and kind for ever: the default pool, and the current one
+ * where cuDeviceSetMemPool has not chosen another. */
+static CUmemoryPool default_pools[GP_DEVICES_MAX], current_pools[GP_DEVICES_MAX];
+
+static CUresult default_pool(CUdevice dev, CUmemoryPool *pool)
+{
+    if (!gpc_device_info(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!default_pools[dev]) {
+        CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&default_pools[dev], dev);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    *pool = default_pools[dev];
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetDefaultMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return pool_out ? default_pool(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (gpc_device_info(dev) && current_pools[dev]) {
+        *pool = current_pools[dev];
+        return CUDA_SUCCESS;
+    }
+    return default_pool(dev, pool);
+}
+
+GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceSetMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuDeviceSetMemPool(dev, pool);
+    if (r == CUDA_SUCCESS)
+        current_pools[dev] = pool;
+    return gpc_leave(r);
+}
+
+/* --- mappings ------------------------------------------------------------------------ */
+
+GPC_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
+                                        CUdeviceptr addr, unsigned long long flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAddressReserve, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuMemAddressReserve(ptr, size, alignment, addr, flags));
+}
+
+GPC_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemAddressFree, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuMemAddressFree(ptr, size));
+}
+
+GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                             CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemMap, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuMemMap(ptr, size, offset, handle, flags);
+    if (r == CUDA_SUCCESS)
+        r = keep(ptr, size, GPC_RANGE_MAPPED);
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemUnmap, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((r = gpc_wire_cuMemUnmap(ptr, size)) != CUDA_SUCCESS)
+        return gpc_leave(r);
+    /* several mappings may go at once */
+    struct gpc_range range;
+    for (CUdeviceptr at = ptr; at < ptr + size && gpc_range_remove(at, &range);)
+        at += range.size;
+    return gpc_leave(CUDA_SUCCESS);
+}

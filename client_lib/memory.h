@@ -1,0 +1,35 @@
+/* Memory as the client keeps it: ranges, the arena, pinned buffers. */
+#ifndef GPC_MEMORY_H
+#define GPC_MEMORY_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+/* After the handshake: keep device addresses out of this process's own, open the
+ * arena where memory can be shared. */
+void gpc_memory_open(void);
+void gpc_memory_context_ended(CUcontext context);
+
+/* Copies, in stream order; `dst` and `src` have been told apart already. Host memory
+ * may be pageable or pinned. Blocking ones return when the bytes are there. */
+CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,
+                            CUstream stream);
+CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
+                          int blocking);
+/* Any two ends, by their addresses. */
+CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
+                      int blocking);
+
+/* The arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until one is
+ * free. */
+int gpc_arena_take(void);
+void gpc_arena_give(unsigned slot);
+void *gpc_arena_slot(unsigned slot);
+
+/* Bytes on their way into pinned memory that is not shared: wait until none of them
+ * is for this range (NULL: none at all). */
+CUresult gpc_pinned_settle(const void *address, size_t bytes);
+/* Note such a copy; returns its cookie, 0 when there is no memory. */
+uint64_t gpc_pinned_expect(void *to, size_t bytes);
+
+#endif

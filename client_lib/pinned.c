@@ -1,0 +1,292 @@
+/*
+ * Pinned host memory. Where memory can be shared it is a mapping that the worker
+ * has, too, at the same address if possible, so the GPU copies straight from and
+ * to it. Over a network it is this process's own, and copies into it come as
+ * notices: what is still on its way is kept here.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "host_function.h"
+#include "memory.h"
+#include "ranges.h"
+#include "session.h"
+
+/* Above what programs map by themselves, below the devices' windows. */
+#define HOST_WINDOW UINT64_C(0x100000000000)
+
+/* --- bytes on their way --------------------------------------------------------- */
+
+struct expected {
+    struct expected *next;
+    uint64_t cookie;
+    char *to;
+    size_t bytes;
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct expected *expected;
+static uint64_t last_cookie;
+
+uint64_t gpc_pinned_expect(void *to, size_t bytes)
+{
+    struct expected *e = malloc(sizeof *e);
+    if (!e)
+        return 0;
+    pthread_mutex_lock(&lock);
+    *e = (struct expected){expected, ++last_cookie, to, bytes};
+    expected = e;
+    pthread_mutex_unlock(&lock);
+    return e->cookie;
+}
+
+void gpc_on_gp_pinned_data(const struct gp_req_gp_pinned_data *q, const void *data)
+{
+    pthread_mutex_lock(&lock);
+    struct expected **at = &expected;
+    while (*at && (*at)->cookie != q->cookie)
+        at = &(*at)->next;
+    struct expected *e = *at;
+    if (e && q->offset <= e->bytes && q->bytes <= e->bytes - q->offset)
+        memcpy(e->to + q->offset, data, q->bytes);
+    if (e && q->last) {
+        *at = e->next;
+        free(e);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static bool awaited(const char *address, size_t bytes)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (struct expected *e = expected; e && !found; e = e->next)
+        found = !address || (address < e->to + e->bytes && e->to < address + bytes);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+CUresult gpc_pinned_settle(const void *address, size_t bytes)
+{
+    while (awaited(address, bytes)) {
+        CUresult r = gpc_session_wait_notice();
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* --- allocation -------------------------------------------------------------------- */
+
+struct owner {
+    struct gp_share share; /* of shared memory */
+};
+
+static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
+{
+    static uint64_t next = HOST_WINDOW;
+    struct gpc_session *s = gpc_session();
+    struct owner *owner = calloc(1, sizeof *owner);
+    if (!owner)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    uint64_t hint = __atomic_fetch_add(&next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1),
+                                       __ATOMIC_RELAXED);
+    if (s->transport->share(s->channel, (void *)(uintptr_t)hint, whole, &owner->share) != 0) {
+        free(owner);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t device_address = 0;
+    CUresult r = gpc_wire_gp_pinned_open(owner->share.id, (uint64_t)(uintptr_t)owner->share.addr,
+                                         whole, flags, &device_address);
+    struct gpc_range range = {.begin = (uint64_t)(uintptr_t)owner->share.addr,
+                              .size = bytes,
+                              .kind = GPC_RANGE_SHARED,
+                              .context = gpc_current(),
+                              .device = gpc_context_device(gpc_current()),
+                              .flags = flags,
+                              .device_address = device_address,
+                              .owner = owner};
+    if (r == CUDA_SUCCESS && gpc_range_add(&range) != 0)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS) {
+        s->transport->unshare(s->channel, &owner->share);
+        free(owner);
+        return r;
+    }
+    *out = owner->share.addr;
+    return CUDA_SUCCESS;
+}
+
+static CUresult alloc_own(size_t bytes, unsigned flags, void **out)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    void *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpc_range range = {.begin = (uint64_t)(uintptr_t)memory,
+                              .size = bytes,
+                              .kind = GPC_RANGE_HOST,
+                              .context = gpc_current(),
+                              .device = gpc_context_device(gpc_current()),
+                              .flags = flags};
+    if (gpc_range_add(&range) != 0) {
+        munmap(memory, whole);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = memory;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host_alloc(uint16_t op, void **pp, size_t bytes, unsigned flags)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    const unsigned known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if (!pp || bytes == 0 || (flags & ~known))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > SIZE_MAX / 4)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return gpc_leave(gpc_session_shares() ? alloc_shared(bytes, flags, pp)
+                                          : alloc_own(bytes, flags, pp));
+}
+
+GPC_EXPORT CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+    return host_alloc(GP_OP_cuMemHostAlloc, pp, bytesize, Flags);
+}
+
+GPC_EXPORT CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
+{
+    return host_alloc(GP_OP_cuMemAllocHost_v2, pp, bytesize, 0);
+}
+
+static CUresult range_release(const struct gpc_range *range)
+{
+    CUresult r = CUDA_SUCCESS;
+    if (range->kind == GPC_RANGE_SHARED) {
+        struct owner *owner = range->owner;
+        struct gpc_session *s = gpc_session();
+        r = gpc_wire_gp_pinned_close(range->begin);
+        if (s)
+            s->transport->unshare(s->channel, &owner->share);
+        free(owner);
+    } else if (!range->registered) {
+        size_t page = (size_t)sysconf(_SC_PAGESIZE);
+        munmap((void *)(uintptr_t)range->begin, (range->size + page - 1) / page * page);
+    }
+    return r;
+}
+
+GPC_EXPORT CUresult cuMemFreeHost(void *p)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemFreeHost, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_range range;
+    uint64_t address = (uint64_t)(uintptr_t)p;
+    if (!gpc_range_find(address, &range) || range.begin != address || !gpc_range_is_host(&range) ||
+        range.registered)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((r = gpc_pinned_settle(p, range.size)) != CUDA_SUCCESS)
+        return r;
+    gpc_range_remove(address, &range);
+    return gpc_leave(range_release(&range));
+}
+
+GPC_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemHostRegister_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    const unsigned known =
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+    struct gpc_range range;
+    uint64_t address = (uint64_t)(uintptr_t)p;
+    if (!p || bytesize == 0 || address + bytesize < address)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & ~known)
+        return gpc_refuse_because(GP_OP_cuMemHostRegister_v2, "memory of a device");
+    if (gpc_range_find(address, &range) || gpc_range_find(address + bytesize - 1, &range))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    range = (struct gpc_range){.begin = address,
+                               .size = bytesize,
+                               .kind = GPC_RANGE_HOST,
+                               .context = gpc_current(),
+                               .device = gpc_context_device(gpc_current()),
+                               .flags = Flags,
+                               .registered = true};
+    return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GPC_EXPORT CUresult cuMemHostUnregister(void *p)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemHostUnregister, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_range range;
+    uint64_t address = (uint64_t)(uintptr_t)p;
+    if (!gpc_range_find(address, &range) || range.begin != address || !range.registered)
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if ((r = gpc_pinned_settle(p, range.size)) != CUDA_SUCCESS)
+        return r;
+    gpc_range_remove(address, &range);
+    return gpc_leave(CUDA_SUCCESS);
+}
+
+static CUresult host_range(uint16_t op, void *p, struct gpc_range *range)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return gpc_range_find((uint64_t)(uintptr_t)p, range) && gpc_range_is_host(range)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
+{
+    struct gpc_range range;
+    CUresult r = host_range(GP_OP_cuMemHostGetDevicePointer_v2, p, &range);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pdptr || Flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (range.kind != GPC_RANGE_SHARED)
+        return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
+                                  "this memory is not shared with the GPU's host");
+    *pdptr = range.device_address + ((uint64_t)(uintptr_t)p - range.begin);
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
+{
+    struct gpc_range range;
+    CUresult r = host_range(GP_OP_cuMemHostGetFlags, p, &range);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pFlags)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* under unified addressing all of it is mapped and portable */
+    *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;
+    return CUDA_SUCCESS;
+}
+
+static void host_range_ended(const struct gpc_range *range)
+{
+    if (gpc_range_is_host(range))
+        range_release(range);
+}
+
+void gpc_memory_context_ended(CUcontext context)
+{
+    gpc_pinned_settle(NULL, 0);
+    gpc_range_context_ended(context, host_range_ended);
+}

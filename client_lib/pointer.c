@@ -1,0 +1,129 @@
+/* What a pointer is: answered from the ranges that this process was given. */
+#include <string.h>
+
+#include "call.h"
+#include "export.h"
+#include "ranges.h"
+#include "session.h"
+
+/* One attribute. `range` is NULL for an address that is none of ours. */
+static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr,
+                          const struct gpc_range *range)
+{
+    bool host = range && gpc_range_is_host(range);
+    uint64_t into = range ? ptr - range->begin : 0;
+    bool reachable = range && (!host || range->kind == GPC_RANGE_SHARED);
+    if (!range && which != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+        which != CU_POINTER_ATTRIBUTE_MAPPED && which != CU_POINTER_ATTRIBUTE_IS_MANAGED)
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_MAPPED)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(CUcontext *)data = range->context;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)data = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        if (!reachable)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(CUdeviceptr *)data = host ? range->device_address + into : ptr;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (!host)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(void **)data = (void *)(uintptr_t)ptr;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = range->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(int *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = range->device;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = range->begin;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = range->size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *(int *)data = range != NULL;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = NULL;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = range->size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = range->begin;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* How many bytes an attribute is, for the answers about pointers that are none. */
+static size_t attribute_size(CUpointer_attribute which)
+{
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        return 4;
+    default:
+        return 8;
+    }
+}
+
+GPC_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, CUdeviceptr ptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuPointerGetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpc_range range;
+    return attribute(data, attr, ptr, gpc_range_find(ptr, &range) ? &range : NULL);
+}
+
+GPC_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes,
+                                           CUpointer_attribute *attributes, void **data,
+                                           CUdeviceptr ptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuPointerGetAttributes, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!attributes || !data || numAttributes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpc_range range;
+    bool found = gpc_range_find(ptr, &range);
+    for (unsigned i = 0; i < numAttributes; i++) {
+        if (!data[i])
+            return CUDA_ERROR_INVALID_VALUE;
+        /* what does not apply is a null value here, and no error */
+        memset(data[i], 0, attribute_size(attributes[i]));
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            *(int *)data[i] = CU_DEVICE_INVALID;
+        attribute(data[i], attributes[i], ptr, found ? &range : NULL);
+    }
+    return CUDA_SUCCESS;
+}

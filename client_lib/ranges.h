@@ -1,0 +1,47 @@
+/*
+ * Every address range that the application got from us, by address: what tells a
+ * device pointer from a host pointer, and what a pointer's attributes are.
+ */
+#ifndef GPC_RANGES_H
+#define GPC_RANGES_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gpc_range_kind {
+    GPC_RANGE_DEVICE, /* cuMemAlloc */
+    GPC_RANGE_POOL,   /* cuMemAllocAsync */
+    GPC_RANGE_MAPPED, /* cuMemMap */
+    GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped */
+    GPC_RANGE_HOST,   /* cuMemHostAlloc or cuMemHostRegister, this process's own */
+};
+
+struct gpc_range {
+    uint64_t begin;
+    uint64_t size;
+    enum gpc_range_kind kind;
+    CUcontext context; /* NULL for mappings */
+    CUdevice device;
+    unsigned flags;          /* of host memory, as asked for */
+    uint64_t device_address; /* of shared host memory */
+    uint64_t id;             /* of cuPointerGetAttribute's BUFFER_ID */
+    bool registered;         /* cuMemHostRegister */
+    void *owner;             /* what to free it with */
+};
+
+/* 0, or -1 when there is no memory. */
+int gpc_range_add(const struct gpc_range *range);
+/* Remove the range that begins here; false if there is none. */
+bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
+/* The range that the address lies in. */
+bool gpc_range_find(uint64_t address, struct gpc_range *found);
+/* Remove every range of a context, calling `ended` for each. */
+void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *));
+
+static inline bool gpc_range_is_host(const struct gpc_range *r)
+{
+    return r->kind == GPC_RANGE_SHARED || r->kind == GPC_RANGE_HOST;
+}
+
+#endif
