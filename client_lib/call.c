@@ -41,7 +41,7 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
     gpc_count(op);
     if (needs == GPC_NEEDS_NONE)
         return CUDA_SUCCESS;
-    CUresult r = gpc_process_state();
+    CUresult r = gpc_process_state(needs == GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
     if (needs == GPC_NEEDS_CONTEXT && !gpc_current())

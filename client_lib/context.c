@@ -140,6 +140,7 @@ static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
         return r;
     context_ended(ctx);
     r = gpc_wire_gp_primary_release((uint64_t)ctx, dev, reset);
+    gpc_session_context_gone(ctx);
     /* a reset context may be used again by those who retain it */
     if (reset && r == CUDA_SUCCESS)
         r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
@@ -266,6 +267,7 @@ static CUresult context_destroy(uint16_t op, CUcontext ctx)
     if (t->current == ctx && t->depth)
         t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
     r = gpc_wire_cuCtxDestroy_v2(ctx);
+    gpc_session_context_gone(ctx);
     if (r == CUDA_SUCCESS)
         free(c);
     return r;

@@ -21,6 +21,7 @@ struct host_function {
     CUstream stream;
     void *data;
     CUresult result; /* the stream's, for a callback */
+    bool in_graph;   /* runs again with every launch of its graph */
     struct host_function *next;
 };
 
@@ -44,8 +45,16 @@ void gpc_on_gp_host_call(const struct gp_req_gp_host_call *q)
     while (*at && (*at)->cookie != q->cookie)
         at = &(*at)->next;
     struct host_function *f = *at;
-    if (f) {
+    if (f && f->in_graph) { /* stays; a copy runs */
+        struct host_function *again = malloc(sizeof *again);
+        if (again)
+            *again = *f;
+        f = again;
+        outstanding += again != NULL;
+    } else if (f) {
         *at = f->next;
+    }
+    if (f) {
         f->next = NULL;
         f->result = (CUresult)q->stream_result;
         *due_end = f;
@@ -121,7 +130,7 @@ static CUresult start(void)
     return CUDA_SUCCESS;
 }
 
-static CUresult add(const struct host_function *what, uint32_t is_callback)
+static CUresult add(const struct host_function *what, uint32_t flags)
 {
     struct host_function *f = malloc(sizeof *f);
     if (!f)
@@ -142,7 +151,7 @@ static CUresult add(const struct host_function *what, uint32_t is_callback)
         return r;
     }
     uint64_t cookie = f->cookie;
-    r = gpc_wire_gp_host_function(f->stream, cookie, is_callback);
+    r = gpc_wire_gp_host_function(f->stream, cookie, flags);
     if (r == CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
@@ -165,14 +174,14 @@ GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userDa
         return r;
     if (!fn)
         return CUDA_ERROR_INVALID_VALUE;
-    if (gpc_capture_active()) {
-        CUstreamCaptureStatus status;
-        if ((r = gpc_wire_cuStreamIsCapturing(hStream, &status)) != CUDA_SUCCESS)
-            return r;
-        if (status != CU_STREAM_CAPTURE_STATUS_NONE)
-            return gpc_refuse_because(GP_OP_cuLaunchHostFunc, "a host function inside a graph");
-    }
-    return gpc_leave(add(&(struct host_function){.function = fn, .stream = hStream, .data = userData}, 0));
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (gpc_capture_active() &&
+        (r = gpc_wire_cuStreamIsCapturing(hStream, &status)) != CUDA_SUCCESS)
+        return r;
+    bool in_graph = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    struct host_function f = {
+        .function = fn, .stream = hStream, .data = userData, .in_graph = in_graph};
+    return gpc_leave(add(&f, in_graph ? GP_HOST_IN_GRAPH : 0));
 }
 
 GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
@@ -184,5 +193,6 @@ GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callb
     if (!callback || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     return gpc_leave(
-        add(&(struct host_function){.callback = callback, .stream = hStream, .data = userData}, 1));
+        add(&(struct host_function){.callback = callback, .stream = hStream, .data = userData},
+            GP_HOST_CALLBACK));
 }

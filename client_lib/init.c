@@ -121,8 +121,11 @@ static CUresult proc_address(const char *symbol, void **pfn, int version, cuuint
     CUdriverProcAddressQueryResult found = *pfn      ? CU_GET_PROC_ADDRESS_SUCCESS
                                            : too_new ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                                      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (status)
+    /* the five-argument form says it in the status alone */
+    if (status) {
         *status = found;
+        return CUDA_SUCCESS;
+    }
     return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 

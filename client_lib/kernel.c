@@ -108,12 +108,13 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, struc
     if (!parameters)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint32_t got = 0;
+    int32_t max_threads = 0;
     CUfunction handle = NULL;
     CUresult r = image->is_library
                      ? gpc_wire_gp_library_get_kernel((CUkernel *)&handle, (CUlibrary)image->id,
-                                                      name, parameters, &got)
+                                                      name, &max_threads, parameters, &got)
                      : gpc_wire_gp_module_get_function(&handle, (CUmodule)image->id, name,
-                                                       parameters, &got);
+                                                       &max_threads, parameters, &got);
     uint32_t count = got / sizeof *parameters;
     if (r == CUDA_SUCCESS && !parameters_right(parameters, count))
         r = CUDA_ERROR_UNKNOWN;
@@ -123,6 +124,7 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, struc
         if (*out) {
             gpc_handle_drop((uint64_t)handle);
         } else if ((k = kernel_new(image, handle, name, parameters, count)) != NULL) {
+            k->max_threads = max_threads > 0 ? (unsigned)max_threads : UINT32_MAX;
             k->next = image->kernels;
             image->kernels = k;
             gpc_handle_attach((uint64_t)handle, k);

@@ -32,6 +32,23 @@ static CUresult check_shape(const struct shape *s)
     return CUDA_SUCCESS;
 }
 
+/* What the kernel itself allows. Above the common limit, dynamic shared memory has
+ * to be asked for beforehand, of the function or of the kernel it came from. */
+static CUresult check_kernel(const struct gpc_kernel *k, const struct shape *s)
+{
+    const unsigned at = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    if ((uint64_t)s->block[0] * s->block[1] * s->block[2] > k->max_threads)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    unsigned common = (unsigned)d->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK];
+    if (s->shared <= common)
+        return CUDA_SUCCESS;
+    for (; k; k = k->kernel)
+        if ((k->set_mask >> at & 1) && s->shared <= (unsigned)k->set_value[at])
+            return CUDA_SUCCESS;
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 /* The packed buffer of the `extra` form. */
 static CUresult from_extra(void **extra, const void **buffer, size_t *size)
 {
@@ -87,7 +104,8 @@ static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstrea
     const struct gpc_kernel *k = gpc_kernel_of(f);
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((r = check_shape(s)) != CUDA_SUCCESS || (r = pack(k, parameters, extra, packed)))
+    if ((r = check_shape(s)) != CUDA_SUCCESS || (r = check_kernel(k, s)) ||
+        (r = pack(k, parameters, extra, packed)))
         return r;
     return gpc_leave(gpc_wire_gp_launch(f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
                                         s->block[1], s->block[2], s->shared, flags, k->bytes,

@@ -5,6 +5,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "memory.h"
 #include "module.h"
 
 static struct gpc_image_shadow *library_of(CUlibrary library)
@@ -123,6 +124,8 @@ GPC_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibra
     CUdeviceptr address;
     size_t size;
     r = gpc_wire_cuLibraryGetGlobal(&address, &size, library, name);
+    if (r == CUDA_SUCCESS)
+        r = gpc_memory_note_global(address, size);
     if (r == CUDA_SUCCESS && dptr)
         *dptr = address;
     if (r == CUDA_SUCCESS && bytes)

@@ -17,6 +17,14 @@ static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
+{
+    struct gpc_range range;
+    if (gpc_range_find(address, &range))
+        return CUDA_SUCCESS;
+    return keep(address, bytes, GPC_RANGE_GLOBAL);
+}
+
 GPC_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult r = gpc_enter(GP_OP_cuMemAlloc_v2, GPC_NEEDS_CONTEXT);

@@ -10,6 +10,9 @@
 void gpc_memory_open(void);
 void gpc_memory_context_ended(CUcontext context);
 
+/* A variable of a module is device memory as well. */
+CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
+
 /* Copies, in stream order; `dst` and `src` have been told apart already. Host memory
  * may be pageable or pinned. Blocking ones return when the bytes are there. */
 CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,

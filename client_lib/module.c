@@ -7,6 +7,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "memory.h"
 #include "session.h"
 
 static struct gpc_image_shadow *module_of(CUmodule module)
@@ -123,6 +124,8 @@ GPC_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmod
     CUdeviceptr address;
     size_t size;
     r = gpc_wire_cuModuleGetGlobal_v2(&address, &size, hmod, name);
+    if (r == CUDA_SUCCESS)
+        r = gpc_memory_note_global(address, size);
     if (r == CUDA_SUCCESS && dptr)
         *dptr = address;
     if (r == CUDA_SUCCESS && bytes)

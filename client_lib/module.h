@@ -26,6 +26,7 @@ struct gpc_kernel {
     const struct gp_parameter *parameters;
     uint32_t count;
     uint32_t bytes; /* of the packed parameter buffer */
+    unsigned max_threads; /* of a block */
     /* attributes set so far, so that setting the same again costs nothing */
     int set_value[GPC_SET_ATTRIBUTES];
     CUdevice set_device[GPC_SET_ATTRIBUTES];

@@ -15,11 +15,11 @@ static int sticky;  /* CUresult */
 static int pending; /* CUresult */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
-CUresult gpc_process_state(void)
+CUresult gpc_process_state(bool in_context)
 {
     switch (__atomic_load_n(&state, __ATOMIC_ACQUIRE)) {
     case STATE_READY:
-        return (CUresult)__atomic_load_n(&sticky, __ATOMIC_RELAXED);
+        return in_context ? (CUresult)__atomic_load_n(&sticky, __ATOMIC_RELAXED) : CUDA_SUCCESS;
     case STATE_ENDED:
         return CUDA_ERROR_DEINITIALIZED;
     default:

@@ -8,9 +8,9 @@
 #include <cuda.h>
 #include <stdbool.h>
 
-/* CUDA_SUCCESS when calls may go on; NOT_INITIALIZED before cuInit and in a forked
+/* CUDA_SUCCESS when calls may go on; `in_context`: also by what sticks to contexts; NOT_INITIALIZED before cuInit and in a forked
  * child, DEINITIALIZED at exit, else the error that sticks. */
-CUresult gpc_process_state(void);
+CUresult gpc_process_state(bool in_context);
 /* The error of an earlier call that nobody waited for, once. */
 CUresult gpc_process_take_pending(void);
 /* Note such an error: kept until taken, the first one wins. */

@@ -240,7 +240,7 @@ static CUresult submit(struct gpc_call *call, bool wait)
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->done = false;
     pthread_mutex_lock(&submit_lock);
-    int r = follow_thread(t);
+    int r = gp_op_table[h->op].in_context ? follow_thread(t) : 0;
     call->seq = h->seq = ++last_seq;
     if (wait) {
         pthread_mutex_lock(&wait_lock);
@@ -261,6 +261,14 @@ static CUresult submit(struct gpc_call *call, bool wait)
         return CUDA_ERROR_INVALID_VALUE;
     lose("the connection to the worker was lost");
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+void gpc_session_context_gone(CUcontext context)
+{
+    pthread_mutex_lock(&submit_lock);
+    if (wire_context == context)
+        wire_context = NULL;
+    pthread_mutex_unlock(&submit_lock);
 }
 
 CUresult gpc_call_post(struct gpc_call *call)

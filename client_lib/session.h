@@ -30,6 +30,8 @@ uint32_t gpc_device_count(void);
 const struct gp_device_info *gpc_device_info(CUdevice device);
 /* Memory can be shared with the worker (the transport is shm). */
 bool gpc_session_shares(void);
+/* The worker no longer has this context current: it has ended. */
+void gpc_session_context_gone(CUcontext context);
 /* Act on what the worker has sent unasked so far, without waiting. */
 void gpc_session_poll(void);
 /* Block until the worker has sent something and it was acted on. */

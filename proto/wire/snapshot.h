@@ -69,6 +69,12 @@ enum gp_image_state {
     GP_IMAGE_MISSING = 1, /* the result is then CUDA_SUCCESS and no handle was made */
 };
 
+/* `flags` of gp_host_function */
+enum gp_host_flags {
+    GP_HOST_CALLBACK = 1u << 0, /* cuStreamAddCallback */
+    GP_HOST_IN_GRAPH = 1u << 1, /* runs each time the graph does */
+};
+
 /* `flags` of gp_launch */
 enum gp_launch_flags {
     GP_LAUNCH_COOPERATIVE = 1u << 0,

@@ -13,6 +13,7 @@ enum stage { WAITING, REACHED, TOLD, DONE };
 struct host_function {
     struct gpw_wait wait;
     uint64_t cookie;
+    bool in_graph; /* comes again with every launch of the graph: never over */
     enum stage stage; /* under `lock` */
     CUresult stream_result;
     bool abandoned; /* the loop has let go: whoever is last frees */
@@ -36,7 +37,7 @@ static void reach(struct host_function *f, CUresult result)
         pthread_cond_wait(&changed, &lock);
     bool mine = f->abandoned;
     f->running = false;
-    f->stage = DONE;
+    f->stage = f->in_graph ? WAITING : DONE;
     pthread_mutex_unlock(&lock);
     if (mine)
         free(f);
@@ -92,18 +93,19 @@ static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
 }
 
 CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
-                              uint32_t is_callback)
+                              uint32_t flags)
 {
     struct host_function *f = calloc(1, sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     f->wait = (struct gpw_wait){.poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
+    f->in_graph = flags & GP_HOST_IN_GRAPH;
     pthread_mutex_lock(&lock);
     f->next = functions;
     functions = f;
     pthread_mutex_unlock(&lock);
-    CUresult r = is_callback ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
+    CUresult r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
                              : s->driver->cuLaunchHostFunc(stream, on_function, f);
     if (r != CUDA_SUCCESS) {
         pthread_mutex_lock(&lock);

@@ -393,6 +393,15 @@ CUresult gpw_cuLibraryUnload(struct gpw_session *s, CUlibrary library)
 
 /* --- functions ------------------------------------------------------------------- */
 
+/* The largest block, 0 where the driver does not say without a context. */
+static int32_t max_threads_of(struct gpw_session *s, CUfunction f)
+{
+    int threads = 0;
+    CUresult r =
+        s->driver->cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);
+    return r == CUDA_SUCCESS ? threads : 0;
+}
+
 static CUresult give_parameters(struct gpw_session *s, CUfunction function,
                                 struct gp_parameter *parameters, uint32_t *bytes)
 {
@@ -407,18 +416,22 @@ static CUresult give_parameters(struct gpw_session *s, CUfunction function,
 }
 
 CUresult gpw_gp_module_get_function(struct gpw_session *s, CUfunction *function, CUmodule module,
-                                    const char *name, struct gp_parameter *parameters,
-                                    uint32_t *n_parameters)
+                                    const char *name, int32_t *max_threads,
+                                    struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     CUresult r = s->driver->cuModuleGetFunction(function, module, name);
+    if (r == CUDA_SUCCESS)
+        *max_threads = max_threads_of(s, *function);
     return r ? r : give_parameters(s, *function, parameters, n_parameters);
 }
 
 CUresult gpw_gp_library_get_kernel(struct gpw_session *s, CUkernel *kernel, CUlibrary library,
-                                   const char *name, struct gp_parameter *parameters,
-                                   uint32_t *n_parameters)
+                                   const char *name, int32_t *max_threads,
+                                   struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     CUresult r = s->driver->cuLibraryGetKernel(kernel, library, name);
+    if (r == CUDA_SUCCESS)
+        *max_threads = max_threads_of(s, (CUfunction)*kernel);
     return r ? r : give_parameters(s, (CUfunction)*kernel, parameters, n_parameters);
 }
 
