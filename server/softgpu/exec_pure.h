@@ -1,0 +1,76 @@
+/*
+ * What the handlers of pure instructions share. A handler sees all 32 lanes,
+ * sources in the low bits of 64-bit slots (what is above is not to be relied
+ * on), and leaves its result zero-extended. No handler traps or faults.
+ */
+#ifndef SG_EXEC_PURE_H
+#define SG_EXEC_PURE_H
+
+#include "ptx_op.h"
+
+#include <stdint.h>
+
+/* A handler whose body writes d[l] from s[…][l]; `in` is at hand. */
+#define SG_PURE(name, ...)                                                                         \
+    static void name(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)              \
+    {                                                                                              \
+        (void)in, (void)s;                                                                         \
+        for (unsigned l = 0; l < SG_LANES; l++) {                                                  \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    }
+
+/* One table entry per family; each answers NULL for what PTX does not have. */
+sg_pure sg_pure_select_integer(const struct sg_insn *in);
+sg_pure sg_pure_select_bits(const struct sg_insn *in);
+sg_pure sg_pure_select_move(const struct sg_insn *in);
+sg_pure sg_pure_select_set(const struct sg_insn *in);
+sg_pure sg_pure_select_single(const struct sg_insn *in); /* f32 */
+sg_pure sg_pure_select_double(const struct sg_insn *in); /* f64 */
+sg_pure sg_pure_select_half(const struct sg_insn *in);   /* f16, bf16 and their pairs */
+sg_pure sg_pure_select_approx(const struct sg_insn *in);
+sg_pure sg_pure_select_convert(const struct sg_insn *in);
+
+static inline uint64_t sg_mask_bits(unsigned bits)
+{
+    return bits >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << bits) - 1;
+}
+
+/* Bits of one register of the type; pairs count as 32, predicates as 1. */
+static inline unsigned sg_bits(unsigned type)
+{
+    switch (type) {
+    case SG_T_PRED: return 1;
+    case SG_T_U8: case SG_T_S8: case SG_T_B8: return 8;
+    case SG_T_U16: case SG_T_S16: case SG_T_B16: case SG_T_F16: case SG_T_BF16:
+    case SG_T_E4M3X2: case SG_T_E5M2X2: return 16;
+    case SG_T_U32: case SG_T_S32: case SG_T_B32: case SG_T_F32: case SG_T_F16X2:
+    case SG_T_BF16X2: case SG_T_U16X2: case SG_T_S16X2: case SG_T_TF32: return 32;
+    case SG_T_U64: case SG_T_S64: case SG_T_B64: case SG_T_F64: return 64;
+    default: return 0;
+    }
+}
+
+static inline bool sg_is_signed(unsigned type)
+{
+    return type == SG_T_S8 || type == SG_T_S16 || type == SG_T_S32 || type == SG_T_S64;
+}
+
+static inline bool sg_is_integer(unsigned type)
+{
+    return type == SG_T_U8 || type == SG_T_U16 || type == SG_T_U32 || type == SG_T_U64 ||
+           sg_is_signed(type);
+}
+
+static inline bool sg_is_bits(unsigned type)
+{
+    return type == SG_T_B8 || type == SG_T_B16 || type == SG_T_B32 || type == SG_T_B64;
+}
+
+/* The value of the type's low bits, sign-extended when it is signed. */
+static inline int64_t sg_extend(uint64_t v, unsigned bits)
+{
+    return bits >= 64 ? (int64_t)v : (int64_t)(v << (64 - bits)) >> (64 - bits);
+}
+
+#endif
