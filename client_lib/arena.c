@@ -66,11 +66,14 @@ int gpc_arena_take(void)
 {
     if (!open)
         return -1;
-    int slot;
-    while ((slot = take_free()) < 0)
-        if (gpc_session_wait_notice() != CUDA_SUCCESS)
+    for (;;) {
+        uint64_t seen = gpc_session_notices();
+        int slot = take_free();
+        if (slot >= 0)
+            return slot;
+        if (gpc_session_wait_notice(seen) != CUDA_SUCCESS)
             return -1;
-    return slot;
+    }
 }
 
 void gpc_arena_give(unsigned slot)

@@ -27,6 +27,14 @@ static bool is_shared(const void *p, size_t bytes, struct gpc_range *range)
            bytes <= range->size - (at - range->begin);
 }
 
+/* What CUDA sees at once: more bytes than the allocation has. */
+static bool fits(CUdeviceptr at, size_t bytes)
+{
+    struct gpc_range range;
+    return !gpc_range_find(at, &range) || range.kind == GPC_RANGE_MAPPED ||
+           bytes <= range.size - (at - range.begin);
+}
+
 /* A graph reads its host memory when it runs: only shared memory can be that. */
 static CUresult refuse_capture(uint16_t op, CUstream stream)
 {
@@ -56,7 +64,7 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     struct gpc_range range;
     if (bytes == 0)
         return CUDA_SUCCESS;
-    if (!src || !dst)
+    if (!src || !dst || !fits(dst, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_shared(src, bytes, &range))
         return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
@@ -149,6 +157,7 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
     if (r != CUDA_SUCCESS)
         return r;
     unsigned begun = 0, finished = 0;
+    uint64_t last_seq = 0;
     while (bytes || finished < begun) {
         if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
             uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
@@ -162,10 +171,13 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
         }
         if (finished == begun)
             break; /* the first piece could not begin */
+        last_seq = pieces[finished % WINDOW].call.seq;
         r = piece_finish(&pieces[finished++ % WINDOW]);
         if (first == CUDA_SUCCESS)
             first = r;
     }
+    if (first == CUDA_SUCCESS)
+        gpc_session_settle(wire, last_seq);
     return first;
 }
 
@@ -191,7 +203,7 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
     struct gpc_range range;
     if (bytes == 0)
         return CUDA_SUCCESS;
-    if (!src || !dst)
+    if (!src || !dst || !fits(src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_shared(dst, bytes, &range)) {
         CUresult r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
@@ -216,6 +228,8 @@ CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUs
         return CUDA_ERROR_INVALID_VALUE;
     bool to_device = gpc_range_find(dst, &to) && !gpc_range_is_host(&to);
     bool from_device = gpc_range_find(src, &from) && !gpc_range_is_host(&from);
+    if (to_device && from_device && !(fits(dst, bytes) && fits(src, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
         return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
     if (to_device)

@@ -95,11 +95,12 @@ static void *host_thread(void *unused)
 {
     (void)unused;
     for (;;) {
+        uint64_t seen = gpc_session_notices();
         struct host_function *f = take_due();
         if (f) {
             run(f);
         } else if (gpc_host_functions_outstanding() && gpc_session()) {
-            gpc_session_wait_notice();
+            gpc_session_wait_notice(seen);
         } else {
             pthread_mutex_lock(&lock);
             if (!due && !outstanding)

@@ -49,6 +49,21 @@ GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, s
         gpc_copy_to_host(GP_OP_cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream, 0));
 }
 
+/* Without a stream, CUDA does not wait for a copy inside the device either. */
+GPC_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
+{
+    ENTER(cuMemcpyDtoD_v2)
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyDtoD_v2, dstDevice, srcDevice, ByteCount, NULL, 1));
+}
+
+GPC_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
+                                         size_t ByteCount, CUstream hStream)
+{
+    ENTER(cuMemcpyDtoDAsync_v2)
+    return gpc_leave(
+        gpc_copy_any(GP_OP_cuMemcpyDtoDAsync_v2, dstDevice, srcDevice, ByteCount, hStream, 0));
+}
+
 GPC_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
     ENTER(cuMemcpy)

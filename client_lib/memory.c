@@ -1,6 +1,8 @@
 /* Device memory: allocated by the worker, known by its address here. */
 #include "memory.h"
 
+#include <string.h>
+
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -119,6 +121,39 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     r = gpc_wire_cuMemFreeAsync(dptr, hStream);
     if (r == CUDA_SUCCESS && !gpc_capture_active())
         gpc_range_remove(dptr, &range);
+    return gpc_leave(r);
+}
+
+/* The first three attributes are ints, the others 64-bit counts. */
+static size_t pool_value_size(CUmemPool_attribute attr)
+{
+    return attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int)
+                                                                     : sizeof(cuuint64_t);
+}
+
+GPC_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    uint64_t wide = 0;
+    CUresult r = gpc_enter(GP_OP_cuMemPoolSetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&wide, value, pool_value_size(attr));
+    return gpc_leave(gpc_wire_cuMemPoolSetAttribute(pool, attr, &wide));
+}
+
+GPC_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    uint64_t wide = 0;
+    CUresult r = gpc_enter(GP_OP_cuMemPoolGetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = gpc_wire_cuMemPoolGetAttribute(pool, attr, &wide);
+    if (r == CUDA_SUCCESS)
+        memcpy(value, &wide, pool_value_size(attr));
     return gpc_leave(r);
 }
 

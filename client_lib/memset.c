@@ -1,4 +1,5 @@
-/* Memory sets: checked here, as CUDA does at once, then sent without waiting. */
+/* Memory sets: checked here, as CUDA does at once, then sent without waiting. Those
+ * without a stream go to the default one, which may be the thread's own. */
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -31,7 +32,7 @@ static CUresult check(uint16_t op, CUdeviceptr dst, size_t size, size_t pitch, s
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, type value, size_t N)                     \
     {                                                                                              \
         CUresult r = check(GP_OP_##name##_v2, dstDevice, sizeof(type), 0, N, 1);                   \
-        return r || N == 0 ? r : gpc_leave(gpc_wire_##name##_v2(dstDevice, value, N));             \
+        return r || N == 0 ? r : gpc_leave(gpc_wire_##name##Async(dstDevice, value, N, NULL));             \
     }                                                                                              \
     GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, type value, size_t N, CUstream hStream) \
     {                                                                                              \
@@ -47,7 +48,8 @@ static CUresult check(uint16_t op, CUdeviceptr dst, size_t size, size_t pitch, s
             check(GP_OP_##name##_v2, dstDevice, sizeof(type), dstPitch, Width, Height);            \
         if (r != CUDA_SUCCESS || Width == 0 || Height == 0)                                        \
             return r;                                                                              \
-        return gpc_leave(gpc_wire_##name##_v2(dstDevice, dstPitch, value, Width, Height));         \
+        return gpc_leave(                                                                          \
+            gpc_wire_##name##Async(dstDevice, dstPitch, value, Width, Height, NULL));              \
     }                                                                                              \
     GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, size_t dstPitch, type value,            \
                                     size_t Width, size_t Height, CUstream hStream)                 \

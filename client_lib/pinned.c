@@ -73,12 +73,14 @@ static bool awaited(const char *address, size_t bytes)
 
 CUresult gpc_pinned_settle(const void *address, size_t bytes)
 {
-    while (awaited(address, bytes)) {
-        CUresult r = gpc_session_wait_notice();
+    for (;;) {
+        uint64_t seen = gpc_session_notices();
+        if (!awaited(address, bytes))
+            return CUDA_SUCCESS;
+        CUresult r = gpc_session_wait_notice(seen);
         if (r != CUDA_SUCCESS)
             return r;
     }
-    return CUDA_SUCCESS;
 }
 
 /* --- allocation -------------------------------------------------------------------- */

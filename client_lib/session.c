@@ -45,6 +45,9 @@ static struct gpc_call *waiting;
 static unsigned waiting_count;
 static bool reading;
 static bool broken;
+static bool leaving; /* said goodbye: the end of the connection is no news */
+static uint64_t notices; /* messages read, under wait_lock */
+static uint64_t settled_seq, settled_stream; /* submit_lock */
 
 struct gpc_session *gpc_session(void)
 {
@@ -79,7 +82,7 @@ static void lose(const char *what)
     pthread_cond_broadcast(&wait_changed);
     pthread_mutex_unlock(&wait_lock);
     gpc_process_set_sticky(CUDA_ERROR_DEVICE_UNAVAILABLE);
-    if (first)
+    if (first && !leaving)
         gpc_log(GPC_LOG_ERROR,
                 "session %s on %s: %s; every CUDA call of this process fails from here on "
                 "(start the program again; the server's log has the reason)",
@@ -164,6 +167,7 @@ static bool read_one(int64_t timeout_us)
     }
     bool right = deliver(message, size);
     session.transport->release(session.channel);
+    __atomic_fetch_add(&notices, 1, __ATOMIC_RELEASE);
     if (!right)
         lose("the worker sent an answer that fits no call");
     return true;
@@ -263,6 +267,23 @@ static CUresult submit(struct gpc_call *call, bool wait)
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
+/* Nothing has been sent since this call was: the stream is as idle as it was then. */
+void gpc_session_settle(uint64_t stream, uint64_t seq)
+{
+    pthread_mutex_lock(&submit_lock);
+    settled_stream = stream;
+    settled_seq = seq;
+    pthread_mutex_unlock(&submit_lock);
+}
+
+bool gpc_session_settled(uint64_t stream)
+{
+    pthread_mutex_lock(&submit_lock);
+    bool settled = settled_seq && settled_seq == last_seq && settled_stream == stream;
+    pthread_mutex_unlock(&submit_lock);
+    return settled;
+}
+
 void gpc_session_context_gone(CUcontext context)
 {
     pthread_mutex_lock(&submit_lock);
@@ -275,7 +296,8 @@ CUresult gpc_call_post(struct gpc_call *call)
 {
     if (!gpc_session())
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (sync_mode)
+    /* in a capture errors matter at once, and time does not */
+    if (sync_mode || gpc_capture_active())
         return gpc_call_exchange(call);
     CUresult r = submit(call, false);
     /* once in a while, take what the worker has to say, so that errors show
@@ -351,14 +373,21 @@ void gpc_session_poll(void)
     pthread_mutex_unlock(&wait_lock);
 }
 
-CUresult gpc_session_wait_notice(void)
+uint64_t gpc_session_notices(void)
+{
+    return __atomic_load_n(&notices, __ATOMIC_ACQUIRE);
+}
+
+CUresult gpc_session_wait_notice(uint64_t seen)
 {
     struct gpc_session *s = gpc_session();
     if (!s)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     s->transport->flush(s->channel);
     pthread_mutex_lock(&wait_lock);
-    if (reading) {
+    if (notices != seen || broken) {
+        pthread_mutex_unlock(&wait_lock); /* something came in the meantime */
+    } else if (reading) {
         /* somebody else reads: what it reads next may be what we wait for */
         pthread_cond_wait(&wait_changed, &wait_lock);
         pthread_mutex_unlock(&wait_lock);
@@ -549,6 +578,7 @@ void gpc_session_goodbye(void)
     }
     if (pthread_mutex_timedlock(&submit_lock, &soon) != 0)
         return;
+    leaving = true;
     struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++last_seq}};
     channel_send(&q.h, sizeof q, NULL, 0, 0);
     s->transport->flush(s->channel);

@@ -34,8 +34,14 @@ bool gpc_session_shares(void);
 void gpc_session_context_gone(CUcontext context);
 /* Act on what the worker has sent unasked so far, without waiting. */
 void gpc_session_poll(void);
-/* Block until the worker has sent something and it was acted on. */
-CUresult gpc_session_wait_notice(void);
+/* How many messages have been read so far. */
+uint64_t gpc_session_notices(void);
+/* Block until more than `seen` messages have been read and acted on. */
+CUresult gpc_session_wait_notice(uint64_t seen);
+/* Note that the stream (as it travels) had nothing left to do when the call `seq` was
+ * answered; and ask whether that still holds, because nothing was sent since. */
+void gpc_session_settle(uint64_t stream, uint64_t seq);
+bool gpc_session_settled(uint64_t stream);
 
 /* The calling thread's state. */
 struct gpc_thread {

@@ -124,6 +124,17 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
     return stream_of(hStream) ? (uint64_t)hStream : 0;
 }
 
+GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
+{
+    uint64_t wire;
+    CUresult r = gpc_enter(GP_OP_cuStreamSynchronize, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS && !gpc_session_settled(wire))
+        r = gpc_wire_cuStreamSynchronize(hStream);
+    return gpc_leave(r);
+}
+
 /* --- attributes: all known here -------------------------------------------- */
 
 /* The shadow of a real stream (NULL for a default one), or the error. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "host_function.h"
 
 enum stage { WAITING, REACHED, TOLD, DONE };
 
@@ -24,6 +25,11 @@ struct host_function {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct host_function *functions;
+
+bool gpw_host_functions_pending(void)
+{
+    return functions != NULL; /* only the loop's thread changes the list */
+}
 
 /* Runs on the driver's thread; no call of CUDA is allowed here. */
 static void reach(struct host_function *f, CUresult result)

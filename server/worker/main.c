@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "control.h"
@@ -219,6 +220,11 @@ int main(int argc, char **argv)
         o.plugins = plugins;
     }
     signal(SIGPIPE, SIG_IGN);
+    struct rlimit files; /* shares, and memory of the soft GPU, are descriptors */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
     static struct gpw_session s;
     if (take_secret(s.secret) != 0)
         return usage("GPUPOOL_SECRET is not 32 hexadecimal digits");

@@ -4,6 +4,7 @@
 
 #include "allocator.h"
 #include "gpw_handlers.h"
+#include "host_function.h"
 #include "loop.h"
 #include "memory_internal.h"
 
@@ -84,7 +85,8 @@ static struct gpw_window *window_of(struct gpw_session *s, CUdeviceptr address)
 /* Memory that frees have not given back yet, because the GPU may still use it. */
 static void finish_frees(struct gpw_session *s)
 {
-    while (s->memory->frees_pending)
+    /* a host function may hold them up, and its end comes as a message */
+    while (s->memory->frees_pending && !gpw_host_functions_pending())
         gpw_waits_poll(s);
 }
 
@@ -121,6 +123,7 @@ CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t
 }
 
 struct pending_free {
+    struct gpw_wait wait; /* while a capture keeps us from asking */
     struct gpw_window *window;
     CUdeviceptr address;
 };
@@ -134,6 +137,23 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
     free(f);
 }
 
+/* True once it is under way, or over because the context has failed. */
+static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct pending_free *f = (struct pending_free *)w;
+    CUresult r = gpw_after_context(s, free_now, f);
+    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+        return false;
+    if (r != CUDA_SUCCESS)
+        free_now(s, f, r);
+    return true;
+}
+
+static void free_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    free_now(s, w, CUDA_ERROR_DEINITIALIZED);
+}
+
 /* CUDA waits for all work before it frees; we let the wait be one of many. */
 CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
 {
@@ -145,10 +165,10 @@ CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
     struct pending_free *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *f = (struct pending_free){w, dptr};
+    *f = (struct pending_free){{.poll = free_retry, .cancel = free_cancel}, w, dptr};
     s->memory->frees_pending++;
-    if (gpw_after_context(s, free_now, f) != CUDA_SUCCESS)
-        free_now(s, f, CUDA_SUCCESS);
+    if (!free_retry(s, &f->wait))
+        gpw_wait_add(s, &f->wait);
     return CUDA_SUCCESS;
 }
 
@@ -181,6 +201,12 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
     /* a reservation may hold several mappings side by side: the driver has the
      * last word about their ends */
     return w || (address - base <= size && bytes <= size - (address - base));
+}
+
+CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)
+{
+    finish_frees(s); /* CUDA's frees are over when they return */
+    return s->driver->cuMemGetInfo_v2(free_bytes, total);
 }
 
 /* --- virtual memory of the client's own ------------------------------------------ */

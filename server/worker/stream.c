@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "loop.h"
 
 /* Whom to answer when it has passed. */
 struct answer {
@@ -63,6 +64,23 @@ CUresult gpw_cuCtxSynchronize_v2(struct gpw_session *s, struct gpw_token token, 
     return deferred(a, r);
 }
 
+/* Success may only be said after what older waits have to send. */
+CUresult gpw_cuStreamQuery(struct gpw_session *s, CUstream hStream)
+{
+    CUresult r = s->driver->cuStreamQuery(hStream);
+    if (r == CUDA_SUCCESS && s->waits)
+        gpw_waits_poll(s);
+    return r;
+}
+
+CUresult gpw_cuEventQuery(struct gpw_session *s, CUevent hEvent)
+{
+    CUresult r = s->driver->cuEventQuery(hEvent);
+    if (r == CUDA_SUCCESS && s->waits)
+        gpw_waits_poll(s);
+    return r;
+}
+
 /* An event of the client's: nothing is recorded, it is asked itself. */
 struct event_wait {
     struct gpw_wait wait;
@@ -95,7 +113,8 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
     if (!e)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *e = (struct event_wait){{.poll = event_poll, .cancel = event_cancel}, token, hEvent};
-    if (!event_poll(s, &e->wait))
+    /* answers keep the order of what they wait for: older waits come first */
+    if (s->waits || !event_poll(s, &e->wait))
         gpw_wait_add(s, &e->wait);
     return GPW_DEFERRED;
 }

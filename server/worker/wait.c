@@ -163,7 +163,8 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
         free(a);
         return r;
     }
-    if (!after_poll(s, &a->wait))
+    /* older waits answer first */
+    if (s->waits || !after_poll(s, &a->wait))
         gpw_wait_add(s, &a->wait);
     return CUDA_SUCCESS;
 }
@@ -202,6 +203,11 @@ static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *
         s->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
         context != e->after->context)
         return;
+    /* asking a capturing stream for more would end its capture */
+    CUstreamCaptureStatus status;
+    if (s->driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return;
     CUresult r = s->driver->cuStreamQuery(stream);
     if (r == CUDA_ERROR_NOT_READY)
         r = after_add(s, e->after, stream);
@@ -216,7 +222,10 @@ CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg)
     if (!e.after)
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* the legacy stream first: its event waits for every blocking stream */
-    e.result = s->driver->cuStreamQuery(CU_STREAM_LEGACY);
+    CUstreamCaptureStatus status;
+    e.result = s->driver->cuStreamIsCapturing(CU_STREAM_LEGACY, &status);
+    if (e.result == CUDA_SUCCESS)
+        e.result = s->driver->cuStreamQuery(CU_STREAM_LEGACY);
     if (e.result == CUDA_SUCCESS || e.result == CUDA_ERROR_NOT_READY)
         e.result = after_add(s, e.after, CU_STREAM_LEGACY);
     gpw_handle_each(s, GP_HANDLE_STREAM, add_stream, &e);
