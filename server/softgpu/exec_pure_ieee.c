@@ -1,0 +1,186 @@
+/*
+ * f32 and f64, correctly rounded. Round to nearest is what the compiler's own
+ * arithmetic does, and those loops are plain; the other modes set the thread's
+ * rounding mode around volatile operands, which no compiler moves or folds.
+ */
+#include "exec_float.h"
+#include "exec_pure.h"
+
+#include <fenv.h>
+#include <math.h>
+
+static inline uint64_t of_double(double v)
+{
+    return sg_of_double(v);
+}
+
+/* f64 keeps the payload of a NaN it is given; the NaN it makes is negative
+ * whatever the host's is. */
+static inline uint64_t finish64(const struct sg_insn *in, double v, bool given_nan)
+{
+    (void)in;
+    return v != v && !given_nan ? sg_f64.nan : sg_of_double(v);
+}
+
+static inline uint64_t finish32(const struct sg_insn *in, float v, bool given_nan)
+{
+    (void)given_nan;
+    uint64_t r = sg_of_float(v);
+    if (in->ftz)
+        r = sg_flush(&sg_f32, r);
+    return in->sat ? sg_saturate(&sg_f32, r) : r;
+}
+
+static inline float take32(const struct sg_insn *in, uint64_t v)
+{
+    return sg_as_float(in->ftz ? sg_flush(&sg_f32, (uint32_t)v) : v);
+}
+
+static inline double take64(const struct sg_insn *in, uint64_t v)
+{
+    (void)in;
+    return sg_as_double(v);
+}
+
+/* The name's own loop and name##_any, which heeds rounding, .ftz and .sat. */
+#define BOTH(name, T, as, of, take, finish, two, three, EXPRESSION)                                \
+    SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a; T c = three ? as(s[2][l]) : a;   \
+            (void)b, (void)c; d[l] = of(EXPRESSION))                                               \
+    static void name##_any(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)        \
+    {                                                                                              \
+        int mode = sg_fenv_mode(in->rounding);                                                     \
+        int before = fegetround();                                                                 \
+        for (unsigned l = 0; l < SG_LANES; l++) {                                                  \
+            volatile T held[3];                                                                    \
+            volatile T result;                                                                     \
+            held[0] = take(in, s[0][l]);                                                           \
+            held[1] = two ? take(in, s[1][l]) : held[0];                                           \
+            held[2] = three ? take(in, s[2][l]) : held[0];                                         \
+            if (mode != before)                                                                    \
+                fesetround(mode);                                                                  \
+            T a = held[0];                                                                         \
+            T b = held[1];                                                                         \
+            T c = held[2];                                                                         \
+            (void)b, (void)c;                                                                      \
+            result = EXPRESSION;                                                                   \
+            if (mode != before)                                                                    \
+                fesetround(before);                                                                \
+            d[l] = finish(in, result, a != a || b != b || c != c);                                 \
+        }                                                                                          \
+    }
+#define SINGLE(name, two, three, e)                                                                \
+    BOTH(name##_f32, float, sg_as_float, sg_of_float, take32, finish32, two, three, e)
+#define DOUBLE(name, two, three, e)                                                                \
+    BOTH(name##_f64, double, sg_as_double, of_double, take64, finish64, two, three, e)
+
+SINGLE(add, 1, 0, a + b)
+SINGLE(sub, 1, 0, a - b)
+SINGLE(mul, 1, 0, a * b)
+SINGLE(div, 1, 0, a / b)
+SINGLE(fma, 1, 1, fmaf(a, b, c))
+SINGLE(rcp, 0, 0, 1.0f / a)
+SINGLE(sqrt, 0, 0, sqrtf(a))
+DOUBLE(add, 1, 0, a + b)
+DOUBLE(sub, 1, 0, a - b)
+DOUBLE(mul, 1, 0, a * b)
+DOUBLE(div, 1, 0, a / b)
+DOUBLE(fma, 1, 1, fma(a, b, c))
+DOUBLE(rcp, 0, 0, 1.0 / a)
+DOUBLE(sqrt, 0, 0, sqrt(a))
+
+static inline uint64_t flushed(const struct sg_insn *in, const struct sg_format *f, uint64_t v)
+{
+    v &= sg_mask_bits(f->bits);
+    return in->ftz ? sg_flush(f, v) : v;
+}
+#define FLUSHED(k) flushed(in, f, s[k][l])
+#define BY_PATTERN(n, format)                                                                      \
+    SG_PURE(abs_##n, const struct sg_format *f = &format; d[l] = FLUSHED(0) & (f->sign - 1))       \
+    SG_PURE(neg_##n, const struct sg_format *f = &format; d[l] = FLUSHED(0) ^ f->sign)             \
+    SG_PURE(copysign_##n, const struct sg_format *f = &format;                                     \
+            d[l] = (s[0][l] & f->sign) | (s[1][l] & (f->sign - 1)))                                \
+    SG_PURE(extreme_##n, const struct sg_format *f = &format; uint64_t r = FLUSHED(0);             \
+            for (unsigned k = 1; k < in->sources; k++)                                             \
+                r = sg_float_extreme(f, r, FLUSHED(k), in->op == SG_P_MIN, in->mode);              \
+            d[l] = r)                                                                              \
+    SG_PURE(testp_##n, d[l] = test(&format, s[0][l], in->mode))
+
+static bool test(const struct sg_format *f, uint64_t v, unsigned property)
+{
+    uint64_t magnitude = v & (f->sign - 1);
+    bool subnormal = magnitude != 0 && magnitude >> (f->precision - 1) == 0;
+    switch (property) {
+    case 0: return magnitude < f->infinity;
+    case 1: return magnitude == f->infinity;
+    case 2: return magnitude <= f->infinity;
+    case 3: return magnitude > f->infinity;
+    case 4: return magnitude < f->infinity && !subnormal && magnitude != 0;
+    default: return subnormal;
+    }
+}
+BY_PATTERN(f32, sg_f32)
+BY_PATTERN(f64, sg_f64)
+
+static sg_pure select_pattern(const struct sg_insn *in)
+{
+    bool single = in->type == SG_T_F32;
+    if (in->sat || in->relu || (!single && in->ftz))
+        return NULL;
+    switch (in->op) {
+    case SG_P_ABS: return single ? abs_f32 : abs_f64;
+    case SG_P_NEG: return single ? neg_f32 : neg_f64;
+    case SG_P_COPYSIGN: return single ? copysign_f32 : copysign_f64;
+    case SG_P_TESTP: return in->mode > 5 ? NULL : single ? testp_f32 : testp_f64;
+    case SG_P_MIN: case SG_P_MAX:
+        if (in->mode > 3 || in->sources < 2 || in->sources > (single ? 3 : 2) ||
+            (!single && in->mode))
+            return NULL;
+        return single ? extreme_f32 : extreme_f64;
+    default: return NULL;
+    }
+}
+
+#define EITHER(name) (plain ? name##_f32 : name##_f32_any)
+
+sg_pure sg_pure_select_single(const struct sg_insn *in)
+{
+    bool plain = in->rounding == SG_R_NEAREST && !in->ftz && !in->sat;
+    bool saturates = in->op == SG_P_ADD || in->op == SG_P_SUB || in->op == SG_P_MUL ||
+                     in->op == SG_P_FMA || in->op == SG_P_MAD;
+    if (in->rounding > SG_R_UP || in->relu || (in->sat && !saturates))
+        return NULL;
+    switch (in->op) {
+    case SG_P_ADD: return EITHER(add);
+    case SG_P_SUB: return EITHER(sub);
+    case SG_P_MUL: return EITHER(mul);
+    case SG_P_MAD: case SG_P_FMA: return EITHER(fma);
+    case SG_P_DIV: return EITHER(div);
+    case SG_P_RCP: return EITHER(rcp);
+    case SG_P_SQRT: return EITHER(sqrt);
+    default: return select_pattern(in);
+    }
+}
+
+#undef EITHER
+#define EITHER(name) (plain ? name##_f64 : name##_f64_any)
+
+sg_pure sg_pure_select_double(const struct sg_insn *in)
+{
+    /* Where the host's own NaN differs, only the second loop puts that right. */
+    bool plain = in->rounding == SG_R_NEAREST;
+#ifndef __x86_64__
+    plain = false;
+#endif
+    if (in->rounding > SG_R_UP || in->relu || in->sat || in->ftz)
+        return NULL;
+    switch (in->op) {
+    case SG_P_ADD: return EITHER(add);
+    case SG_P_SUB: return EITHER(sub);
+    case SG_P_MUL: return EITHER(mul);
+    case SG_P_MAD: case SG_P_FMA: return EITHER(fma);
+    case SG_P_DIV: return EITHER(div);
+    case SG_P_RCP: return EITHER(rcp);
+    case SG_P_SQRT: return EITHER(sqrt);
+    default: return select_pattern(in);
+    }
+}
