@@ -345,6 +345,7 @@ CUresult gpc_call_finish(struct gpc_call *call)
     uint64_t begin = now_ns();
     wait_for(&call->done);
     GPC_STATS_ADD(waited_ns, now_ns() - begin);
+    gpc_thread()->last_answer = call->seq;
     if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
     return call->done ? call->result : CUDA_ERROR_DEVICE_UNAVAILABLE;

@@ -50,6 +50,7 @@ struct gpc_thread {
     CUcontext current;
     bool per_thread_streams;
     uint32_t capture_mode; /* CUstreamCaptureMode */
+    uint64_t last_answer;  /* seq of the last call that was waited for */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
 };
 struct gpc_thread *gpc_thread(void);

@@ -130,8 +130,11 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     CUresult r = gpc_enter(GP_OP_cuStreamSynchronize, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS && !gpc_session_settled(wire))
+    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS && !gpc_session_settled(wire)) {
         r = gpc_wire_cuStreamSynchronize(hStream);
+        if (r == CUDA_SUCCESS)
+            gpc_session_settle(wire, gpc_thread()->last_answer);
+    }
     return gpc_leave(r);
 }
 

@@ -69,6 +69,16 @@ static void unlink_function(struct host_function *f)
         *at = f->next;
 }
 
+static bool host_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct host_function *f = (struct host_function *)w;
+    (void)s;
+    pthread_mutex_lock(&lock);
+    bool ready = f->stage == REACHED || (f->stage == DONE && !f->running);
+    pthread_mutex_unlock(&lock);
+    return ready;
+}
+
 static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct host_function *f = (struct host_function *)w;
@@ -104,7 +114,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     struct host_function *f = calloc(1, sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    f->wait = (struct gpw_wait){.poll = host_poll, .cancel = host_cancel};
+    f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = flags & GP_HOST_IN_GRAPH;
     pthread_mutex_lock(&lock);

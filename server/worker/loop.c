@@ -1,9 +1,12 @@
 #include "loop.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "dispatch.h"
+#include "host_function.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
  * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
@@ -26,6 +29,79 @@ static int64_t patience(uint64_t waited_ns)
     return us < SLEEP_MAX_US ? us : SLEEP_MAX_US;
 }
 
+/*
+ * While a stream stands at a host function, whatever waits for that stream inside
+ * the driver (loading a module does) would wait for ever: the function's end
+ * comes as a message, which this thread would not take. So a call whose answer
+ * the client waits for is put off until the host functions are through, unless
+ * it is one that never waits in the driver.
+ */
+struct put_off {
+    struct gpw_wait wait;
+    CUcontext context;
+    uint64_t message[]; /* a struct gp_header and what follows */
+};
+
+static bool never_blocks(const struct gp_header *h)
+{
+    if (!(h->flags & GP_FLAG_WAITED))
+        return true;
+    switch (h->op) {
+    case GP_OP_gp_hello:
+    case GP_OP_cuStreamSynchronize:
+    case GP_OP_cuEventSynchronize:
+    case GP_OP_cuCtxSynchronize:
+    case GP_OP_cuCtxSynchronize_v2:
+    case GP_OP_gp_dtoh:
+    case GP_OP_gp_dtoh_arena:
+    case GP_OP_cuStreamQuery:
+    case GP_OP_cuEventQuery:
+    case GP_OP_cuStreamIsCapturing:
+    case GP_OP_gp_capture_info:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s, (void)w;
+    return !gpw_host_functions_pending();
+}
+
+static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct put_off *p = (struct put_off *)w;
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(p->context);
+    gpw_dispatch(s, (const struct gp_header *)p->message);
+    s->driver->cuCtxSetCurrent(before);
+    free(p);
+    return true;
+}
+
+static void put_off_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    free(w);
+}
+
+static void put_off(struct gpw_session *s, const struct gp_header *h)
+{
+    struct put_off *p = calloc(1, sizeof *p + gp_align8(h->size));
+    if (!p) {
+        gpw_session_broken(s, "there is no memory to put a call off");
+        return;
+    }
+    p->wait = (struct gpw_wait){
+        .ready = put_off_ready, .poll = put_off_poll, .cancel = put_off_cancel};
+    s->driver->cuCtxGetCurrent(&p->context);
+    memcpy(p->message, h, h->size);
+    gpw_wait_add(s, &p->wait);
+}
+
 /* One message, waiting at most `timeout_us` for it. False when none came. */
 static bool take(struct gpw_session *s, int64_t timeout_us)
 {
@@ -46,6 +122,8 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
         gpw_session_broken(s, "the size in the header is not the message's");
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
+    else if (gpw_host_functions_pending() && !never_blocks(h))
+        put_off(s, h);
     else
         gpw_dispatch(s, h);
     s->transport->release(s->channel);

@@ -402,6 +402,18 @@ static int32_t max_threads_of(struct gpw_session *s, CUfunction f)
     return r == CUDA_SUCCESS ? threads : 0;
 }
 
+/* Load now what the driver would load at the first launch: a launch must not block. */
+static CUresult load_kernel(struct gpw_session *s, CUkernel kernel)
+{
+    CUcontext context = NULL;
+    CUfunction function;
+    s->driver->cuCtxGetCurrent(&context);
+    if (!context || s->driver->cuKernelGetFunction(&function, kernel) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    CUresult r = s->driver->cuFuncLoad(function);
+    return r == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : r;
+}
+
 static CUresult give_parameters(struct gpw_session *s, CUfunction function,
                                 struct gp_parameter *parameters, uint32_t *bytes)
 {
@@ -420,6 +432,8 @@ CUresult gpw_gp_module_get_function(struct gpw_session *s, CUfunction *function,
                                     struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     CUresult r = s->driver->cuModuleGetFunction(function, module, name);
+    if (r == CUDA_SUCCESS && s->driver->cuFuncLoad(*function) == CUDA_ERROR_OUT_OF_MEMORY)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         *max_threads = max_threads_of(s, *function);
     return r ? r : give_parameters(s, *function, parameters, n_parameters);
@@ -430,6 +444,8 @@ CUresult gpw_gp_library_get_kernel(struct gpw_session *s, CUkernel *kernel, CUli
                                    struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     CUresult r = s->driver->cuLibraryGetKernel(kernel, library, name);
+    if (r == CUDA_SUCCESS)
+        r = load_kernel(s, *kernel);
     if (r == CUDA_SUCCESS)
         *max_threads = max_threads_of(s, (CUfunction)*kernel);
     return r ? r : give_parameters(s, (CUfunction)*kernel, parameters, n_parameters);

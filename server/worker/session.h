@@ -77,14 +77,17 @@ int gpw_session_broken(struct gpw_session *s, const char *why);
 void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes);
 
 /*
- * Something to finish later. `poll` is called between messages until it returns
- * true; it must not block. The struct is embedded in the owner's own, which frees
- * itself in poll (when done) or in `cancel` (the session ends first).
+ * Something to finish later. Between messages `ready` is asked (NULL: always) and,
+ * if so, `poll` is called, until it returns true; neither may block. Of those that
+ * are ready, the oldest goes first. The struct is embedded in the owner's own, which
+ * frees itself in poll (when done) or in `cancel` (the session ends first).
  */
 struct gpw_wait {
+    bool (*ready)(struct gpw_session *s, struct gpw_wait *w);
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
     struct gpw_wait *next;
+    uint64_t pass; /* of gpw_waits_poll in which it was polled last */
 };
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
 

@@ -88,14 +88,16 @@ struct event_wait {
     CUevent event;
 };
 
+static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    return s->driver->cuEventQuery(((struct event_wait *)w)->event) != CUDA_ERROR_NOT_READY;
+}
+
 static bool event_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct event_wait *e = (struct event_wait *)w;
-    CUresult r = s->driver->cuEventQuery(e->event);
-    if (r == CUDA_ERROR_NOT_READY)
-        return false;
-    if (r == CUDA_SUCCESS) /* returns at once, and lets the driver print */
-        r = s->driver->cuEventSynchronize(e->event);
+    /* returns at once, and lets the driver print what kernels have printed */
+    CUresult r = s->driver->cuEventSynchronize(e->event);
     gpw_answer_cuEventSynchronize(s, e->token, r);
     free(e);
     return true;
@@ -112,9 +114,12 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
     struct event_wait *e = malloc(sizeof *e);
     if (!e)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *e = (struct event_wait){{.poll = event_poll, .cancel = event_cancel}, token, hEvent};
+    *e = (struct event_wait){
+        {.ready = event_ready, .poll = event_poll, .cancel = event_cancel}, token, hEvent};
     /* answers keep the order of what they wait for: older waits come first */
-    if (s->waits || !event_poll(s, &e->wait))
+    if (s->waits || !event_ready(s, &e->wait))
         gpw_wait_add(s, &e->wait);
+    else
+        event_poll(s, &e->wait);
     return GPW_DEFERRED;
 }

@@ -15,24 +15,47 @@ void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w)
     s->waits_end = &w->next;
 }
 
-void gpw_waits_poll(struct gpw_session *s)
+static void wait_unlink(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_wait **at = &s->waits;
-    while (*at) {
-        struct gpw_wait *w = *at, *next = w->next;
-        /* unlinked first: poll frees it, and may add others */
-        bool last = s->waits_end == &w->next;
-        *at = next;
-        if (last)
-            s->waits_end = at;
-        w->next = NULL;
-        if (w->poll(s, w))
+    while (*at && *at != w)
+        at = &(*at)->next;
+    if (!*at)
+        return;
+    *at = w->next;
+    if (!*at)
+        s->waits_end = at;
+}
+
+/*
+ * The next one to poll in this pass. A younger wait may be seen to be over just
+ * after an older one of the same stream was not: so, once one is ready, the older
+ * ones are asked again, and the oldest goes first.
+ */
+static struct gpw_wait *wait_next(struct gpw_session *s, uint64_t pass)
+{
+    for (struct gpw_wait *w = s->waits; w; w = w->next) {
+        if (w->pass == pass || (w->ready && !w->ready(s, w)))
             continue;
-        w->next = *at;
-        if (!w->next)
-            s->waits_end = &w->next;
-        *at = w;
-        at = &w->next;
+        for (struct gpw_wait *older = s->waits; older != w; older = older->next)
+            if (older->pass != pass && older->ready && older->ready(s, older))
+                return older;
+        return w;
+    }
+    return NULL;
+}
+
+void gpw_waits_poll(struct gpw_session *s)
+{
+    static uint64_t last_pass;
+    uint64_t pass = ++last_pass;
+    struct gpw_wait *w;
+    while ((w = wait_next(s, pass)) != NULL) {
+        /* unlinked first: poll frees it, and may add others */
+        wait_unlink(s, w);
+        w->pass = pass;
+        if (!w->poll(s, w))
+            gpw_wait_add(s, w);
     }
 }
 
@@ -90,6 +113,7 @@ struct after {
     CUcontext context;
     gpw_done *done;
     void *arg;
+    CUresult result;
     unsigned count;
     CUevent events[];
 };
@@ -104,10 +128,10 @@ static void finish(struct gpw_session *s, struct after *a, CUresult result)
     done(s, arg, result);
 }
 
-static bool after_poll(struct gpw_session *s, struct gpw_wait *w)
+static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct after *a = (struct after *)w;
-    while (a->count) {
+    while (a->count && a->result == CUDA_SUCCESS) {
         CUevent event = a->events[a->count - 1];
         CUresult r = s->driver->cuEventQuery(event);
         if (r == CUDA_ERROR_NOT_READY)
@@ -116,14 +140,19 @@ static bool after_poll(struct gpw_session *s, struct gpw_wait *w)
          * print what kernels have printed */
         if (r == CUDA_SUCCESS)
             r = s->driver->cuEventSynchronize(event);
-        if (r != CUDA_SUCCESS) {
-            finish(s, a, r);
-            return true;
+        a->result = r;
+        if (r == CUDA_SUCCESS) {
+            event_give(s, a->context, event);
+            a->count--;
         }
-        event_give(s, a->context, event);
-        a->count--;
     }
-    finish(s, a, CUDA_SUCCESS);
+    return true;
+}
+
+static bool after_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct after *a = (struct after *)w;
+    finish(s, a, a->result);
     return true;
 }
 
@@ -137,6 +166,7 @@ static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *d
     struct after *a = calloc(1, sizeof *a + room * sizeof a->events[0]);
     if (!a)
         return NULL;
+    a->wait.ready = after_ready;
     a->wait.poll = after_poll;
     a->wait.cancel = after_cancel;
     a->done = done;
@@ -164,8 +194,10 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
         return r;
     }
     /* older waits answer first */
-    if (s->waits || !after_poll(s, &a->wait))
+    if (s->waits || !after_ready(s, &a->wait))
         gpw_wait_add(s, &a->wait);
+    else
+        after_poll(s, &a->wait);
     return CUDA_SUCCESS;
 }
 

@@ -170,7 +170,7 @@ def round_trips_section(runner: Runner) -> Iterator[Row]:
     table: list[tuple[str, float, list[str], list[str], int]] = [
         ("vector_add", 10, [], [vector_add], 1),
         ("iteration", 1, [binary, "iterations", "5"], [binary, "iterations", "25"], 20),
-        ("1000 launches", 1, [binary, "launches", "0"], [binary, "launches", "1000"], 1),
+        ("1000 launches", 1, [binary, "launches", "1"], [binary, "launches", "1000"], 1),
     ]
     for name, promise in (("resnet_train", 2.0), ("resnet_infer_1", 4.0)):
         few, many = [*torch, name, "--steps", "5"], [*torch, name, "--steps", "25"]
