@@ -1,0 +1,238 @@
+/*
+ * The executor's state. A launch runs on one thread: resident blocks take
+ * turns, their warps too, and within a warp the lanes that share a program
+ * counter and a frame run together as a group. Lanes of other groups wait, in
+ * the order "deepest call first, then least pc", which brings them back
+ * together where branches of structured code join.
+ */
+#ifndef SG_EXEC_INTERNAL_H
+#define SG_EXEC_INTERNAL_H
+
+#include "ptx_op.h"
+
+#include <stdio.h>
+
+#define SG_BARRIERS 16u
+#define SG_ALL_LANES UINT32_MAX
+#define SG_EXTENTS 8u
+
+/* One activation of a function, shared by the lanes that entered it together. */
+struct sg_frame {
+    struct sg_frame *parent;
+    const struct sg_function *function;
+    const struct sg_insn *site; /* the call; NULL in the entry */
+    uint32_t return_pc, depth;
+    uint32_t lanes;  /* lanes whose innermost or outer frame this is */
+    uint32_t base;   /* of the frame in each lane's local space */
+    uint32_t stride; /* bytes of one lane */
+    unsigned char *local;
+    uint64_t *registers; /* [slot][lane] */
+};
+
+struct sg_block;
+struct sg_run;
+
+/* What a lane brought to an instruction between lanes. */
+struct sg_deposit {
+    uint64_t value; /* shfl's a, vote's predicate … */
+    uint32_t b, c, members;
+    const struct sg_insn *in;
+};
+
+struct sg_warp {
+    struct sg_block *block;
+    uint32_t index;
+    uint32_t live;    /* lanes that have not exited */
+    uint32_t barrier; /* of these, waiting at a barrier of the block */
+    uint32_t sync;    /* waiting for other lanes of the warp */
+    uint32_t cluster; /* waiting at the cluster's barrier */
+    uint32_t deferred; /* spinning: others go first */
+
+    /* The group that runs. */
+    uint32_t pc, active, merge_pc;
+    struct sg_frame *frame;
+    uint64_t *registers; /* the frame's */
+    uint32_t fuel;       /* backward jumps until others may go */
+    uint32_t polls;      /* polling instructions until the group is deferred */
+    bool yield;          /* the warp's turn is over */
+    bool ran;            /* anything in its last turn */
+
+    uint32_t lane_pc[SG_LANES];
+    struct sg_frame *lane_frame[SG_LANES];
+    struct sg_deposit deposit[SG_LANES];
+    uint8_t lane_barrier[SG_LANES];
+    uint32_t carry; /* CC.CF of each lane */
+    uint32_t arrived[SG_BARRIERS];  /* lanes counted in the present phase */
+    uint32_t predicate[SG_BARRIERS]; /* what they brought to a reduction */
+    struct sg_frame *spare; /* the frame freed last, often the next one wanted */
+    size_t spare_bytes;
+    uint32_t cluster_arrived;
+};
+
+struct sg_barrier_state {
+    uint32_t expected; /* threads; 0: all that live */
+    bool used;         /* someone has come since it last let go */
+};
+
+struct sg_block {
+    struct sg_run *run;
+    uint32_t id[3];
+    uint64_t linear; /* in the grid */
+    uint32_t warp_count, live_warps;
+    struct sg_warp *warps;
+    unsigned char *shared;
+    struct sg_barrier_state barriers[SG_BARRIERS];
+    struct sg_block *next; /* resident blocks, oldest first */
+    struct sg_cluster *cluster;
+    uint32_t rank; /* in the cluster */
+    bool progressed;
+};
+
+struct sg_cluster {
+    uint32_t size, finished;
+    bool used;
+    struct sg_block *blocks[16];
+};
+
+struct sg_extent {
+    uint64_t begin, end;
+    unsigned char *host; /* of begin */
+};
+
+struct sg_run {
+    const struct sg_launch *launch;
+    const struct sg_function *function;
+    const struct sg_module *module;
+    unsigned char *parameters;
+    uint32_t shared_bytes, threads, warps;
+    uint32_t shared_top; /* where dynamic shared memory begins */
+    uint32_t cluster_dim[3], cluster_size;
+    uint64_t grid_id;
+    struct sg_extent extents[SG_EXTENTS];
+    uint32_t next_extent;
+    size_t frame_bytes; /* all frames of the launch */
+    CUresult result;
+    char *fault;
+    size_t fault_size;
+};
+
+/* --- frames (exec_frame.c) ------------------------------------------------ */
+
+/* A frame for `lanes` of the function, called from `parent` (NULL: an entry);
+ * zeroed. NULL with *why set: HARDWARE_STACK_ERROR or OUT_OF_MEMORY. */
+struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *function,
+                                struct sg_frame *parent, uint32_t lanes, CUresult *why);
+/* The lanes leave the frame, and it goes with the last of them. */
+void sg_frame_leave(struct sg_warp *w, struct sg_frame *frame, uint32_t lanes);
+/* The lanes leave this and every outer frame. */
+void sg_frame_unwind(struct sg_warp *w, uint32_t lane);
+
+/* --- faults (exec_fault.c) ------------------------------------------------- */
+
+/* Ends the launch; the first fault counts. Always SG_FAULT. lane < 32. */
+enum sg_step sg_fault(struct sg_warp *w, const struct sg_insn *in, unsigned lane, CUresult result,
+                      const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* --- scheduling (exec_warp.c, exec_barrier.c) ------------------------------- */
+
+/* Runs the warp for one turn. false: the launch has failed. */
+bool sg_warp_turn(struct sg_warp *w);
+/* Writes the group's pc to its lanes: `taken` to pc `target`, the rest goes on. */
+void sg_warp_split(struct sg_warp *w, uint32_t taken, uint32_t target);
+/* The lanes exit. */
+void sg_warp_exit(struct sg_warp *w, uint32_t lanes);
+/* A jump backwards, or a call: counts towards the end of the turn. */
+bool sg_warp_tired(struct sg_warp *w);
+/* Lets go whoever waits at a barrier that is now complete; true if anyone. */
+bool sg_barrier_release(struct sg_block *block);
+bool sg_cluster_release(struct sg_cluster *cluster);
+/* Performs exchanges all of whose members have come. */
+void sg_lanes_release(struct sg_warp *w);
+
+static inline uint32_t sg_warp_ready(const struct sg_warp *w)
+{
+    return w->live & ~(w->barrier | w->sync | w->cluster);
+}
+
+/* --- operands (exec_step.c, exec_special.c) -------------------------------- */
+
+/* The operand for all lanes of the group; `room` may be used to hold it. */
+const uint64_t *sg_operand_all(struct sg_warp *w, const struct sg_operand *x, uint64_t *room);
+void sg_special_all(struct sg_warp *w, uint32_t special, uint64_t *out);
+/* The one value, for a lane of the group. */
+uint64_t sg_operand_lane(struct sg_warp *w, const struct sg_operand *x, unsigned lane);
+
+static inline uint64_t *sg_register(struct sg_warp *w, const struct sg_operand *x)
+{
+    return w->registers + (size_t)x->slot * SG_LANES;
+}
+
+/* Writes a result unless the operand is the sink; kept to the register's width. */
+static inline void sg_write(struct sg_frame *frame, const struct sg_operand *x, unsigned lane,
+                            uint64_t value)
+{
+    if (x->kind == SG_O_REGISTER)
+        frame->registers[(size_t)x->slot * SG_LANES + lane] = value;
+}
+
+#define SG_FOR_LANES(lane, mask)                                                                   \
+    for (uint32_t lane##_left = (mask), lane = 0;                                                  \
+         lane##_left && (lane = (uint32_t)__builtin_ctz(lane##_left), true);                       \
+         lane##_left &= lane##_left - 1)
+
+/* --- memory (exec_memory.c, exec_heap.c) ------------------------------------ */
+
+/* Host memory of an access by one lane, checked; NULL: the launch has failed. */
+void *sg_reach(struct sg_warp *w, const struct sg_insn *in, unsigned lane, unsigned space,
+               uint64_t address, uint32_t size, uint32_t align);
+/* The same without a fault or a check of alignment. */
+void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address, uint32_t size);
+/* Address of memory operand x plus the instruction's offset. */
+static inline uint64_t sg_address(const struct sg_operand *x, uint64_t base, int64_t offset)
+{
+    uint64_t sum = base + (uint64_t)offset;
+    return x->kind == SG_O_REGISTER && x->width == 4 ? (uint32_t)sum : sum;
+}
+
+/* Device malloc: one heap per process, as large as CUDA's default. */
+uint64_t sg_heap_take(uint64_t size);     /* generic address; 0: no room */
+bool sg_heap_give(uint64_t address);      /* false: not from sg_heap_take */
+void *sg_heap_look(uint64_t address, uint64_t size);
+
+/* --- builtins (exec_print.c, exec_builtin.c) --------------------------------- */
+
+enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32_t mask,
+                             const struct sg_function *callee);
+/* Formats as device printf does and sends the text on; the int it returns. */
+int sg_print(struct sg_warp *w, unsigned lane, uint64_t format, uint64_t arguments);
+
+/* --- handlers ---------------------------------------------------------------- */
+
+#define SG_HANDLER(name) enum sg_step name(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
+SG_HANDLER(sg_do_pure);
+SG_HANDLER(sg_do_unpack);
+SG_HANDLER(sg_do_setp);
+SG_HANDLER(sg_do_add_carry);
+SG_HANDLER(sg_do_mad_carry);
+SG_HANDLER(sg_do_load);
+SG_HANDLER(sg_do_store);
+SG_HANDLER(sg_do_copy_async);
+SG_HANDLER(sg_do_atomic);
+SG_HANDLER(sg_do_fence);
+SG_HANDLER(sg_do_branch);
+SG_HANDLER(sg_do_branch_index);
+SG_HANDLER(sg_do_call);
+SG_HANDLER(sg_do_ret);
+SG_HANDLER(sg_do_exit);
+SG_HANDLER(sg_do_trap);
+SG_HANDLER(sg_do_barrier);
+SG_HANDLER(sg_do_cluster_barrier);
+SG_HANDLER(sg_do_lanes);
+SG_HANDLER(sg_do_activemask);
+SG_HANDLER(sg_do_mapa);
+SG_HANDLER(sg_do_ctarank);
+
+/* Whether the atomic operation exists for the type. */
+bool sg_atomic_known(const struct sg_insn *in);
+
+#endif
