@@ -28,7 +28,13 @@ static struct host_function *functions;
 
 bool gpw_host_functions_pending(void)
 {
-    return functions != NULL; /* only the loop's thread changes the list */
+    /* those of graphs stay in the list, and hold nothing up while no graph runs */
+    bool pending = false;
+    pthread_mutex_lock(&lock);
+    for (struct host_function *f = functions; f && !pending; f = f->next)
+        pending = !f->in_graph || f->stage != WAITING;
+    pthread_mutex_unlock(&lock);
+    return pending;
 }
 
 /* Runs on the driver's thread; no call of CUDA is allowed here. */
