@@ -1,0 +1,96 @@
+/* Which handler executes an instruction. */
+#include "exec_internal.h"
+
+static bool memory_shape(const struct sg_insn *in)
+{
+    uint32_t size = sg_type_size(in->type);
+    bool count = in->vector == 1 || in->vector == 2 || in->vector == 4 || in->vector == 8;
+    return count && size && (size & (size - 1)) == 0 && size * in->vector <= 32 &&
+           in->operands > in->vector;
+}
+
+static bool barrier_shape(const struct sg_insn *in)
+{
+    if (in->mode == SG_Y_SYNC || in->mode == SG_Y_ARRIVE)
+        return in->operands >= 1 && in->operands <= 2;
+    return in->mode <= SG_Y_RED_OR && in->operands >= 3 && in->operands <= 4;
+}
+
+static bool unpack_shape(const struct sg_insn *in)
+{
+    unsigned parts = in->operands ? in->operands - 1u : 0, size = sg_type_size(in->type);
+    if (parts < 2 || size % parts)
+        return false;
+    return size <= 8 || (size == 16 && parts == 2 && in->x[parts].kind == SG_O_REGISTER);
+}
+
+static bool copy_shape(const struct sg_insn *in)
+{
+    uint64_t n = in->operands >= 3 ? in->x[2].value : 0;
+    return (n == 4 || n == 8 || n == 16) && in->x[2].kind == SG_O_IMMEDIATE;
+}
+
+static sg_execute when(bool known, sg_execute execute)
+{
+    return known ? execute : NULL;
+}
+
+static sg_execute select_control(const struct sg_insn *in)
+{
+    switch (in->op) {
+    case SG_P_BRA: return sg_do_branch;
+    case SG_P_BRX: return sg_do_branch_index;
+    case SG_P_CALL: return sg_do_call;
+    case SG_P_RET: return sg_do_ret;
+    case SG_P_EXIT: return sg_do_exit;
+    case SG_P_TRAP: return sg_do_trap;
+    case SG_P_BARRIER: return when(barrier_shape(in), sg_do_barrier);
+    case SG_P_BAR_CLUSTER: return sg_do_cluster_barrier;
+    default: return NULL;
+    }
+}
+
+static sg_execute select_lanes(const struct sg_insn *in)
+{
+    uint32_t size = sg_type_size(in->type);
+    switch (in->op) {
+    case SG_P_BAR_WARP: return when(in->operands >= 1, sg_do_lanes);
+    case SG_P_SHFL: return when(in->operands >= 6 && in->mode < 4, sg_do_lanes);
+    case SG_P_VOTE: return when(in->operands >= 3 && in->mode < 4, sg_do_lanes);
+    case SG_P_MATCH:
+        return when(in->operands >= 4 && (size == 4 || size == 8) && in->mode < 2, sg_do_lanes);
+    case SG_P_REDUX:
+        return when(in->operands >= 3 && in->type != SG_T_F32 && in->mode <= SG_A_XOR &&
+                        in->mode != SG_A_INC && in->mode != SG_A_DEC,
+                    sg_do_lanes);
+    case SG_P_ELECT: return when(in->operands >= 3, sg_do_lanes);
+    case SG_P_ACTIVEMASK: return sg_do_activemask;
+    case SG_P_MAPA: return when(in->operands >= 3, sg_do_mapa);
+    case SG_P_GETCTARANK: return when(in->operands >= 2, sg_do_ctarank);
+    default: return select_control(in);
+    }
+}
+
+sg_execute sg_execute_select(const struct sg_insn *in)
+{
+    if (in->op < SG_P_UNPACK) {
+        bool pair = in->type == SG_T_B128 && (in->op == SG_P_MOV || in->op == SG_P_PACK);
+        return when(in->sources <= 8 && in->operands > in->sources && (in->pure || pair),
+                    sg_do_pure);
+    }
+    switch (in->op) {
+    case SG_P_UNPACK: return when(unpack_shape(in), sg_do_unpack);
+    case SG_P_SETP: return when(in->operands >= (in->combine ? 5 : 4), sg_do_setp);
+    case SG_P_ADDC: case SG_P_SUBC: return when(in->operands >= 3, sg_do_add_carry);
+    case SG_P_MADC: return when(in->operands >= 4, sg_do_mad_carry);
+    case SG_P_LD: case SG_P_LDU: return when(memory_shape(in), sg_do_load);
+    case SG_P_ST: return when(memory_shape(in), sg_do_store);
+    case SG_P_ATOM: case SG_P_RED:
+        return when(sg_atomic_known(in) &&
+                        in->operands >= (in->op == SG_P_ATOM) + 2 + (in->mode == SG_A_CAS),
+                    sg_do_atomic);
+    case SG_P_CP_ASYNC: return when(copy_shape(in), sg_do_copy_async);
+    case SG_P_FENCE: return sg_do_fence;
+    default: return select_lanes(in);
+    }
+}
