@@ -233,6 +233,10 @@ static void test_special_values(void **state)
     check(RUN3(in, 0x3c00bc00, 0x40004000, 0x3c003c00), 0x42000000, "fma.relu.f16x2");
     in = INSN(.op = SG_P_FMA, .type = SG_T_BF16X2);
     check(RUN3(in, 0x3f80bf80, 0x40004000, 0x3f803f80), 0x4040bf80, "fma.bf16x2");
+    /* 7 * 37 and 9 * 29 lie halfway; what a double would lose of c decides. */
+    in = INSN(.op = SG_P_FMA, .type = SG_T_BF16);
+    check(RUN3(in, 0x40e0, 0x4214, 0xa180), 0x4381, "fma.bf16 just below a tie");
+    check(RUN3(in, 0x4110, 0x41e8, 0x2180), 0x4383, "fma.bf16 just above a tie");
     in = INSN(.op = SG_P_SUB, .type = SG_T_F16X2, .sat = true);
     check(RUN2(in, 0x3c004200, 0x40003c00), 0x00003c00, "sub.sat.f16x2");
 }
