@@ -7,8 +7,8 @@
 #define SHIFTS(n, S, U)                                                                            \
     SG_PURE(shl_##n, uint32_t c = (uint32_t)s[1][l];                                               \
             d[l] = c >= n ? 0 : (U)((uint64_t)(U)s[0][l] << c))                                    \
-    SG_PURE(shr_u_##n, uint32_t c = (uint32_t)s[1][l]; d[l] = c >= n ? 0 : (U)s[0][l] >> c)         \
-    SG_PURE(shr_s_##n, uint32_t c = (uint32_t)s[1][l];                                              \
+    SG_PURE(shr_u_##n, uint32_t c = (uint32_t)s[1][l]; d[l] = c >= n ? 0 : (U)s[0][l] >> c)        \
+    SG_PURE(shr_s_##n, uint32_t c = (uint32_t)s[1][l];                                             \
             d[l] = (U)((S)s[0][l] >> (c >= n ? n - 1 : c)))                                        \
     SG_PURE(not_##n, d[l] = (U)~s[0][l])                                                           \
     SG_PURE(cnot_##n, d[l] = (U)s[0][l] == 0)                                                      \
@@ -196,7 +196,7 @@ sg_pure sg_pure_select_bits(const struct sg_insn *in)
         return t != SG_T_B32 || in->mode > 3 ? NULL : in->mode & 1 ? shf_right : shf_left;
     case SG_P_FNS: return t == SG_T_B32 ? fns : NULL;
     case SG_P_PRMT: return t == SG_T_B32 && in->mode < 7 ? prmt : NULL;
-    case SG_P_LOP3: return t == SG_T_B32 ? lop3 : NULL;
+    case SG_P_LOP3: return t == SG_T_B32 && in->sources == 4 ? lop3 : NULL;
     default: return select_count(in, t);
     }
 }

@@ -215,10 +215,8 @@ sg_pure sg_pure_select_convert(const struct sg_insn *in)
     unsigned to = in->type;
     unsigned from = in->type2;
     bool brief = (is_eight(from) && to == SG_T_F16X2) || (is_eight(to) && from == SG_T_F16X2);
-    if (in->op == SG_P_CVT_PACK && in->sources > 1)
-        return select_pack(in);
     if (in->sources != 1)
-        return NULL;
+        return select_pack(in);
     if (brief)
         return in->rounding == SG_R_NEAREST ? cvt_pair : NULL;
     if (to == SG_T_TF32)

@@ -73,6 +73,8 @@ ONE_AND_PAIR(pattern_bf16, sg_bf16, by_pattern)
 sg_pure sg_pure_select_half(const struct sg_insn *in)
 {
     bool brain = in->type == SG_T_BF16 || in->type == SG_T_BF16X2;
+    if (in->type2 == SG_T_F32) /* add.f32.f16 and the like: of other architectures */
+        return NULL;
     if (in->rounding != SG_R_NEAREST || in->sources > 3 || (brain && (in->ftz || in->sat)))
         return NULL;
     switch (in->op) {

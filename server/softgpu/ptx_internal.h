@@ -186,17 +186,17 @@ struct sg_variable {
 
 struct sg_chunk;
 
-struct sg_arena {
+struct sg_pool {
     struct sg_chunk *chunks;
     uint64_t total;
 };
 
 /* Zeroed memory that lives as long as the arena; NULL when there is none. */
-void *sg_arena_take(struct sg_arena *arena, size_t bytes);
-void sg_arena_free(struct sg_arena *arena);
+void *sg_pool_take(struct sg_pool *arena, size_t bytes);
+void sg_pool_free(struct sg_pool *arena);
 
 struct sg_module {
-    struct sg_arena arena;
+    struct sg_pool arena;
     struct sg_insn *code;
     uint32_t code_count, code_capacity;
     struct sg_function **functions; /* all: entries, device functions, builtins */

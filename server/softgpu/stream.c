@@ -67,7 +67,9 @@ CUstream sg_stream_new(CUcontext context, unsigned flags, int priority)
     return stream;
 }
 
-void sg_stream_unref(CUstream stream)
+/* Not inlined: the compiler takes two of these in a row for a use after free,
+ * because it does not see that the count keeps the stream. */
+__attribute__((noinline)) void sg_stream_unref(CUstream stream)
 {
     if (--stream->refs)
         return;

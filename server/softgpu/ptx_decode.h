@@ -1,0 +1,15 @@
+/* Between the two halves of decoding: the mnemonic, and its operands. */
+#ifndef SG_PTX_DECODE_H
+#define SG_PTX_DECODE_H
+
+#include "ptx_parse.h"
+
+/* Whether the statement has this suffix (with its dot). */
+bool sg_suffix(struct sg_statement *s, const char *text);
+/* Index of the first suffix of a NULL-ended list that it has, or -1. */
+int sg_suffix_of(struct sg_statement *s, const char *const *list);
+/* Fill op, types, modes, space from opcode and suffixes; false: not known. */
+bool sg_opcode_decode(struct sg_statement *s, struct sg_insn *in);
+struct sg_operand *sg_operands_take(struct sg_parser *p, struct sg_insn *in, uint32_t count);
+
+#endif

@@ -1,0 +1,296 @@
+/* Functions: heads, bodies, labels. */
+#include "ptx_parse.h"
+
+#include <stdio.h>
+
+struct sg_insn *sg_insn_append(struct sg_parser *p, uint32_t line)
+{
+    struct sg_module *m = p->module;
+    m->code = sg_grow(p, m->code, m->code_count, &m->code_capacity, sizeof(*m->code));
+    struct sg_insn *in = &m->code[m->code_count++];
+    memset(in, 0, sizeof(*in));
+    in->line = line;
+    in->vector = 1;
+    return in;
+}
+
+static uint8_t builtin_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint8_t builtin;
+    } known[] = {{"vprintf", SG_B_VPRINTF},
+                 {"malloc", SG_B_MALLOC},
+                 {"free", SG_B_FREE},
+                 {"__assertfail", SG_B_ASSERTFAIL}};
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (!strcmp(known[i].name, name))
+            return known[i].builtin;
+    return SG_B_NONE;
+}
+
+static struct sg_function *function_new(struct sg_parser *p, const struct sg_token *name, bool entry)
+{
+    struct sg_module *m = p->module;
+    struct sg_function *f = sg_take(p, sizeof(*f));
+    m->functions =
+        sg_grow(p, m->functions, m->function_count, &m->function_capacity, sizeof(*m->functions));
+    f->info.name = sg_take_name(p, name);
+    f->module = m;
+    f->index = m->function_count;
+    f->line = name->line;
+    f->entry = entry;
+    f->builtin = entry ? SG_B_NONE : builtin_named(f->info.name);
+    f->info.max_threads = 1024;
+    m->functions[m->function_count++] = f;
+    if (entry) {
+        m->entries = sg_grow(p, m->entries, m->entry_count, &m->entry_capacity, sizeof(*m->entries));
+        m->entries[m->entry_count++] = f;
+    }
+    return f;
+}
+
+/* ( .param … a, .param … b ) of a device function. */
+static uint32_t formals_parse(struct sg_parser *p, struct sg_formal **out)
+{
+    struct sg_formal list[256];
+    uint32_t count = 0;
+    sg_expect(p, '(');
+    while (!sg_at(p, ')')) {
+        if (count == 256)
+            sg_fail(p, p->token.line, "more than 256 formals");
+        list[count++] = sg_formal_parse(p, NULL, NULL);
+        if (!sg_accept(p, ','))
+            break;
+    }
+    sg_expect(p, ')');
+    *out = sg_take(p, (count ? count : 1) * sizeof(**out));
+    memcpy(*out, list, count * sizeof(**out));
+    return count;
+}
+
+static void kernel_parameters_parse(struct sg_parser *p, struct sg_function *f)
+{
+    struct sg_parameter *list = NULL;
+    uint32_t count = 0, room = 0;
+    if (!sg_accept(p, '('))
+        return;
+    while (!sg_at(p, ')')) {
+        if (count == room) {
+            uint32_t more = room ? 2 * room : 16;
+            struct sg_parameter *grown = sg_take(p, more * sizeof(*grown));
+            if (count)
+                memcpy(grown, list, count * sizeof(*grown));
+            list = grown;
+            room = more;
+        }
+        sg_formal_parse(p, &f->info.parameter_bytes, &list[count++]);
+        if (!sg_accept(p, ','))
+            break;
+    }
+    sg_expect(p, ')');
+    f->info.parameters = list;
+    f->info.parameter_count = count;
+}
+
+/* .maxntid 256, 1, 1 and its like; others are hints. */
+static void bounds_parse(struct sg_parser *p, struct sg_function *f)
+{
+    while (p->token.kind == SG_K_DOT) {
+        bool required = sg_at_dot(p, ".reqntid"), most = sg_at_dot(p, ".maxntid");
+        uint64_t threads = 1;
+        uint32_t n = 0;
+        sg_advance(p);
+        while (p->token.kind == SG_K_INTEGER) {
+            uint64_t v = sg_expect_count(p, 1u << 20, "thread bound");
+            threads *= v ? v : 1;
+            if (required && n < 3)
+                f->info.reqntid[n] = (uint32_t)v;
+            n++;
+            if (threads > 1u << 20 || !sg_accept(p, ','))
+                break;
+        }
+        for (; required && n < 3; n++)
+            f->info.reqntid[n] = 1;
+        if ((required || most) && threads < f->info.max_threads)
+            f->info.max_threads = (uint32_t)threads;
+    }
+}
+
+/* --- bodies ------------------------------------------------------------------------- */
+
+static void block_parse(struct sg_parser *p, bool outermost);
+
+static void label_or_statement(struct sg_parser *p)
+{
+    struct sg_statement s;
+    memset(&s, 0, sizeof(s));
+    s.line = p->token.line;
+    if (sg_accept(p, '@')) {
+        s.guarded = true;
+        s.guard_negated = sg_accept(p, '!');
+        struct sg_symbol *guard = sg_symbol_find(p, p->token.text, p->token.size);
+        if (p->token.kind != SG_K_NAME || !guard || guard->kind != SG_N_REGISTER)
+            sg_fail(p, s.line, "the guard is no predicate register");
+        s.guard = guard->slot;
+        sg_advance(p);
+    }
+    struct sg_token name = p->token;
+    if (name.kind != SG_K_NAME)
+        sg_fail(p, name.line, "'%.*s' starts no instruction",
+                (int)(name.size < 40 ? name.size : 40), name.size ? name.text : "");
+    sg_advance(p);
+    if (!s.guarded && sg_at(p, ':')) {
+        sg_advance(p);
+        struct sg_symbol *label = sg_symbol_declare(p, &name, SG_N_LABEL);
+        label->slot = p->module->code_count;
+        if (sg_at_dot(p, ".branchtargets")) {
+            uint32_t count = 0;
+            sg_advance(p);
+            struct sg_token list[1024];
+            do {
+                if (count == 1024)
+                    sg_fail(p, p->token.line, "more than 1024 branch targets");
+                list[count++] = p->token;
+                sg_advance(p);
+            } while (sg_accept(p, ','));
+            sg_expect(p, ';');
+            label->kind = SG_N_TARGETS;
+            label->targets = sg_take(p, (count + 1) * sizeof(uint32_t));
+            label->targets[0] = count;
+            for (uint32_t i = 0; i < count; i++)
+                sg_fixup_add(p, list[i].text, list[i].size, list[i].line, 0, &label->targets[1 + i]);
+        } else if (sg_at_dot(p, ".callprototype")) {
+            label->kind = SG_N_PROTOTYPE;
+            while (p->token.kind != SG_K_END && !sg_accept(p, ';'))
+                sg_advance(p);
+        }
+        return;
+    }
+    snprintf(s.opcode, sizeof(s.opcode), "%.*s", (int)name.size, name.text);
+    size_t used = (size_t)snprintf(s.text, sizeof(s.text), "%.*s",
+                                   (int)(name.size < 60 ? name.size : 60), name.text);
+    while (p->token.kind == SG_K_DOT) {
+        if (s.suffixes == SG_MAX_SUFFIXES)
+            sg_fail(p, s.line, "%s: too many suffixes", s.text);
+        if (used < sizeof(s.text))
+            used += (size_t)snprintf(s.text + used, sizeof(s.text) - used, "%.*s",
+                                     (int)(p->token.size < 30 ? p->token.size : 30), p->token.text);
+        enum sg_type type = sg_type_of(&p->token);
+        if (type != SG_T_NONE && s.type_count < 4)
+            s.types[s.type_count++] = type;
+        s.suffix[s.suffixes++] = p->token;
+        sg_advance(p);
+    }
+    if (!strcmp(s.opcode, "call")) {
+        sg_call_parse(p, &s);
+        return;
+    }
+    while (!sg_at(p, ';')) {
+        if (s.arguments == SG_MAX_ARGUMENTS)
+            sg_fail(p, s.line, "%s: too many operands", s.text);
+        sg_argument_parse(p, &s.a[s.arguments++]);
+        if (!sg_accept(p, ','))
+            break;
+    }
+    sg_expect(p, ';');
+    sg_statement_decode(p, &s);
+}
+
+static void body_item(struct sg_parser *p)
+{
+    if (sg_at(p, '{')) {
+        block_parse(p, false);
+    } else if (sg_at_dot(p, ".loc") || sg_at_dot(p, ".file")) {
+        sg_lexer_skip_line(&p->lexer);
+        p->have_ahead = false;
+        sg_advance(p);
+    } else if (sg_at_dot(p, ".pragma")) {
+        while (p->token.kind != SG_K_END && !sg_accept(p, ';'))
+            sg_advance(p);
+    } else if (sg_declaration_starts(p)) {
+        sg_declaration_parse(p);
+    } else if (!sg_accept(p, ';')) {
+        label_or_statement(p);
+    }
+}
+
+static void block_parse(struct sg_parser *p, bool outermost)
+{
+    struct sg_symbol *mark = p->last;
+    uint32_t first = p->fixup_count;
+    if (++p->depth > 64)
+        sg_fail(p, p->token.line, "blocks are nested too deep");
+    sg_expect(p, '{');
+    while (!sg_at(p, '}')) {
+        if (p->token.kind == SG_K_END)
+            sg_fail(p, p->token.line, "the text ends inside a function");
+        body_item(p);
+    }
+    sg_scope_close(p, mark, first, outermost);
+    sg_advance(p);
+    p->depth--;
+}
+
+void sg_function_parse(struct sg_parser *p, bool entry, bool external)
+{
+    struct sg_symbol *outside;
+    struct sg_function scratch = {.slots = 0}, *f = &scratch;
+    struct sg_formal *results = NULL, *arguments = NULL;
+    uint32_t result_count = 0, argument_count = 0;
+    struct sg_symbol *mark = p->last;
+    p->function = f;
+    if (!entry && sg_at(p, '('))
+        result_count = formals_parse(p, &results);
+    struct sg_token name = p->token;
+    if (name.kind != SG_K_NAME)
+        sg_fail(p, name.line, "a function without a name");
+    sg_advance(p);
+    outside = sg_symbol_find(p, name.text, name.size);
+    if (outside && outside->kind == SG_N_FUNCTION) {
+        f = outside->function;
+        if (f->entry != entry)
+            sg_fail(p, name.line, "'%s' is declared in two ways", f->info.name);
+    } else {
+        f = function_new(p, &name, entry);
+    }
+    p->function = &scratch;
+    if (entry)
+        kernel_parameters_parse(p, f->defined ? &scratch : f);
+    else if (sg_at(p, '('))
+        argument_count = formals_parse(p, &arguments);
+    if (sg_at_dot(p, ".noreturn"))
+        sg_advance(p);
+    bounds_parse(p, f);
+    f->results = results;
+    f->arguments = arguments;
+    f->result_count = result_count;
+    f->argument_count = argument_count;
+    if (sg_at(p, '{')) {
+        if (f->defined)
+            sg_fail(p, name.line, "'%s' is defined twice", f->info.name);
+        f->slots = scratch.slots;
+        f->frame_bytes = scratch.frame_bytes;
+        f->defined = true;
+        f->start = p->module->code_count;
+        p->function = f;
+        /* a function may call itself: its name is known inside */
+        struct sg_symbol *self = sg_symbol_declare(p, &name, SG_N_FUNCTION);
+        self->function = f;
+        block_parse(p, true);
+        sg_insn_append(p, p->token.line)->op = entry ? SG_P_EXIT : SG_P_RET;
+        struct sg_insn *end = &p->module->code[p->module->code_count - 1];
+        end->execute = sg_execute_select(end);
+        f->info.local_bytes = f->frame_bytes;
+        f->info.register_count = f->slots < 16 ? 16 : f->slots > 255 ? 255 : f->slots;
+    } else {
+        (void)external;
+        sg_expect(p, ';');
+        if (entry && f->info.parameter_count)
+            f->info.parameter_bytes = 0; /* declared only: the definition counts again */
+    }
+    sg_scope_close(p, mark, p->fixup_count, false);
+    p->function = NULL;
+    if (!outside || outside->kind != SG_N_FUNCTION)
+        sg_symbol_declare(p, &name, SG_N_FUNCTION)->function = f;
+}
