@@ -21,7 +21,8 @@ static inline uint64_t run_wide(const struct sg_insn *in, const uint64_t v[4])
     const uint64_t *s[4] = {lanes[0], lanes[1], lanes[2], lanes[3]};
     for (unsigned k = 0; k < 4; k++)
         for (unsigned l = 0; l < SG_LANES; l++)
-            lanes[k][l] = l == 0 || l == SG_LANES - 1 ? v[k] : UINT64_C(0x9e3779b97f4a7c15) * (l + k);
+            lanes[k][l] = l == 0 || l == SG_LANES - 1 ? v[k]
+                                                      : UINT64_C(0x9e3779b97f4a7c15) * (l + k);
     if (in->op == SG_P_LOP3) /* an immediate is the same in all lanes */
         for (unsigned l = 0; l < SG_LANES; l++)
             lanes[3][l] = v[3];

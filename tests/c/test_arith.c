@@ -66,7 +66,8 @@ static void test_arithmetic(void **state)
     for (size_t o = 0; o < COUNT(ops); o++)
         for (size_t t = 0; t < COUNT(kinds); t++) {
             const struct kind *k = &kinds[t];
-            struct sg_insn in = INSN(.op = ops[o].op, .mode = ops[o].mode, .type = (uint8_t)k->type);
+            struct sg_insn in =
+                INSN(.op = ops[o].op, .mode = ops[o].mode, .type = (uint8_t)k->type);
             if (ops[o].signed_only && !k->is_signed) {
                 assert_null(sg_pure_select(&in));
                 continue;
@@ -164,7 +165,8 @@ static void test_pairs_and_dots(void **state)
     check(RUN2(in, 0x00078001, 0x00057fff), 0x00050000, "min.relu.s16x2");
 
     in = INSN(.op = SG_P_DP4A, .type = SG_T_S32, .type2 = SG_T_S32);
-    check(RUN3(in, 0xff80017f, 0x02ff0380, 10), (uint32_t)(10 - 2 + 128 + 3 - 127 * 128), "dp4a.s32.s32");
+    check(RUN3(in, 0xff80017f, 0x02ff0380, 10), (uint32_t)(10 - 2 + 128 + 3 - 127 * 128),
+          "dp4a.s32.s32");
     in.type2 = SG_T_U32;
     check(RUN3(in, 0xff80017f, 0x02ff0380, 10), (uint32_t)(10 - 2 - 128 * 255 + 3 + 127 * 128),
           "dp4a.s32.u32");
@@ -236,7 +238,8 @@ static void test_fields(void **state)
                     uint64_t bit = j < 64 ? edges[i] >> j & 1 : 0;
                     want = (want & ~((uint64_t)1 << (pos + j))) | bit << (pos + j);
                 }
-                in = INSN(.op = SG_P_BFI, .type = k->bits == 32 ? SG_T_B32 : SG_T_B64, .sources = 4);
+                in = INSN(.op = SG_P_BFI, .type = k->bits == 32 ? SG_T_B32 : SG_T_B64,
+                          .sources = 4);
                 check(run_wide(&in, (const uint64_t[4]){edges[i], b, pos, len}), want, "bfi %u %u",
                       pos, len);
             }
@@ -392,7 +395,8 @@ static void test_refused(void **state)
         {.op = SG_P_SHF, .type = SG_T_B64}, {.op = SG_P_PRMT, .type = SG_T_B32, .mode = 7},
         {.op = SG_P_LOP3, .type = SG_T_B64}, {.op = SG_P_AND, .type = SG_T_U32},
         {.op = SG_P_SHL, .type = SG_T_F32}, {.op = SG_P_MOV, .type = SG_T_B128},
-        {.op = SG_P_SELP, .type = SG_T_PRED}, {.op = SG_P_SLCT, .type = SG_T_U32, .type2 = SG_T_U32},
+        {.op = SG_P_SELP, .type = SG_T_PRED},
+        {.op = SG_P_SLCT, .type = SG_T_U32, .type2 = SG_T_U32},
         {.op = SG_P_PACK, .type = SG_T_B32, .sources = 3}, {.op = SG_P_DP4A, .type = SG_T_U32},
         {.op = SG_P_CVTA, .type = SG_T_U32, .space = SG_S_SHARED},
         {.op = SG_P_ISSPACEP, .type = SG_T_U64, .space = SG_S_REG},
