@@ -1,0 +1,190 @@
+"""The generator: what it writes for one function of each mode, and what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "proto"))
+
+from gpgen import emit_client, emit_tables, emit_wire, emit_worker, header, spec  # noqa: E402
+
+EVENT = """\
+[cuEventCreate]
+id = 1
+since = 2000
+mode = "async-create"
+params = [
+  "CUevent *phEvent : create",
+  "unsigned int Flags",
+]
+
+[cuEventRecord]
+id = 2
+since = 2000
+ptsz = 7000
+mode = "async"
+params = [
+  "CUevent hEvent",
+  "CUstream hStream",
+]
+
+[cuEventElapsedTime_v2]
+id = 3
+api = "cuEventElapsedTime"
+since = 12080
+mode = "sync"
+params = [
+  "float *pMilliseconds : out",
+  "CUevent hStart",
+  "CUevent hEnd",
+]
+
+[cuThing]
+id = 4
+since = 9000
+mode = "cached"
+params = [
+  "unsigned int n",
+  "const int *values : in[n]",
+  "int *sum : out optional",
+]
+
+[cuOld]
+id = 5
+since = 2000
+mode = "refuse"
+reason = "not yet"
+params = [
+  "int x",
+]
+"""
+
+
+def load(folder: Path, text: str, name: str = "event.toml") -> spec.Spec:
+    (folder / name).write_text(text)
+    return spec.load(folder)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> spec.Spec:
+    return load(tmp_path, EVENT)
+
+
+def test_structures_follow_the_parameters(small: spec.Spec) -> None:
+    text = emit_wire.messages(small)
+    assert "struct gp_req_cuEventRecord {\n    struct gp_header h;\n    uint64_t hEvent;\n" in text
+    assert "struct gp_rep_cuEventElapsedTime_v2 {\n    struct gp_reply r;\n    float pMill" in text
+    assert "    unsigned int n;\n    uint32_t n_values;\n    uint32_t has_sum;\n};" in text
+    assert "gp_rep_cuEventRecord" not in text
+
+
+def test_decoders_check_counts_and_ends(small: spec.Spec) -> None:
+    text = emit_wire.decode_source(small)
+    assert "if (!spans(n, sizeof(int), q->n_values))\n        return false;" in text
+    assert "return h->size == gp_align8(at);" in text
+    assert "return h->size == sizeof *q;" in text
+
+
+def test_stubs_send_or_refuse(small: spec.Spec) -> None:
+    text = emit_client.stubs(small)
+    assert "GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)" in text
+    assert "return gpc_refuse(GP_OP_cuOld);" in text
+    wire = emit_client.wire_source(small)
+    assert "q.phEvent = gpc_handle_new(GP_HANDLE_EVENT);" in wire
+    assert "r = gpc_call_cached(&call);" in wire
+    assert "if (sum)\n        *sum = rep.sum;" in wire
+
+
+def test_dispatch_calls_the_driver_and_answers(small: spec.Spec) -> None:
+    text = emit_worker.dispatch(small)
+    assert "r = s->driver->cuEventCreate(&phEvent, a.q->Flags);" in text
+    assert "gpw_handle_put(s, GP_HANDLE_EVENT, a.q->phEvent, (uint64_t)phEvent, r);" in text
+    assert "r = s->driver->cuThing(a.q->n, (" not in text, "a const pointer needs no cast"
+    assert "r = s->driver->cuThing(a.q->n, a.values, a.q->has_sum ? &sum : NULL);" in text
+
+
+def test_tables(small: spec.Spec) -> None:
+    table = emit_tables.proc_table(small)
+    assert '{"cuEventElapsedTime", 12080, 0, (void *)(uintptr_t)&cuEventElapsedTime_v2}' in table
+    assert '{"cuEventRecord", 7000, 1, (void *)(uintptr_t)&cuEventRecord_ptsz}' in table
+    assert "    cuEventRecord_ptsz;\n" in emit_tables.linker_map(small)
+
+
+def test_the_hash_changes_with_what_travels(tmp_path: Path, small: spec.Spec) -> None:
+    before = emit_wire.spec_hash(small)
+    after = emit_wire.spec_hash(load(tmp_path, EVENT.replace("unsigned int Flags", "int Flags")))
+    assert before != after
+    same = emit_wire.spec_hash(load(tmp_path, EVENT.replace("not yet", "another reason")))
+    assert same == before
+
+
+# what is changed, into what, the text whose last line is to be named, what is said
+BAD = [
+    ('mode = "refuse"', 'mode = "later"', 'mode = "later"', "unknown mode 'later'"),
+    ("id = 5", "id = 4", "id = 4", "id 4 is already that of cuThing"),
+    ("in[n]", "in[m]", "in[m]", "no parameter 'm' for the length of 'values'"),
+    ("in[n]", "inn[n]", "inn[n]", "unknown word 'inn[n]'"),
+    ('reason = "not yet"\n', "", 'mode = "refuse"', "a refused function needs a reason"),
+    ("float *pMilliseconds : out", "float *pMilliseconds", "float *pMs", "say what 'pMs' points"),
+    ("CUevent *phEvent : create", "int *phEvent : create", "int *ph", "'int' is no kind of handle"),
+    ("since = 9000", 'since = "9000"', 'since = "9000"', "'since' must be int"),
+    ("since = 9000", "sinse = 9000", "sinse", "unknown key 'sinse'"),
+    ("id = 4", "id = 70000", "id = 70000", "id 70000 is not in 1..65535"),
+    ("const int *values : in[n]", "const void *values : in", "void *values", "needs a length"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "where", "says"), BAD, ids=[b[3] for b in BAD])
+def test_a_bad_spec_names_its_line(
+    tmp_path: Path, old: str, new: str, where: str, says: str
+) -> None:
+    changed = EVENT.replace(old, new).replace('pMilliseconds"', 'pMs"')
+    assert changed != EVENT
+    with pytest.raises(spec.SpecError) as caught:
+        load(tmp_path, changed)
+    lines = [number for number, line in enumerate(changed.splitlines(), 1) if where in line]
+    assert str(caught.value).startswith(f"{tmp_path / 'event.toml'}:{lines[-1]}: ")
+    assert says in str(caught.value)
+
+
+def flat(*prototypes: str) -> str:
+    return "\n".join(f"CUresult {p};" for p in prototypes)
+
+
+WHOLE = (
+    "cuEventCreate(CUevent *phEvent, unsigned int Flags)",
+    "cuEventRecord(CUevent hEvent, CUstream hStream)",
+    "cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)",
+    "cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)",
+    "cuThing(unsigned int n, const int *values, int *sum)",
+    "cuOld(int x)",
+)
+
+
+def test_the_header_agrees(small: spec.Spec) -> None:
+    header.check(small, flat(*WHOLE))
+
+
+def test_a_function_that_the_spec_lacks(small: spec.Spec) -> None:
+    with pytest.raises(spec.SpecError, match=r"cuNew\(int x\): the spec does not name"):
+        header.check(small, flat(*WHOLE, "cuNew(int x)"))
+
+
+def test_a_function_that_the_header_lacks(small: spec.Spec) -> None:
+    with pytest.raises(spec.SpecError, match=r"event.toml:\d+: cuOld: cuda.h has no such"):
+        header.check(small, flat(*WHOLE[:-1]))
+
+
+def test_another_signature(small: spec.Spec) -> None:
+    with pytest.raises(spec.SpecError, match=r"event.toml:4\d: cuOld: cuda.h declares \(long x\)"):
+        header.check(small, flat(*WHOLE[:-1], "cuOld(long x)"))
+
+
+def test_the_real_spec_loads() -> None:
+    real = spec.load(ROOT / "proto" / "spec")
+    assert len(real.cuda) > 500
+    assert {f.id for f in real.functions if f.is_message} & {f.id for f in real.cuda} == set()
