@@ -282,7 +282,8 @@ void sg_function_parse(struct sg_parser *p, bool entry, bool external)
         struct sg_insn *end = &p->module->code[p->module->code_count - 1];
         end->execute = sg_execute_select(end);
         f->info.local_bytes = f->frame_bytes;
-        f->info.register_count = f->slots < 16 ? 16 : f->slots > 255 ? 255 : f->slots;
+        /* virtual registers have no count in hardware; 64 fit a block of 1024 threads */
+        f->info.register_count = f->slots < 16 ? 16 : f->slots > 64 ? 64 : f->slots;
     } else {
         (void)external;
         sg_expect(p, ';');
