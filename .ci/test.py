@@ -156,7 +156,8 @@ def stage_lint(place: Place) -> Count:
     for folders in TYPED:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
-            count.add(one(run([sys.executable, "-m", "mypy", *present], MYPYPATH="proto:tests/e2e")))
+            command = [sys.executable, "-m", "mypy", *present]
+            count.add(one(run(command, MYPYPATH="proto:tests/e2e")))
     return count
 
 
