@@ -86,11 +86,13 @@ static bool compare_read(struct sg_statement *s, struct sg_insn *in)
     if (i < 0 && k < 0)
         return false;
     in->compare = i >= 0 ? (uint8_t)i : unsigned_compares[k];
-    if (k >= 0) /* on bits: without sign */
-        in->type = in->type == SG_T_B16 || in->type == SG_T_S16   ? SG_T_U16
-                   : in->type == SG_T_B64 || in->type == SG_T_S64 ? SG_T_U64
-                   : in->type == SG_T_B32 || in->type == SG_T_S32 ? SG_T_U32
-                                                                  : in->type;
+    if (k >= 0) { /* on bits: without sign; `set` has the compared type second */
+        uint8_t *type = in->op == SG_P_SET ? &in->type2 : &in->type;
+        *type = *type == SG_T_B16 || *type == SG_T_S16   ? SG_T_U16
+                : *type == SG_T_B64 || *type == SG_T_S64 ? SG_T_U64
+                : *type == SG_T_B32 || *type == SG_T_S32 ? SG_T_U32
+                                                         : *type;
+    }
     in->combine = (uint8_t)(1 + sg_suffix_of(s, joins));
     return true;
 }
