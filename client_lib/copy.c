@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "captured_copy.h"
 #include "gpc_wire.h"
 #include "host_function.h"
 #include "memory.h"
@@ -35,17 +36,18 @@ static bool fits(CUdeviceptr at, size_t bytes)
            bytes <= range.size - (at - range.begin);
 }
 
-/* A graph reads its host memory when it runs: only shared memory can be that. */
-static CUresult refuse_capture(uint16_t op, CUstream stream)
+/* Into a graph, pinned memory is copied by its ways alone: `*done` says that it was. */
+static CUresult capture(uint16_t op, CUdeviceptr device, void *host, size_t bytes, CUstream stream,
+                        bool to_device, bool *done)
 {
-    CUstreamCaptureStatus status;
-    if (!gpc_capture_active())
-        return CUDA_SUCCESS;
-    CUresult r = gpc_wire_cuStreamIsCapturing(stream, &status);
-    if (r != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE)
+    struct gpc_range range;
+    CUresult r = gpc_stream_captures(stream, done);
+    if (r != CUDA_SUCCESS || !*done)
         return r;
-    return gpc_refuse_because(op, "a copy in a graph from or to host memory that is not pinned "
-                                  "and shared with the GPU's host");
+    if (!gpc_range_find((uint64_t)(uintptr_t)host, &range) ||
+        bytes > range.size - ((uint64_t)(uintptr_t)host - range.begin))
+        return gpc_refuse_because(op, "a copy in a graph from or to host memory that is not pinned");
+    return gpc_captured_copy(device, host, bytes, stream, to_device);
 }
 
 static CUresult put_slot(CUdeviceptr dst, const char *src, uint32_t bytes, CUstream stream, int slot)
@@ -68,8 +70,9 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
         return CUDA_ERROR_INVALID_VALUE;
     if (is_shared(src, bytes, &range))
         return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
-    CUresult r = refuse_capture(op, stream);
-    if (r != CUDA_SUCCESS)
+    bool captured;
+    CUresult r = capture(op, dst, (void *)(uintptr_t)src, bytes, stream, true, &captured);
+    if (r != CUDA_SUCCESS || captured)
         return r;
     /* what an earlier copy or host function has still to write here must be read */
     bool pinned = gpc_range_find((uint64_t)(uintptr_t)src, &range);
@@ -209,8 +212,9 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
         CUresult r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
         return r || !blocking ? r : gpc_wire_cuStreamSynchronize(stream);
     }
-    CUresult r = refuse_capture(op, stream);
-    if (r != CUDA_SUCCESS)
+    bool captured;
+    CUresult r = capture(op, src, dst, bytes, stream, false, &captured);
+    if (r != CUDA_SUCCESS || captured)
         return r;
     if (!blocking && gpc_range_find((uint64_t)(uintptr_t)dst, &range) &&
         bytes <= range.size - ((uint64_t)(uintptr_t)dst - range.begin))

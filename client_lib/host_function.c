@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "captured_copy.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "host_function.h"
@@ -168,6 +169,13 @@ static CUresult add(const struct host_function *what, uint32_t flags)
     return r;
 }
 
+CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg)
+{
+    struct host_function f = {
+        .function = function, .stream = stream, .data = arg, .in_graph = true};
+    return add(&f, GP_HOST_IN_GRAPH | GP_HOST_HIDDEN);
+}
+
 GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
     CUresult r = gpc_enter(GP_OP_cuLaunchHostFunc, GPC_NEEDS_CONTEXT);
@@ -175,11 +183,9 @@ GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userDa
         return r;
     if (!fn)
         return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (gpc_capture_active() &&
-        (r = gpc_wire_cuStreamIsCapturing(hStream, &status)) != CUDA_SUCCESS)
+    bool in_graph;
+    if ((r = gpc_stream_captures(hStream, &in_graph)) != CUDA_SUCCESS)
         return r;
-    bool in_graph = status != CU_STREAM_CAPTURE_STATUS_NONE;
     struct host_function f = {
         .function = fn, .stream = hStream, .data = userData, .in_graph = in_graph};
     return gpc_leave(add(&f, in_graph ? GP_HOST_IN_GRAPH : 0));

@@ -2,7 +2,13 @@
 #ifndef GPC_HOST_FUNCTION_H
 #define GPC_HOST_FUNCTION_H
 
+#include <cuda.h>
+
 /* How many are submitted and have not finished running. */
 unsigned gpc_host_functions_outstanding(void);
+
+/* Capture a function of the library's own into a graph. The application does not see
+ * its node. `arg` must stay valid until the process ends. */
+CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg);
 
 #endif

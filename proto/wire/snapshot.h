@@ -73,6 +73,7 @@ enum gp_image_state {
 enum gp_host_flags {
     GP_HOST_CALLBACK = 1u << 0, /* cuStreamAddCallback */
     GP_HOST_IN_GRAPH = 1u << 1, /* runs each time the graph does */
+    GP_HOST_HIDDEN = 1u << 2,   /* ours, not the application's: no list of nodes shows it */
 };
 
 /* `flags` of gp_launch */

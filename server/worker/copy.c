@@ -214,6 +214,8 @@ static bool end_take(struct gpw_session *s, uint64_t address, uint64_t bytes, CU
                      bool *host)
 {
     void *pinned = gpw_pinned_find(s, address, bytes);
+    if (!pinned)
+        pinned = gpw_captured_find(s, address, bytes);
     *host = pinned != NULL;
     *real = pinned ? (CUdeviceptr)(uintptr_t)pinned : address;
     return pinned || gpw_memory_is_device(s, address, bytes);

@@ -2,7 +2,52 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "graph.h"
 #include "handles.h"
+
+/* Of all graphs of the session: a few, so a list does. */
+static CUgraphNode *hidden;
+static size_t hidden_count, hidden_room;
+
+static bool is_hidden(CUgraphNode node)
+{
+    for (size_t i = 0; i < hidden_count; i++)
+        if (hidden[i] == node)
+            return true;
+    return false;
+}
+
+static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
+                             cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
+                             size_t *count)
+{
+    CUresult r = s->driver->cuStreamGetCaptureInfo_v3(stream, state, id, graph, nodes, NULL, count);
+    if (r == CUDA_ERROR_NOT_SUPPORTED) /* drivers before 12.3 */
+        r = s->driver->cuStreamGetCaptureInfo_v2(stream, state, id, graph, nodes, count);
+    return r;
+}
+
+CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    const CUgraphNode *nodes = NULL;
+    size_t count = 0;
+    CUresult r = capture_info(s, stream, &state, &id, &graph, &nodes, &count);
+    if (r != CUDA_SUCCESS || state != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1)
+        return r;
+    if (hidden_count == hidden_room) {
+        size_t room = hidden_room ? 2 * hidden_room : 64;
+        CUgraphNode *more = realloc(hidden, room * sizeof *more);
+        if (!more)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        hidden = more;
+        hidden_room = room;
+    }
+    hidden[hidden_count++] = nodes[0];
+    return CUDA_SUCCESS;
+}
 
 CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *graph,
                              uint32_t *status, uint64_t *capture_id, uint64_t *graph_id,
@@ -14,10 +59,7 @@ CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *gr
     size_t count = 0;
     uint32_t room = *n_dependencies / sizeof *dependencies;
     *n_dependencies = 0;
-    CUresult r = s->driver->cuStreamGetCaptureInfo_v3(stream, &state, &id, graph, &nodes, NULL,
-                                                      &count);
-    if (r == CUDA_ERROR_NOT_SUPPORTED) /* drivers before 12.3 */
-        r = s->driver->cuStreamGetCaptureInfo_v2(stream, &state, &id, graph, &nodes, &count);
+    CUresult r = capture_info(s, stream, &state, &id, graph, &nodes, &count);
     if (r != CUDA_SUCCESS)
         return r;
     *status = state;
@@ -34,22 +76,51 @@ CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *gr
     return CUDA_SUCCESS;
 }
 
+/* A hidden root stands before one copy, which is the root that the client knows. */
+static CUgraphNode shown(struct gpw_session *s, CUgraphNode node, bool root)
+{
+    CUgraphNode behind = NULL;
+    size_t one = 1;
+    if (!is_hidden(node))
+        return node;
+    if (!root || s->driver->cuGraphNodeGetDependentNodes(node, &behind, &one) != CUDA_SUCCESS)
+        return NULL;
+    return one == 1 ? behind : NULL;
+}
+
+static CUresult list_nodes(struct gpw_session *s, CUgraph graph, bool roots, CUgraphNode **list,
+                           size_t *count)
+{
+    __typeof__(s->driver->cuGraphGetNodes) get =
+        roots ? s->driver->cuGraphGetRootNodes : s->driver->cuGraphGetNodes;
+    size_t total = 0, kept = 0;
+    CUresult r = get(graph, NULL, &total);
+    CUgraphNode *nodes = calloc(total ? total : 1, sizeof *nodes);
+    if (r == CUDA_SUCCESS && !nodes)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && total)
+        r = get(graph, nodes, &total);
+    for (size_t i = 0; r == CUDA_SUCCESS && i < total; i++) {
+        CUgraphNode node = shown(s, nodes[i], roots);
+        if (node)
+            nodes[kept++] = node;
+    }
+    *list = nodes;
+    *count = kept;
+    return r;
+}
+
 CUresult gpw_gp_graph_nodes(struct gpw_session *s, CUgraph graph, uint32_t roots_only,
                             uint32_t capacity, uint64_t *count, uint64_t *nodes, uint32_t *n_nodes)
 {
-    *n_nodes = 0;
-    size_t total = 0;
-    __typeof__(s->driver->cuGraphGetNodes) get =
-        roots_only ? s->driver->cuGraphGetRootNodes : s->driver->cuGraphGetNodes;
-    CUresult r = get(graph, NULL, &total);
-    *count = total;
-    if (r != CUDA_SUCCESS || capacity == 0)
-        return r;
-    size_t filled = total < capacity ? total : capacity;
-    r = get(graph, (CUgraphNode *)nodes, &filled);
-    for (size_t i = 0; r == CUDA_SUCCESS && i < filled; i++)
-        if (!(nodes[i] = gpw_handle_name(s, GP_HANDLE_GRAPH_NODE, nodes[i])))
+    CUgraphNode *list = NULL;
+    size_t total = 0, filled = 0;
+    CUresult r = list_nodes(s, graph, roots_only != 0, &list, &total);
+    for (; r == CUDA_SUCCESS && filled < total && filled < capacity; filled++)
+        if (!(nodes[filled] = gpw_handle_name(s, GP_HANDLE_GRAPH_NODE, (uint64_t)list[filled])))
             r = CUDA_ERROR_OUT_OF_MEMORY;
-    *n_nodes = (uint32_t)(filled * sizeof *nodes);
+    free(list);
+    *count = total;
+    *n_nodes = r == CUDA_SUCCESS ? (uint32_t)(filled * sizeof *nodes) : 0;
     return r;
 }

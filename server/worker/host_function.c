@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "graph.h"
 #include "host_function.h"
 
 enum stage { WAITING, REACHED, TOLD, DONE };
@@ -137,7 +138,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         return r;
     }
     gpw_wait_add(s, &f->wait);
-    return CUDA_SUCCESS;
+    return flags & GP_HOST_HIDDEN ? gpw_graph_hide_last(s, stream) : CUDA_SUCCESS;
 }
 
 CUresult gpw_gp_host_done(struct gpw_session *s, uint64_t cookie)

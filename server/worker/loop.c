@@ -58,6 +58,7 @@ static bool never_blocks(const struct gp_header *h)
     case GP_OP_cuEventQuery:
     case GP_OP_cuStreamIsCapturing:
     case GP_OP_gp_capture_info:
+    case GP_OP_gp_captured_read:
         return true;
     default:
         return false;

@@ -43,6 +43,8 @@ void gpw_memory_close(struct gpw_session *s)
     struct gpw_memory *m = s->memory;
     for (uint32_t i = 0; m && i < s->device_count; i++)
         gpw_allocator_delete(m->windows[i].allocator);
+    if (m)
+        gpw_captured_close(s, false);
     free(m);
     s->memory = NULL;
 }
@@ -181,6 +183,7 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
     finish_frees(s);
     gpw_allocator_clear(s->memory->windows[ordinal].allocator);
     gpw_staging_context_ended(s);
+    gpw_captured_close(s, true);
     s->driver->cuCtxSetCurrent(before);
 }
 

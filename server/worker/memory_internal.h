@@ -32,11 +32,17 @@ struct gpw_memory {
     struct gp_share arena;
     bool arena_open, arena_registered;
     struct gpw_staging *staging; /* free ones */
+    struct gpw_captured *captured;
+    uint64_t captured_bytes;
 };
 
 /* Part of the arena, registered with the driver; NULL if it lies outside. */
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
 /* Pinned memory went with its context. */
 void gpw_staging_context_ended(struct gpw_session *s);
+/* The worker's address of a buffer for graphs, NULL if the range is none. */
+void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Forget them all; `unpin` while there is a context to do it in. */
+void gpw_captured_close(struct gpw_session *s, bool unpin);
 
 #endif

@@ -55,6 +55,48 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     CU(cuMemFree(values));
 }
 
+/* Pinned memory is read and written as it is when the graph runs, not as it was captured. */
+static void pinned_both_ways(CUmodule module, CUstream stream)
+{
+    CUfunction step = driver_function(module, "multiply_add");
+    const size_t size = COUNT * sizeof(int);
+    CUdeviceptr values;
+    CUgraph graph;
+    CUgraphNode root;
+    CUgraphExec runnable;
+    size_t nodes = 0, roots = 1;
+    int n = COUNT, factor = 3, term = 1, *in, *out;
+    void *parameters[] = {&values, &n, &factor, &term};
+
+    CU(cuMemAlloc(&values, size));
+    CU(cuMemAllocHost((void **)&in, size));
+    CU(cuMemHostAlloc((void **)&out, size, CU_MEMHOSTALLOC_PORTABLE));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU(cuMemcpyHtoDAsync(values, in, size, stream));
+    CU(cuLaunchKernel(step, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
+    CU(cuMemcpyDtoHAsync(out, values, size, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphGetNodes(graph, NULL, &nodes));
+    EXPECT(nodes == 3, "the graph has %zu nodes, expected 3", nodes);
+    CU(cuGraphGetRootNodes(graph, &root, &roots));
+    EXPECT(roots == 1, "the graph has %zu roots, expected 1", roots);
+    CU(cuGraphInstantiate(&runnable, graph, 0));
+    for (int round = 1; round <= 3; round++) {
+        for (int i = 0; i < COUNT; i++)
+            in[i] = round * 1000 + i;
+        memset(out, 0, size);
+        CU(cuGraphLaunch(runnable, stream));
+        CU(cuStreamSynchronize(stream));
+        for (int i = 0; i < COUNT; i++)
+            EXPECT(out[i] == in[i] * 3 + 1, "round %d: value %d is %d", round, i, out[i]);
+    }
+    CU(cuGraphExecDestroy(runnable));
+    CU(cuGraphDestroy(graph));
+    CU(cuMemFreeHost(in));
+    CU(cuMemFreeHost(out));
+    CU(cuMemFree(values));
+}
+
 static void wrong_captures(CUmodule module, CUstream stream)
 {
     /* Looked up before: a capture need not allow loading. */
@@ -95,6 +137,7 @@ int main(void)
     CU(cuModuleLoadData(&module, kernels_ptx));
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     capture_and_launch(module, stream);
+    pinned_both_ways(module, stream);
     wrong_captures(module, stream);
     CU(cuStreamDestroy(stream));
     CU(cuModuleUnload(module));

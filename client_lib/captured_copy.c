@@ -1,0 +1,80 @@
+/*
+ * A graph reads and writes host memory when it runs, and over a network the GPU's
+ * host does not have that memory. So the worker keeps a buffer that the graph's copy
+ * uses instead, and a host function of ours stands in the graph beside the copy: in
+ * front of it, it sends what the memory holds; behind it, it fetches what was copied.
+ */
+#include "captured_copy.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "call.h"
+#include "gpc_wire.h"
+#include "host_function.h"
+#include "session.h"
+
+/* Names for the worker's buffers: addresses where no memory of a process is, so that
+ * they are nobody's pinned memory. */
+#define BUFFER_WINDOW (UINT64_C(1) << 56)
+
+struct captured_copy {
+    char *host;
+    uint64_t buffer;
+    size_t bytes;
+};
+
+CUresult gpc_stream_captures(CUstream stream, bool *captures)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = gpc_capture_active() ? gpc_wire_cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+    *captures = status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return r;
+}
+
+/* Both run on the thread of host functions; a failure is the session's, which the
+ * application hears of from the call that waits for the graph. */
+static void CUDA_CB send_bytes(void *arg)
+{
+    const struct captured_copy *c = arg;
+    CUresult r = CUDA_SUCCESS;
+    for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
+        size_t left = c->bytes - at;
+        uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX;
+        r = gpc_wire_gp_captured_write(c->buffer + at, n, c->host + at);
+    }
+}
+
+static void CUDA_CB fetch_bytes(void *arg)
+{
+    const struct captured_copy *c = arg;
+    CUresult r = CUDA_SUCCESS;
+    for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
+        size_t left = c->bytes - at;
+        uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX, got = n;
+        r = gpc_wire_gp_captured_read(c->buffer + at, n, c->host + at, &got);
+    }
+}
+
+CUresult gpc_captured_copy(CUdeviceptr device, void *host, size_t bytes, CUstream stream,
+                           bool to_device)
+{
+    static uint64_t next = BUFFER_WINDOW;
+    struct captured_copy *c = malloc(sizeof *c);
+    if (!c)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t buffer = __atomic_fetch_add(&next, (bytes + 4095) & ~(size_t)4095, __ATOMIC_RELAXED);
+    *c = (struct captured_copy){host, buffer, bytes};
+    CUresult r = gpc_wire_gp_captured_open(buffer, bytes);
+    if (r == CUDA_SUCCESS && to_device)
+        r = gpc_host_function_capture(stream, send_bytes, c);
+    if (r != CUDA_SUCCESS) {
+        free(c);
+        return r;
+    }
+    r = gpc_wire_gp_copy(to_device ? device : buffer, to_device ? buffer : device, bytes, stream,
+                         to_device ? 1 : 2);
+    if (r == CUDA_SUCCESS && !to_device)
+        r = gpc_host_function_capture(stream, fetch_bytes, c);
+    return r; /* `c` is the graph's, which may run for as long as the session */
+}

@@ -1,0 +1,93 @@
+/*
+ * Host memory of graphs that cannot be shared with the client: buffers of the
+ * worker's own, which the graph copies from and to, and whose bytes host functions
+ * of the client's exchange while the graph stands at them (client_lib/captured_copy.c).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpw_handlers.h"
+#include "memory_internal.h"
+
+struct gpw_captured {
+    struct gpw_captured *next;
+    uint64_t address; /* the client's name for it */
+    uint64_t bytes;
+    char *memory;
+};
+
+/* What one session may hold of the host's memory in this way. */
+#define CAPTURED_BYTES_MAX (UINT64_C(4) << 30)
+
+void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    for (struct gpw_captured *c = s->memory->captured; c; c = c->next)
+        if (address >= c->address && address - c->address <= c->bytes &&
+            bytes <= c->bytes - (address - c->address))
+            return c->memory + (address - c->address);
+    return NULL;
+}
+
+/* To pin memory is forbidden while a capture in global mode is under way; this
+ * thread's own mode says that it is meant. */
+static CUresult pin(struct gpw_session *s, void **memory, uint64_t bytes)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    CUresult r = s->driver->cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
+    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return r;
+}
+
+CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 0))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpw_captured *c = malloc(sizeof *c);
+    void *memory = NULL;
+    CUresult r = c ? pin(s, &memory, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS) {
+        free(c);
+        return r;
+    }
+    *c = (struct gpw_captured){s->memory->captured, address, bytes, memory};
+    s->memory->captured = c;
+    s->memory->captured_bytes += bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_captured_write(struct gpw_session *s, uint64_t address, uint32_t bytes,
+                               const void *data)
+{
+    void *to = gpw_captured_find(s, address, bytes);
+    if (!to)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(to, data, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_gp_captured_read(struct gpw_session *s, uint64_t address, uint32_t bytes, void *data,
+                              uint32_t *n_data)
+{
+    const void *from = gpw_captured_find(s, address, bytes);
+    *n_data = 0;
+    if (!from)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(data, from, bytes);
+    *n_data = bytes;
+    return CUDA_SUCCESS;
+}
+
+void gpw_captured_close(struct gpw_session *s, bool unpin)
+{
+    while (s->memory->captured) {
+        struct gpw_captured *c = s->memory->captured;
+        s->memory->captured = c->next;
+        if (unpin)
+            s->driver->cuMemFreeHost(c->memory);
+        free(c);
+    }
+    s->memory->captured_bytes = 0;
+}
