@@ -75,7 +75,8 @@ def test_killed_client_frees_its_session(
     step(program, 1)
     assert len(server.sessions()) == 1
     program.process.kill()
-    wait_until(lambda: not alive(worker), "the worker of a killed client ended")
+    # Promised to users: what a killed client had is free again within two seconds.
+    wait_until(lambda: not alive(worker), "the worker of a killed client ended", patience=2.0)
     wait_until(lambda: server.sessions() == [], "its session was forgotten")
     assert list((server.folder / "run" / "sessions").iterdir()) == []
 

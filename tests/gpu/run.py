@@ -2,8 +2,9 @@
 
     python tests/gpu/run.py --out DIR [--only SECTION ...] [--list]
 
-Sections: runtime, driver, round-trips, cupy, torch. Each writes DIR/SECTION.json as it goes, and
-a later run with the same DIR keeps what another section wrote, so they can be run one by one.
+Sections: runtime, driver, round-trips, kill, cupy, torch. Each writes DIR/SECTION.json as it
+goes, and a later run with the same DIR keeps what another section wrote, so they can be run one
+by one.
 Every program is bounded in time; the whole stops starting new ones after --minutes. The last
 line says how many passed and failed; the exit code is 1 if any failed.
 
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 E2E = ROOT / "tests" / "e2e"
@@ -31,7 +34,7 @@ for folder in (ROOT / "pool", ROOT / "server", E2E):
     sys.path.insert(0, str(folder))
 
 from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS  # noqa: E402
-from harness import PoolServer, Result, run_program  # noqa: E402
+from harness import PoolServer, Result, Talk, run_program  # noqa: E402
 from toolchain import Toolchain, ToolchainError  # noqa: E402
 
 WAYS = ("native", "shm", "zmq")
@@ -200,10 +203,52 @@ def count_row(
     return {"name": name, "ways": {}, "waits": each, "promise": promise, "verdict": verdict}
 
 
+#: How soon the memory of a client that was killed must be free again, in seconds.
+FREE_AFTER_KILL = 2.0
+HELD_MIB = 32_768
+
+
+def kill_section(runner: Runner) -> Iterator[Row]:
+    """kill -9 of a client that holds much memory, until the GPU has it again."""
+    hold = str(runner.toolchain.runtime_program("hold"))
+    for way in (way for way in runner.options.ways if way != "native"):
+        yield kill_row(runner, f"kill-{way}", hold, way)
+
+
+def kill_row(runner: Runner, name: str, hold: str, way: str) -> Row:
+    row: Row = {"name": name, "ways": {}}
+    before = memory_used()
+    program = Talk([hold, str(HELD_MIB)], runner.server.environment(way))
+    try:
+        if program.line() != "ready":
+            return {**row, "verdict": f"failed: {program.finish().explain()[-2000:]}"}
+        held = memory_used() - before
+        program.process.kill()
+        begin = time.monotonic()
+        while memory_used() - before > 64 and time.monotonic() - begin < 30:
+            time.sleep(0.02)
+        row["seconds"] = round(time.monotonic() - begin, 3)
+        row["held_mib"], row["left_mib"] = held, memory_used() - before
+    finally:
+        program.close()
+    if held < HELD_MIB:
+        return {**row, "verdict": f"only {held} MiB were held"}
+    good = row["seconds"] <= FREE_AFTER_KILL
+    return {**row, "verdict": "ok" if good else f"free after {row['seconds']} s"}
+
+
+def memory_used() -> int:
+    """MiB in use on the first GPU."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
+
+
 SECTIONS = {
     "runtime": runtime_section,
     "driver": driver_section,
     "round-trips": round_trips_section,
+    "kill": kill_section,
     "cupy": cupy_section,
     "torch": torch_section,
 }
@@ -215,6 +260,8 @@ def describe(row: Row) -> str:
     for name, way in row["ways"].items():
         trips = f"/{way['round_trips']}" if way["round_trips"] is not None else ""
         cells.append(f"{name} {way['seconds']:.1f}s{trips}")
+    if "seconds" in row:
+        cells.append(f"{row['held_mib']} MiB free in {row['seconds']:.2f} s")
     if "waits" in row:
         cells.append(f"{row['waits']:g} waits (at most {row['promise']:g})")
     return f"{row['name'][:30]:30} {' '.join(cells)[:32]:32} {row['verdict']}"
