@@ -1,0 +1,143 @@
+/*
+ * The board of one GPU: a file that the server and all workers on that GPU have
+ * mapped. It says which tenants there are, what each may have and what each has, and
+ * whose turn it is. Workers keep to it by themselves (server/worker/gate.c, quota.c);
+ * the server only writes policy, weights and limits, and removes what died.
+ *
+ * Everything here may be called from any process that has the board open. A process
+ * that dies inside leaves a board that the next one repairs. Functions that can fail
+ * return 0 or a negative errno. Times are CLOCK_MONOTONIC nanoseconds, sizes bytes,
+ * fractions of a GPU are thousandths (permille).
+ */
+#ifndef GP_BOARD_H
+#define GP_BOARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GP_BOARD_TENANTS 64
+#define GP_BOARD_MEMBERS 512
+#define GP_BOARD_NAME 96 /* with its NUL: "TENANT" or "TENANT/GROUP" */
+
+/* What every tenant of a GPU is held to (../../docs/sharing.md). */
+enum gp_policy {
+    GP_POLICY_AVERAGE = 0,    /* each 1/max_inst, whoever else is there */
+    GP_POLICY_PREEMPTIVE = 1, /* 1/(tenants that have opened the GPU) of what is wanted */
+    GP_POLICY_WEIGHTED = 2,   /* weights of those that have opened it; alone: everything */
+    GP_POLICY_FIXED = 3,      /* weight/max_inst, never more */
+    GP_POLICY_WEAK = 4,       /* as preemptive, by the hardware's slices alone */
+    GP_POLICY_NATIVE = 5,     /* memory limits only */
+    GP_POLICY_SHARE = 6,      /* each its own share, up to its own ceiling (the default) */
+};
+
+struct gp_board; /* mapped */
+
+/* Settings of the GPU. */
+struct gp_board_gpu {
+    uint32_t policy;     /* enum gp_policy */
+    uint32_t max_inst;   /* 1..25 slices */
+    uint32_t prio_ratio; /* 20..99 percent: the most that high-priority tenants take */
+    uint32_t hardware;   /* 1: workers set their channel groups' time slices */
+    uint64_t memory_total;
+};
+
+/* What a tenant may have on this GPU. */
+struct gp_board_grant {
+    uint64_t memory_limit; /* 0: all of the GPU */
+    uint32_t weight;       /* 0..25, of policies 2 and 3; 0: no compute */
+    uint32_t share;        /* permille 1..1000, of policy 6 */
+    uint32_t ceiling;      /* permille share..1000, of policy 6 */
+    uint32_t high_priority;
+};
+
+/* What it has had, since it came. */
+struct gp_board_usage {
+    uint64_t memory_used;   /* reserved now */
+    uint64_t memory_peak;
+    uint64_t memory_denied; /* allocations over the limit */
+    uint64_t busy_ns;       /* of the GPU, charged */
+    uint64_t waited_ns;     /* at the gate with work in hand */
+    uint64_t turns;
+    uint64_t launches;      /* kernels and graphs */
+    uint64_t bytes_copied;
+    uint32_t members;       /* workers */
+    uint32_t entitled;      /* permille that the policy gives it now, ceiling */
+};
+
+struct gp_board_tenant {
+    char name[GP_BOARD_NAME];
+    struct gp_board_grant grant;
+    struct gp_board_usage usage;
+};
+
+/* One worker on the board. */
+struct gp_board_process {
+    int32_t pid;
+    uint32_t tenant; /* index of its tenant */
+    uint64_t memory_used;
+    uint64_t slice_us; /* its channel groups' time slice now, 0 where there is none */
+};
+
+/* Make (if it is not there) and map. The settings of a board that exists stay. -EPROTO:
+ * it is of another release. */
+int gp_board_open(const char *path, struct gp_board **board);
+void gp_board_close(struct gp_board *b);
+
+int gp_board_gpu_set(struct gp_board *b, const struct gp_board_gpu *gpu); /* -EINVAL */
+void gp_board_gpu_get(struct gp_board *b, struct gp_board_gpu *gpu);
+
+/* Add a tenant or change its grant. -ENOSPC; -EINVAL; -EBUSY if more memory is in use
+ * than the new limit (then nothing is changed). */
+int gp_board_tenant_set(struct gp_board *b, const char *name, const struct gp_board_grant *grant);
+/* -ENOENT; -EBUSY while it has workers. */
+int gp_board_tenant_remove(struct gp_board *b, const char *name);
+/* All tenants; returns how many, at most `room`. */
+int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
+/* All workers, likewise. */
+int gp_board_processes(struct gp_board *b, struct gp_board_process *processes, int room);
+/* Take out the workers that are no longer alive, with what they had; returns how many.
+ * `pid` 0: look at all of them; else that one, dead or not. */
+int gp_board_reap(struct gp_board *b, int32_t pid);
+
+/* --- for Python, which knows no structures of C -------------------------------- */
+
+/* As gp_board_gpu_set and gp_board_tenant_set. */
+int gp_board_gpu_put(struct gp_board *b, uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
+                     uint32_t hardware, uint64_t memory_total);
+int gp_board_tenant_put(struct gp_board *b, const char *name, uint64_t memory_limit,
+                        uint32_t weight, uint32_t share, uint32_t ceiling, uint32_t high_priority);
+/* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
+ * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
+ * name), memory_used, slice_us}], "now_ns"}. Returns its length as snprintf does. */
+int gp_board_describe(struct gp_board *b, char *out, int size);
+
+/* --- a worker's own ---------------------------------------------------------- */
+
+/* Join as a process of a tenant: its index among the members, or -ENOENT, -ENOSPC. */
+int gp_board_join(struct gp_board *b, const char *tenant);
+void gp_board_leave(struct gp_board *b, int member);
+
+/* Reserve before the driver is asked; false: over the limit. */
+bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes);
+void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes);
+/* Bytes that this member's tenant may still take, and its limit. */
+uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);
+
+/* The gate. `work`: whether the member has work that it wants to submit. True: it may
+ * submit now. False: wait (gp_board_wait) and ask again. */
+bool gp_board_enter(struct gp_board *b, int member);
+/* Whether the member must stop submitting and say gp_board_drained once its work is
+ * over. Cheap: one load. */
+bool gp_board_must_yield(struct gp_board *b, int member);
+/* The member has nothing on the GPU and nothing to submit (for `idle_ns` so far): its
+ * tenant's turn may pass on. */
+void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns);
+/* Sleep until the turn may have come, at most `timeout_us`. */
+void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us);
+/* GPU time that this member's work took, for the accounts. */
+void gp_board_charge(struct gp_board *b, int member, uint64_t busy_ns);
+void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes);
+/* The time slice that its channel groups should have now, 0: leave them. */
+uint64_t gp_board_slice_us(struct gp_board *b, int member);
+
+#endif
