@@ -1,6 +1,7 @@
 /* What writes more than one register, or the carry. */
 #include "exec_float.h"
 #include "exec_internal.h"
+#include "exec_pure.h"
 
 __extension__ typedef unsigned __int128 wide128;
 __extension__ typedef __int128 signed128;
@@ -82,6 +83,22 @@ SG_HANDLER(sg_do_setp)
         bool u = pair ? compare(in, a[l] >> 16, b[l] >> 16) : !t;
         sg_write(w->frame, &in->x[0], l, combine(in, t, with));
         sg_write(w->frame, &in->x[1], l, combine(in, u, with));
+    }
+    return SG_NEXT;
+}
+
+SG_HANDLER(sg_do_logic_test)
+{
+    uint64_t room[5][SG_LANES];
+    const uint64_t *s[5];
+    for (unsigned i = 0; i < 5; i++)
+        s[i] = sg_operand_all(w, &in->x[i + 2], room[i]);
+    SG_FOR_LANES (l, mask) {
+        uint32_t d = sg_logic3((uint32_t)s[0][l], (uint32_t)s[1][l], (uint32_t)s[2][l],
+                               (uint32_t)s[3][l]);
+        bool with = s[4][l] & 1;
+        sg_write(w->frame, &in->x[0], l, d);
+        sg_write(w->frame, &in->x[1], l, combine(in, d != 0, with));
     }
     return SG_NEXT;
 }

@@ -212,6 +212,7 @@ int sg_print(struct sg_warp *w, unsigned lane, uint64_t format, uint64_t argumen
 SG_HANDLER(sg_do_pure);
 SG_HANDLER(sg_do_unpack);
 SG_HANDLER(sg_do_setp);
+SG_HANDLER(sg_do_logic_test);
 SG_HANDLER(sg_do_add_carry);
 SG_HANDLER(sg_do_mad_carry);
 SG_HANDLER(sg_do_load);

@@ -31,6 +31,17 @@ sg_pure sg_pure_select_half(const struct sg_insn *in);   /* f16, bf16 and their 
 sg_pure sg_pure_select_approx(const struct sg_insn *in);
 sg_pure sg_pure_select_convert(const struct sg_insn *in);
 
+/* Bit (a, b, c) of the table, for each bit: a sum of the minterms it has. */
+static inline uint32_t sg_logic3(uint32_t a, uint32_t b, uint32_t c, uint32_t table)
+{
+    uint32_t result = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        uint32_t wanted = 0 - (table >> i & 1);
+        result |= wanted & (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c);
+    }
+    return result;
+}
+
 static inline uint64_t sg_mask_bits(unsigned bits)
 {
     return bits >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << bits) - 1;

@@ -116,23 +116,37 @@ static uint32_t permuted(uint64_t bytes, uint32_t selector)
 SG_PURE(prmt, uint32_t c = (uint32_t)s[2][l];
         d[l] = permuted(funnel(s, l), in->mode ? permutations[in->mode][c & 3] : c))
 
-/* Bit (a, b, c) of the table, for each bit: a sum of the minterms it has. */
 static void lop3(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)
 {
     (void)in;
-    uint32_t table = (uint32_t)s[3][0];
-    uint32_t m[8];
-    for (unsigned i = 0; i < 8; i++)
-        m[i] = table >> i & 1 ? ~UINT32_C(0) : 0;
-    for (unsigned l = 0; l < SG_LANES; l++) {
-        uint32_t a = (uint32_t)s[0][l];
-        uint32_t b = (uint32_t)s[1][l];
-        uint32_t c = (uint32_t)s[2][l];
-        uint32_t low = (~b & ((~c & m[0]) | (c & m[1]))) | (b & ((~c & m[2]) | (c & m[3])));
-        uint32_t high = (~b & ((~c & m[4]) | (c & m[5]))) | (b & ((~c & m[6]) | (c & m[7])));
-        d[l] = (~a & low) | (a & high);
-    }
+    uint32_t table = (uint32_t)s[3][0]; /* an immediate */
+    for (unsigned l = 0; l < SG_LANES; l++)
+        d[l] = sg_logic3((uint32_t)s[0][l], (uint32_t)s[1][l], (uint32_t)s[2][l], table);
 }
+
+/* `width` ones from bit `at` on. */
+static uint32_t mask_of(uint32_t at, uint32_t width, bool clamp)
+{
+    if (clamp && at >= 32)
+        return 0;
+    bool all = clamp && width >= 32;
+    at &= 31;
+    return (uint32_t)(sg_mask_bits(all ? 32 : width & 31) << at);
+}
+SG_PURE(bmsk, d[l] = mask_of((uint32_t)s[0][l], (uint32_t)s[1][l], in->mode))
+
+/* The low bits of a, as many as b says, extended. */
+static uint32_t extended(uint32_t a, uint32_t count, bool clamp, bool is_signed)
+{
+    if (clamp && count >= 32)
+        return a;
+    count &= 31;
+    if (count == 0)
+        return 0;
+    return (uint32_t)(is_signed ? (uint64_t)sg_extend(a, count) : a & sg_mask_bits(count));
+}
+SG_PURE(szext, d[l] = extended((uint32_t)s[0][l], (uint32_t)s[1][l], in->mode,
+                               in->type == SG_T_S32))
 
 static bool is_full(unsigned t) /* 32 or 64 bits, a number or bits */
 {
@@ -197,6 +211,9 @@ sg_pure sg_pure_select_bits(const struct sg_insn *in)
     case SG_P_FNS: return t == SG_T_B32 ? fns : NULL;
     case SG_P_PRMT: return t == SG_T_B32 && in->mode < 7 ? prmt : NULL;
     case SG_P_LOP3: return t == SG_T_B32 && in->sources == 4 ? lop3 : NULL;
+    case SG_P_BMSK: return t == SG_T_B32 && in->sources == 2 ? bmsk : NULL;
+    case SG_P_SZEXT:
+        return (t == SG_T_U32 || t == SG_T_S32) && in->sources == 2 ? szext : NULL;
     default: return select_count(in, t);
     }
 }

@@ -82,8 +82,8 @@ static uint64_t integer_of_float(const struct sg_insn *in, const struct sg_forma
     unsigned bits = sg_bits(in->type);
     bool is_signed = sg_is_signed(in->type);
     double end = ldexp(1, (int)(is_signed ? bits - 1 : bits));
-    if (a != a)
-        return 0;
+    if (a != a) /* 0, but the least number (or 2^63 of u64) where one side has 64 bits */
+        return from == &sg_f64 || bits == 64 ? settled(in, UINT64_C(1) << (bits - 1)) : 0;
     if (a >= end)
         return settled(in, greatest(in->type));
     if (a < (is_signed ? -end : 0))

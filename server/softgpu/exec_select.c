@@ -81,6 +81,8 @@ sg_execute sg_execute_select(const struct sg_insn *in)
     switch (in->op) {
     case SG_P_UNPACK: return when(unpack_shape(in), sg_do_unpack);
     case SG_P_SETP: return when(in->operands >= (in->combine ? 5 : 4), sg_do_setp);
+    case SG_P_LOP3_TEST:
+        return when(in->type == SG_T_B32 && in->operands >= 7, sg_do_logic_test);
     case SG_P_ADDC: case SG_P_SUBC: return when(in->operands >= 3, sg_do_add_carry);
     case SG_P_MADC: return when(in->operands >= 4, sg_do_mad_carry);
     case SG_P_LD: case SG_P_LDU: return when(memory_shape(in), sg_do_load);

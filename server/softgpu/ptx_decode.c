@@ -151,6 +151,7 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
     case SG_P_BRA:
     case SG_P_BRX: branch_decode(p, s, in); break;
     case SG_P_SETP:
+    case SG_P_LOP3_TEST:
     case SG_P_SHFL:
     case SG_P_MATCH:
     case SG_P_ELECT: piped_decode(p, s, in); break;

@@ -24,6 +24,7 @@ enum sg_op {
     SG_P_SHF,                 /* mode bit 0: right, bit 1: clamp (else wrap) */
     SG_P_PRMT,                /* mode: 0 generic, 1 f4e, 2 b4e, 3 rc8, 4 ecl, 5 ecr, 6 rc16 */
     SG_P_LOP3, SG_P_AND, SG_P_OR, SG_P_XOR, SG_P_NOT, SG_P_CNOT,
+    SG_P_BMSK, SG_P_SZEXT,    /* mode 1: .clamp (else wrap) */
     SG_P_DP4A, SG_P_DP2A,     /* type: of a, type2: of b; DP2A mode 1: .hi */
     SG_P_SLCT, SG_P_SELP,
     SG_P_SET,                 /* type: result, type2: compared; compare, combine, ftz */
@@ -39,6 +40,7 @@ enum sg_op {
     /* --- more than one destination, or carry ------------------------------- */
     SG_P_UNPACK,              /* mov.b64 {a,b}, d */
     SG_P_SETP,                /* x[0] p, x[1] q (kind NONE if absent), a, b, c (combine) */
+    SG_P_LOP3_TEST,           /* lop3.and, lop3.or: d, p (NONE), a, b, c, table, q; combine */
     SG_P_ADDC, SG_P_SUBC,     /* mode bit 0: writes the carry, bit 1: reads it */
     SG_P_MADC,                /* mode bits 0, 1 likewise, bits 2..3: enum sg_half */
 

@@ -11,7 +11,7 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"shl", SG_P_SHL}, {"shr", SG_P_SHR}, {"shf", SG_P_SHF}, {"prmt", SG_P_PRMT},
     {"lop3", SG_P_LOP3}, {"and", SG_P_AND}, {"or", SG_P_OR}, {"xor", SG_P_XOR}, {"not", SG_P_NOT},
     {"cnot", SG_P_CNOT}, {"dp4a", SG_P_DP4A}, {"dp2a", SG_P_DP2A}, {"slct", SG_P_SLCT},
-    {"selp", SG_P_SELP}, {"set", SG_P_SET}, {"rcp", SG_P_RCP}, {"sqrt", SG_P_SQRT},
+    {"bmsk", SG_P_BMSK}, {"szext", SG_P_SZEXT}, {"selp", SG_P_SELP}, {"set", SG_P_SET}, {"rcp", SG_P_RCP}, {"sqrt", SG_P_SQRT},
     {"rsqrt", SG_P_RSQRT}, {"sin", SG_P_SIN}, {"cos", SG_P_COS}, {"lg2", SG_P_LG2},
     {"ex2", SG_P_EX2}, {"tanh", SG_P_TANH}, {"copysign", SG_P_COPYSIGN}, {"testp", SG_P_TESTP},
     {"cvt", SG_P_CVT}, {"cvta", SG_P_CVTA}, {"isspacep", SG_P_ISSPACEP}, {"setp", SG_P_SETP},
@@ -106,6 +106,16 @@ static bool atomic_read(struct sg_statement *s, struct sg_insn *in)
     return i >= 0;
 }
 
+/* lop3.and and lop3.or join "any bit is set" with a predicate. */
+static bool logic_read(struct sg_statement *s, struct sg_insn *in)
+{
+    static const char *const joins[] = {".and", ".or", NULL};
+    in->combine = (uint8_t)(1 + sg_suffix_of(s, joins));
+    if (in->combine)
+        in->op = SG_P_LOP3_TEST;
+    return true;
+}
+
 static uint8_t half_read(struct sg_statement *s)
 {
     return sg_suffix(s, ".hi") ? SG_H_HI : sg_suffix(s, ".wide") ? SG_H_WIDE : SG_H_LO;
@@ -173,6 +183,9 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_BFIND: in->mode = sg_suffix(s, ".shiftamt"); return true;
     case SG_P_SHF: in->mode = (uint8_t)(sg_suffix(s, ".r") | sg_suffix(s, ".clamp") << 1); return true;
     case SG_P_PRMT: in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations)); return true;
+    case SG_P_BMSK:
+    case SG_P_SZEXT: in->mode = sg_suffix(s, ".clamp"); return in->mode || sg_suffix(s, ".wrap");
+    case SG_P_LOP3: return logic_read(s, in);
     case SG_P_DP2A: in->mode = sg_suffix(s, ".hi"); return true;
     case SG_P_DIV:
         in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : sg_suffix(s, ".full") ? SG_V_FULL : 0;
