@@ -191,7 +191,7 @@ def accesses() -> Iterator[Case]:
                 yield vectors(space, place, t, registers, count)
     yield Case(
         "isspacep",
-        "cvta.shared.u64 %x0, %x0;\ncvt.u64.u32 %x1, %sh;\ncvta.shared.u64 %x1, %x1;\n"
+        "cvt.u64.u32 %x1, %sh;\ncvta.shared.u64 %x1, %x1;\n"
         "isspacep.shared %d0, %x1;\nisspacep.global %d1, %x1;\nisspacep.local %d2, %x1;\n"
         "isspacep.shared %d3, %out;\nisspacep.global %d4, %out;\nisspacep.const %d5, %out;",
         ("x32",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import ptx_float
+import ptx_flow
 import ptx_lanes
 from ptx_cases import Case, one
 
@@ -64,17 +65,9 @@ def by_zero() -> Iterator[Case]:
     """PTX leaves the quotient open; the soft GPU gives what the card gives."""
     for t in INTEGERS:
         for op in ("div", "rem"):
-            k = kind(t)
-            body = f"{'cvt.u16.u32 %h0, %r7;' if k == 'x16' else ''}"
-            zero = {"x16": "%h0", "x32": "%r7", "x64": "%x7"}[k]
-            body = "xor.b32 %r7, %a1, %a1;\nsub.u32 %r7, %r7, %r7;\ncvt.u64.u32 %x7, %r7;\n" + body
-            yield Case(
-                f"{op}.{t} by zero",
-                f"{body}\n{op}.{t} %d0, %a0, {zero};",
-                (k, "x32"),
-                (bits(t),),
-                threads=64,
-            )
+            name = f"{op}.{t} by zero"
+            operands = f"{kind(t)} zero{t[1:]}"
+            yield one(f"{op}.{t}", operands, bits(t), name=name, threads=64)
 
 
 def carries() -> Iterator[Case]:
@@ -248,7 +241,7 @@ def integer_conversions() -> Iterator[Case]:
         )
     for to in ("u16", "s16"):
         yield one(f"cvt.pack.sat.{to}.s32", "x32 x32")
-    for to in ("u8", "s8", "u4", "s4", "u2", "s2"):
+    for to in ("u8", "s8"):
         yield one(f"cvt.pack.sat.{to}.s32.b32", "x32 x32 x32")
 
 
@@ -262,6 +255,7 @@ def every_case() -> Iterator[Case]:
     yield from integer_conversions()
     yield from ptx_float.every_case()
     yield from ptx_lanes.every_case()
+    yield from ptx_flow.every_case()
 
 
 def table() -> dict[str, Case]:
