@@ -57,10 +57,12 @@ static uint64_t float_one(const struct sg_format *f, unsigned mode, bool ftz, ui
     return sum == sum ? sg_float_from_double(f, sum, SG_R_NEAREST) : f->nan;
 }
 
-static uint64_t float_two(const struct sg_insn *in, uint64_t a, uint64_t b)
+static uint64_t float_two(const struct sg_insn *in, bool global, uint64_t a, uint64_t b)
 {
     const struct sg_format *f = sg_format_of(in->type);
-    /* Global and shared f32 sums: PTX flushes in global memory only on old chips. */
+    /* Sums of f32 flush subnormals in global memory, and there alone: so PTX has it. */
+    if (in->type == SG_T_F32)
+        return float_one(f, in->mode, in->ftz || global, a, b);
     if (in->type != SG_T_F16X2 && in->type != SG_T_BF16X2)
         return float_one(f, in->mode, in->ftz, a, b);
     uint64_t low = float_one(f, in->mode, in->ftz, a & 0xffff, b & 0xffff);
@@ -68,10 +70,10 @@ static uint64_t float_two(const struct sg_insn *in, uint64_t a, uint64_t b)
 }
 
 /* The new content; a old, b and c the operands, all cut to the type. */
-static uint64_t apply(const struct sg_insn *in, uint64_t a, uint64_t b, uint64_t c)
+static uint64_t apply(const struct sg_insn *in, bool global, uint64_t a, uint64_t b, uint64_t c)
 {
     if (is_float(in->type))
-        return float_two(in, a, b);
+        return float_two(in, global, a, b);
     bool wide = sg_type_size(in->type) == 8;
     bool less = !is_signed(in->type) ? a < b
                 : wide               ? (int64_t)a < (int64_t)b
@@ -91,11 +93,12 @@ static uint64_t apply(const struct sg_insn *in, uint64_t a, uint64_t b, uint64_t
 }
 
 #define UPDATE(bits)                                                                               \
-    static uint64_t update_##bits(const struct sg_insn *in, void *memory, uint64_t b, uint64_t c)  \
+    static uint64_t update_##bits(const struct sg_insn *in, bool global, void *memory, uint64_t b, \
+                                  uint64_t c)                                                      \
     {                                                                                              \
         uint##bits##_t *p = memory, old = __atomic_load_n(p, __ATOMIC_SEQ_CST), new;               \
         do                                                                                         \
-            new = (uint##bits##_t)apply(in, old, (uint##bits##_t)b, (uint##bits##_t)c);            \
+            new = (uint##bits##_t)apply(in, global, old, (uint##bits##_t)b, (uint##bits##_t)c);    \
         while (!__atomic_compare_exchange_n(p, &old, new, false, __ATOMIC_SEQ_CST,                 \
                                             __ATOMIC_SEQ_CST));                                    \
         return old;                                                                                \
@@ -104,12 +107,12 @@ UPDATE(16)
 UPDATE(32)
 UPDATE(64)
 
-static uint64_t update(const struct sg_insn *in, void *memory, uint64_t b, uint64_t c)
+static uint64_t update(const struct sg_insn *in, bool global, void *memory, uint64_t b, uint64_t c)
 {
     switch (sg_type_size(in->type)) {
-    case 2: return update_16(in, memory, b, c);
-    case 4: return update_32(in, memory, b, c);
-    default: return update_64(in, memory, b, c);
+    case 2: return update_16(in, global, memory, b, c);
+    case 4: return update_32(in, global, memory, b, c);
+    default: return update_64(in, global, memory, b, c);
     }
 }
 
@@ -152,7 +155,9 @@ SG_HANDLER(sg_do_atomic)
         }
         uint64_t b = sg_operand_lane(w, &x[1], l);
         uint64_t c = in->mode == SG_A_CAS ? sg_operand_lane(w, &x[2], l) : 0;
-        uint64_t old = update(in, memory, b, c);
+        bool global = in->space == SG_S_GLOBAL ||
+                      (in->space == SG_S_GENERIC && address >> SG_WINDOW_SHIFT == 0);
+        uint64_t old = update(in, global, memory, b, c);
         if (in->op == SG_P_ATOM)
             sg_write(w->frame, &in->x[0], l, old);
     }

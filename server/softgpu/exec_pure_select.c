@@ -30,7 +30,8 @@ sg_pure sg_pure_select(const struct sg_insn *in)
         return sg_pure_select_move(in);
     case SG_P_POPC: case SG_P_CLZ: case SG_P_BFIND: case SG_P_FNS: case SG_P_BREV:
     case SG_P_BFE: case SG_P_BFI: case SG_P_SHL: case SG_P_SHR: case SG_P_SHF: case SG_P_PRMT:
-    case SG_P_BMSK: case SG_P_SZEXT: case SG_P_LOP3: case SG_P_AND: case SG_P_OR: case SG_P_XOR: case SG_P_NOT: case SG_P_CNOT:
+    case SG_P_BMSK: case SG_P_SZEXT:
+    case SG_P_LOP3: case SG_P_AND: case SG_P_OR: case SG_P_XOR: case SG_P_NOT: case SG_P_CNOT:
         return sg_pure_select_bits(in);
     case SG_P_DIV:
         /* f32 and f64 only; mode tells .approx and .full from the rounded kinds */
