@@ -107,6 +107,23 @@ SG_PURE(dp2a, int64_t sum = (int64_t)(uint32_t)s[2][l]; for (unsigned i = 0; i <
         part(s[1][l], i + (in->mode ? 2 : 0), 8, in->type2 == SG_T_S32);
         d[l] = (uint32_t)sum)
 
+/* |a - b| of each byte, or c and their sum. */
+static uint32_t differences(const struct sg_insn *in, uint64_t a, uint64_t b, uint32_t c)
+{
+    bool is_signed = in->type == SG_T_S32;
+    int64_t most = !in->sat ? 255 : in->type2 == SG_T_S32 ? 127 : 255;
+    uint32_t bytes = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        int64_t v = part(a, i, 8, is_signed) - part(b, i, 8, is_signed);
+        v = v < 0 ? -v : v;
+        v = v > most ? most : v;
+        bytes |= (uint32_t)v << (8 * i);
+        c += (uint32_t)v;
+    }
+    return in->mode ? c : bytes;
+}
+SG_PURE(vabsdiff4, d[l] = differences(in, s[0][l], s[1][l], (uint32_t)s[2][l]))
+
 #define BY_TYPE(name)                                                                              \
     (t == SG_T_U16   ? name##_u16                                                                  \
      : t == SG_T_S16 ? name##_s16                                                                  \
@@ -196,6 +213,8 @@ sg_pure sg_pure_select_integer(const struct sg_insn *in)
     case SG_P_MIN: case SG_P_MAX: return select_extreme(in, t);
     case SG_P_SAD: return BY_TYPE(sad);
     case SG_P_DP4A: return is_dot_type(t) && is_dot_type(in->type2) ? dp4a : NULL;
+    case SG_P_VABSDIFF4:
+        return is_dot_type(t) && is_dot_type(in->type2) && in->sources == 3 ? vabsdiff4 : NULL;
     case SG_P_DP2A: return is_dot_type(t) && is_dot_type(in->type2) ? dp2a : NULL;
     default: return NULL;
     }

@@ -26,6 +26,7 @@ enum sg_op {
     SG_P_LOP3, SG_P_AND, SG_P_OR, SG_P_XOR, SG_P_NOT, SG_P_CNOT,
     SG_P_BMSK, SG_P_SZEXT,    /* mode 1: .clamp (else wrap) */
     SG_P_DP4A, SG_P_DP2A,     /* type: of a, type2: of b; DP2A mode 1: .hi */
+    SG_P_VABSDIFF4,           /* by bytes; type: of a and b, type2: result; mode 1: .add */
     SG_P_SLCT, SG_P_SELP,
     SG_P_SET,                 /* type: result, type2: compared; compare, combine, ftz */
     SG_P_RCP, SG_P_SQRT, SG_P_RSQRT, SG_P_SIN, SG_P_COS, SG_P_LG2, SG_P_EX2,

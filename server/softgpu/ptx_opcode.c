@@ -11,7 +11,7 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"shl", SG_P_SHL}, {"shr", SG_P_SHR}, {"shf", SG_P_SHF}, {"prmt", SG_P_PRMT},
     {"lop3", SG_P_LOP3}, {"and", SG_P_AND}, {"or", SG_P_OR}, {"xor", SG_P_XOR}, {"not", SG_P_NOT},
     {"cnot", SG_P_CNOT}, {"dp4a", SG_P_DP4A}, {"dp2a", SG_P_DP2A}, {"slct", SG_P_SLCT},
-    {"bmsk", SG_P_BMSK}, {"szext", SG_P_SZEXT},
+    {"bmsk", SG_P_BMSK}, {"szext", SG_P_SZEXT}, {"vabsdiff4", SG_P_VABSDIFF4},
     {"selp", SG_P_SELP}, {"set", SG_P_SET}, {"rcp", SG_P_RCP}, {"sqrt", SG_P_SQRT},
     {"rsqrt", SG_P_RSQRT}, {"sin", SG_P_SIN}, {"cos", SG_P_COS}, {"lg2", SG_P_LG2},
     {"ex2", SG_P_EX2}, {"tanh", SG_P_TANH}, {"copysign", SG_P_COPYSIGN}, {"testp", SG_P_TESTP},
@@ -186,6 +186,9 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_PRMT: in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations)); return true;
     case SG_P_BMSK:
     case SG_P_SZEXT: in->mode = sg_suffix(s, ".clamp"); return in->mode || sg_suffix(s, ".wrap");
+    case SG_P_VABSDIFF4:
+        in->mode = sg_suffix(s, ".add");
+        return s->type_count == 3 && s->types[1] == s->types[2];
     case SG_P_LOP3: return logic_read(s, in);
     case SG_P_DP2A: in->mode = sg_suffix(s, ".hi"); return true;
     case SG_P_DIV:

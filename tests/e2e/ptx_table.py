@@ -54,6 +54,9 @@ def arithmetic() -> Iterator[Case]:
     for op in ("min", "max"):
         yield one(f"{op}.relu.s32", "x32 x32", target="sm_90")
         yield one(f"{op}.s16x2.relu", "x32 x32", target="sm_90")
+    for t in ("u32", "s32"):
+        for mode in ("", ".sat", ".add"):
+            yield one(f"vabsdiff4.u32.{t}.{t}{mode}", "x32 x32 x32")
     for a in ("u32", "s32"):
         for b2 in ("u32", "s32"):
             yield one(f"dp4a.{a}.{b2}", "x32 x32 x32")
