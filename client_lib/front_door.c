@@ -7,23 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ask.h"
 #include "gp_ops.h"
-#include "transport/transport.h"
 #include "wire.h"
 
-#define ANSWER_MAX 8192
 #define ASK_TIMEOUT_MS 10000
-
-void gpc_boot_id(char out[64])
-{
-    out[0] = '\0';
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!file)
-        return;
-    if (fgets(out, 64, file))
-        out[strcspn(out, "\n")] = '\0';
-    fclose(file);
-}
 
 /* The program's name in plain ASCII: a line of text must stay one, and UTF-8. */
 static void program_name(char *out, size_t size)
@@ -46,29 +34,21 @@ static int hex_bytes(const char *text, uint8_t *out, size_t count)
     return text[2 * count] == '\0' ? 0 : -1;
 }
 
-static int keep(char *to, size_t room, const char *value)
-{
-    if (strlen(value) >= room)
-        return -1;
-    strcpy(to, value);
-    return 0;
-}
-
 static int take_line(const char *key, const char *value, struct gpc_admission *out, char code[32],
                      char *why, size_t why_size)
 {
     if (strcmp(key, "session") == 0)
-        return keep(out->session, sizeof out->session, value);
+        return gpc_answer_keep(out->session, sizeof out->session, value);
     if (strcmp(key, "shm") == 0)
-        return keep(out->shm, sizeof out->shm, value);
+        return gpc_answer_keep(out->shm, sizeof out->shm, value);
     if (strcmp(key, "zmq") == 0)
-        return keep(out->zmq, sizeof out->zmq, value);
+        return gpc_answer_keep(out->zmq, sizeof out->zmq, value);
     if (strcmp(key, "boot-id") == 0)
-        return keep(out->boot_id, sizeof out->boot_id, value);
+        return gpc_answer_keep(out->boot_id, sizeof out->boot_id, value);
     if (strcmp(key, "secret") == 0)
         return strlen(value) == 32 ? hex_bytes(value, out->secret, 16) : -1;
     if (strcmp(key, "code") == 0)
-        return keep(code, 32, value);
+        return gpc_answer_keep(code, 32, value);
     if (strcmp(key, "message") == 0)
         snprintf(why, why_size, "%s", value);
     return 0; /* keys of a newer server are none of our business */
@@ -77,31 +57,20 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
 int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
                          char *why, size_t why_size)
 {
-    static const char OK[] = "GPUPOOL/1 ok", REFUSED[] = "GPUPOOL/1 refused";
     memset(out, 0, sizeof *out);
     code[0] = '\0';
     snprintf(why, why_size, "its answer is not one of gpupool's");
-    if (size == 0 || size >= ANSWER_MAX || memchr(answer, '\0', size))
+    char text[GPC_ANSWER_MAX];
+    struct gpc_answer lines;
+    int refused = gpc_answer_open(&lines, answer, size, text), more;
+    if (refused < 0)
         return -1;
-    char text[ANSWER_MAX];
-    memcpy(text, answer, size);
-    text[size] = '\0';
-    char *rest = text;
-    const char *first = strsep(&rest, "\n");
-    int refused = strcmp(first, REFUSED) == 0;
-    if (!refused && strcmp(first, OK) != 0)
+    const char *key, *value;
+    while ((more = gpc_answer_next(&lines, &key, &value)) > 0)
+        if (take_line(key, value, out, code, why, why_size) != 0)
+            return -1;
+    if (more < 0)
         return -1;
-    char *line;
-    while ((line = strsep(&rest, "\n")) != NULL) {
-        char *colon = strstr(line, ": ");
-        if (*line == '\0')
-            continue;
-        if (!colon)
-            return -1;
-        *colon = '\0';
-        if (take_line(line, colon + 2, out, code, why, why_size) != 0)
-            return -1;
-    }
     if (refused)
         return 1;
     return out->session[0] && (out->shm[0] || out->zmq[0]) ? 0 : -1;
@@ -121,13 +90,6 @@ static CUresult refusal_error(const char *code)
 CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
                             struct gpc_admission *out, char *why, size_t why_size)
 {
-    struct gp_error err = {""};
-    const struct gp_transport *t = gp_transport_find(server, plugin_dir, &err);
-    if (!t || !t->ask) {
-        snprintf(why, why_size, "%s",
-                 t ? "GPUPOOL_SERVER must be a tcp:// or ipc:// address" : err.text);
-        return CUDA_ERROR_NO_DEVICE;
-    }
     char program[128], host[128] = "", boot[64], question[2048];
     program_name(program, sizeof program);
     gethostname(host, sizeof host - 1);
@@ -146,14 +108,13 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
         if ((size_t)n >= sizeof question)
             n = (int)sizeof question - 1; /* the server says what is wrong with it */
     }
-    char answer[ANSWER_MAX];
-    size_t size = sizeof answer;
-    if (t->ask(server, question, (size_t)n, answer, &size, ASK_TIMEOUT_MS, &err) != 0) {
-        snprintf(why, why_size, "%s", err.text);
+    char answer[GPC_ANSWER_MAX];
+    int size = gpc_ask(server, plugin_dir, question, (size_t)n, ASK_TIMEOUT_MS, answer, why,
+                       why_size);
+    if (size < 0)
         return CUDA_ERROR_NO_DEVICE;
-    }
     char code[32], text[512];
-    int parsed = gpc_front_door_parse(answer, size, out, code, text, sizeof text);
+    int parsed = gpc_front_door_parse(answer, (size_t)size, out, code, text, sizeof text);
     if (parsed == 0)
         return CUDA_SUCCESS;
     snprintf(why, why_size, "%s: %s", server, text);

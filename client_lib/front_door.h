@@ -26,7 +26,4 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
 int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
                          char *why, size_t why_size);
 
-/* This machine's boot id ("" if unknown). */
-void gpc_boot_id(char out[64]);
-
 #endif

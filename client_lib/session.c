@@ -10,9 +10,7 @@
  */
 #include "session.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <libgen.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ask.h"
 #include "front_door.h"
 #include "gpc_wire.h"
 #include "handle.h"
@@ -423,21 +422,6 @@ void gpc_on_gp_output(const struct gp_req_gp_output *q, const char *text)
 
 /* --- opening ------------------------------------------------------------- */
 
-/* Plug-ins lie in the folder `plugins` beside this library. */
-static void plugin_folder(char *out, size_t size)
-{
-    const char *set = getenv("GPUPOOL_PLUGINS");
-    if (set && *set) {
-        snprintf(out, size, "%s", set);
-        return;
-    }
-    Dl_info info;
-    char path[4096] = ".";
-    if (dladdr((void *)(uintptr_t)&gpc_session_open, &info) && info.dli_fname)
-        snprintf(path, sizeof path, "%s", info.dli_fname);
-    snprintf(out, size, "%s/plugins", dirname(path));
-}
-
 /* The server offers tcp, any host, two ports: the host is where we reached it. */
 static void fill_host(const char *offered, const char *server, char *out, size_t size)
 {
@@ -532,7 +516,7 @@ CUresult gpc_session_open(void)
         return fail("GPUPOOL_SERVER is too long for an address");
     strcpy(session.server, server);
     char plugins[4096], why[1024];
-    plugin_folder(plugins, sizeof plugins);
+    gpc_plugin_folder(gpc_session_goodbye, plugins, sizeof plugins);
     struct gpc_admission a;
     CUresult r = gpc_front_door_ask(server, token ? token : "", plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
