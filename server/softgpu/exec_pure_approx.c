@@ -39,7 +39,7 @@ static double quotient(const struct sg_insn *in, double a, double b)
 {
     /* div.approx goes through the reciprocal, which is 0 for so large a divisor. */
     if (in->mode == SG_V_APPROX && fabs(b) > 0x1p126 && !isinf(b))
-        return isinf(a) ? NAN : copysign(0, a) * copysign(1, b);
+        return isinf(a) || isnan(a) ? NAN : copysign(0, a) * copysign(1, b);
     return a / b;
 }
 SG_PURE(divide_f32, d[l] = finish32(in, quotient(in, take32(in, s[0][l]), take32(in, s[1][l]))))
