@@ -16,6 +16,7 @@ endfunction()
 gp_install_library(gpupool_cuda lib)
 gp_install_library(gpupool_zmq lib/plugins)
 gp_install_library(gpupool_softgpu lib/driver)
+gp_install_library(gpupool-board lib/server)
 
 if(TARGET gpupool_worker)
   set_target_properties(gpupool_worker PROPERTIES INSTALL_RPATH "")

@@ -123,21 +123,20 @@ void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes);
 /* Bytes that this member's tenant may still take, and its limit. */
 uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);
 
-/* The gate. `work`: whether the member has work that it wants to submit. True: it may
- * submit now. False: wait (gp_board_wait) and ask again. */
+/* The gate. True: the member may submit now, and counts as busy until gp_board_idle.
+ * False: wait (gp_board_wait) and ask again; meanwhile it counts as one that waits. */
 bool gp_board_enter(struct gp_board *b, int member);
-/* Whether the member must stop submitting and say gp_board_drained once its work is
- * over. Cheap: one load. */
+/* Whether a busy member's turn is over: it submits nothing more, lets its work run out
+ * and says gp_board_idle. Costs a few loads, as gp_board_contended does. */
 bool gp_board_must_yield(struct gp_board *b, int member);
-/* The member has nothing on the GPU and nothing to submit (for `idle_ns` so far): its
- * tenant's turn may pass on. */
+/* Whether somebody waits, so that little should be submitted ahead. */
+bool gp_board_contended(struct gp_board *b);
+/* The member has had nothing on the GPU for `idle_ns`. */
 void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns);
 /* Sleep until the turn may have come, at most `timeout_us`. */
 void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us);
-/* GPU time that this member's work took, for the accounts. */
-void gp_board_charge(struct gp_board *b, int member, uint64_t busy_ns);
 void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes);
-/* The time slice that its channel groups should have now, 0: leave them. */
+/* The time slice that its channel groups should have now; 0: the driver's own. */
 uint64_t gp_board_slice_us(struct gp_board *b, int member);
 
 #endif

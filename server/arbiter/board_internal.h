@@ -1,0 +1,87 @@
+/* The board as it lies in the shared file, and what its parts ask of each other. */
+#ifndef GP_BOARD_INTERNAL_H
+#define GP_BOARD_INTERNAL_H
+
+#include <pthread.h>
+
+#include "board.h"
+
+#define GP_BOARD_MAGIC UINT64_C(0x6472616f62706770) /* "pgpboard" */
+#define GP_BOARD_VERSION 1u
+
+struct tenant_slot {
+    char name[GP_BOARD_NAME]; /* empty: free */
+    struct gp_board_grant grant;
+    struct gp_board_usage usage;
+    /* what the policy makes of the grant (entitle.c) */
+    uint32_t weight;   /* of the time that is contended for, 0: none */
+    uint32_t ceiling;  /* permille of all time, 1000: no ceiling */
+    /* the turn's bookkeeping (turn.c) */
+    uint64_t vtime;      /* charged ns * 1000 / weight */
+    int64_t tokens;      /* ns that the ceiling still allows */
+    uint64_t tokens_at;  /* when they were counted */
+    uint64_t charged_to; /* ns: until when it has been charged */
+    uint64_t idle_since; /* no member has been at work since */
+    uint64_t busy_from;  /* counted in usage.busy_ns until here */
+    uint32_t starved;    /* the ceiling holds it back until enough tokens are there */
+    uint32_t wanting;    /* members that wait at the gate */
+    uint32_t busy;       /* members with work on the GPU */
+};
+
+struct member_slot {
+    int32_t pid; /* 0: free */
+    uint32_t tenant;
+    uint64_t start_time; /* of the process, in clock ticks since boot */
+    uint64_t memory_used;
+    uint64_t wants_since; /* ns, 0: does not wait */
+    uint64_t slice_us;
+    uint32_t busy;
+};
+
+struct board_file {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; /* sizeof(struct board_file) */
+    pthread_mutex_t lock;
+    struct gp_board_gpu gpu;
+    /* read without the lock, by every submission */
+    uint32_t epoch;    /* changes with every turn: what waiters sleep on */
+    int32_t holder;    /* the tenant whose turn it is, -1: nobody's */
+    uint32_t yielding; /* it must end its turn */
+    uint32_t open;     /* the policy knows no turns */
+    uint32_t contended; /* others wait, or a high-priority tenant is there */
+    uint64_t check_at; /* ns: when the holder must look more closely */
+    /* under the lock */
+    uint64_t quantum_end, yield_at, reaped_at;
+    uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
+    uint64_t turn_began;
+    uint64_t longest; /* ns: of the turns of late */
+    int64_t high_tokens; /* ns that prio_ratio still allows */
+    uint64_t high_tokens_at;
+    struct tenant_slot tenants[GP_BOARD_TENANTS];
+    struct member_slot members[GP_BOARD_MEMBERS];
+};
+
+struct gp_board {
+    struct board_file *file;
+    int fd;
+    uint32_t seen; /* the epoch at the last refusal: what gp_board_wait sleeps on */
+};
+
+uint64_t gp_board_now(void); /* clock.c; tests have a clock of their own */
+/* The lock survives its owner's death: what it left half done is counted anew. */
+void gp_board_lock(struct board_file *f);
+void gp_board_unlock(struct board_file *f);
+
+/* With the lock held. Weights and ceilings after any change of policy, grants or presence. */
+void gp_board_entitle(struct board_file *f);
+/* Move the turn on if it is time to. */
+void gp_board_turn(struct board_file *f, uint64_t now);
+/* The member no longer waits or works. */
+void gp_board_member_quiet(struct board_file *f, struct member_slot *m, uint64_t since);
+/* Take out what is dead; returns how many. */
+int gp_board_reap_locked(struct board_file *f);
+/* Bring usage.busy_ns up to date. */
+void gp_board_busy_count(struct tenant_slot *t, uint64_t now);
+
+#endif

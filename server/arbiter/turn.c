@@ -1,0 +1,401 @@
+/*
+ * Whose turn it is. One tenant at a time submits to the GPU; its turn goes on until
+ * its quantum is over and another one that wants it is behind it in charged time, or
+ * until it has had no work for a moment. Then it stops submitting, what it has
+ * submitted runs out, and the time that took is charged: a kernel that is longer than
+ * the quantum is paid back by the turns that follow. Ceilings are token buckets. A
+ * tenant that is alone and has no ceiling keeps its turn and pays nothing.
+ *
+ * High-priority tenants do not take turns where the hardware preempts: they run
+ * beside the holder, whose slices are short then, as long as prio_ratio allows.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "board_internal.h"
+
+#define MS UINT64_C(1000000)
+#define QUANTUM (20 * MS)
+/* How long the holder may have nothing to do while others wait: longer than a
+ * program needs from the end of one step to the next. */
+#define GRACE (1 * MS)
+/* How far behind a tenant may be that comes with work after it had none: what it did
+ * not use longer ago than this, and two of the longest turns of late, is lost. */
+#define CREDIT (60 * MS)
+/* Tokens: what may be saved up, and what must be there to go on after a shortage. */
+#define BURST ((int64_t)(30 * MS))
+#define RESUME ((int64_t)(3 * MS))
+/* A turn that is not given back: look whether its holder lives, then take it. */
+#define SUSPECT (20 * MS)
+#define OVERDUE (2000 * MS)
+
+static void epoch_next(struct board_file *f)
+{
+    __atomic_fetch_add(&f->epoch, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &f->epoch, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* --- what a tenant may still have ------------------------------------------------- */
+
+static void tokens_refill(struct tenant_slot *t, uint64_t now)
+{
+    if (now <= t->tokens_at)
+        return;
+    t->tokens += (int64_t)((now - t->tokens_at) * t->ceiling / 1000);
+    t->tokens_at = now;
+    if (t->tokens > BURST)
+        t->tokens = BURST;
+}
+
+/*
+ * Whether the weights alone keep all that are at work under their ceilings. Then the
+ * ceilings must be left aside: buckets that sum to the whole GPU would all run dry a
+ * little, and the GPU would stand still for it.
+ */
+static bool weights_suffice(const struct board_file *f)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++)
+        if (f->tenants[i].busy || f->tenants[i].wanting)
+            sum += f->tenants[i].weight;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
+        const struct tenant_slot *t = &f->tenants[i];
+        if ((t->busy || t->wanting) && 1000 * (uint64_t)t->weight > (t->ceiling + 2) * sum)
+            return false;
+    }
+    return true;
+}
+
+static bool eligible(const struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    if (t->weight == 0)
+        return false;
+    if (t->ceiling >= 1000 || f->relaxed)
+        return true;
+    tokens_refill(t, now);
+    if (t->tokens <= 0)
+        t->starved = 1;
+    else if (t->tokens >= RESUME)
+        t->starved = 0;
+    return !t->starved;
+}
+
+static bool high_allowed(struct board_file *f, uint64_t now)
+{
+    if (now > f->high_tokens_at)
+        f->high_tokens += (int64_t)((now - f->high_tokens_at) * f->gpu.prio_ratio / 100);
+    f->high_tokens_at = now;
+    if (f->high_tokens > BURST)
+        f->high_tokens = BURST;
+    return f->high_tokens > 0;
+}
+
+static void charge(struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    if (now <= t->charged_to)
+        return;
+    uint64_t ns = now - t->charged_to;
+    t->charged_to = now;
+    t->vtime += ns * 1000 / (t->weight ? t->weight : 1);
+    if (t->ceiling < 1000) {
+        if (!f->relaxed)
+            t->tokens -= (int64_t)ns; /* before the refill, which ends at what may be saved */
+        tokens_refill(t, now);
+    }
+    if (t->grant.high_priority) {
+        f->high_tokens -= (int64_t)ns;
+        high_allowed(f, now);
+    }
+}
+
+void gp_board_busy_count(struct tenant_slot *t, uint64_t now)
+{
+    if (t->busy && now > t->busy_from) {
+        t->usage.busy_ns += now - t->busy_from;
+        t->busy_from = now;
+    }
+}
+
+/* --- the turn ----------------------------------------------------------------------- */
+
+/* Whoever waits and is furthest behind, but not `except`; high priority goes first. */
+static struct tenant_slot *next_of(struct board_file *f, const struct tenant_slot *except,
+                                   uint64_t now)
+{
+    struct tenant_slot *best = NULL;
+    bool best_high = false, high = high_allowed(f, now);
+    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
+        struct tenant_slot *t = &f->tenants[i];
+        if (!t->name[0] || t == except || !t->wanting || !eligible(f, t, now))
+            continue;
+        bool is_high = t->grant.high_priority && high;
+        if (!best || is_high > best_high || (is_high == best_high && t->vtime < best->vtime)) {
+            best = t;
+            best_high = is_high;
+        }
+    }
+    return best;
+}
+
+/* When the holder must look at the board again without being told. */
+static void check_set(struct board_file *f, const struct tenant_slot *t, uint64_t now)
+{
+    uint64_t at = f->quantum_end > now ? f->quantum_end : now + QUANTUM;
+    if (t->ceiling < 1000) {
+        uint64_t left = t->tokens > 0 ? (uint64_t)t->tokens * 1000 / (1000 - t->ceiling) : 0;
+        if (now + left < at)
+            at = now + left;
+    }
+    __atomic_store_n(&f->check_at, at, __ATOMIC_RELAXED);
+}
+
+/* It had no work and has some now. */
+static void tenant_wakes(struct board_file *f, struct tenant_slot *t)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++) {
+        const struct tenant_slot *o = &f->tenants[i];
+        if (o != t && (o->busy || o->wanting) && o->vtime < least)
+            least = o->vtime;
+    }
+    uint64_t credit = (CREDIT + 2 * f->longest) * 1000 / (t->weight ? t->weight : 1);
+    if (least != UINT64_MAX && t->vtime + credit < least)
+        t->vtime = least - credit;
+}
+
+static void turn_give(struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    if (t->charged_to < now)
+        t->charged_to = now;
+    t->idle_since = now;
+    t->usage.turns++;
+    f->turn_began = now;
+    f->quantum_end = now + QUANTUM;
+    __atomic_store_n(&f->yielding, 0, __ATOMIC_RELAXED);
+    check_set(f, t, now);
+    __atomic_store_n(&f->holder, (int32_t)(t - f->tenants), __ATOMIC_RELEASE);
+    epoch_next(f);
+}
+
+static void turn_take(struct board_file *f, uint64_t now)
+{
+    uint64_t length = now > f->turn_began ? now - f->turn_began : 0;
+    f->longest -= f->longest / 16;
+    if (f->longest < length)
+        f->longest = length;
+    __atomic_store_n(&f->holder, -1, __ATOMIC_RELEASE);
+    __atomic_store_n(&f->yielding, 0, __ATOMIC_RELAXED);
+}
+
+static void turn_end(struct board_file *f, uint64_t now)
+{
+    f->yield_at = now;
+    __atomic_store_n(&f->yielding, 1, __ATOMIC_RELEASE);
+}
+
+/* The holder has work on the GPU. */
+static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    struct tenant_slot *other = next_of(f, t, now);
+    if (f->yielding) {
+        if (other && now - f->yield_at > SUSPECT && now - f->reaped_at > SUSPECT) {
+            f->reaped_at = now;
+            gp_board_reap_locked(f); /* which ends the turn, if that was its dead's */
+        }
+        if (f->holder >= 0 && f->yielding && t->busy && now - f->yield_at > OVERDUE) {
+            charge(f, t, now);
+            turn_take(f, now);
+        }
+        return;
+    }
+    bool over = now >= f->quantum_end;
+    if (over || t->ceiling < 1000)
+        charge(f, t, now);
+    bool preempted = other && other->grant.high_priority && !t->grant.high_priority &&
+                     high_allowed(f, now);
+    if (!eligible(f, t, now) || preempted || (over && other && other->vtime < t->vtime)) {
+        turn_end(f, now);
+        return;
+    }
+    if (over)
+        f->quantum_end = now + QUANTUM;
+    check_set(f, t, now);
+}
+
+static void turn_of_idle(struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    struct tenant_slot *other = next_of(f, t, now);
+    bool waited = now >= t->idle_since && now - t->idle_since >= GRACE;
+    if (f->yielding || !eligible(f, t, now) || (other && waited && !t->wanting)) {
+        if (other) /* the others had to wait for it */
+            charge(f, t, now);
+        turn_take(f, now);
+    }
+}
+
+void gp_board_turn(struct board_file *f, uint64_t now)
+{
+    if (f->open)
+        return;
+    f->relaxed = weights_suffice(f);
+    for (int again = 0; again < 2; again++) {
+        if (f->holder >= 0) {
+            struct tenant_slot *t = &f->tenants[f->holder];
+            if (!t->name[0] || !t->usage.members)
+                turn_take(f, now);
+            else if (t->busy)
+                turn_of_busy(f, t, now);
+            else
+                turn_of_idle(f, t, now);
+        }
+        if (f->holder >= 0)
+            break;
+        struct tenant_slot *next = next_of(f, NULL, now);
+        if (!next)
+            break;
+        turn_give(f, next, now);
+    }
+    const struct tenant_slot *t = f->holder >= 0 ? &f->tenants[f->holder] : NULL;
+    bool contended = next_of(f, t, now) != NULL;
+    for (int i = 0; i < GP_BOARD_TENANTS && !contended; i++)
+        contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
+    __atomic_store_n(&f->contended, contended, __ATOMIC_RELAXED);
+}
+
+/* --- members at the gate ------------------------------------------------------------ */
+
+static void member_busy(struct board_file *f, struct member_slot *m, struct tenant_slot *t,
+                        uint64_t now)
+{
+    if (m->wants_since) {
+        t->usage.waited_ns += now - m->wants_since;
+        m->wants_since = 0;
+        t->wanting--;
+    }
+    if (m->busy)
+        return;
+    m->busy = 1;
+    if (t->busy++ == 0) {
+        t->busy_from = now;
+        /* a gap inside a turn that others wait for is its own */
+        bool mine = f->holder == t - f->tenants && f->contended;
+        if (!mine && t->charged_to < now)
+            t->charged_to = now;
+    }
+}
+
+void gp_board_member_quiet(struct board_file *f, struct member_slot *m, uint64_t since)
+{
+    struct tenant_slot *t = &f->tenants[m->tenant];
+    if (m->wants_since) {
+        m->wants_since = 0;
+        t->wanting--;
+    }
+    if (!m->busy)
+        return;
+    gp_board_busy_count(t, since);
+    charge(f, t, since);
+    m->busy = 0;
+    if (--t->busy == 0)
+        t->idle_since = since;
+}
+
+/* One that need not take turns. */
+static bool runs_beside(struct board_file *f, const struct tenant_slot *t, uint64_t now)
+{
+    if (f->open)
+        return true;
+    return t->grant.high_priority && f->gpu.hardware && t->weight && high_allowed(f, now);
+}
+
+bool gp_board_enter(struct gp_board *b, int member)
+{
+    struct board_file *f = b->file;
+    struct member_slot *m = &f->members[member];
+    struct tenant_slot *t = &f->tenants[m->tenant];
+    if (m->busy && !m->wants_since) { /* both are written by this process alone */
+        if (__atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
+            return true;
+        if (__atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == (int32_t)m->tenant &&
+            !__atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE) &&
+            gp_board_now() < __atomic_load_n(&f->check_at, __ATOMIC_RELAXED))
+            return true;
+    }
+    gp_board_lock(f);
+    uint64_t now = gp_board_now();
+    bool mine = runs_beside(f, t, now);
+    if (!mine) {
+        if (!m->wants_since) {
+            m->wants_since = now;
+            if (!t->wanting && !t->busy)
+                tenant_wakes(f, t);
+            t->wanting++;
+        }
+        gp_board_turn(f, now);
+        mine = f->holder == (int32_t)m->tenant && !f->yielding;
+    } else if (t->grant.high_priority && m->busy) {
+        charge(f, t, now);
+    }
+    if (mine)
+        member_busy(f, m, t, now);
+    b->seen = f->epoch;
+    gp_board_unlock(f);
+    return mine;
+}
+
+bool gp_board_must_yield(struct gp_board *b, int member)
+{
+    struct board_file *f = b->file;
+    const struct member_slot *m = &f->members[member];
+    if (!m->busy || __atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
+        return false;
+    return __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) != (int32_t)m->tenant ||
+           __atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE);
+}
+
+bool gp_board_contended(struct gp_board *b)
+{
+    return __atomic_load_n(&b->file->contended, __ATOMIC_RELAXED);
+}
+
+void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns)
+{
+    struct board_file *f = b->file;
+    gp_board_lock(f);
+    struct member_slot *m = &f->members[member];
+    uint64_t now = gp_board_now();
+    if (m->busy) {
+        uint64_t wanted = m->wants_since;
+        gp_board_member_quiet(f, m, idle_ns < now ? now - idle_ns : now);
+        if (wanted) { /* it still waits at the gate for its next turn */
+            m->wants_since = wanted;
+            f->tenants[m->tenant].wanting++;
+        }
+    }
+    gp_board_turn(f, now);
+    gp_board_unlock(f);
+}
+
+void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us)
+{
+    struct board_file *f = b->file;
+    (void)member;
+    uint64_t now = gp_board_now(), wait = (uint64_t)(timeout_us < 0 ? 0 : timeout_us) * 1000;
+    uint64_t end = f->quantum_end; /* a torn read costs one look too many */
+    if (end > now && end - now < wait)
+        wait = end - now;
+    struct timespec t = {(time_t)(wait / 1000000000u), (long)(wait % 1000000000u)};
+    syscall(SYS_futex, &f->epoch, FUTEX_WAIT, b->seen, &t, NULL, 0);
+}
+
+void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes)
+{
+    struct board_file *f = b->file;
+    struct gp_board_usage *u = &f->tenants[f->members[member].tenant].usage;
+    __atomic_fetch_add(&u->launches, launches, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&u->bytes_copied, bytes, __ATOMIC_RELAXED);
+}
