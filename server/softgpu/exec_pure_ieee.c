@@ -94,9 +94,17 @@ static inline uint64_t flushed(const struct sg_insn *in, const struct sg_format 
     return in->ftz ? sg_flush(f, v) : v;
 }
 #define FLUSHED(k) flushed(in, f, s[k][l])
+
+/* abs and neg of f32 are sums with zero on the card: any NaN becomes the one. */
+static inline uint64_t with_sign(const struct sg_format *f, uint64_t from, uint64_t bits)
+{
+    return f->bits == 32 && sg_is_nan(f, from) ? f->nan : bits;
+}
 #define BY_PATTERN(n, format)                                                                      \
-    SG_PURE(abs_##n, const struct sg_format *f = &format; d[l] = FLUSHED(0) & (f->sign - 1))       \
-    SG_PURE(neg_##n, const struct sg_format *f = &format; d[l] = FLUSHED(0) ^ f->sign)             \
+    SG_PURE(abs_##n, const struct sg_format *f = &format; uint64_t a = FLUSHED(0);                 \
+            d[l] = with_sign(f, a, a & (f->sign - 1)))                                             \
+    SG_PURE(neg_##n, const struct sg_format *f = &format; uint64_t a = FLUSHED(0);                 \
+            d[l] = with_sign(f, a, a ^ f->sign))                                                   \
     SG_PURE(copysign_##n, const struct sg_format *f = &format;                                     \
             d[l] = (s[0][l] & f->sign) | (s[1][l] & (f->sign - 1)))                                \
     SG_PURE(extreme_##n, const struct sg_format *f = &format; uint64_t r = FLUSHED(0);             \
