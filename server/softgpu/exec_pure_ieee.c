@@ -9,23 +9,34 @@
 #include <fenv.h>
 #include <math.h>
 
-static inline uint64_t of_double(double v)
+/* f64 keeps the payload of the first NaN it is given, made quiet, and makes a
+ * NaN of its own otherwise. Which one the host's sum would keep is up to the
+ * compiler, who may swap the operands. */
+static inline uint64_t of_double(double v, double a, double b, double c)
 {
-    return sg_of_double(v);
+    if (v == v)
+        return sg_of_double(v);
+    const uint64_t quiet = UINT64_C(1) << 51;
+    return a != a   ? sg_of_double(a) | quiet
+           : b != b ? sg_of_double(b) | quiet
+           : c != c ? sg_of_double(c) | quiet
+                    : sg_f64.nan;
 }
 
-/* f64 keeps the payload of a NaN it is given; the NaN it makes is negative
- * whatever the host's is. */
-static inline uint64_t finish64(const struct sg_insn *in, double v, bool given_nan)
+static inline uint64_t of_float(float v, float a, float b, float c)
+{
+    (void)a, (void)b, (void)c;
+    return sg_of_float(v);
+}
+
+static inline uint64_t finish64(const struct sg_insn *in, uint64_t r)
 {
     (void)in;
-    return v != v && !given_nan ? sg_f64.nan : sg_of_double(v);
+    return r;
 }
 
-static inline uint64_t finish32(const struct sg_insn *in, float v, bool given_nan)
+static inline uint64_t finish32(const struct sg_insn *in, uint64_t r)
 {
-    (void)given_nan;
-    uint64_t r = sg_of_float(v);
     if (in->ftz)
         r = sg_flush(&sg_f32, r);
     return in->sat ? sg_saturate(&sg_f32, r) : r;
@@ -45,7 +56,7 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
 /* The name's own loop and name##_any, which heeds rounding, .ftz and .sat. */
 #define BOTH(name, T, as, of, take, finish, two, three, EXPRESSION)                                \
     SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a; T c = three ? as(s[2][l]) : a;   \
-            (void)b, (void)c; d[l] = of(EXPRESSION))                                               \
+            (void)b, (void)c; d[l] = of(EXPRESSION, a, b, c))                                               \
     static void name##_any(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)        \
     {                                                                                              \
         int mode = sg_fenv_mode(in->rounding);                                                     \
@@ -65,11 +76,11 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
             result = EXPRESSION;                                                                   \
             if (mode != before)                                                                    \
                 fesetround(before);                                                                \
-            d[l] = finish(in, result, a != a || b != b || c != c);                                 \
+            d[l] = finish(in, of(result, held[0], held[1], held[2]));                              \
         }                                                                                          \
     }
 #define SINGLE(name, two, three, e)                                                                \
-    BOTH(name##_f32, float, sg_as_float, sg_of_float, take32, finish32, two, three, e)
+    BOTH(name##_f32, float, sg_as_float, of_float, take32, finish32, two, three, e)
 #define DOUBLE(name, two, three, e)                                                                \
     BOTH(name##_f64, double, sg_as_double, of_double, take64, finish64, two, three, e)
 
@@ -174,11 +185,7 @@ sg_pure sg_pure_select_single(const struct sg_insn *in)
 
 sg_pure sg_pure_select_double(const struct sg_insn *in)
 {
-    /* Where the host's own NaN differs, only the second loop puts that right. */
     bool plain = in->rounding == SG_R_NEAREST;
-#ifndef __x86_64__
-    plain = false;
-#endif
     if (in->rounding > SG_R_UP || in->relu || in->sat || in->ftz)
         return NULL;
     switch (in->op) {
