@@ -1,10 +1,7 @@
 /* Building a call, and the checks every exported function starts and ends with. */
 #include "call.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "handle.h"
 #include "process.h"
@@ -39,28 +36,9 @@ CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t si
     return CUDA_SUCCESS;
 }
 
-/* GPUPOOL_TRACE=FILE: a line per call, thread and name. */
-static void trace(uint16_t op)
-{
-    static FILE *file;
-    static int state; /* 0 not looked, 1 off, 2 on */
-    int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
-    if (now == 1)
-        return;
-    if (now == 0) {
-        const char *path = getenv("GPUPOOL_TRACE");
-        if (path && *path && (file = fopen(path, "w")) != NULL)
-            setvbuf(file, NULL, _IOLBF, 0);
-        __atomic_store_n(&state, file ? 2 : 1, __ATOMIC_RELEASE);
-    }
-    if (file)
-        fprintf(file, "%d %s\n", (int)gettid(), gp_op_table[op].name);
-}
-
 CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
 {
     gpc_count(op);
-    trace(op);
     if (needs == GPC_NEEDS_NONE)
         return CUDA_SUCCESS;
     CUresult r = gpc_process_state(needs == GPC_NEEDS_CONTEXT);

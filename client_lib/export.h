@@ -3,6 +3,7 @@
 #define GPC_EXPORT_H
 
 #include "gpc_exports.h" /* names that cuda.h lacks */
+#include "gpc_bodies.h"  /* what is written under an exported name is its body */
 
 #define GPC_EXPORT __attribute__((visibility("default")))
 

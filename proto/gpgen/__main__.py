@@ -12,7 +12,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import emit_client, emit_docs, emit_fuzz, emit_python, emit_tables, emit_wire, emit_worker
+from . import (
+    emit_client,
+    emit_docs,
+    emit_fuzz,
+    emit_python,
+    emit_tables,
+    emit_trace,
+    emit_wire,
+    emit_worker,
+)
 from . import header as header_check
 from .spec import Spec, SpecError, load
 
@@ -28,6 +37,8 @@ OUTPUTS = {
     "gpc_stubs.c": emit_client.stubs,
     "gpc_notify.c": emit_client.notify,
     "gpc_exports.h": emit_client.exports,
+    "gpc_bodies.h": emit_trace.bodies,
+    "gpc_trace_calls.c": emit_trace.trace_calls,
     "gpc_proc_table.c": emit_tables.proc_table,
     "libcuda.map": emit_tables.linker_map,
     "gpw_driver.h": emit_worker.driver_header,
