@@ -34,6 +34,7 @@ class Case:
     target: str = "sm_75"
     version: str = "8.0"
     threads: int = 256
+    declarations: str = ""
 
     @property
     def exact(self) -> bool:
@@ -63,6 +64,7 @@ class Case:
         lines = [f".version {self.version}\n.target {self.target}\n.address_size 64"]
         if "%sh" in self.body:
             lines.append(f".shared .align 16 .b8 room[{16 * BLOCK}];")
+        lines += [self.declarations] if self.declarations else []
         lines.append(".visible .entry k(.param .u64 from, .param .u64 to)\n{")
         lines.append(".reg .b32 %r<8>, %me, %sh, %id;\n.reg .b64 %x<8>, %in, %out;")
         lines.append(".reg .b16 %h<4>;\n.reg .pred %p<4>;")

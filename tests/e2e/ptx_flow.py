@@ -95,10 +95,59 @@ ld.u64 %d0, [%to];
 isspacep.local %d1, %to; }"""
 
 
+TWICE = """.func (.param .b64 sum) twice(.param .b64 one, .param .b32 count)
+{
+.reg .b64 %v, %w;
+.reg .b32 %n;
+ld.param.u64 %v, [one];
+ld.param.u32 %n, [count];
+cvt.s64.s32 %w, %n;
+mad.lo.s64 %v, %v, 2, %w;
+st.param.u64 [sum], %v;
+ret;
+}"""
+
+CALL = """{ .param .b64 p0; .param .b32 p1; .param .b64 back;
+st.param.u64 [p0], %a0;
+st.param.u32 [p1], %a1;
+call.uni (back), twice, (p0, p1);
+ld.param.u64 %d0, [back]; }"""
+
+INDIRECT = """PROTO: .callprototype (.param .b64 _) _ (.param .b64 _, .param .b32 _);
+{ .param .b64 p0; .param .b32 p1; .param .b64 back; .reg .b64 %f;
+mov.u64 %f, twice;
+st.param.u64 [p0], %a0;
+st.param.u32 [p1], %a1;
+call (back), %f, (p0, p1), PROTO;
+ld.param.u64 %d0, [back]; }"""
+
+TABLES = """.const .align 8 .b64 squares[8] = {0, 1, 4, 9, 16, 25, 36, -49};
+.global .align 4 .f32 halves[4] = {0.5, 0f3FC00000, -2.5, 3.5};
+.global .align 2 .b16 words[4] = {1, 0xFFFF, -2, 3};
+.global .align 8 .u64 places[2] = {halves, words+2};"""
+
+LOOKUP = """and.b32 %r1, %a0, 7;
+mov.u64 %x0, squares;
+mad.wide.u32 %x0, %r1, 8, %x0;
+ld.const.u64 %d0, [%x0];
+and.b32 %r2, %a0, 3;
+ld.global.u64 %x1, [places];
+mad.wide.u32 %x1, %r2, 4, %x1;
+ld.global.f32 %d1, [%x1];
+ld.global.u64 %x2, [places+8];
+ld.global.s16 %d2, [%x2];
+ld.global.s16 %d3, [words+4];"""
+
+
 def flow() -> Iterator[Case]:
     yield Case("a loop of other lengths", COLLATZ, ("x32",), ("b32", "b32"))
     yield Case("brx.idx", TABLE, ("x32", "x32"))
     yield Case("an array in local memory", LOCAL, ("x32", "x64", "x32"), ("b64", "pred"))
+    inputs = ("x64", "x32")
+    yield Case("call", CALL, inputs, ("b64",), declarations=TWICE)
+    yield Case("call through a pointer", INDIRECT, inputs, ("b64",), declarations=TWICE)
+    outputs = ("b64", "b32", "b32", "b32")
+    yield Case("initialised variables", LOOKUP, ("x32",), outputs, declarations=TABLES)
     yield Case(
         "selection by guards",
         "mov.u32 %d0, 1;\nsetp.lt.s32 %p0, %a0, %a1;\n@%p0 mov.u32 %d0, 2;\n"

@@ -189,6 +189,7 @@ def accesses() -> Iterator[Case]:
                 if t == "b64" and count == 4:
                     continue
                 yield vectors(space, place, t, registers, count)
+    yield from flavours()
     yield Case(
         "isspacep",
         "cvt.u64.u32 %x1, %sh;\ncvta.shared.u64 %x1, %x1;\n"
@@ -204,6 +205,45 @@ def accesses() -> Iterator[Case]:
         ("x32",),
         ("b64", "b32"),
     )
+
+
+def flavours() -> Iterator[Case]:
+    """Loads, stores and atomics whose suffixes change no value."""
+    for suffix in (".nc", ".ca", ".cg", ".L1::no_allocate", ".nc.L1::evict_last"):
+        yield Case(
+            f"ld.global{suffix}",
+            f"ld.global{suffix}.v2.u32 {{%d0, %d1}}, [%in];",
+            ("x64",),
+            ("b32", "b32"),
+        )
+    for suffix in (".volatile", ".relaxed.gpu", ".acquire.sys"):
+        store = suffix.replace("acquire", "release")
+        yield Case(
+            f"ld{suffix}.global",
+            f"st{store}.global.u32 [%out+8], %a0;\nld{suffix}.global.u32 %d0, [%out+8];",
+            ("x32",),
+            ("b32", "memory"),
+        )
+    for suffix in (".relaxed.cta", ".acquire.gpu", ".acq_rel.sys"):
+        yield Case(
+            f"atom{suffix}.global.add.u32",
+            f"atom{suffix}.global.add.u32 %d0, [%out+16], %a0;\nmembar.gl;\n"
+            f"fence.acq_rel.gpu;\natom{suffix}.global.or.b32 %d1, [%out+16], %a1;",
+            ("x32", "x32"),
+            ("b32", "b32", "memory"),
+        )
+    for size, given in ((4, ""), (8, ""), (16, ""), (16, ", 4"), (8, ", 0")):
+        cached = "cg" if size == 16 else "ca"
+        yield Case(
+            f"cp.async {size}{given}",
+            "st.shared.v2.b64 [%sh], {-1, -1};\n"
+            f"cp.async.{cached}.shared.global [%sh], [%in], {size}{given};\n"
+            "cp.async.commit_group;\ncp.async.wait_group 0;\n"
+            "ld.shared.v2.b64 {%d0, %d1}, [%sh];",
+            ("x64", "x64"),
+            ("b64", "b64"),
+            target="sm_80",
+        )
 
 
 def vectors(space: str, place: str, t: str, registers: str, count: int) -> Case:
