@@ -168,7 +168,7 @@ KINDS: dict[str, Kind] = {
     "f32": Kind("b32", F32, (8, 23)),
     "f64": Kind("b64", F64, (11, 52)),
     "angle": Kind("b32", _angles(), only=True),
-    "divisor": Kind("b32", tuple(v for v in F32 if v & 0x7F800000 or not v << 1), only=True),
+    "divisor": Kind("b32", tuple(v for v in F32 if v & 0x7F800000 or not v & 0x7FFFFFFF), only=True),
     "e4m3x2": Kind("b16", _INTEGERS[16]),
 }
 
