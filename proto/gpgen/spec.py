@@ -62,11 +62,14 @@ HANDLES = {
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
+#: Kinds of work for the GPU, as tenants are charged and counted for it.
+WORK = ("kernel", "graph", "copy", "memset")
+
 MESSAGE_FILE = "messages.toml"
 ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
-    "invalidates", "reason", "header", "params",
+    "invalidates", "reason", "header", "params", "work",
 }  # fmt: skip
 
 
@@ -141,6 +144,7 @@ class Function:
     needs: str = "context"
     client: str = ""  # "custom": the exported function is hand-written
     worker: str = ""  # "custom", "deferred": the handler is hand-written
+    work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"
@@ -297,6 +301,10 @@ def _function(path: Path, name: str, table: dict[str, Any], lines: _Lines) -> Fu
         raise function.fail("needs", f"unknown need '{function.needs}'")
     if function.client not in ("", "custom") or function.worker not in ("", "custom", "deferred"):
         raise function.fail("mode", "client is 'custom' or absent; worker also 'deferred'")
+    if function.work and function.work not in WORK:
+        raise function.fail("work", f"unknown work '{function.work}'; known: {', '.join(WORK)}")
+    if function.work and not function.has_wire:
+        raise function.fail("work", f"a {function.mode} function puts no work on the GPU by itself")
     if function.mode == "refuse" and not function.reason:
         raise function.fail("mode", "a refused function needs a reason")
     for index, text in enumerate(table.get("params", [])):

@@ -189,7 +189,7 @@ static int shm_flush(struct gp_channel *ch)
 {
     if (ch->generation != gp_fork_generation())
         return -EPIPE;
-    return dead_reason(ch) ? -EPIPE : 0;
+    return dead_reason(ch) || reader_closed(ch) || peer_glance(ch) ? -EPIPE : 0;
 }
 
 /* --- receiving ----------------------------------------------------------- */

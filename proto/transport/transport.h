@@ -85,6 +85,8 @@ struct gp_transport {
      * taken over before it returns. Blocks while the peer is slow and the
      * channel is full; -EPIPE if the peer dies meanwhile. */
     int (*send)(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags);
+    /* Send what waits because of GP_SEND_LATER. -EPIPE if the peer is known to be gone,
+     * also when there is nothing to send: who does not receive for long may ask so. */
     int (*flush)(struct gp_channel *ch);
 
     /* Borrow the next message until `release` (exactly one at a time; the bytes

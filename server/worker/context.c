@@ -1,9 +1,11 @@
 /* Contexts: the primary ones by the client's number, others made for it. */
+#include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
+#include "slices.h"
 
 CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
 {
@@ -37,6 +39,7 @@ CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice
     if (flags)
         s->driver->cuDevicePrimaryCtxSetFlags_v2(device, flags);
     CUcontext real = NULL;
+    gpw_slices_device((uint32_t)dev);
     CUresult r = s->driver->cuDevicePrimaryCtxRetain(&real, device);
     gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
     return r;
@@ -53,6 +56,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     if (r != CUDA_SUCCESS)
         return r;
     gpw_memory_context_ended(s, dev, (CUcontext)real);
+    gpw_gate_context_ended(s, (CUcontext)real);
     gpw_waits_context_ended((CUcontext)real);
     gpw_modules_context_ended(s);
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
@@ -68,6 +72,7 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
         return CUDA_ERROR_INVALID_DEVICE;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
+    gpw_slices_device((uint32_t)dev);
     CUresult r = s->driver->cuCtxCreate_v2(ctx, flags, device);
     if (r == CUDA_SUCCESS) { /* it came up current; the client says when it is */
         CUcontext popped;
@@ -79,6 +84,7 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
 
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
+    gpw_gate_context_ended(s, ctx);
     gpw_waits_context_ended(ctx);
     gpw_modules_context_ended(s);
     return s->driver->cuCtxDestroy_v2(ctx);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "dispatch.h"
+#include "gate.h"
 #include "host_function.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
@@ -103,11 +104,34 @@ static void put_off(struct gpw_session *s, const struct gp_header *h)
     gpw_wait_add(s, &p->wait);
 }
 
-/* One message, waiting at most `timeout_us` for it. False when none came. */
+/* A message, in the channel until it is released, that waits at the gate. */
+static const struct gp_header *held;
+
+static void handle(struct gpw_session *s, const struct gp_header *h)
+{
+    if (h->op == GP_OP_cuStreamDestroy_v2)
+        gpw_gate_stream_ending(s);
+    if (gpw_host_functions_pending() && !never_blocks(h))
+        put_off(s, h);
+    else
+        gpw_dispatch(s, h);
+    gpw_gate_passed(s, h);
+    s->transport->release(s->channel);
+}
+
+/* One message, waiting at most `timeout_us` for it. False when none was handled. */
 static bool take(struct gpw_session *s, int64_t timeout_us)
 {
     const void *message;
     size_t size;
+    if (held) {
+        if (!gpw_gate_admit(s, held))
+            return false;
+        const struct gp_header *h = held;
+        held = NULL;
+        handle(s, h);
+        return true;
+    }
     int r = s->transport->recv(s->channel, timeout_us, &message, &size);
     if (r == -EAGAIN)
         return false;
@@ -123,39 +147,53 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
         gpw_session_broken(s, "the size in the header is not the message's");
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
-    else if (gpw_host_functions_pending() && !never_blocks(h))
-        put_off(s, h);
+    else if (!gpw_gate_admit(s, h))
+        held = h;
     else
-        gpw_dispatch(s, h);
-    s->transport->release(s->channel);
-    return true;
+        handle(s, h);
+    return !held;
+}
+
+/* Before a closed gate nothing is received, so nothing else tells that the client died. */
+static bool client_lives(struct gpw_session *s)
+{
+    if (!held || s->transport->flush(s->channel) == 0)
+        return true;
+    gpw_log("info", "the client is gone");
+    return false;
+}
+
+static int64_t waits_patience(struct gpw_session *s)
+{
+    static const struct gpw_wait *oldest;
+    static uint64_t waiting_since;
+    if (!s->waits) {
+        oldest = NULL;
+        return IDLE_US;
+    }
+    uint64_t now = now_ns();
+    if (s->waits != oldest) {
+        oldest = s->waits;
+        waiting_since = now;
+    }
+    return patience(now - waiting_since);
 }
 
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
 {
-    uint64_t waiting_since = 0, looked = now_ns();
-    const struct gpw_wait *oldest = NULL;
+    uint64_t looked = now_ns();
     while (!s->ended) {
-        int64_t timeout = IDLE_US;
-        if (s->waits) {
-            uint64_t now = now_ns();
-            if (s->waits != oldest) {
-                oldest = s->waits;
-                waiting_since = now;
-            }
-            timeout = patience(now - waiting_since);
-        } else {
-            oldest = NULL;
-        }
-        bool got = take(s, timeout);
+        int64_t timeout = gpw_gate_patience(waits_patience(s));
+        if (held)
+            gpw_gate_wait(s, timeout);
+        take(s, timeout);
         if (s->waits)
             gpw_waits_poll(s);
-        if (got && !s->waits)
-            continue;
+        gpw_gate_poll(s);
         uint64_t now = now_ns();
         if (now - looked > IDLE_US * 1000u) {
             looked = now;
-            if (!idle(s))
+            if (!idle(s) || !client_lives(s))
                 s->ended = true;
         }
     }

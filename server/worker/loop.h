@@ -10,6 +10,9 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *));
 void gpw_waits_poll(struct gpw_session *s);
 /* The session ends: every wait is told. */
 void gpw_waits_cancel(struct gpw_session *s);
+/* Events without timing, kept for reuse; `context` is current. */
+CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event);
+void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 /* Events kept for reuse died with their context. */
 void gpw_waits_context_ended(CUcontext context);
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "gate.h"
 #include "handles.h"
 #include "loop.h"
 #include "memory.h"
@@ -30,13 +31,17 @@ struct options {
     const char *session, *driver, *control, *devices, *plugins;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
+    const char *tenant;
+    const char *boards[GP_DEVICES_MAX]; /* of the devices, in their order */
+    unsigned board_count;
 };
 
 static int usage(const char *problem)
 {
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
-            "[--listen URL] --control PATH [--devices 0,1] [--plugins DIR] [--log-level LEVEL]\n"
+            "[--listen URL] --control PATH [--devices 0,1] [--tenant NAME --board PATH …] "
+            "[--plugins DIR] [--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret is in GPUPOOL_SECRET)\n",
             problem);
     return 2;
@@ -48,7 +53,8 @@ static int read_options(int argc, char **argv, struct options *o)
         {"session", required_argument, NULL, 's'}, {"driver", required_argument, NULL, 'd'},
         {"listen", required_argument, NULL, 'l'},  {"control", required_argument, NULL, 'c'},
         {"devices", required_argument, NULL, 'n'}, {"plugins", required_argument, NULL, 'p'},
-        {"log-level", required_argument, NULL, 'v'}, {NULL, 0, NULL, 0}};
+        {"log-level", required_argument, NULL, 'v'}, {"tenant", required_argument, NULL, 't'},
+        {"board", required_argument, NULL, 'b'},   {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (option) {
@@ -57,6 +63,12 @@ static int read_options(int argc, char **argv, struct options *o)
         case 'c': o->control = optarg; break;
         case 'n': o->devices = optarg; break;
         case 'p': o->plugins = optarg; break;
+        case 't': o->tenant = optarg; break;
+        case 'b':
+            if (o->board_count == GP_DEVICES_MAX)
+                return usage("too many --board");
+            o->boards[o->board_count++] = optarg;
+            break;
         case 'v': break; /* the server filters */
         case 'l':
             if (o->listen_count == LISTENERS_MAX)
@@ -69,6 +81,8 @@ static int read_options(int argc, char **argv, struct options *o)
     }
     if (!o->session || !o->driver || !o->control || !o->listen_count)
         return usage("--session, --driver, --listen and --control are needed");
+    if (o->board_count && !o->tenant)
+        return usage("--board needs --tenant");
     return 0;
 }
 
@@ -108,6 +122,18 @@ static int choose_devices(struct gpw_session *s, const char *wanted)
         s->devices[s->device_count++] = (CUdevice)ordinal;
         at = *end ? end + 1 : end;
     }
+    return 0;
+}
+
+static int join_boards(struct gpw_session *s, const struct options *o)
+{
+    if (o->board_count && o->board_count != s->device_count) {
+        gpw_log("error", "%u --board for %u device(s)", o->board_count, s->device_count);
+        return -1;
+    }
+    for (unsigned i = 0; i < o->board_count; i++)
+        if (gpw_gate_open(s, i, o->boards[i], o->tenant) != 0)
+            return -1;
     return 0;
 }
 
@@ -186,14 +212,14 @@ static int session_open(struct gpw_session *s, const struct options *o)
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))
             return -1;
-    if (!s->handles || choose_devices(s, o->devices) != 0)
+    if (!s->handles || choose_devices(s, o->devices) != 0 || join_boards(s, o) != 0)
         return -1;
     return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
 }
 
 static bool idle(struct gpw_session *s)
 {
-    (void)s;
+    gpw_gate_tick(s);
     if (gpw_control_stopped())
         gpw_log("info", "told to stop");
     return !gpw_control_stopped();
@@ -243,6 +269,7 @@ int main(int argc, char **argv)
         r = 0;
     }
     gpw_control_close();
+    gpw_gate_close();
     /* The driver gives back the GPU when the process ends, faster than piece by
      * piece, and without waiting for kernels that may never finish. */
     _exit(r);

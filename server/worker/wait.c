@@ -79,7 +79,7 @@ struct kept_event {
 static struct kept_event kept[EVENTS_KEPT];
 static unsigned kept_count;
 
-static CUresult event_take(struct gpw_session *s, CUcontext context, CUevent *event)
+CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event)
 {
     for (unsigned i = kept_count; i-- > 0;)
         if (kept[i].context == context) {
@@ -90,7 +90,7 @@ static CUresult event_take(struct gpw_session *s, CUcontext context, CUevent *ev
     return s->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
 }
 
-static void event_give(struct gpw_session *s, CUcontext context, CUevent event)
+void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
 {
     if (kept_count < EVENTS_KEPT)
         kept[kept_count++] = (struct kept_event){context, event};
@@ -121,7 +121,7 @@ struct after {
 static void finish(struct gpw_session *s, struct after *a, CUresult result)
 {
     for (unsigned i = 0; i < a->count; i++)
-        event_give(s, a->context, a->events[i]);
+        gpw_event_give(s, a->context, a->events[i]);
     gpw_done *done = a->done;
     void *arg = a->arg;
     free(a);
@@ -142,7 +142,7 @@ static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
             r = s->driver->cuEventSynchronize(event);
         a->result = r;
         if (r == CUDA_SUCCESS) {
-            event_give(s, a->context, event);
+            gpw_event_give(s, a->context, event);
             a->count--;
         }
     }
@@ -178,7 +178,7 @@ static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *d
 static CUresult after_add(struct gpw_session *s, struct after *a, CUstream stream)
 {
     CUevent event;
-    CUresult r = event_take(s, a->context, &event);
+    CUresult r = gpw_event_take(s, a->context, &event);
     if (r != CUDA_SUCCESS)
         return r;
     a->events[a->count++] = event;
@@ -189,7 +189,7 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
 {
     if (r != CUDA_SUCCESS) {
         for (unsigned i = 0; i < a->count; i++)
-            event_give(s, a->context, a->events[i]);
+            gpw_event_give(s, a->context, a->events[i]);
         free(a);
         return r;
     }

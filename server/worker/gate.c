@@ -1,0 +1,339 @@
+#include "gate.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "board.h"
+#include "gpw_handlers.h"
+#include "handles.h"
+#include "loop.h"
+#include "slices.h"
+
+/* Streams between two marks; with more of them a mark says less than it could. */
+#define STREAMS 8
+/* Marks under way; while others wait for the GPU, AHEAD of them. */
+#define MARKS 4
+#define AHEAD 2
+/* Work between two marks, in time, while others wait for the GPU. */
+#define MARK_LOW_NS 500000u
+#define MARK_HIGH_NS 2000000u
+#define EVERY_MOST 256u
+/* How often to look at marks: of a session that is alone, and of one that is not. */
+#define LOOK_US 1000
+#define LOOK_CONTENDED_US 100
+
+/* Events behind everything that was submitted to some streams. */
+struct mark {
+    CUcontext context;
+    CUevent events[STREAMS];
+    unsigned count;
+    uint64_t placed; /* ns */
+};
+
+struct gate {
+    struct gp_board *board;
+    int member;
+    bool busy;             /* as the board has it */
+    CUcontext context;     /* of the streams below */
+    CUstream streams[STREAMS];
+    unsigned stream_count; /* submitted to since the last mark */
+    unsigned unmarked;     /* submissions since then */
+    struct mark marks[MARKS];
+    unsigned first, mark_count;
+    uint64_t passed;       /* ns: when the last mark had passed */
+    unsigned every;        /* submissions to a mark */
+    uint64_t slice_us;
+};
+
+static struct gate gates[GP_DEVICES_MAX];
+static unsigned gate_count; /* gates[0 … gate_count) may have a board */
+static unsigned captures;   /* under way: events must be left alone */
+static struct gate *closed; /* the one that the next message waits at */
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant)
+{
+    (void)s;
+    struct gate *g = &gates[ordinal];
+    int r = gp_board_open(path, &g->board);
+    if (r == 0)
+        r = g->member = gp_board_join(g->board, tenant);
+    if (r < 0) {
+        gpw_log("error", "device %u: cannot join the board %s as %s: %s", ordinal, path, tenant,
+                r == -ENOENT ? "no such tenant is on it" : strerror(-r));
+        return -1;
+    }
+    g->every = 16;
+    if (gate_count <= ordinal)
+        gate_count = ordinal + 1;
+    return 0;
+}
+
+struct gp_board *gpw_gate_board(uint32_t ordinal, int *member)
+{
+    *member = gates[ordinal].member;
+    return gates[ordinal].board;
+}
+
+void gpw_gate_close(void)
+{
+    for (unsigned i = 0; i < gate_count; i++)
+        if (gates[i].board)
+            gp_board_leave(gates[i].board, gates[i].member);
+}
+
+/* --- marks -------------------------------------------------------------------------- */
+
+/* A stream that is being captured has no work, and an event would be captured, too. */
+static bool may_mark(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    return s->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static void mark_place(struct gpw_session *s, struct gate *g)
+{
+    if (captures || g->unmarked == 0 || g->mark_count == MARKS)
+        return;
+    struct mark *m = &g->marks[(g->first + g->mark_count) % MARKS];
+    *m = (struct mark){.context = g->context, .placed = now_ns()};
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    if (before != g->context)
+        s->driver->cuCtxSetCurrent(g->context);
+    for (unsigned i = 0; i < g->stream_count; i++) {
+        CUevent event;
+        if (!may_mark(s, g->streams[i]) ||
+            gpw_event_take(s, g->context, &event) != CUDA_SUCCESS)
+            continue;
+        m->events[m->count++] = event;
+        s->driver->cuEventRecord(event, g->streams[i]);
+    }
+    if (before != g->context)
+        s->driver->cuCtxSetCurrent(before);
+    g->mark_count++;
+    g->unmarked = g->stream_count = 0;
+}
+
+/* How much work lay before the mark decides how far apart the next ones are. */
+static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
+{
+    uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
+    if (took < MARK_LOW_NS && g->every < EVERY_MOST)
+        g->every *= 2;
+    else if (took > MARK_HIGH_NS && g->every > 1)
+        g->every /= 2;
+    g->passed = now;
+}
+
+static void marks_check(struct gpw_session *s, struct gate *g)
+{
+    while (g->mark_count && !captures) {
+        struct mark *m = &g->marks[g->first];
+        while (m->count && s->driver->cuEventQuery(m->events[m->count - 1]) != CUDA_ERROR_NOT_READY)
+            gpw_event_give(s, m->context, m->events[--m->count]);
+        if (m->count)
+            return;
+        mark_adapt(g, m, now_ns());
+        g->first = (g->first + 1) % MARKS;
+        g->mark_count--;
+    }
+}
+
+/* Everything that was submitted is over. */
+static bool drained(const struct gate *g)
+{
+    return g->mark_count == 0 && g->unmarked == 0;
+}
+
+static void gate_poll(struct gpw_session *s, struct gate *g)
+{
+    if (!g->busy)
+        return;
+    marks_check(s, g);
+    if (g->unmarked && (g->mark_count == 0 || gp_board_must_yield(g->board, g->member)))
+        mark_place(s, g);
+    marks_check(s, g);
+    if (drained(g)) {
+        g->busy = false;
+        gp_board_idle(g->board, g->member, 0);
+    }
+}
+
+void gpw_gate_poll(struct gpw_session *s)
+{
+    for (unsigned i = 0; i < gate_count; i++)
+        if (gates[i].board)
+            gate_poll(s, &gates[i]);
+}
+
+/* --- messages ------------------------------------------------------------------------ */
+
+/* The gate of the current context's device. */
+static struct gate *gate_here(struct gpw_session *s)
+{
+    CUdevice device;
+    if (s->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return NULL;
+    for (unsigned i = 0; i < gate_count; i++)
+        if (s->devices[i] == device)
+            return gates[i].board ? &gates[i] : NULL;
+    return NULL;
+}
+
+static bool admit(struct gpw_session *s, struct gate *g)
+{
+    if (g->busy && gp_board_must_yield(g->board, g->member)) {
+        gate_poll(s, g); /* marks what is not marked, says when it is over */
+        if (g->busy && gp_board_must_yield(g->board, g->member))
+            return false;
+    }
+    if (g->mark_count >= (gp_board_contended(g->board) ? AHEAD : MARKS)) {
+        marks_check(s, g);
+        if (g->mark_count >= AHEAD && gp_board_contended(g->board))
+            return false;
+    }
+    if (!gp_board_enter(g->board, g->member))
+        return false;
+    g->busy = true;
+    return true;
+}
+
+bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
+{
+    closed = NULL;
+    if (gate_count == 0 || gpw_work_of(h->op).kind == GPW_WORK_NONE)
+        return true;
+    struct gate *g = gate_here(s);
+    if (!g || admit(s, g))
+        return true;
+    closed = g;
+    return false;
+}
+
+static uint64_t field(const struct gp_header *h, uint16_t at, uint16_t size)
+{
+    uint64_t wide = 0;
+    uint32_t narrow = 0;
+    if (at == 0 || h->size < (uint32_t)at + size)
+        return 0;
+    if (size == sizeof narrow) {
+        memcpy(&narrow, (const char *)h + at, sizeof narrow);
+        return narrow;
+    }
+    memcpy(&wide, (const char *)h + at, sizeof wide);
+    return wide;
+}
+
+static void note_stream(struct gpw_session *s, struct gate *g, uint64_t id)
+{
+    uint64_t real;
+    CUcontext context = NULL;
+    if (gpw_handle_get(s, GP_HANDLE_STREAM, id ? id : GP_STREAM_LEGACY, false, &real) !=
+        CUDA_SUCCESS)
+        return;
+    s->driver->cuCtxGetCurrent(&context);
+    if (g->unmarked && context != g->context)
+        mark_place(s, g);
+    g->context = context;
+    for (unsigned i = 0; i < g->stream_count; i++)
+        if (g->streams[i] == (CUstream)real)
+            return;
+    if (g->stream_count == STREAMS)
+        mark_place(s, g);
+    if (g->stream_count < STREAMS)
+        g->streams[g->stream_count++] = (CUstream)real;
+}
+
+static void note_work(struct gpw_session *s, const struct gp_header *h, struct gpw_work work)
+{
+    struct gate *g = gate_here(s);
+    if (!g || !g->busy)
+        return;
+    note_stream(s, g, field(h, work.stream_at, 8));
+    g->unmarked++;
+    bool launch = work.kind == GPW_WORK_KERNEL || work.kind == GPW_WORK_GRAPH;
+    gp_board_count(g->board, g->member, launch, field(h, work.bytes_at, work.bytes_size));
+    if (g->unmarked >= (gp_board_contended(g->board) ? g->every : EVERY_MOST))
+        mark_place(s, g);
+}
+
+void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
+{
+    if (gate_count == 0)
+        return;
+    struct gpw_work work = gpw_work_of(h->op);
+    if (work.kind != GPW_WORK_NONE)
+        note_work(s, h, work);
+    else if (h->op == GP_OP_cuStreamBeginCapture_v2)
+        captures++;
+    else if (h->op == GP_OP_cuStreamEndCapture && captures)
+        captures--;
+}
+
+void gpw_gate_stream_ending(struct gpw_session *s)
+{
+    for (unsigned i = 0; i < gate_count; i++)
+        mark_place(s, &gates[i]);
+}
+
+void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
+{
+    (void)s;
+    for (unsigned i = 0; i < gate_count; i++) {
+        struct gate *g = &gates[i];
+        if (g->context == context)
+            g->unmarked = g->stream_count = 0;
+        for (unsigned n = 0; n < g->mark_count; n++) {
+            struct mark *m = &g->marks[(g->first + n) % MARKS];
+            if (m->context == context)
+                m->count = 0; /* its events go with it */
+        }
+    }
+}
+
+/* --- waiting --------------------------------------------------------------------------- */
+
+void gpw_gate_wait(struct gpw_session *s, int64_t most_us)
+{
+    gpw_gate_poll(s);
+    if (!closed)
+        return;
+    if (closed->busy) { /* it waits for its own work, which only looking tells */
+        struct timespec t = {0, LOOK_CONTENDED_US * 500};
+        nanosleep(&t, NULL);
+    } else {
+        gp_board_wait(closed->board, closed->member, most_us < LOOK_US ? most_us : LOOK_US);
+    }
+}
+
+int64_t gpw_gate_patience(int64_t most_us)
+{
+    for (unsigned i = 0; i < gate_count; i++) {
+        if (!gates[i].board || !gates[i].busy)
+            continue;
+        int64_t look = gp_board_contended(gates[i].board) ? LOOK_CONTENDED_US : LOOK_US;
+        most_us = look < most_us ? look : most_us;
+    }
+    return most_us;
+}
+
+void gpw_gate_tick(struct gpw_session *s)
+{
+    (void)s;
+    for (unsigned i = 0; i < gate_count; i++) {
+        struct gate *g = &gates[i];
+        if (!g->board)
+            continue;
+        g->slice_us = gp_board_slice_us(g->board, g->member);
+        gpw_slices_set(i, g->slice_us);
+    }
+}

@@ -1,0 +1,36 @@
+/*
+ * The gate before the GPU. What a message puts there waits until it is this tenant's
+ * turn on the board of the device (../arbiter/board.h); answers, waits and everything
+ * else go on meanwhile. Without boards the gate stands open.
+ */
+#ifndef GPW_GATE_H
+#define GPW_GATE_H
+
+#include "session.h"
+
+struct gp_board;
+
+/* Join the board of the session's device `ordinal`. 0, or -1 with a log line. */
+int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant);
+/* The board of a device and this worker's place on it; NULL where there is none. */
+struct gp_board *gpw_gate_board(uint32_t ordinal, int *member);
+void gpw_gate_close(void);
+
+/* Whether the message may be dispatched now. */
+bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h);
+/* It has been. */
+void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h);
+/* Look which work is over. Between messages; does not block. */
+void gpw_gate_poll(struct gpw_session *s);
+/* Sleep before a closed gate, at most `most_us`. */
+void gpw_gate_wait(struct gpw_session *s, int64_t most_us);
+/* How long the loop may sleep without a look at the gate, at most `most_us`. */
+int64_t gpw_gate_patience(int64_t most_us);
+/* A few times a second: follow changed slices. */
+void gpw_gate_tick(struct gpw_session *s);
+/* A stream is about to be destroyed. */
+void gpw_gate_stream_ending(struct gpw_session *s);
+/* A context is about to end; its work is over. */
+void gpw_gate_context_ended(struct gpw_session *s, CUcontext context);
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * The time slices that the hardware gives this process's channel groups. The driver
+ * library allocates the groups by ioctl; this worker exports an `ioctl` of its own,
+ * which passes everything on and remembers them, and asks the same kernel driver to
+ * change their slices. It takes effect at once, inside kernels, and needs no privilege.
+ */
+#ifndef GPW_SLICES_H
+#define GPW_SLICES_H
+
+#include <stdint.h>
+
+/* Groups allocated from now on belong to the device `ordinal` of the session. */
+void gpw_slices_device(uint32_t ordinal);
+/* Set the slices of a device's groups; 0: the driver's own again. */
+void gpw_slices_set(uint32_t ordinal, uint64_t us);
+/* How many groups are known: 0 where the driver has none (soft GPU). */
+unsigned gpw_slices_groups(void);
+
+#endif
