@@ -1,0 +1,17 @@
+/* What the C preprocessor would leave of a cuda.h that has only these functions. */
+typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
+CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags);
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream);
+CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream);
+CUresult cuEventDestroy_v2(CUevent hEvent);
+CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
+CUresult cuEventSynchronize(CUevent hEvent);
+CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev);
+CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results,
+                    const char *name, const CUmemLocation *location, size_t *size,
+                    CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
+CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, int *results,
+                         const char *name, const CUmemLocation *location, size_t *size,
+                         CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
+CUresult cuThingCopy(void *to, const void *from, size_t bytes);
+CUresult cuThingGetVersion(int *version);
