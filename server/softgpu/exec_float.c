@@ -153,6 +153,8 @@ uint64_t sg_float_extreme(const struct sg_format *f, uint64_t a, uint64_t b, boo
     uint64_t sign = (a ^ b) & f->sign;
     bool a_nan = sg_is_nan(f, a);
     bool b_nan = sg_is_nan(f, b);
+    if (a_nan && b_nan && f == &sg_f64) /* the other formats have one NaN */
+        return b | sg_quiet64;
     if (a_nan && (b_nan || (mode & 1)))
         return f->nan;
     if (b_nan && (mode & 1))

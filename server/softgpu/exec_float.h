@@ -39,6 +39,8 @@ static inline bool sg_is_nan(const struct sg_format *f, uint64_t v)
 {
     return (v & (f->sign - 1)) > f->infinity;
 }
+/* What makes a NaN of f64 a quiet one. */
+static const uint64_t sg_quiet64 = UINT64_C(1) << 51;
 /* Subnormal numbers become zeros of their sign. */
 static inline uint64_t sg_flush(const struct sg_format *f, uint64_t v)
 {

@@ -117,9 +117,19 @@ SG_PURE(cvt_f64_f32, d[l] = sg_of_double((double)sg_as_float(s[0][l])))
 SG_PURE(cvt_f32_f64, d[l] = sg_of_float((float)sg_as_double(s[0][l])))
 SG_PURE(cvt_f32_s32, d[l] = sg_of_float((float)(int32_t)s[0][l]))
 SG_PURE(cvt_f32_u32, d[l] = sg_of_float((float)(uint32_t)s[0][l]))
-SG_PURE(cvt_f32_bf16, d[l] = sg_of_float(sg_as_float(s[0][l] << 16)))
+/* Moves, which leave a NaN as it is. */
+SG_PURE(cvt_f32_bf16, d[l] = (s[0][l] & 0xffff) << 16)
+SG_PURE(cvt_f32_f32, d[l] = (uint32_t)s[0][l])
+SG_PURE(cvt_f64_f64, d[l] = s[0][l])
 
 /* f32 less its low 13 bits, which read as zero. */
+/* .rna rounds the magnitude in place: of a NaN the upper bits stay. */
+static uint64_t tf32_away(uint64_t v)
+{
+    bool finite = (v & 0x7fffffff) < sg_f32.infinity;
+    return (finite ? v + 0x1000 : v) & 0xffffe000;
+}
+SG_PURE(cvt_tf32_away, d[l] = tf32_away((uint32_t)s[0][l]))
 SG_PURE(cvt_tf32, uint64_t r = sg_float_from_double(&sg_tf32, sg_as_float(s[0][l]), in->rounding);
         if (sg_is_nan(&sg_tf32, r)) r = sg_f32.nan;
         else r = (in->relu ? sg_relu(&sg_tf32, r) : r) << 13;
@@ -188,6 +198,8 @@ static sg_pure select_float(const struct sg_insn *in)
         return NULL;
     if (bare && to == SG_T_F64 && from == SG_T_F32)
         return cvt_f64_f32;
+    if (bare && to == from && (to == SG_T_F32 || to == SG_T_F64))
+        return to == SG_T_F32 ? cvt_f32_f32 : cvt_f64_f64;
     if (bare && to == SG_T_F32 && from == SG_T_BF16)
         return cvt_f32_bf16;
     if (bare && to == SG_T_F32 && from == SG_T_F64 && in->rounding == SG_R_NEAREST)
@@ -221,7 +233,7 @@ sg_pure sg_pure_select_convert(const struct sg_insn *in)
         return in->rounding == SG_R_NEAREST ? cvt_pair : NULL;
     if (to == SG_T_TF32)
         return from == SG_T_F32 && !in->sat && in->rounding != SG_R_DOWN && in->rounding != SG_R_UP
-                   ? cvt_tf32
+                   ? (in->rounding == SG_R_AWAY && !in->relu ? cvt_tf32_away : cvt_tf32)
                    : NULL;
     if (in->op != SG_P_CVT || in->rounding > SG_R_UP)
         return NULL;

@@ -40,8 +40,9 @@ static uint64_t by_pattern(const struct sg_insn *in, const struct sg_format *f, 
 {
     uint64_t a = take(in, f, v[0]);
     switch (in->op) {
-    case SG_P_ABS: return a & (f->sign - 1);
-    case SG_P_NEG: return a ^ f->sign;
+    /* sums with zero on the card: any NaN becomes the one */
+    case SG_P_ABS: return sg_is_nan(f, a) ? f->nan : a & (f->sign - 1);
+    case SG_P_NEG: return sg_is_nan(f, a) ? f->nan : a ^ f->sign;
     default: break;
     }
     for (unsigned k = 1; k < in->sources; k++)

@@ -16,10 +16,9 @@ static inline uint64_t of_double(double v, double a, double b, double c)
 {
     if (v == v)
         return sg_of_double(v);
-    const uint64_t quiet = UINT64_C(1) << 51;
-    return a != a   ? sg_of_double(a) | quiet
-           : b != b ? sg_of_double(b) | quiet
-           : c != c ? sg_of_double(c) | quiet
+    return a != a   ? sg_of_double(a) | sg_quiet64
+           : b != b ? sg_of_double(b) | sg_quiet64
+           : c != c ? sg_of_double(c) | sg_quiet64
                     : sg_f64.nan;
 }
 
@@ -106,10 +105,13 @@ static inline uint64_t flushed(const struct sg_insn *in, const struct sg_format 
 }
 #define FLUSHED(k) flushed(in, f, s[k][l])
 
-/* abs and neg of f32 are sums with zero on the card: any NaN becomes the one. */
+/* abs and neg are sums with zero on the card: of f32 any NaN becomes the one, of
+ * f64 it becomes quiet. */
 static inline uint64_t with_sign(const struct sg_format *f, uint64_t from, uint64_t bits)
 {
-    return f->bits == 32 && sg_is_nan(f, from) ? f->nan : bits;
+    if (!sg_is_nan(f, from))
+        return bits;
+    return f->bits == 32 ? f->nan : bits | sg_quiet64;
 }
 #define BY_PATTERN(n, format)                                                                      \
     SG_PURE(abs_##n, const struct sg_format *f = &format; uint64_t a = FLUSHED(0);                 \
