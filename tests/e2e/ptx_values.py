@@ -144,6 +144,7 @@ def _angles() -> tuple[int, ...]:
 
 
 _INTEGERS = {b: integer_edges(b) for b in (8, 16, 32, 64)}
+_NOT_SUBNORMAL = tuple(v for v in F32 if v & 0x7F800000 or not v & 0x7FFFFFFF)
 
 KINDS: dict[str, Kind] = {
     "pred": Kind("pred", (0, 1), only=True),
@@ -168,7 +169,7 @@ KINDS: dict[str, Kind] = {
     "f32": Kind("b32", F32, (8, 23)),
     "f64": Kind("b64", F64, (11, 52)),
     "angle": Kind("b32", _angles(), only=True),
-    "divisor": Kind("b32", tuple(v for v in F32 if v & 0x7F800000 or not v & 0x7FFFFFFF), only=True),
+    "divisor": Kind("b32", _NOT_SUBNORMAL, only=True),
     "e4m3x2": Kind("b16", _INTEGERS[16]),
 }
 
