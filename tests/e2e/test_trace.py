@@ -124,6 +124,18 @@ def test_structures_and_sizes(toolchain: Toolchain, server: PoolServer, tmp_path
     assert named(calls, "cuMemMap")[0].values["handle"] == created.values["*handle"]
 
 
+def test_texts_and_lists_are_cut(toolchain: Toolchain, server: PoolServer, tmp_path: Path) -> None:
+    calls, _ = traced(toolchain, server, tmp_path / "trace", "driver_profile")
+    long = named(calls, "cuModuleGetFunction")[-1]
+    assert long.values["name"] == '"' + 64 * "n" + '"...'
+    encoded = named(calls, "cuTensorMapEncodeTiled")[0]
+    assert encoded.values["globalDim"] == "[64, 32]"
+    asked = named(calls, "cuPointerGetAttributes")[0]
+    assert asked.values["numAttributes"] == "5"
+    uuid = named(calls, "cuDeviceGetUuid_v2")[0].values["*uuid"]
+    assert re.fullmatch("[0-9a-f]{32}", uuid)
+
+
 def test_calls_of_several_threads(toolchain: Toolchain, server: PoolServer, tmp_path: Path) -> None:
     """Halves of overlapping calls are put together, and every call returned."""
     path = tmp_path / "trace"
