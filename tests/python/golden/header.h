@@ -7,6 +7,7 @@ CUresult cuEventDestroy_v2(CUevent hEvent);
 CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
 CUresult cuEventSynchronize(CUevent hEvent);
 CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev);
+CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
 CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results,
                     const char *name, const CUmemLocation *location, size_t *size,
                     CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);

@@ -118,6 +118,15 @@ bool gp_decode_cuThingUse(const struct gp_header *h, struct gp_args_cuThingUse *
     return h->size == gp_align8(at);
 }
 
+bool gp_decode_cuThingSetAsync(const struct gp_header *h, struct gp_args_cuThingSetAsync *a)
+{
+    const struct gp_req_cuThingSetAsync *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -174,6 +183,10 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingUse: {
         struct gp_args_cuThingUse a;
         return gp_decode_cuThingUse(h, &a);
+    }
+    case GP_OP_cuThingSetAsync: {
+        struct gp_args_cuThingSetAsync a;
+        return gp_decode_cuThingSetAsync(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -53,6 +53,11 @@ struct gp_args_cuThingUse {
 };
 bool gp_decode_cuThingUse(const struct gp_header *h, struct gp_args_cuThingUse *a);
 
+struct gp_args_cuThingSetAsync {
+    const struct gp_req_cuThingSetAsync *q;
+};
+bool gp_decode_cuThingSetAsync(const struct gp_header *h, struct gp_args_cuThingSetAsync *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

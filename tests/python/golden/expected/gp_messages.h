@@ -81,6 +81,13 @@ struct gp_rep_cuThingUse {
     uint32_t n_results;
 };
 
+struct gp_req_cuThingSetAsync {
+    struct gp_header h;
+    uint64_t where;
+    size_t bytes;
+    uint64_t hStream;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

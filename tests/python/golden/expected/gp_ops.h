@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xcb2a983d1ab710b7)
+#define GP_SPEC_HASH UINT64_C(0xf46c09b89ad51fff)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -18,6 +18,7 @@ enum gp_op {
     GP_OP_cuThingCopy = 18,
     GP_OP_cuThingGetVersion = 19,
     GP_OP_cuOld = 20,
+    GP_OP_cuThingSetAsync = 21,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

@@ -17,6 +17,7 @@ CUresult gpc_body_cuThingUse_ptds(unsigned int n, const int *values, const void 
 CUresult gpc_body_cuThingCopy(void *to, const void *from, size_t bytes);
 CUresult gpc_body_cuThingGetVersion(int *version);
 CUresult gpc_body_cuOld(void);
+CUresult gpc_body_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -32,6 +33,7 @@ CUresult gpc_body_cuOld(void);
 #define cuThingCopy gpc_body_cuThingCopy
 #define cuThingGetVersion gpc_body_cuThingGetVersion
 #define cuOld gpc_body_cuOld
+#define cuThingSetAsync gpc_body_cuThingSetAsync
 #endif
 
 #endif

@@ -15,8 +15,9 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingCopy", 9000, 0, (void *)(uintptr_t)&cuThingCopy},
     {"cuThingGetAttribute", 9000, 0, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, (void *)(uintptr_t)&cuThingGetVersion},
+    {"cuThingSetAsync", 9000, 0, (void *)(uintptr_t)&cuThingSetAsync},
     {"cuThingUse", 10000, 1, (void *)(uintptr_t)&cuThingUse_ptds},
     {"cuThingUse", 9000, 0, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 13;
+const size_t gpc_proc_count = 14;

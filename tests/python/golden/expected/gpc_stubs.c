@@ -61,3 +61,9 @@ GPC_EXPORT CUresult cuOld(void)
 {
     return gpc_refuse(GP_OP_cuOld);
 }
+
+GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingSetAsync, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingSetAsync(where, bytes, hStream));
+}

@@ -253,3 +253,24 @@ GPC_EXPORT CUresult cuOld(void)
         return traced_cuOld("cuOld", gpc_body_cuOld);
     return gpc_body_cuOld();
 }
+
+static CUresult traced_cuThingSetAsync(const char *name_, CUresult (*body_)(void *, size_t, CUstream), void *where, size_t bytes, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream);
+    return gpc_body_cuThingSetAsync(where, bytes, hStream);
+}

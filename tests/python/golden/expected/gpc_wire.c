@@ -169,6 +169,24 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+{
+    struct gp_req_cuThingSetAsync q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingSetAsync;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.where = (uint64_t)(uintptr_t)where;
+    q.bytes = bytes;
+    if ((r = gpc_stream_wire(hStream, &q.hStream)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

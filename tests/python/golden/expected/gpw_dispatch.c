@@ -2,6 +2,7 @@
 
 #include "dispatch.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "gpw_handlers.h"
@@ -152,6 +153,20 @@ static int do_cuThingUse(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingSetAsync(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingSetAsync a;
+    if (!gp_decode_cuThingSetAsync(h, &a))
+        return gpw_session_broken(s, "cuThingSetAsync: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingSetAsync((void *)(uintptr_t)a.q->where, a.q->bytes, hStream);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -201,9 +216,23 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingGetAttribute(s, h);
     case GP_OP_cuThingUse:
         return do_cuThingUse(s, h);
+    case GP_OP_cuThingSetAsync:
+        return do_cuThingSetAsync(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:
         return gpw_session_broken(s, "no operation has this number");
+    }
+}
+
+struct gpw_work gpw_work_of(uint16_t op)
+{
+    switch (op) {
+    case GP_OP_cuThingUse:
+        return (struct gpw_work){GPW_WORK_KERNEL, 0, 0, 0};
+    case GP_OP_cuThingSetAsync:
+        return (struct gpw_work){GPW_WORK_MEMSET, offsetof(struct gp_req_cuThingSetAsync, hStream), offsetof(struct gp_req_cuThingSetAsync, bytes), sizeof(((struct gp_req_cuThingSetAsync *)0)->bytes)};
+    default:
+        return (struct gpw_work){GPW_WORK_NONE, 0, 0, 0};
     }
 }

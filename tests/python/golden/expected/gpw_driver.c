@@ -68,6 +68,13 @@ static CUresult no_cuThingGetVersion(int *version)
     (void)version;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+{
+    (void)where;
+    (void)bytes;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -105,5 +112,8 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingGetVersion = (__typeof__(&cuThingGetVersion))dlsym(library, "cuThingGetVersion");
     if (!driver->cuThingGetVersion)
         driver->cuThingGetVersion = no_cuThingGetVersion;
+    driver->cuThingSetAsync = (__typeof__(&cuThingSetAsync))dlsym(library, "cuThingSetAsync");
+    if (!driver->cuThingSetAsync)
+        driver->cuThingSetAsync = no_cuThingSetAsync;
     return 0;
 }

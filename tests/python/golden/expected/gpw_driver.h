@@ -17,6 +17,7 @@ struct gpw_driver {
     __typeof__(&cuThingUse) cuThingUse;
     __typeof__(&cuThingCopy) cuThingCopy;
     __typeof__(&cuThingGetVersion) cuThingGetVersion;
+    __typeof__(&cuThingSetAsync) cuThingSetAsync;
 };
 
 /* 0, or -1 with one line in `error`. */
