@@ -354,6 +354,14 @@ static uint64_t limit_of(const struct board_file *f, const struct tenant_slot *t
     return limit ? limit : UINT64_MAX;
 }
 
+static void add(struct member_slot *m, struct tenant_slot *t, uint64_t bytes)
+{
+    m->memory_used += bytes;
+    t->usage.memory_used += bytes;
+    if (t->usage.memory_used > t->usage.memory_peak)
+        t->usage.memory_peak = t->usage.memory_used;
+}
+
 bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes)
 {
     struct board_file *f = b->file;
@@ -362,16 +370,31 @@ bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes)
     struct tenant_slot *t = &f->tenants[m->tenant];
     uint64_t limit = limit_of(f, t);
     bool fits = t->usage.memory_used <= limit && bytes <= limit - t->usage.memory_used;
-    if (fits) {
-        m->memory_used += bytes;
-        t->usage.memory_used += bytes;
-        if (t->usage.memory_used > t->usage.memory_peak)
-            t->usage.memory_peak = t->usage.memory_used;
-    } else {
+    if (fits)
+        add(m, t, bytes);
+    else
         t->usage.memory_denied++;
-    }
     gp_board_unlock(f);
     return fits;
+}
+
+void gp_board_memory_charge(struct gp_board *b, int member, uint64_t bytes)
+{
+    gp_board_lock(b->file);
+    struct member_slot *m = &b->file->members[member];
+    add(m, &b->file->tenants[m->tenant], bytes);
+    gp_board_unlock(b->file);
+}
+
+bool gp_board_memory_over(struct gp_board *b, int member, uint64_t *limit)
+{
+    struct board_file *f = b->file;
+    gp_board_lock(f);
+    const struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    *limit = limit_of(f, t);
+    bool over = t->usage.memory_used > *limit;
+    gp_board_unlock(f);
+    return over;
 }
 
 void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes)

@@ -26,6 +26,7 @@ struct gpw_allocator {
     struct block *blocks; /* by address */
     uint32_t count, room;
     uint64_t bytes;
+    struct gpw_allocator_limit limit;
 };
 
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
@@ -35,6 +36,11 @@ struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevic
     if (a)
         *a = (struct gpw_allocator){.driver = driver, .device = device, .begin = begin, .end = end};
     return a;
+}
+
+void gpw_allocator_set_limit(struct gpw_allocator *a, const struct gpw_allocator_limit *limit)
+{
+    a->limit = *limit;
 }
 
 void gpw_allocator_delete(struct gpw_allocator *a)
@@ -84,8 +90,8 @@ static uint32_t piece_at(const struct block *b, CUdeviceptr address)
 
 /* --- pages ------------------------------------------------------------------- */
 
-static CUresult pages_map(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
-                          CUmemGenericAllocationHandle *pages)
+static CUresult pages_of_driver(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
+                                CUmemGenericAllocationHandle *pages)
 {
     const struct gpw_driver *d = a->driver;
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -105,10 +111,23 @@ static CUresult pages_map(struct gpw_allocator *a, CUdeviceptr at, uint64_t size
     return r;
 }
 
+static CUresult pages_map(struct gpw_allocator *a, CUdeviceptr at, uint64_t size,
+                          CUmemGenericAllocationHandle *pages)
+{
+    if (a->limit.take && !a->limit.take(a->limit.arg, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = pages_of_driver(a, at, size, pages);
+    if (r != CUDA_SUCCESS && a->limit.give)
+        a->limit.give(a->limit.arg, size);
+    return r;
+}
+
 static void pages_unmap(struct gpw_allocator *a, const struct block *b)
 {
     a->driver->cuMemUnmap(b->at, b->size);
     a->driver->cuMemRelease(b->pages);
+    if (a->limit.give)
+        a->limit.give(a->limit.arg, b->size);
 }
 
 /* The lowest gap of the window that holds `size`; 0 when there is none. */

@@ -17,6 +17,13 @@ struct gpw_allocator;
 /* For one device; the window is [begin, end), reserved already. NULL: no memory. */
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
                                         uint64_t begin, uint64_t end);
+/* Ask before pages are taken, with their bytes, and tell when they are given back. */
+struct gpw_allocator_limit {
+    bool (*take)(void *arg, uint64_t bytes);
+    void (*give)(void *arg, uint64_t bytes);
+    void *arg;
+};
+void gpw_allocator_set_limit(struct gpw_allocator *a, const struct gpw_allocator_limit *limit);
 void gpw_allocator_delete(struct gpw_allocator *a);
 /* OUT_OF_MEMORY when the device (or the window) has no more. */
 CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *out);

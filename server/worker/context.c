@@ -5,6 +5,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
+#include "quota.h"
 #include "slices.h"
 
 CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
@@ -41,6 +42,12 @@ CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice
     CUcontext real = NULL;
     gpw_slices_device((uint32_t)dev);
     CUresult r = s->driver->cuDevicePrimaryCtxRetain(&real, device);
+    if (r == CUDA_SUCCESS && !gpw_quota_reconcile(s, (uint32_t)dev)) {
+        s->driver->cuDevicePrimaryCtxRelease_v2(device);
+        gpw_quota_reconcile(s, (uint32_t)dev);
+        r = CUDA_ERROR_OUT_OF_MEMORY; /* the context alone is over the limit */
+    }
+    gpw_gate_tick(s);
     gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
     return r;
 }
@@ -62,6 +69,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
+    gpw_quota_reconcile(s, (uint32_t)dev);
     return r;
 }
 
@@ -74,6 +82,12 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
     s->driver->cuCtxGetCurrent(&before);
     gpw_slices_device((uint32_t)dev);
     CUresult r = s->driver->cuCtxCreate_v2(ctx, flags, device);
+    if (r == CUDA_SUCCESS && !gpw_quota_reconcile(s, (uint32_t)dev)) {
+        s->driver->cuCtxDestroy_v2(*ctx);
+        gpw_quota_reconcile(s, (uint32_t)dev);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    gpw_gate_tick(s);
     if (r == CUDA_SUCCESS) { /* it came up current; the client says when it is */
         CUcontext popped;
         s->driver->cuCtxPopCurrent_v2(&popped);

@@ -6,6 +6,7 @@
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "memory.h"
+#include "quota.h"
 #include "topology.h"
 
 /* Equal without telling by its time how much of it is. */
@@ -26,7 +27,7 @@ static void fill_device(struct gpw_session *s, uint32_t ordinal, struct gp_devic
     d->cuDeviceGetUuid_v2((CUuuid *)info->uuid, device);
     size_t total = 0;
     d->cuDeviceTotalMem_v2(&total, device);
-    info->total_bytes = total;
+    info->total_bytes = gpw_quota_limit(ordinal, total);
     d->cuDeviceGetPCIBusId(info->pci_bus_id, (int)sizeof info->pci_bus_id, device);
     for (int i = 0; i < GP_ATTRIBUTES; i++) {
         int value;

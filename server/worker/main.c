@@ -23,6 +23,8 @@
 #include "memory.h"
 #include "module.h"
 #include "output.h"
+#include "pool.h"
+#include "quota.h"
 
 #define ACCEPT_TIMEOUT_MS 10000
 #define LISTENERS_MAX 4
@@ -219,7 +221,12 @@ static int session_open(struct gpw_session *s, const struct options *o)
 
 static bool idle(struct gpw_session *s)
 {
+    static unsigned ticks;
     gpw_gate_tick(s);
+    gpw_pools_count(s);
+    for (uint32_t i = 0; ticks % 5 == 0 && i < s->device_count; i++) /* about once a second */
+        gpw_quota_reconcile(s, i);
+    ticks++;
     if (gpw_control_stopped())
         gpw_log("info", "told to stop");
     return !gpw_control_stopped();

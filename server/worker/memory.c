@@ -7,12 +7,26 @@
 #include "host_function.h"
 #include "loop.h"
 #include "memory_internal.h"
+#include "pool.h"
+#include "quota.h"
 
 /* Windows start at 32 TiB: above what programs map, below where they end. */
 #define WINDOW_BASE UINT64_C(0x200000000000)
 #define WINDOW_SIZE (UINT64_C(1) << 40)
 /* The second half of each window is for cuMemAddressReserve. */
 #define HEAP_SIZE (WINDOW_SIZE / 2)
+
+static bool window_take(void *arg, uint64_t bytes)
+{
+    struct gpw_window *w = arg;
+    return gpw_quota_take(w->session, w->ordinal, bytes);
+}
+
+static void window_give(void *arg, uint64_t bytes)
+{
+    struct gpw_window *w = arg;
+    gpw_quota_give(w->session, w->ordinal, bytes);
+}
 
 int gpw_memory_open(struct gpw_session *s)
 {
@@ -28,11 +42,15 @@ int gpw_memory_open(struct gpw_session *s)
                     "is the driver older than 11.2?", i, (int)r);
             return -1;
         }
+        w->session = s;
+        w->ordinal = i;
         w->begin = got;
         w->end = got + WINDOW_SIZE;
         w->allocator = gpw_allocator_new(s->driver, s->devices[i], got, got + HEAP_SIZE);
         if (!w->allocator)
             return -1;
+        gpw_allocator_set_limit(w->allocator,
+                                &(struct gpw_allocator_limit){window_take, window_give, w});
         w->reserve_next = got + HEAP_SIZE;
     }
     return 0;
@@ -209,7 +227,12 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)
 {
     finish_frees(s); /* CUDA's frees are over when they return */
-    return s->driver->cuMemGetInfo_v2(free_bytes, total);
+    gpw_pools_count(s);
+    CUresult r = s->driver->cuMemGetInfo_v2(free_bytes, total);
+    int ordinal = gpw_current_ordinal(s);
+    if (r == CUDA_SUCCESS && ordinal >= 0)
+        gpw_quota_info((uint32_t)ordinal, free_bytes, total);
+    return r;
 }
 
 /* --- virtual memory of the client's own ------------------------------------------ */

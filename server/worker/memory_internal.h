@@ -6,6 +6,8 @@
 #include "memory.h"
 
 struct gpw_window {
+    struct gpw_session *session;
+    uint32_t ordinal;
     uint64_t begin, end;
     struct gpw_allocator *allocator;
     uint64_t reserve_next; /* for cuMemAddressReserve */

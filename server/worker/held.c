@@ -1,0 +1,63 @@
+#include "held.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "slices.h"
+
+/* Of NVML's interface, version 3 of the call (driver 510 and later). */
+struct process_info {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+#define PROCESSES_MAX 1024
+
+static int (*by_pci)(const char *bus_id, void **device);
+static int (*processes_of)(void *device, unsigned *count, struct process_info *infos);
+
+/* Once; false where there is no NVML. */
+static bool open_nvml(void)
+{
+    static bool tried;
+    if (tried)
+        return processes_of != NULL;
+    tried = true;
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return false;
+    int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
+    by_pci = (__typeof__(by_pci))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
+    processes_of =
+        (__typeof__(processes_of))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (!init || !by_pci || !processes_of || init() != 0)
+        processes_of = NULL;
+    return processes_of != NULL;
+}
+
+static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
+{
+    static void *devices[GP_DEVICES_MAX];
+    char bus_id[32];
+    if (!devices[ordinal] &&
+        s->driver->cuDeviceGetPCIBusId(bus_id, sizeof bus_id, s->devices[ordinal]) == CUDA_SUCCESS)
+        by_pci(bus_id, &devices[ordinal]);
+    return devices[ordinal];
+}
+
+bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
+{
+    static struct process_info infos[PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX;
+    if (gpw_slices_groups() == 0 || !open_nvml()) /* no kernel driver, no NVML */
+        return false;
+    void *device = nvml_device(s, ordinal);
+    if (!device || processes_of(device, &count, infos) != 0)
+        return false;
+    for (unsigned i = 0; i < count; i++)
+        if (infos[i].pid == (unsigned)getpid() && infos[i].used != ~0ull) {
+            *bytes = infos[i].used;
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,226 @@
+/*
+ * Stream-ordered allocation. The driver's pools grow by chunks that are larger than
+ * what is asked for, so a chunk is reserved on the board before the driver is asked,
+ * and what the pool has really taken is counted afterwards. When no whole chunk is
+ * left under the limit, the allocation comes from our own allocator, to the byte.
+ */
+#include "pool.h"
+
+#include <stdlib.h>
+
+#include "allocator.h"
+#include "gpw_handlers.h"
+#include "memory_internal.h"
+#include "quota.h"
+
+#define CHUNK (UINT64_C(32) << 20)
+#define GRANULE (UINT64_C(2) << 20)
+
+struct pool {
+    struct pool *next;
+    CUmemoryPool real;
+    uint32_t ordinal;
+    uint64_t counted; /* on the board */
+};
+static struct pool *pools;
+
+static struct pool *pool_note(CUmemoryPool real, uint32_t ordinal)
+{
+    for (struct pool *p = pools; p; p = p->next)
+        if (p->real == real)
+            return p;
+    struct pool *p = malloc(sizeof *p);
+    if (p) {
+        *p = (struct pool){pools, real, ordinal, 0};
+        pools = p;
+    }
+    return p;
+}
+
+static uint64_t pool_size(struct gpw_session *s, const struct pool *p, CUmemPool_attribute what)
+{
+    cuuint64_t bytes = 0;
+    s->driver->cuMemPoolGetAttribute(p->real, what, &bytes);
+    return bytes;
+}
+
+/* Of what was reserved for a growth, keep what the pool has taken. False: it took more,
+ * and that is over the limit. */
+static bool pool_count(struct gpw_session *s, struct pool *p, uint64_t reserved)
+{
+    uint64_t now = pool_size(s, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    uint64_t have = p->counted + reserved;
+    if (now > have && !gpw_quota_take(s, p->ordinal, now - have)) {
+        p->counted = have;
+        return false;
+    }
+    if (now < have)
+        gpw_quota_give(s, p->ordinal, have - now);
+    p->counted = now;
+    return true;
+}
+
+void gpw_pools_count(struct gpw_session *s)
+{
+    for (struct pool *p = pools; p; p = p->next)
+        pool_count(s, p, 0);
+}
+
+void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
+{
+    static bool within; /* counting may ask for more */
+    if (within)
+        return;
+    within = true;
+    for (struct pool *p = pools; p; p = p->next)
+        if (p->ordinal == ordinal && p->counted) {
+            s->driver->cuMemPoolTrimTo(p->real, 0);
+            pool_count(s, p, 0);
+        }
+    within = false;
+}
+
+/* From our own allocator, as cuMemAlloc does. */
+static CUresult take_exactly(struct gpw_session *s, uint32_t ordinal, size_t bytes,
+                             CUdeviceptr *dptr)
+{
+    return gpw_allocator_take(s->memory->windows[ordinal].allocator, bytes, dptr);
+}
+
+static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstream stream,
+                     CUdeviceptr *dptr)
+{
+    uint64_t room = pool_size(s, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
+                    pool_size(s, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    if (bytes > UINT64_MAX / 2)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t rounded = (bytes + GRANULE - 1) / GRANULE * GRANULE;
+    uint64_t growth = rounded > CHUNK ? rounded : CHUNK;
+    if (room >= CHUNK && room - CHUNK >= rounded)
+        growth = 0; /* it need not grow */
+    if (gpw_quota_left(p->ordinal) < growth || (growth && !gpw_quota_take(s, p->ordinal, growth)))
+        return take_exactly(s, p->ordinal, bytes, dptr);
+    CUresult r = s->driver->cuMemAllocFromPoolAsync(dptr, bytes, p->real, stream);
+    if (pool_count(s, p, growth) || r != CUDA_SUCCESS)
+        return r;
+    /* the driver took more than a chunk: not this time */
+    s->driver->cuMemFreeAsync(*dptr, stream);
+    s->driver->cuStreamSynchronize(stream);
+    gpw_pools_trim(s, p->ordinal);
+    return take_exactly(s, p->ordinal, bytes, dptr);
+}
+
+static bool is_capturing(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return s->driver->cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
+                             CUstream hStream)
+{
+    int ordinal = gpw_current_ordinal(s);
+    CUmemoryPool real;
+    /* into a graph it is a node, whose memory is counted when the graph has it */
+    if (ordinal < 0 || bytesize == 0 || is_capturing(s, hStream) ||
+        s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
+        return s->driver->cuMemAllocAsync(dptr, bytesize, hStream);
+    struct pool *p = pool_note(real, (uint32_t)ordinal);
+    return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
+                                     CUmemoryPool pool, CUstream hStream)
+{
+    int ordinal = gpw_current_ordinal(s);
+    if (ordinal < 0 || bytesize == 0 || is_capturing(s, hStream))
+        return s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    struct pool *p = pool_note(pool, (uint32_t)ordinal);
+    return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+struct free_later {
+    struct gpw_allocator *allocator;
+    CUdeviceptr address;
+};
+
+static void free_now(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct free_later *f = arg;
+    (void)s, (void)result;
+    gpw_allocator_give(f->allocator, f->address);
+    free(f);
+}
+
+CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hStream)
+{
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        struct gpw_window *w = &s->memory->windows[i];
+        if (dptr < w->begin || dptr >= w->end)
+            continue;
+        if (!gpw_allocator_size(w->allocator, dptr))
+            return CUDA_ERROR_INVALID_VALUE;
+        struct free_later *f = malloc(sizeof *f);
+        if (!f)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        *f = (struct free_later){w->allocator, dptr};
+        CUresult r = gpw_after_stream(s, hStream, free_now, f);
+        if (r != CUDA_SUCCESS)
+            free(f);
+        return r;
+    }
+    return s->driver->cuMemFreeAsync(dptr, hStream);
+}
+
+CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
+                             const CUmemPoolProps *poolProps)
+{
+    CUmemPoolProps props = *poolProps;
+    int ordinal = props.location.id;
+    if (!gpw_location_take(s, &props.location))
+        return CUDA_ERROR_INVALID_DEVICE;
+    props.win32SecurityAttributes = NULL;
+    CUresult r = s->driver->cuMemPoolCreate(pool, &props);
+    if (r == CUDA_SUCCESS && props.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        pool_note(*pool, (uint32_t)ordinal);
+    return r;
+}
+
+CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
+{
+    CUresult r = s->driver->cuMemPoolDestroy(pool);
+    for (struct pool **at = &pools; r == CUDA_SUCCESS && *at; at = &(*at)->next) {
+        struct pool *p = *at;
+        if (p->real != pool)
+            continue;
+        gpw_quota_give(s, p->ordinal, p->counted);
+        *at = p->next;
+        free(p);
+        break;
+    }
+    return r;
+}
+
+CUresult gpw_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)
+{
+    CUresult r = s->driver->cuMemPoolTrimTo(pool, minBytesToKeep);
+    gpw_pools_count(s);
+    return r;
+}
+
+#define ACCESS_MAX 64
+
+CUresult gpw_cuMemPoolSetAccess(struct gpw_session *s, CUmemoryPool pool,
+                                const CUmemAccessDesc *map, size_t count)
+{
+    CUmemAccessDesc own[ACCESS_MAX];
+    if (count > ACCESS_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        own[i] = map[i];
+        if (!gpw_location_take(s, &own[i].location))
+            return CUDA_ERROR_INVALID_DEVICE;
+    }
+    return s->driver->cuMemPoolSetAccess(pool, own, count);
+}

@@ -1,0 +1,12 @@
+/* The driver's memory pools, as far as this session's limit goes. */
+#ifndef GPW_POOL_H
+#define GPW_POOL_H
+
+#include "session.h"
+
+/* Give back what the pools of a device keep without need, here and on the board. */
+void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal);
+/* Bring the board up to date with what the pools hold. */
+void gpw_pools_count(struct gpw_session *s);
+
+#endif

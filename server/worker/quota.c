@@ -1,0 +1,125 @@
+#include "quota.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "board.h"
+#include "gate.h"
+#include "held.h"
+#include "pool.h"
+
+struct account {
+    uint64_t counted;  /* reserved by gpw_quota_take */
+    uint64_t overhead; /* what the driver took besides */
+};
+static struct account accounts[GP_DEVICES_MAX];
+
+static struct gp_board *board_of(uint32_t ordinal, int *member)
+{
+    return gpw_gate_board(ordinal, member);
+}
+
+bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    if (!b)
+        return true;
+    if (gpw_quota_left(ordinal) < bytes)
+        gpw_pools_trim(s, ordinal);
+    if (!gp_board_memory_take(b, member, bytes))
+        return false;
+    accounts[ordinal].counted += bytes;
+    return true;
+}
+
+uint64_t gpw_quota_left(uint32_t ordinal)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    uint64_t limit;
+    return b ? gp_board_memory_left(b, member, &limit) : UINT64_MAX;
+}
+
+void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    (void)s;
+    if (!b)
+        return;
+    gp_board_memory_give(b, member, bytes);
+    accounts[ordinal].counted -= bytes;
+}
+
+uint64_t gpw_quota_limit(uint32_t ordinal, uint64_t physical)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    uint64_t limit = physical;
+    if (b)
+        gp_board_memory_left(b, member, &limit);
+    return limit < physical ? limit : physical;
+}
+
+void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    if (!b)
+        return;
+    uint64_t limit, left = gp_board_memory_left(b, member, &limit);
+    if (left < *free_bytes)
+        *free_bytes = left;
+    if (limit < *total)
+        *total = limit;
+}
+
+bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    uint64_t held;
+    if (!b || !gpw_held_bytes(s, ordinal, &held))
+        return true;
+    struct account *a = &accounts[ordinal];
+    uint64_t overhead = held > a->counted ? held - a->counted : 0, limit;
+    if (overhead > a->overhead)
+        gp_board_memory_charge(b, member, overhead - a->overhead);
+    else
+        gp_board_memory_give(b, member, a->overhead - overhead);
+    a->overhead = overhead;
+    return !gp_board_memory_over(b, member, &limit);
+}
+
+int gpw_current_ordinal(struct gpw_session *s)
+{
+    CUdevice device;
+    if (s->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
+        return -1;
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (s->devices[i] == device)
+            return (int)i;
+    return -1;
+}
+
+bool gpw_location_take(struct gpw_session *s, CUmemLocation *location)
+{
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return true;
+    if (location->id < 0 || (uint32_t)location->id >= s->device_count)
+        return false;
+    location->id = s->devices[location->id];
+    return true;
+}
+
+void gpw_location_give(struct gpw_session *s, CUmemLocation *location)
+{
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return;
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (s->devices[i] == location->id) {
+            location->id = (int)i;
+            return;
+        }
+}

@@ -1,0 +1,34 @@
+/*
+ * What of a device's memory this session may have. Every way to take device memory
+ * reserves it on the board first and gives it back if the driver has none; what the
+ * driver takes by itself (contexts, modules, local memory) is found by asking NVML
+ * what this process holds. Without boards there is no limit.
+ */
+#ifndef GPW_QUOTA_H
+#define GPW_QUOTA_H
+
+#include "session.h"
+
+/* Reserve on the session's device `ordinal`; false: over the limit, also after what the
+ * driver's pools keep without using it has been given back. */
+bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
+void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
+/* Bytes that may still be taken; UINT64_MAX where there is no limit. */
+uint64_t gpw_quota_left(uint32_t ordinal);
+/* What cuMemGetInfo says: the smaller of what is physically free and what is left, and
+ * the limit for the total. */
+void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total);
+/* The limit of a device, `physical` where there is none. */
+uint64_t gpw_quota_limit(uint32_t ordinal, uint64_t physical);
+/* Charge what the process holds beyond what was counted. False: that is more than the
+ * limit (and is charged all the same). Slow: asks NVML. */
+bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal);
+
+/* The client's number of a device for the driver's and back, in locations and properties;
+ * false: there is no such device. */
+bool gpw_location_take(struct gpw_session *s, CUmemLocation *location);
+void gpw_location_give(struct gpw_session *s, CUmemLocation *location);
+/* Of the current context's device; -1 without a context. */
+int gpw_current_ordinal(struct gpw_session *s);
+
+#endif
