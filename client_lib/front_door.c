@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ask.h"
 #include "gp_ops.h"
+#include "request.h"
 #include "wire.h"
 
 #define ASK_TIMEOUT_MS 10000
@@ -82,7 +82,10 @@ static CUresult refusal_error(const char *code)
         return CUDA_ERROR_NOT_PERMITTED;
     if (strcmp(code, "version") == 0)
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    if (strcmp(code, "full") == 0 || strcmp(code, "draining") == 0)
+    if (strcmp(code, "bad-request") == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (strcmp(code, "full") == 0 || strcmp(code, "draining") == 0 ||
+        strcmp(code, "over-quota") == 0)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     return CUDA_ERROR_NO_DEVICE;
 }
@@ -90,7 +93,7 @@ static CUresult refusal_error(const char *code)
 CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
                             struct gpc_admission *out, char *why, size_t why_size)
 {
-    char program[128], host[128] = "", boot[64], question[2048];
+    char program[128], host[128] = "", boot[64], question[GPC_ANSWER_MAX];
     program_name(program, sizeof program);
     gethostname(host, sizeof host - 1);
     gpc_boot_id(boot);
@@ -102,12 +105,10 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    const char *gpus = getenv("GPUPOOL_GPUS");
-    if (gpus && *gpus && strspn(gpus, "0123456789") == strlen(gpus)) {
-        n += snprintf(question + n, sizeof question - (size_t)n, "gpus: %s\n", gpus);
-        if ((size_t)n >= sizeof question)
-            n = (int)sizeof question - 1; /* the server says what is wrong with it */
-    }
+    int request = gpc_request_fields(question + n, sizeof question - (size_t)n, why, why_size);
+    if (request < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    n += request;
     char answer[GPC_ANSWER_MAX];
     int size = gpc_ask(server, plugin_dir, question, (size_t)n, ASK_TIMEOUT_MS, answer, why,
                        why_size);
