@@ -135,7 +135,7 @@ static bool test(const struct sg_format *f, uint64_t v, unsigned property)
     case 1: return magnitude == f->infinity;
     case 2: return magnitude <= f->infinity;
     case 3: return magnitude > f->infinity;
-    case 4: return magnitude < f->infinity && !subnormal && magnitude != 0;
+    case 4: return magnitude < f->infinity && !subnormal; /* zeros count as normal */
     default: return subnormal;
     }
 }

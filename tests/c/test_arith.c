@@ -41,8 +41,9 @@ static uint64_t reference(unsigned op, unsigned mode, const struct kind *k, big 
         uint64_t part = mode == SG_H_HI ? cut((big)(p >> k->bits), k->bits) : cut((big)p, k->bits);
         return op == SG_P_MUL ? part : cut((big)part + c, k->bits);
     }
-    case SG_P_DIV: return b == 0 ? cut(-1, k->bits) : cut(a / b, k->bits);
-    case SG_P_REM: return b == 0 ? cut(a, k->bits) : cut(a % b, k->bits);
+    case SG_P_DIV:
+        return cut(b != 0 ? a / b : k->bits == 16 && a < 0 ? 1 : -1, k->bits);
+    case SG_P_REM: return b == 0 ? cut(k->bits == 16 ? a : -1, k->bits) : cut(a % b, k->bits);
     case SG_P_MIN: return cut(a < b ? a : b, k->bits);
     case SG_P_MAX: return cut(a < b ? b : a, k->bits);
     case SG_P_SAD: return cut(c + (a < b ? b - a : a - b), k->bits);
