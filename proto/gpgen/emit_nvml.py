@@ -26,9 +26,7 @@ def facts(spec: NvmlSpec) -> str:
     numbers = [f for f in spec.facts.values() if f.kind != "text"]
     texts = [f for f in spec.facts.values() if f.kind == "text"]
     rows = [f'    X({f.name}, "{f.word}", {int(f.kind == "fresh")})' for f in numbers]
-    fields = [
-        f'    X({f.name}, "{f.word}", {f.word.replace("-", "_")}, {f.size})' for f in texts
-    ]
+    fields = [f'    X({f.name}, "{f.word}", {f.word.replace("-", "_")}, {f.size})' for f in texts]
     lines = [NOTE, "#ifndef GPC_NVML_FACTS_H\n#define GPC_NVML_FACTS_H\n"]
     lines.append("/* X(name, word, is fresh) for every number known of a device. */")
     lines.append("#define GPC_NVML_FACTS(X) \\\n" + " \\\n".join(rows) + "\n")
@@ -72,7 +70,9 @@ def _body(f: Function, spec: NvmlSpec) -> list[str]:
         return [f"    return {f.like}({f.arguments});"]
     used = {a.param.name for a in f.answers}
     if f.mode == "refuse":
-        unused = [f"    (void){p.name};" for p in f.params if not (f.of_device and p is f.params[0])]
+        unused = [
+            f"    (void){p.name};" for p in f.params if not (f.of_device and p is f.params[0])
+        ]
         call = (
             f'gpc_nvml_refuse_device("{f.name}", device)'
             if f.of_device
@@ -88,7 +88,9 @@ def _body(f: Function, spec: NvmlSpec) -> list[str]:
             for p in f.params
             if p.name not in used and p.decl != "nvmlDevice_t device"
         ]
-        lines.append(f"    nvmlReturn_t r = {ready};\n    if (r != NVML_SUCCESS)\n        return r;")
+        lines.append(
+            f"    nvmlReturn_t r = {ready};\n    if (r != NVML_SUCCESS)\n        return r;"
+        )
         lines.append(f"    if ({null})\n        return NVML_ERROR_INVALID_ARGUMENT;")
         lines += [f"    {a.target} = {a.value};" for a in f.answers]
         return [*lines, "    return NVML_SUCCESS;"]

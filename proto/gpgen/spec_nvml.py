@@ -204,7 +204,7 @@ def _check_mode(f: Function) -> None:
     if f.client and not written:
         raise f.fail("client", "client is 'custom' or absent")
     if f.mode in ("snapshot", "fresh", "fixed") and written == bool(f.answers):
-        raise f.fail("mode", "needs either an answer or client = \"custom\"")
+        raise f.fail("mode", 'needs either an answer or client = "custom"')
     if f.answers and f.mode != "fixed" and not f.of_device:
         raise f.fail("answer", "facts are those of a device: the first parameter must be one")
     if f.mode in ("like", "refuse") and (written or f.answers):

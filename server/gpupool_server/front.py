@@ -20,6 +20,7 @@ from gpupool.errors import GpupoolError, ProtocolError
 from gpupool_server import logs
 from gpupool_server.config import Settings, parse_indexes
 from gpupool_server.inventory import Inventory
+from gpupool_server.nvml_answer import NvmlDesk, WholeDevices
 from gpupool_server.sessions import Opened, Refusal, SessionKeeper, Wish
 from gpupool_server.worker import Build
 
@@ -58,6 +59,7 @@ class FrontDesk:
         self._inventory = inventory
         self._keeper = keeper
         self._build = build
+        self._nvml = NvmlDesk(inventory, WholeDevices(inventory, keeper))
         self._boot_id = boot_id()
         self._started = time.time()
         self._log = logs.get("front")
@@ -70,6 +72,8 @@ class FrontDesk:
             self._admit(question)
             if question.word == "hello":
                 return await self._hello(question)
+            if question.word == "nvml":
+                return await self._nvml.answer(question, tenant="default")
             return await self._info(question)
         except Refusal as error:
             self._log.warning("refused", code=error.code, reason=str(error))
@@ -84,7 +88,7 @@ class FrontDesk:
             )
 
     def _admit(self, question: protocol.Message) -> None:
-        if question.word not in ("hello", "info"):
+        if question.word not in ("hello", "info", "nvml"):
             raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
         token = question.fields.get("token", "")
         if not hmac.compare_digest(token.encode(), self._token):
