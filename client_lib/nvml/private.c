@@ -1,8 +1,9 @@
 /*
  * The table of unnamed functions that nvidia-smi asks NVML for. Two things of it are
  * needed for its table: a device by its number (slot 81) and the processes of a device
- * (slots 213 to 215), whose names come with them. Facts observed in public by the
- * project NVIDIA/k8s-test-infra (Apache-2.0) with nvidia-smi 580.65; docs/nvml.md.
+ * (slots 213 to 215: compute, graphics, MPS), whose names come with them. Facts observed
+ * in public by the project NVIDIA/k8s-test-infra with nvidia-smi 580.65, and here with
+ * 535.261 and 550.163; docs/nvml.md.
  * Every other slot refuses, and says its number in the log.
  */
 #include <stdio.h>
@@ -14,8 +15,9 @@
 #include "private.h"
 
 #define SLOT_HANDLE 81
-#define SLOT_PROCESSES_FIRST 213
-#define SLOT_PROCESSES_LAST 215
+#define SLOT_COMPUTE 213
+#define SLOT_GRAPHICS 214
+#define SLOT_MPS 215
 
 /* One process as those slots give it. */
 struct named_process {
@@ -60,6 +62,17 @@ static nvmlReturn_t named_processes(nvmlDevice_t device, unsigned int *count,
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
+{
+    nvmlReturn_t r = gpc_nvml_known(device);
+    if (r != NVML_SUCCESS)
+        return r;
+    if (!count)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
 static nvmlReturn_t refuse_slot(int slot)
 {
     gpc_log(GPC_LOG_DEBUG, "NVML's private function %d is not supported", slot);
@@ -80,8 +93,8 @@ static const void *table[GPC_NVML_PRIVATE_SLOTS] = {
 static void __attribute__((constructor)) fill(void)
 {
     table[SLOT_HANDLE] = (const void *)(uintptr_t)handle_by_index;
-    for (int i = SLOT_PROCESSES_FIRST; i <= SLOT_PROCESSES_LAST; i++)
-        table[i] = (const void *)(uintptr_t)named_processes;
+    table[SLOT_COMPUTE] = (const void *)(uintptr_t)named_processes;
+    table[SLOT_GRAPHICS] = table[SLOT_MPS] = (const void *)(uintptr_t)no_processes;
 }
 
 GPC_NVML_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **out, const void *id)

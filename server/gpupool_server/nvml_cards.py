@@ -68,7 +68,11 @@ class SoftCards:
         return {"utilisation": 0, "utilisation-memory": 0, "performance": 0}, {}
 
     async def pairs(self, device: Device, all_devices: Sequence[Device]) -> Facts:
-        return {"peers": "".join(str(int(other != device)) for other in all_devices)}
+        others = [int(other != device) for other in all_devices]
+        return {
+            "peers": "".join(map(str, others)),
+            "topology": "".join(str(5 * other) for other in others),  # over the system
+        }
 
 
 # Real cards -----------------------------------------------------------------
