@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
-from typing import Annotated, Any, NoReturn
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from gpupool import __version__, paths
+from gpupool import __version__, gpu, paths, request, session, show
 from gpupool.ask import ask_info
-from gpupool.errors import ConfigError, GpupoolError
+from gpupool.errors import ConfigError
+from gpupool.inspect import inspect
+from gpupool.options import one_line_errors
 from gpupool.run import (
     LocalOptions,
-    StartError,
     check_servers,
     client_environment,
     local_server,
     replace_process,
     run_child,
 )
+from gpupool.show import age, plain_table
 from gpupool.sizes import format_size
+from gpupool.smi import smi
+from gpupool.top import top
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,13 +37,11 @@ app = typer.Typer(
     no_args_is_help=True,
     help="CUDA programs on GPUs that their machine does not have.",
 )
-
-
-def _fail(error: GpupoolError) -> NoReturn:
-    print(f"gpupool: {error}", file=sys.stderr)
-    if isinstance(error, StartError):
-        raise typer.Exit(error.exit_code)
-    raise typer.Exit(2 if isinstance(error, ConfigError) else 1)
+app.command("smi")(smi)
+app.command("top")(top)
+app.command("inspect")(inspect)
+app.add_typer(gpu.app, name="gpu")
+app.add_typer(session.app, name="session")
 
 
 def _show_version(value: bool) -> None:
@@ -61,10 +62,8 @@ def _root(
 @app.command("lib-path")
 def lib_path() -> None:
     """Print the folder to put first in LD_LIBRARY_PATH."""
-    try:
+    with one_line_errors():
         print(paths.find_home().lib_path)
-    except GpupoolError as error:
-        _fail(error)
 
 
 ServerOption = Annotated[
@@ -87,15 +86,6 @@ def _need(value: str | None, flag: str, variable: str, more: str = "") -> str:
     return value
 
 
-def _refuse_later(**options: str | None) -> None:
-    """Options that scripts may already use; to take them and do nothing would be a lie."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(
-                f"--{name} is not in this release (it needs a gpupool-manager); leave it out"
-            )
-
-
 @app.command("run", context_settings={"allow_interspersed_args": False})
 def run(
     context: typer.Context,
@@ -105,57 +95,91 @@ def run(
     ] = False,
     server: ServerOption = None,
     token: TokenOption = None,
-    gpus: Annotated[int | None, typer.Option(min=1, max=64, help="how many GPUs it gets")] = None,
+    gpus: Annotated[str | None, typer.Option(help="how many GPUs it gets, 1..64")] = None,
+    memory: Annotated[str | None, typer.Option(help="of each GPU, e.g. 8GiB")] = None,
+    share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50% or 0.5")] = None,
+    ceiling: Annotated[
+        str | None, typer.Option(help="up to what it borrows idle compute, e.g. 90%")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="0..25 slices, where the GPU's policy has weights")
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="high or normal")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="share one request with others of this name; else a new one")
+    ] = None,
+    vcuda_core: Annotated[
+        str | None, typer.Option(help="as vCUDA: percent of a GPU, or a multiple of 100")
+    ] = None,
+    vcuda_memory: Annotated[str | None, typer.Option(help="as vCUDA: units of 256 MiB")] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,
     log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
     pool: Annotated[str | None, typer.Option(hidden=True)] = None,
-    memory: Annotated[str | None, typer.Option(hidden=True)] = None,
-    share: Annotated[str | None, typer.Option(hidden=True)] = None,
     policy: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a program whose CUDA calls go to a gpupool server."""
-    try:
-        _refuse_later(pool=pool, memory=memory, share=share, policy=policy)
+    options = {
+        request.GROUP: group,
+        request.GPUS: gpus,
+        request.MEMORY: memory,
+        request.SHARE: share,
+        request.CEILING: ceiling,
+        request.WEIGHT: weight,
+        request.PRIORITY: priority,
+        request.VCUDA_CORE: vcuda_core,
+        request.VCUDA_MEMORY: vcuda_memory,
+    }
+    with one_line_errors():
+        _refuse(pool, policy)
         if log is not None and log not in LOG_LEVELS:
             raise ConfigError(f"--log: {log!r} is not one of {', '.join(LOG_LEVELS)}")
         given = context.get_parameter_source("server")
         if local and given is not None and given.name == "COMMANDLINE":
             raise ConfigError("--local and --server exclude each other")
+        if soft and not local:
+            raise ConfigError("--soft is for --local; a server chooses its driver itself")
+        env, asked = request.with_options(os.environ, options)
         if local:
-            code = _run_local(command, LocalOptions(soft, gpus, log or "warning"), log)
+            count = int(asked["gpus"]) if "gpus" in asked else None
+            code = _run_local(command, LocalOptions(soft, count, log or "warning"), env, log)
         else:
-            code = _run_remote(command, server, token, gpus, soft, log)
-    except GpupoolError as error:
-        _fail(error)
+            code = _run_remote(command, server, token, env, log)
     raise typer.Exit(code)
 
 
-def _run_local(command: list[str], options: LocalOptions, log: str | None) -> int:
+def _refuse(pool: str | None, policy: str | None) -> None:
+    """Options that scripts may already use; to take them and do nothing would be a lie."""
+    if pool is not None:
+        raise ConfigError(
+            "--pool is not in this release (it needs a gpupool-manager); leave it out"
+        )
+    if policy is not None:
+        raise ConfigError(
+            "--policy: a GPU's policy is its operator's (gpupool gpu set); leave it out"
+        )
+
+
+def _run_local(
+    command: list[str], options: LocalOptions, env: Mapping[str, str], log: str | None
+) -> int:
     home = paths.find_home()
     home.part(paths.CLIENT_LIBRARY)
     with local_server(options) as (url, token):
-        return run_child(command, client_environment(home, url, token, os.environ, log))
+        return run_child(command, client_environment(home, url, token, env, log))
 
 
 def _run_remote(
     command: list[str],
     server: str | None,
     token: str | None,
-    gpus: int | None,
-    soft: bool,
+    env: Mapping[str, str],
     log: str | None,
 ) -> int:
-    if soft:
-        raise ConfigError("--soft is for --local; a server chooses its driver itself")
     url = check_servers(_need(server, "--server", "GPUPOOL_SERVER", ", or use --local"))
-    env = client_environment(
-        paths.find_home(), url, _need(token, "--token", "GPUPOOL_TOKEN"), os.environ, log
-    )
-    if gpus is not None:
-        env["GPUPOOL_GPUS"] = str(gpus)
-    replace_process(command, env)
+    secret = _need(token, "--token", "GPUPOOL_TOKEN")
+    replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
     raise AssertionError("execvpe returned")
 
 
@@ -168,16 +192,14 @@ def info(
     ] = False,
 ) -> None:
     """Show the devices and the sessions of one or several servers."""
-    try:
+    with one_line_errors():
         urls = check_servers(_need(server, "--server", "GPUPOOL_SERVER")).split(",")
         secret = _need(token, "--token", "GPUPOOL_TOKEN")
         answers = [{"url": url, **ask_info(url, secret)} for url in urls]
-    except GpupoolError as error:
-        _fail(error)
     if as_json:
-        print(json.dumps(answers, indent=2))
+        show.print_json(answers)
         return
-    console = Console()
+    console = show.wide_console()
     for answer in answers:
         _print_server(console, answer)
 
@@ -186,13 +208,11 @@ def _print_server(console: Console, answer: dict[str, Any]) -> None:
     sessions = answer["sessions"]
     console.print(
         f"{answer['url']}  gpupool {answer['server']} on {answer['host']},"
-        f" {len(sessions)} of {answer['max_sessions']} sessions",
-        highlight=False,
-        markup=False,
+        f" {len(sessions)} of {answer['max_sessions']} sessions"
     )
     users = [index for session in sessions for index in session["devices"]]
     console.print(
-        _table(
+        plain_table(
             ("GPU", "name", "memory", "PCI", "sessions"),
             [
                 (
@@ -214,7 +234,7 @@ def _session_table(sessions: list[dict[str, Any]]) -> Table:
     def size(value: Any) -> str:
         return format_size(value) if isinstance(value, int) else "?"
 
-    return _table(
+    return plain_table(
         ("session", "program", "client", "GPUs", "memory", "calls", "age"),
         [
             (
@@ -224,29 +244,11 @@ def _session_table(sessions: list[dict[str, Any]]) -> Table:
                 ",".join(map(str, s["devices"])),
                 size(s.get("memory_bytes")),
                 s.get("calls", s.get("trouble", "?")),
-                _age(time.time() - s["created"]),
+                age(time.time() - s["created"]),
             )
             for s in sessions
         ],
     )
-
-
-def _age(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02}"
-    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
-    from rich.markup import escape
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    return table
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ read, with the meaning they have there. An empty variable is an absent one.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,9 +30,6 @@ PRIORITY = "GPUPOOL_PRIORITY"
 #: Any of these is a request of gpupool's own, and the old names are not looked at.
 #: GPUPOOL_GROUP is none: it says with whom a request is shared.
 OWN = (GPUS, DEVICES, MEMORY, SHARE, CEILING, WEIGHT, PRIORITY)
-
-#: A request with limits: its processes should share them, so it needs a group.
-LIMITS = (MEMORY, SHARE, CEILING, WEIGHT, PRIORITY)
 
 CGPU_DEV = "ALIYUN_COM_GPU_MEM_DEV"
 CGPU_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
@@ -245,3 +243,47 @@ def _vcuda(reader: _Reader) -> dict[str, str]:
     # Never more than was asked: what it borrows up to is what it has.
     share = str(core * 10)
     return {"memory": str(memory * VCUDA_UNIT), "share": share, "ceiling": share}
+
+
+#: What `gpupool run` calls the variables that its options set.
+OPTIONS = {
+    GROUP: "--group",
+    GPUS: "--gpus",
+    MEMORY: "--memory",
+    SHARE: "--share",
+    CEILING: "--ceiling",
+    WEIGHT: "--weight",
+    PRIORITY: "--priority",
+    VCUDA_CORE: "--vcuda-core",
+    VCUDA_MEMORY: "--vcuda-memory",
+}
+
+
+def given_options(options: Mapping[str, str | None]) -> dict[str, str]:
+    """The options that are there; one that is there and empty is a mistake, no wish."""
+    given = {variable: value for variable, value in options.items() if value is not None}
+    for variable, value in given.items():
+        if not value.strip(_BLANKS):
+            raise ConfigError(f"{OPTIONS[variable]}: the value is empty")
+    return given
+
+
+def with_options(
+    env: Mapping[str, str], options: Mapping[str, str | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment of a program that was asked for with options, and its request's fields.
+
+    Options come before variables. A request with limits gets a group of its own, so
+    that all processes that the program starts share what was asked for once.
+    """
+    given = given_options(options)
+    own = [OPTIONS[variable] for variable in given if variable in OWN]
+    old = [OPTIONS[variable] for variable in given if variable in VCUDA]
+    if own and old:
+        raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
+    hidden = {*OWN, *CGPU, *VCUDA} if old else set()
+    changed = {key: value for key, value in env.items() if key not in hidden} | given
+    asked = fields(changed, {variable: OPTIONS[variable] for variable in given})
+    if has_limits(asked) and "group" not in asked:
+        asked["group"] = changed[GROUP] = secrets.token_hex(6)
+    return changed, asked

@@ -253,6 +253,71 @@ def test_run_with_a_server_becomes_the_program(home: Home) -> None:
     assert done.stdout == "tcp://h:7700,tcp://g:1 t 3 info\n"
 
 
+REQUEST = "env | grep -E '^(GPUPOOL_|TENCENT|ALIYUN|CGPU)' | grep -vE '_(SERVER|TOKEN|HOME)='"
+REMOTE = {"GPUPOOL_SERVER": "tcp://h:1", "GPUPOOL_TOKEN": "t"}
+
+
+def request_of(home: Home, *args: str, **env: str) -> dict[str, str]:
+    """The variables with which a program's client library asks."""
+    done = gpupool(home, "run", *args, "--", "sh", "-c", f"{REQUEST}; true", **REMOTE, **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+
+def test_run_asks_for_what_its_options_say(home: Home) -> None:
+    asked = request_of(
+        home, "--memory", "8GiB", "--share", "50%", "--ceiling", "0.8", "--weight", "3",
+        "--priority", "high", "--gpus", "2", "--group", "mine",
+    )  # fmt: skip
+    assert asked == {
+        "GPUPOOL_MEMORY": "8GiB",
+        "GPUPOOL_SHARE": "50%",
+        "GPUPOOL_CEILING": "0.8",
+        "GPUPOOL_WEIGHT": "3",
+        "GPUPOOL_PRIORITY": "high",
+        "GPUPOOL_GPUS": "2",
+        "GPUPOOL_GROUP": "mine",
+    }
+
+
+@pytest.mark.parametrize("option", ["--memory=1GiB", "--share=1", "--ceiling=1", "--weight=1"])
+def test_run_makes_a_new_group_for_limits(home: Home, option: str) -> None:
+    first, second = (request_of(home, option)["GPUPOOL_GROUP"] for _ in range(2))
+    assert len(first) == 12
+    assert first != second
+
+
+def test_run_makes_no_group_without_limits(home: Home) -> None:
+    assert request_of(home) == {}
+    assert request_of(home, "--gpus", "2") == {"GPUPOOL_GPUS": "2"}
+    assert request_of(home, "--group", "g") == {"GPUPOOL_GROUP": "g"}
+
+
+def test_run_takes_a_request_from_variables(home: Home) -> None:
+    asked = request_of(home, "--share", "20%", GPUPOOL_MEMORY="1GiB", GPUPOOL_GROUP="g")
+    assert asked == {"GPUPOOL_SHARE": "20%", "GPUPOOL_MEMORY": "1GiB", "GPUPOOL_GROUP": "g"}
+    cgpu = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6"}
+    asked = request_of(home, **cgpu)
+    assert len(asked.pop("GPUPOOL_GROUP")) == 12
+    assert asked == cgpu
+    done = gpupool(home, "run", "--", "true", GPUPOOL_SHARE="half", **REMOTE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "GPUPOOL_SHARE: 'half' is no part of a GPU" in done.stderr
+
+
+def test_run_knows_vcuda(home: Home) -> None:
+    asked = request_of(
+        home, "--vcuda-core", "50", "--vcuda-memory", "30", "--group", "g",
+        GPUPOOL_MEMORY="1GiB", ALIYUN_COM_GPU_HIGH_PRIO="1",
+    )  # fmt: skip
+    # Options come before variables, and the library would look at these first.
+    assert asked == {
+        "TENCENT_VCUDA_CORE": "50",
+        "TENCENT_VCUDA_MEMORY": "30",
+        "GPUPOOL_GROUP": "g",
+    }
+
+
 def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
     done = gpupool(home, "run", "--local", "--soft", "--", "no-such-program-anywhere")
     assert done.returncode == 127
@@ -266,10 +331,20 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--memory", "8GiB", "--local"], "--memory is not in this release"),
-        (["--share", "50%", "--local"], "--share is not in this release"),
-        (["--policy", "fair", "--local"], "--policy is not in this release"),
+        (["--policy", "fair", "--local"], "--policy: a GPU's policy is its operator's"),
         (["--pool", "http://x"], "--pool is not in this release"),
+        (["--memory", "8GB", "--local"], "--memory: '8GB' is no size; write e.g. 8GiB"),
+        (["--memory", "", "--local"], "--memory: the value is empty"),
+        (["--share", "50", "--local"], "--share: '50' is no part of a GPU"),
+        (["--ceiling", "0", "--local"], "--ceiling: '0' is no part of a GPU"),
+        (["--share", "0.5", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
+        (["--weight", "26"], "--weight: '26' is not a whole number 0..25"),
+        (["--priority", "2"], "--priority: '2' is neither high nor normal"),
+        (["--group", "a/b"], "--group: 'a/b' is no name of 1..32 of"),
+        (["--gpus", "65"], "--gpus: '65' is not a whole number 1..64"),
+        (["--vcuda-core", "150", "--vcuda-memory", "1"], "--vcuda-core: '150' is neither 1..99"),
+        (["--vcuda-core", "50"], "--vcuda-core needs TENCENT_VCUDA_MEMORY beside it"),
+        (["--vcuda-core", "50", "--gpus", "1"], "--vcuda-core and --gpus exclude each other"),
         ([], "--server or the variable GPUPOOL_SERVER, or use --local"),
         (["--server", "tcp://h:1"], "--token or the variable GPUPOOL_TOKEN"),
         (["--server", "http://h:1", "--token", "t"], "no server address"),

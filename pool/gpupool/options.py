@@ -1,0 +1,63 @@
+"""Options that several commands share, and how a command fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpupool import request
+from gpupool.errors import ConfigError, GpupoolError
+from gpupool.run import StartError
+from gpupool.sizes import parse_size
+
+RunDirOption = Annotated[
+    Path | None,
+    typer.Option("--run-dir", help="the server's run directory, if it is not the usual one"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Every error of ours is one line on stderr and an exit code: 2 if the user must change
+    the command, 1 otherwise, or what a shell gives for a program that cannot be started."""
+    try:
+        yield
+    except GpupoolError as error:
+        print(f"gpupool: {error}", file=sys.stderr)
+        if isinstance(error, StartError):
+            raise typer.Exit(error.exit_code) from None
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def read_size(option: str, text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def read_number(option: str, text: str, low: int, high: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not low <= int(text[:10]) <= high:
+        raise ConfigError(f"{option}: {text!r} is not a whole number {low}..{high}")
+    return int(text)
+
+
+def read_seconds(option: str, text: str, most: float) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds <= most:
+        raise ConfigError(f"{option}: {text!r} is no number of seconds 0..{most:g}")
+    return seconds
+
+
+def read_request(options: Mapping[str, str | None]) -> dict[str, str]:
+    """Options as fields of a request, by the rules that hold for programs' requests."""
+    return request.fields(request.given_options(options), request.OPTIONS)

@@ -1,0 +1,539 @@
+"""The commands over the admin socket, against a socket that says what the test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gpupool import show
+from gpupool.admin import Admin
+from gpupool.cli import app
+from gpupool.errors import ProtocolError, RefusedError, UnreachableError
+from gpupool.status import POLICIES, Status
+from gpupool.top import frame
+from server_harness import ROOT
+
+GIB = 1 << 30
+SESSION = "0123456789ab"
+OTHER = "ba9876543210"
+
+
+def status_answer() -> dict[str, Any]:
+    process = {"pid": 4242, "session": SESSION, "client_pid": 17, "memory_used": 3 * GIB}
+    trainer = {
+        "name": "research/train",
+        "memory_limit": 8 * GIB,
+        "memory_used": 3 * GIB,
+        "memory_peak": 4 * GIB,
+        "memory_denied": 2,
+        "weight": 2,
+        "share": 500,
+        "ceiling": 800,
+        "high_priority": 0,
+        "entitled": 667,
+        "utilisation": 661,
+        "sessions": [SESSION],
+        "processes": [{**process, "program": "/usr/bin/python3"}],
+    }
+    server = {
+        "name": "default",
+        "memory_limit": 0,
+        "memory_used": 2 * GIB,
+        "high_priority": True,
+        "entitled": 333,
+        "utilisation": None,
+        "sessions": [OTHER],
+        "processes": [],
+    }
+    common = {"memory_total": 16 * GIB, "max_inst": 3, "prio_ratio": 90, "hardware": True}
+    return {
+        "ok": True,
+        "version": "9.8.7",
+        "host": "gpu-host",
+        "something": "of a newer server",
+        "gpus": [
+            {
+                **common,
+                "index": 0,
+                "name": "NVIDIA H200",
+                "uuid": "GPU-1",
+                "policy": "weighted",
+                "default_memory": 4 * GIB,
+                "free_weight": 1,
+                "utilisation": 990,
+                "tenants": [trainer, server],
+            },
+            {
+                **common,
+                "index": 1,
+                "name": "a GPU whose name is far too long for a table",
+                "uuid": "GPU-2",
+                "policy": "native",
+                "default_memory": None,
+                "free_weight": 3,
+                "utilisation": None,
+                "tenants": [],
+            },
+        ],
+        "sessions": [
+            {
+                "session": SESSION,
+                "program": "python3",
+                "client_host": "here",
+                "client_pid": 17,
+                "devices": [0],
+                "memory_bytes": 3 * GIB,
+                "created": time.time() - 65,
+            },
+            {"session": OTHER, "program": "serve", "devices": [0, 1], "created": time.time()},
+        ],
+    }
+
+
+class FakeAdmin:
+    """RUN/admin.sock; ``answers`` makes of a question the bytes to send."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.questions: list[Any] = []
+        self.answers: Callable[[Any], bytes] = self.as_server
+        self.status = status_answer()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(run_dir / "admin.sock"))
+        self._socket.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def as_server(self, question: Any) -> bytes:
+        answer = self.status if question["do"] == "status" else {"ok": True, "done": 1}
+        return json.dumps(answer).encode() + b"\n"
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                asker, _ = self._socket.accept()
+            except OSError:
+                return
+            with asker:
+                self.questions.append(json.loads(asker.makefile("rb").readline()))
+                with contextlib.suppress(BrokenPipeError):  # it may have given up
+                    asker.sendall(self.answers(self.questions[-1]))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(60)
+        (self.run_dir / "admin.sock").unlink()
+
+
+@pytest.fixture
+def admin(folder: Path) -> Iterator[FakeAdmin]:
+    server = FakeAdmin(folder)
+    yield server
+    if (folder / "admin.sock").exists():
+        server.close()
+
+
+def command(admin: FakeAdmin, *args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [*args, "--run-dir", str(admin.run_dir)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def shown(admin: FakeAdmin, *args: str) -> str:
+    code, out, err = command(admin, *args)
+    assert (code, err) == (0, "")
+    return out
+
+
+# the socket ----------------------------------------------------------------------
+
+
+def test_an_answer_in_pieces_is_put_together(admin: FakeAdmin) -> None:
+    admin.status["padding"] = "x" * 1_000_000
+    assert len(Admin(admin.run_dir).ask({"do": "status"})["padding"]) == 1_000_000
+
+
+@pytest.mark.parametrize("answer", [b"\n", b"[]\n", b"{}\n", b"{\n", b'{"ok":1}\n', b"\xff\n"])
+def test_an_answer_that_is_none(admin: FakeAdmin, answer: bytes) -> None:
+    admin.answers = lambda _: answer
+    with pytest.raises(ProtocolError, match="is no gpupool server of this release"):
+        Admin(admin.run_dir).ask({"do": "status"})
+
+
+@pytest.mark.parametrize("answer", [b"", b'{"ok":true}'])
+def test_a_server_that_hangs_up(admin: FakeAdmin, answer: bytes) -> None:
+    admin.answers = lambda _: answer
+    with pytest.raises(ProtocolError, match="hung up without an answer"):
+        Admin(admin.run_dir).ask({"do": "status"})
+
+
+def test_a_server_that_is_silent(admin: FakeAdmin) -> None:
+    release = threading.Event()
+
+    def answer(_: Any) -> bytes:
+        release.wait(60)
+        return b""
+
+    admin.answers = answer
+    with pytest.raises(UnreachableError, match=r"gave no answer within 0.05 s"):
+        Admin(admin.run_dir).ask({"do": "status"}, timeout=0.05)
+    release.set()
+
+
+def test_no_server(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["smi", "--run-dir", str(folder)])
+    assert result.exit_code == 1
+    assert f"no gpupool server answers at {folder}/admin.sock: No such file" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_refusal_is_one_line_and_exit_code_1(admin: FakeAdmin) -> None:
+    text = "research/train uses 3.0 GiB,\nasked 1.0 GiB"
+    admin.answers = lambda _: json.dumps({"error": text, "code": "busy"}).encode() + b"\n"
+    with pytest.raises(RefusedError) as caught:
+        Admin(admin.run_dir).ask({"do": "tenant-set"})
+    assert caught.value.code == "busy"
+    code, out, err = command(admin, "session", "set", SESSION, "--memory", "1GiB")
+    assert (code, out) == (1, "")
+    assert err == "gpupool: research/train uses 3.0 GiB, asked 1.0 GiB\n"
+
+
+def test_a_status_of_another_release(admin: FakeAdmin) -> None:
+    admin.status["gpus"][1]["memory_total"] = "much"
+    code, out, err = command(admin, "smi")
+    assert (code, out) == (1, "")
+    assert "a status without a right 'gpus.1.memory_total'" in err
+
+
+def test_policies_are_the_boards() -> None:
+    header = (ROOT / "server/arbiter/board.h").read_text(encoding="utf-8")
+    for number, name in enumerate(POLICIES):
+        assert f"GP_POLICY_{name.upper()} = {number}," in header
+
+
+# smi -----------------------------------------------------------------------------
+
+
+def test_smi(admin: FakeAdmin) -> None:
+    lines = shown(admin, "smi").splitlines()
+    assert max(map(len, lines)) == 80
+    assert {len(line) for line in lines} == {80}
+    assert lines[0].startswith("gpupool 9.8.7 on gpu-host ")
+    text = "\n".join(lines)
+
+    def cells(start: str) -> list[str]:
+        (row,) = [line for line in lines if line.startswith(start)]
+        return [cell.strip() for cell in row.strip("|").split("|")]
+
+    assert cells("|   0 | NVIDIA") == [
+        "0",
+        "NVIDIA H200",
+        "99%",
+        "5120MiB / 16384MiB",
+        "weighted 3",
+    ]
+    assert cells("|   1 | a GPU")[2:] == ["?", "0MiB / 16384MiB", "native"]
+    assert "too long" not in text
+    assert cells("|   0 | research/train  ") == [
+        "0", "research/train", "66.1%", "66.7%", "3072MiB / 8192MiB"
+    ]  # fmt: skip
+    assert cells("|   0 | default") == [
+        "0", "default (high)", "?", "33.3%", "2048MiB / 16384MiB"
+    ]  # fmt: skip
+    assert cells("|   0 |    4242") == ["0", "4242", "17", "research/train", "python3", "3072MiB"]
+
+
+def test_smi_shows_no_limit_where_the_policy_has_none(admin: FakeAdmin) -> None:
+    admin.status["gpus"][0]["policy"] = "native"
+    (row,) = [line for line in shown(admin, "smi").splitlines() if "| default" in line]
+    assert "none" in row
+
+
+def test_smi_of_nobody(admin: FakeAdmin) -> None:
+    admin.status["gpus"][0]["tenants"] = []
+    text = shown(admin, "smi")
+    assert "No tenant is on a GPU." in text
+    assert "Worker" not in text
+
+
+@pytest.mark.parametrize("name", ["smi", "top"])
+def test_json_is_the_answer(admin: FakeAdmin, name: str) -> None:
+    more = ["--once"] if name == "top" else []
+    answer = json.loads(shown(admin, name, "--json", *more))
+    assert answer == {key: value for key, value in admin.status.items() if key != "ok"}
+
+
+# top -----------------------------------------------------------------------------
+
+
+def render(status: Status, width: int, trouble: str = "") -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=width, highlight=False).print(frame(status, width, trouble))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_frame_fits_its_terminal(width: int) -> None:
+    lines = render(Status.model_validate(status_answer()), width)
+    assert max(map(len, lines)) <= width
+    (train,) = [line for line in lines if line.startswith("  research/t")]
+    assert "66.1% of" in train
+    assert "3/8 GiB" in train
+    (gpu,) = [line for line in lines if line.startswith("GPU 0")]
+    assert "5/16 GiB" in gpu
+
+
+def test_bars_are_as_long_as_what_they_show() -> None:
+    assert [show.bar(value, 4).plain for value in (0, 0.5, 1, 1.5, -1)] == [
+        "    ", "██  ", "████", "████", "    "
+    ]  # fmt: skip
+    assert show.bar(1 / 32, 4).plain == "▏   "
+    assert show.bar(0.9, 4).plain == "███▋"
+
+
+def test_a_frame_says_what_is_wrong() -> None:
+    lines = render(Status.model_validate(status_answer()), 80, "no server [bold]answers[/bold]")
+    assert lines[1] == "no server [bold]answers[/bold]"
+
+
+def test_top_once(admin: FakeAdmin) -> None:
+    assert "research/train" in shown(admin, "top", "--once")
+    assert admin.questions == [{"do": "status"}]
+
+
+class Terminal:
+    """`gpupool top` with a terminal."""
+
+    def __init__(self, admin: FakeAdmin) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpupool", "top", "--run-dir", str(admin.run_dir)],
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT / 'pool'}:{ROOT / 'server'}",
+                "TERM": "xterm",
+                "COLUMNS": "120",
+                "LINES": "40",
+            },
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+        )
+        os.close(theirs)
+        self._seen = b""
+
+    def see(self, text: str) -> None:
+        """Wait until the text stands in what has come since the last wait."""
+        while text.encode() not in self._seen:
+            assert select.select([self._ours], [], [], 60)[0], self._seen[-2000:]
+            self._seen += os.read(self._ours, 1 << 16)
+        self._seen = self._seen.partition(text.encode())[2]
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def end(self) -> int:
+        """Its exit code; its terminal is read on so that it never waits for us."""
+        while self.process.poll() is None:
+            if select.select([self._ours], [], [], 0.05)[0]:
+                try:
+                    os.read(self._ours, 1 << 16)
+                except OSError:
+                    break
+        code = self.process.wait(60)
+        assert self.process.stderr is not None
+        assert self.process.stderr.read() == b""
+        os.close(self._ours)
+        return code
+
+
+def test_top_moves_and_outlives_its_server_and_ends_with_q(admin: FakeAdmin) -> None:
+    terminal = Terminal(admin)
+    terminal.see("66.1%")
+    admin.status["gpus"][0]["tenants"][0]["utilisation"] = 123
+    terminal.see("12.3%")
+    admin.close()
+    terminal.see("no gpupool server answers")
+    again = FakeAdmin(admin.run_dir)
+    again.status["gpus"][0]["tenants"][0]["utilisation"] = 456
+    terminal.see("45.6%")
+    terminal.press("q")
+    assert terminal.end() == 0
+    again.close()
+
+
+def test_top_ends_with_ctrl_c(admin: FakeAdmin) -> None:
+    terminal = Terminal(admin)
+    terminal.see("66.1%")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0
+
+
+# inspect -------------------------------------------------------------------------
+
+
+def test_inspect(admin: FakeAdmin) -> None:
+    lines = shown(admin, "inspect").splitlines()
+    assert lines[0].split() == [
+        "NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)", "GPU", "Memory(GiB)"
+    ]  # fmt: skip
+    name, address, *cells = lines[1].split()
+    assert name == "gpu-host"
+    socket.inet_aton(address)
+    # 8 GiB are promised to one tenant; the other has no limit and 2 GiB in use.
+    assert cells == ["10/16", "0/16", "10/32"]
+    assert lines[-2:] == ["Allocated/Total GPU Memory In Pool:", "10/32 (31%) GiB"]
+
+
+def test_inspect_in_detail(admin: FakeAdmin) -> None:
+    lines = [line.rstrip() for line in shown(admin, "inspect", "-d").splitlines()]
+    assert lines[0] == "NAME:       gpu-host"
+    assert [line.split() for line in lines[3:6]] == [
+        ["NAME", "GPU0(Allocated)", "GPU1(Allocated)"],
+        ["default", "2", "0"],
+        ["research/train", "8", "0"],
+    ]
+    assert "GPU0 Allocated: 10/16 (62%) GiB" in lines
+    assert lines[-1] == "10/32 (31%) GiB"
+
+
+def test_inspect_as_json(admin: FakeAdmin) -> None:
+    answer = json.loads(shown(admin, "inspect", "--json"))
+    assert (answer["allocated"], answer["total"]) == (10 * GIB, 32 * GIB)
+    assert answer["gpus"][0]["tenants"] == {"research/train": 8 * GIB, "default": 2 * GIB}
+
+
+# gpu -----------------------------------------------------------------------------
+
+
+def test_gpu_list(admin: FakeAdmin) -> None:
+    lines = shown(admin, "gpu", "list").splitlines()
+    assert lines[1].split() == [
+        "0", "NVIDIA", "H200", "16", "GiB", "weighted", "3", "90%", "1", "4", "GiB", "yes"
+    ]  # fmt: skip
+    assert lines[2].split()[-3:] == ["3", "quota", "yes"]
+    answer = json.loads(shown(admin, "gpu", "list", "--json"))
+    assert [gpu["uuid"] for gpu in answer] == ["GPU-1", "GPU-2"]
+    assert "tenants" not in answer[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [
+        (["0", "--policy", "weighted"], {"gpu": 0, "policy": "weighted"}),
+        (["1", "--policy", "3"], {"gpu": 1, "policy": "fixed"}),
+        (["1", "--policy", "6"], {"gpu": 1, "policy": "share"}),
+        (
+            ["0", "--max-inst", "25", "--prio-ratio", "20"],
+            {"gpu": 0, "max_inst": 25, "prio_ratio": 20},
+        ),
+        (["0", "--default-memory", "8GiB"], {"gpu": 0, "default_memory": 8 * GIB}),
+        (["0", "--default-memory", "none"], {"gpu": 0, "default_memory": None}),
+    ],
+)
+def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> None:
+    assert shown(admin, "gpu", "set", *args) == ""
+    assert admin.questions == [{"do": "gpu-set", **asked}]
+    assert json.loads(shown(admin, "gpu", "set", *args, "--json")) == {"ok": True, "done": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["0"], "say what to set: --policy, --max-inst"),
+        (["x", "--policy", "share"], "INDEX: 'x' is not a whole number 0..63"),
+        (["0", "--policy", "fair"], "--policy: 'fair' is none of average, preemptive"),
+        (["0", "--policy", "7"], "--policy: '7' is none of"),
+        (["0", "--max-inst", "26"], "--max-inst: '26' is not a whole number 1..25"),
+        (["0", "--max-inst", "0"], "--max-inst: '0' is not"),
+        (["0", "--prio-ratio", "19"], "--prio-ratio: '19' is not a whole number 20..99"),
+        (["0", "--prio-ratio", "90%"], "--prio-ratio: '90%' is not"),
+        (["0", "--default-memory", "8GB"], "--default-memory: '8GB' is no size"),
+        (["0", "--default-memory", "0"], "--default-memory: 0 would leave nothing"),
+    ],
+)
+def test_gpu_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
+    code, out, err = command(admin, "gpu", "set", *args)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert admin.questions == []
+
+
+# session -------------------------------------------------------------------------
+
+
+def test_session_list(admin: FakeAdmin) -> None:
+    lines = shown(admin, "session", "list").splitlines()
+    assert lines[1].split()[:7] == [
+        SESSION, "research/train", "python3", "here:17", "0", "3", "GiB"
+    ]  # fmt: skip
+    assert lines[1].split()[7].startswith("1:")
+    assert lines[2].split()[:2] == [OTHER, "default"]
+    answer = json.loads(shown(admin, "session", "list", "--json"))
+    assert [(s["session"], s["tenant"]) for s in answer] == [
+        (SESSION, "research/train"), (OTHER, "default")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "asked"),
+    [
+        ([SESSION, "--memory", "2GiB"], {"session": SESSION, "memory": 2 * GIB}),
+        (["research", "--weight", "0"], {"tenant": "research", "weight": 0}),
+        (
+            ["research/x", "--share", "0.25", "--ceiling", "80%", "--gpu", "1"],
+            {"tenant": "research/x", "share": 250, "ceiling": 800, "gpu": 1},
+        ),
+        (["a/b", "--priority", "high"], {"tenant": "a/b", "high_priority": True}),
+        (["a/b", "--priority", "normal"], {"tenant": "a/b", "high_priority": False}),
+        (
+            ["a/b", "--memory", "1MiB", "--wait", "2.5"],
+            {"tenant": "a/b", "memory": 1 << 20, "wait": 2.5},
+        ),
+    ],
+)
+def test_session_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> None:
+    assert shown(admin, "session", "set", *args) == ""
+    assert admin.questions == [{"do": "tenant-set", **asked}]
+    assert json.loads(shown(admin, "session", "set", *args, "--json")) == {"ok": True, "done": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([SESSION], "say what to set: --memory, --share"),
+        (["a/b/c", "--weight", "1"], "'a/b/c' is neither a session's ID nor TENANT"),
+        ([SESSION, "--memory", "lots"], "--memory: 'lots' is no size"),
+        ([SESSION, "--memory", ""], "--memory: the value is empty"),
+        ([SESSION, "--share", "0"], "--share: '0' is no part of a GPU"),
+        (["a", "--share", "50%", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
+        ([SESSION, "--weight", "26"], "--weight: '26' is not a whole number 0..25"),
+        ([SESSION, "--priority", "urgent"], "--priority: 'urgent' is neither high nor normal"),
+        ([SESSION, "--weight", "1", "--wait", "3"], "--wait is for --memory"),
+        ([SESSION, "--memory", "1GiB", "--wait", "nan"], "--wait: 'nan' is no number of seconds"),
+        ([SESSION, "--memory", "1GiB", "--wait", "-1"], "--wait: '-1' is no number of seconds"),
+        ([SESSION, "--weight", "1", "--gpu", "-1"], "--gpu: '-1' is not a whole number 0..63"),
+    ],
+)
+def test_session_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
+    code, out, err = command(admin, "session", "set", *args)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert admin.questions == []
