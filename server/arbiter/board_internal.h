@@ -55,6 +55,7 @@ struct board_file {
     uint64_t quantum_end, yield_at, reaped_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
+    uint64_t vclock; /* no tenant with work is further behind than this */
     uint64_t longest; /* ns: of the turns of late */
     int64_t high_tokens; /* ns that prio_ratio still allows */
     uint64_t high_tokens_at;

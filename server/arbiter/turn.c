@@ -153,18 +153,26 @@ static void check_set(struct board_file *f, const struct tenant_slot *t, uint64_
     __atomic_store_n(&f->check_at, at, __ATOMIC_RELAXED);
 }
 
-/* It had no work and has some now. */
-static void tenant_wakes(struct board_file *f, struct tenant_slot *t)
+/* Time as charged: how far the one that is furthest behind has come. It never goes back. */
+static void vclock_set(struct board_file *f)
 {
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
-        const struct tenant_slot *o = &f->tenants[i];
-        if (o != t && (o->busy || o->wanting) && o->vtime < least)
-            least = o->vtime;
+        const struct tenant_slot *t = &f->tenants[i];
+        if ((t->busy || t->wanting) && t->vtime < least)
+            least = t->vtime;
     }
+    if (least != UINT64_MAX && least > f->vclock)
+        f->vclock = least;
+}
+
+/* It had no work and has some now. */
+static void tenant_wakes(struct board_file *f, struct tenant_slot *t)
+{
     uint64_t credit = (CREDIT + 2 * f->longest) * 1000 / (t->weight ? t->weight : 1);
-    if (least != UINT64_MAX && t->vtime + credit < least)
-        t->vtime = least - credit;
+    vclock_set(f);
+    if (t->vtime + credit < f->vclock)
+        t->vtime = f->vclock - credit;
 }
 
 static void turn_give(struct board_file *f, struct tenant_slot *t, uint64_t now)
@@ -242,6 +250,7 @@ void gp_board_turn(struct board_file *f, uint64_t now)
     if (f->open)
         return;
     f->relaxed = weights_suffice(f);
+    vclock_set(f);
     for (int again = 0; again < 2; again++) {
         if (f->holder >= 0) {
             struct tenant_slot *t = &f->tenants[f->holder];

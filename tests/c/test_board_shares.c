@@ -36,6 +36,7 @@ struct tenant {
     unsigned per_step;  /* kernels before it waits; 0: never waits */
     uint64_t think_ns;  /* from the end of a step to the next */
     bool absent;        /* on the board, but never with work */
+    uint64_t from, until; /* ms of the simulation in which it has work; until 0: the end */
     /* state */
     int member;
     unsigned submitted, done; /* of this step */
@@ -88,6 +89,7 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
 {
     if (t->absent)
         return;
+    bool leaves = clock_ns < t->from || (t->until && clock_ns >= t->until);
     uint64_t mine = queued(g, index);
     if (mine == 0 && t->busy) {
         t->busy = false;
@@ -98,7 +100,7 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
         t->submitted = t->done = 0;
         t->wake = clock_ns + t->think_ns;
     }
-    if (clock_ns < t->wake)
+    if (clock_ns < t->wake || leaves)
         return;
     while ((!t->per_step || t->submitted < t->per_step) && g->tail - g->head < 4000) {
         if (mine && gp_board_contended(b) && mine >= AHEAD)
@@ -289,6 +291,38 @@ static void elastic_shares_borrow_up_to_their_ceiling(void **state)
     assert_within("given back", (double)t[0].work_ns / (double)t[1].work_ns, 1, 1);
 }
 
+/* What one has used while nobody else wanted it is not held against it, and what one has
+ * not wanted is not saved up. */
+static void being_alone_is_no_debt(void **state)
+{
+    (void)state;
+    struct tenant t[2] = {{.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US,
+                           .until = 9000 * MS},
+                          {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US,
+                           .from = 6000 * MS}};
+    clock_ns = 1000 * MS;
+    /* a alone for 5 s, both for 3 s, b alone for 3 s */
+    simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 20, 90, 0, 0}, t, 2, 11000 * MS);
+    assert_within("alone for 5 s, then half for 3 s", (double)t[0].work_ns / (6500.0 * MS), 1, 2);
+    assert_within("half for 3 s, then alone for 3 s", (double)t[1].work_ns / (4500.0 * MS), 1, 2);
+}
+
+/* As before, but who was alone is awake last. */
+static void who_comes_back_has_no_debt(void **state)
+{
+    (void)state;
+    struct tenant t[3] = {{.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US,
+                           .until = 6000 * MS},
+                          {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US,
+                           .from = 7000 * MS},
+                          {.name = "c", .grant = {.weight = 1}, .kernel_ns = 300 * US,
+                           .from = 6500 * MS, .until = 6900 * MS}};
+    clock_ns = 1000 * MS;
+    struct gp_board_gpu setting = {GP_POLICY_PREEMPTIVE, 20, 90, 0, 0};
+    simulate(setting, t, 3, 9000 * MS);
+    assert_within("one after the other", (double)t[1].work_ns / (3000.0 * MS), 1, 2);
+}
+
 static void no_weight_no_compute(void **state)
 {
     (void)state;
@@ -323,6 +357,8 @@ int main(void)
         cmocka_unit_test(one_without_work_keeps_its_slices),
         cmocka_unit_test(fixed_shares_are_fixed),
         cmocka_unit_test(elastic_shares_borrow_up_to_their_ceiling),
+        cmocka_unit_test(being_alone_is_no_debt),
+        cmocka_unit_test(who_comes_back_has_no_debt),
         cmocka_unit_test(no_weight_no_compute),
         cmocka_unit_test(high_priority_goes_first_up_to_its_part),
     };
