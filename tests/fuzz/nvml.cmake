@@ -1,0 +1,6 @@
+if(TARGET gpc_nvml_answer)
+  add_executable(fuzz_nvml_answer ${CMAKE_CURRENT_LIST_DIR}/fuzz_nvml_answer.c)
+  target_compile_options(fuzz_nvml_answer PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_link_options(fuzz_nvml_answer PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_link_libraries(fuzz_nvml_answer PRIVATE gpc_nvml_answer)
+endif()
