@@ -53,7 +53,9 @@ class Admin:
             part = sock.recv(1 << 16)
             size += len(part)
             if not part:
-                raise ProtocolError(f"the server at {self.path} hung up without an answer")
+                raise UnreachableError(
+                    f"the server at {self.path} hung up without an answer; is it stopping?"
+                )
             if size > MAX_ANSWER:
                 raise ProtocolError(
                     f"the server at {self.path} answered more than {MAX_ANSWER} bytes"

@@ -119,14 +119,14 @@ def frame(status: Status, width: int, trouble: str = "") -> Group:
 
 def _gpu(gpu: Gpu, width: int) -> Table:
     """A heading line, a line of the whole GPU, a line a tenant: name, compute, memory."""
-    numbers = 13 + 16
+    numbers = 2 * len("66.7% preemptive")
     name = min(24, max(10, width // 4))
     bars = max(4, (width - name - numbers - 4) // 2)
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False, pad_edge=False)
     table.add_column(width=name, no_wrap=True, overflow="ellipsis")
-    for numbers_width in (13, 16):
+    for _ in range(2):
         table.add_column(width=bars, no_wrap=True)
-        table.add_column(width=numbers_width, no_wrap=True, overflow="ellipsis")
+        table.add_column(width=numbers // 2, no_wrap=True, overflow="ellipsis")
     table.add_row(
         Text(f"GPU {gpu.index} {gpu.name}", style="bold"),
         *_cells(gpu.utilisation, gpu.policy, gpu.memory_used, gpu.memory_total, bars),
