@@ -14,6 +14,7 @@
 
 #include "ask.h"
 #include "call.h"
+#include "request.h"
 
 #define OPEN_TIMEOUT_MS 10000
 #define RENEW_TIMEOUT_MS 3000
@@ -38,16 +39,9 @@ static int64_t now_ns(void)
 
 /* --- asking --------------------------------------------------------------- */
 
-/* The variables that a question to the front door may carry, and their keys. */
-static const struct {
-    const char *variable, *key;
-} wishes[] = {
-    {"GPUPOOL_GROUP", "group"},
-    {"GPUPOOL_GPUS", "gpus"},
-    {"GPUPOOL_DEVICES", "devices"},
-};
-
-static int question_write(char *out, size_t room, uint32_t from, bool fresh)
+/* The same request as a session's, so that the server knows what this program may have. */
+static int question_write(char *out, size_t room, uint32_t from, bool fresh, char *why,
+                          size_t why_size)
 {
     const char *token = getenv("GPUPOOL_TOKEN");
     char host[128] = "", boot[64];
@@ -57,12 +51,12 @@ static int question_write(char *out, size_t room, uint32_t from, bool fresh)
                      "GPUPOOL/1 nvml\ntoken: %s\npid: %d\nhost: %s\nboot-id: %s\n"
                      "what: %s\nfrom: %" PRIu32 "\n",
                      token ? token : "", (int)getpid(), host, boot, fresh ? "fresh" : "all", from);
-    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
-        const char *value = getenv(wishes[i].variable);
-        if (n >= 0 && (size_t)n < room && value && *value)
-            n += snprintf(out + n, room - (size_t)n, "%s: %s\n", wishes[i].key, value);
+    if (n < 0 || (size_t)n >= room) {
+        snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
+        return -1;
     }
-    return n >= 0 && (size_t)n < room ? n : -1;
+    int more = gpc_request_fields(out + n, room - (size_t)n, why, why_size);
+    return more < 0 ? -1 : n + more;
 }
 
 static nvmlReturn_t refusal(const char *code)
@@ -78,11 +72,11 @@ static nvmlReturn_t refusal(const char *code)
 static nvmlReturn_t fetch_page(const char *server, struct gpc_nvml_state *state, bool fresh,
                                uint32_t *next)
 {
-    char question[2048], answer[GPC_ANSWER_MAX], plugins[4096], why[512] = "";
-    int n = question_write(question, sizeof question, *next, fresh);
+    char question[GPC_ANSWER_MAX], answer[GPC_ANSWER_MAX], plugins[4096], why[512] = "";
+    int n = question_write(question, sizeof question, *next, fresh, why, sizeof why);
     if (n < 0) {
-        gpc_log(GPC_LOG_ERROR, "GPUPOOL_TOKEN or another of gpupool's variables is too long");
-        return NVML_ERROR_NO_PERMISSION;
+        gpc_log(GPC_LOG_ERROR, "%s", why);
+        return NVML_ERROR_INVALID_ARGUMENT;
     }
     gpc_plugin_folder(gpc_nvml_give_back, plugins, sizeof plugins);
     int size = gpc_ask(server, plugins, question, (size_t)n,

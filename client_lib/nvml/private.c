@@ -6,13 +6,16 @@
  * 535.261 and 550.163; docs/nvml.md.
  * Every other slot refuses, and says its number in the log.
  */
+#include "private.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "call.h"
 #include "gpc_nvml_private.h"
 #include "nvml_device.h"
-#include "private.h"
+
+#if GPUPOOL_PRIVATE_TABLES
 
 #define SLOT_HANDLE 81
 #define SLOT_COMPUTE 213
@@ -107,3 +110,15 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **out, const 
     *out = table;
     return NVML_SUCCESS;
 }
+
+#else
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **out, const void *id)
+{
+    if (!out || !id)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *out = NULL;
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+#endif

@@ -36,6 +36,7 @@ class Asker:
     host: str
     pid: int | None
     gpus: int | None
+    memory: int | None
     devices: tuple[int, ...] | None
 
 
@@ -67,7 +68,7 @@ VisibleDevices = Callable[[Asker], Awaitable[Sequence[View]]]
 
 
 class WholeDevices:
-    """The views where nothing is limited: every served device, whole, with all sessions."""
+    """The views without quotas: every served device, limited by the asker's own request."""
 
     def __init__(self, inventory: Inventory, keeper: SessionKeeper) -> None:
         self._inventory = inventory
@@ -76,7 +77,7 @@ class WholeDevices:
     async def __call__(self, asker: Asker) -> list[View]:
         sessions = await self._keeper.describe()
         return [
-            View(device, processes=_running(sessions, device, asker))
+            View(device, limit=asker.memory, processes=_running(sessions, device, asker))
             for device in self._choose(asker, sessions)
         ]
 
@@ -215,6 +216,7 @@ def _read_asker(question: protocol.Message, tenant: str) -> Asker:
         host=question.fields.get("host", "")[:256],
         pid=_number(question, "pid", 1, 2**22),
         gpus=_number(question, "gpus", 1, 1024),
+        memory=_number(question, "memory", 1, 2**63 - 1),
         devices=devices,
     )
 
@@ -223,7 +225,7 @@ def _number(question: protocol.Message, key: str, low: int, high: int) -> int | 
     text = question.fields.get(key)
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal() or len(text) > 10:
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
         raise ProtocolError(f"nvml: '{key}' must be a whole number")
     if not low <= int(text) <= high:
         raise ProtocolError(f"nvml: '{key}' must be {low}..{high}")

@@ -7,14 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpupool import paths
-from harness import PoolServer, Talk
+from harness import PoolServer, Result, Talk, run_program
 
 PROGRAMS = Path(__file__).with_name("nvml_programs.py")
 LIBRARY = "lib/libnvidia-ml.so.1"
@@ -24,8 +24,12 @@ def command(program: str) -> list[str]:
     return [sys.executable, str(PROGRAMS), program]
 
 
-def result(server: PoolServer, program: str, **extra: str) -> Any:
-    done = server.run(command(program), **extra)
+def run(server: PoolServer, program: str, variables: Mapping[str, str]) -> Result:
+    return run_program(command(program), {**server.environment(""), **variables})
+
+
+def result(server: PoolServer, program: str, **variables: str) -> Any:
+    done = run(server, program, variables)
     assert done.returncode == 0, done.explain()
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -48,6 +52,12 @@ def test_devices_are_those_of_cuda(server: PoolServer) -> None:
 
 def test_fewer_devices_where_fewer_are_wanted(server: PoolServer) -> None:
     assert len(result(server, "look", GPUPOOL_GPUS="1")["devices"]) == 1
+
+
+def test_a_limit_is_the_total(server: PoolServer) -> None:
+    seen = result(server, "look", GPUPOOL_MEMORY="256MiB")
+    assert [device["total"] for device in seen["devices"]] == [256 << 20] * 2
+    assert [device["sums"] for device in seen["devices"]] == [[256 << 20] * 2] * 2
 
 
 def test_many_devices(make_server: Callable[..., PoolServer]) -> None:
@@ -94,12 +104,13 @@ def test_errors_are_those_of_nvml(server: PoolServer) -> None:
         ("GPUPOOL_SERVER", "tcp://127.0.0.1:1", "DriverNotLoaded", "connection refused"),
         ("GPUPOOL_SERVER", "nonsense", "DriverNotLoaded", "nonsense"),
         ("GPUPOOL_TOKEN", "wrong", "NoPermission", "token"),
+        ("GPUPOOL_MEMORY", "much", "InvalidArgument", "GPUPOOL_MEMORY"),
     ],
 )
 def test_no_server_is_an_error_and_a_line(
     server: PoolServer, variable: str, value: str, error: str, says: str
 ) -> None:
-    done = server.run(command("begin"), **{variable: value})
+    done = run(server, "begin", {variable: value})
     assert json.loads(done.stdout) == error, done.explain()
     assert [says in line for line in done.own_lines()] == [True], done.explain()
 

@@ -128,6 +128,8 @@ async def test_names_fit() -> None:
         {"from": "one"},
         {"pid": "0"},
         {"gpus": "0"},
+        {"memory": "8GiB"},
+        {"memory": "9223372036854775808"},
         {"devices": "x"},
     ],
 )
@@ -139,8 +141,8 @@ async def test_bad_questions(fields: dict[str, str]) -> None:
 async def test_the_asker_is_known() -> None:
     asked: list[Asker] = []
     desk = desk_for([View(device(0))], asked)
-    await ask(desk, group="g", host="h", pid="7", gpus="2", devices="0,1")
-    assert asked == [Asker("default", "g", "h", 7, 2, (0, 1))]
+    await ask(desk, group="g", host="h", pid="7", gpus="2", memory="5", devices="0,1")
+    assert asked == [Asker("default", "g", "h", 7, 2, 5, (0, 1))]
 
 
 # At the front door ----------------------------------------------------------
