@@ -228,19 +228,6 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device,
     return gpc_nvml_fact(device, ecc_facts[counterType][errorType], eccCounts);
 }
 
-/* Only the totals are told; where the errors were is not. */
-GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device,
-                                                             nvmlMemoryErrorType_t errorType,
-                                                             nvmlEccCounterType_t counterType,
-                                                             nvmlMemoryLocation_t locationType,
-                                                             unsigned long long *count)
-{
-    if (!count || (unsigned)errorType > 1 || (unsigned)counterType > 1 ||
-        (unsigned)locationType >= NVML_MEMORY_LOCATION_COUNT)
-        return gpc_nvml_bad_argument(device);
-    return gpc_nvml_refuse_device(__func__, device);
-}
-
 /* --- fields --------------------------------------------------------------- */
 
 static const struct {
