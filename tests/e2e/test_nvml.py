@@ -20,6 +20,12 @@ PROGRAMS = Path(__file__).with_name("nvml_programs.py")
 LIBRARY = "lib/libnvidia-ml.so.1"
 
 
+@pytest.fixture(autouse=True)
+def _built(home: paths.Home) -> None:
+    if not (home.root / LIBRARY).is_file():
+        pytest.skip("this build has no libnvidia-ml.so.1: nvidia-nvml-dev was not installed")
+
+
 def command(program: str) -> list[str]:
     return [sys.executable, str(PROGRAMS), program]
 
