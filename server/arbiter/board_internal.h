@@ -36,6 +36,7 @@ struct member_slot {
     uint64_t wants_since; /* ns, 0: does not wait */
     uint64_t slice_us;
     uint32_t busy;
+    uint32_t beside; /* it was let in without having the turn */
 };
 
 struct board_file {
@@ -55,6 +56,7 @@ struct board_file {
     uint64_t quantum_end, yield_at, reaped_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
+    uint32_t turn_fresh; /* its tenant has not begun to use it */
     uint64_t vclock; /* no tenant with work is further behind than this */
     uint64_t longest; /* ns: of the turns of late */
     int64_t high_tokens; /* ns that prio_ratio still allows */

@@ -19,7 +19,11 @@
 #include "board_internal.h"
 
 #define MS UINT64_C(1000000)
-#define QUANTUM (20 * MS)
+/* A turn is as long as the tenant's part of a round, within bounds: a change of tenants
+ * costs about 0.3 ms. */
+#define ROUND (100 * MS)
+#define QUANTUM_LEAST (8 * MS)
+#define QUANTUM_MOST (20 * MS)
 /* How long the holder may have nothing to do while others wait: longer than a
  * program needs from the end of one step to the next. */
 #define GRACE (1 * MS)
@@ -141,10 +145,20 @@ static struct tenant_slot *next_of(struct board_file *f, const struct tenant_slo
     return best;
 }
 
+static uint64_t quantum(const struct board_file *f, const struct tenant_slot *t)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++)
+        if (f->tenants[i].busy || f->tenants[i].wanting)
+            sum += f->tenants[i].weight;
+    uint64_t ns = sum ? ROUND * t->weight / sum : QUANTUM_MOST;
+    return ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > QUANTUM_MOST ? QUANTUM_MOST : ns;
+}
+
 /* When the holder must look at the board again without being told. */
 static void check_set(struct board_file *f, const struct tenant_slot *t, uint64_t now)
 {
-    uint64_t at = f->quantum_end > now ? f->quantum_end : now + QUANTUM;
+    uint64_t at = f->quantum_end > now ? f->quantum_end : now + QUANTUM_MOST;
     if (t->ceiling < 1000) {
         uint64_t left = t->tokens > 0 ? (uint64_t)t->tokens * 1000 / (1000 - t->ceiling) : 0;
         if (now + left < at)
@@ -180,9 +194,10 @@ static void turn_give(struct board_file *f, struct tenant_slot *t, uint64_t now)
     if (t->charged_to < now)
         t->charged_to = now;
     t->idle_since = now;
+    f->turn_fresh = 1;
     t->usage.turns++;
     f->turn_began = now;
-    f->quantum_end = now + QUANTUM;
+    f->quantum_end = now + quantum(f, t);
     __atomic_store_n(&f->yielding, 0, __ATOMIC_RELAXED);
     check_set(f, t, now);
     __atomic_store_n(&f->holder, (int32_t)(t - f->tenants), __ATOMIC_RELEASE);
@@ -230,7 +245,7 @@ static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t n
         return;
     }
     if (over)
-        f->quantum_end = now + QUANTUM;
+        f->quantum_end = now + quantum(f, t);
     check_set(f, t, now);
 }
 
@@ -290,10 +305,13 @@ static void member_busy(struct board_file *f, struct member_slot *m, struct tena
     m->busy = 1;
     if (t->busy++ == 0) {
         t->busy_from = now;
-        /* a gap inside a turn that others wait for is its own */
-        bool mine = f->holder == t - f->tenants && f->contended;
-        if (!mine && t->charged_to < now)
+        /* a gap inside a turn that others wait for is its own; what it took to wake up
+         * for the turn is nobody's */
+        bool holds = f->holder == t - f->tenants;
+        if ((!holds || f->turn_fresh || !f->contended) && t->charged_to < now)
             t->charged_to = now;
+        if (holds)
+            f->turn_fresh = 0;
     }
 }
 
@@ -336,8 +354,8 @@ bool gp_board_enter(struct gp_board *b, int member)
     }
     gp_board_lock(f);
     uint64_t now = gp_board_now();
-    bool mine = runs_beside(f, t, now);
-    if (!mine) {
+    bool beside = runs_beside(f, t, now), mine = beside;
+    if (!beside) {
         if (!m->wants_since) {
             m->wants_since = now;
             if (!t->wanting && !t->busy)
@@ -349,6 +367,7 @@ bool gp_board_enter(struct gp_board *b, int member)
     } else if (t->grant.high_priority && m->busy) {
         charge(f, t, now);
     }
+    m->beside = beside;
     if (mine)
         member_busy(f, m, t, now);
     b->seen = f->epoch;
@@ -360,7 +379,7 @@ bool gp_board_must_yield(struct gp_board *b, int member)
 {
     struct board_file *f = b->file;
     const struct member_slot *m = &f->members[member];
-    if (!m->busy || __atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
+    if (!m->busy || m->beside || __atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
         return false;
     return __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) != (int32_t)m->tenant ||
            __atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE);

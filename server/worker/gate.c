@@ -15,10 +15,11 @@
 /* Marks under way; while others wait for the GPU, AHEAD of them. */
 #define MARKS 4
 #define AHEAD 2
-/* Work between two marks, in time, while others wait for the GPU. */
-#define MARK_LOW_NS 500000u
-#define MARK_HIGH_NS 2000000u
-#define EVERY_MOST 256u
+/* Work between two marks, in time: little while others wait for the GPU, and never so
+ * much that somebody who comes must wait long for what was submitted before. */
+#define MARK_NS 4000000u
+#define MARK_CONTENDED_NS 1000000u
+#define EVERY_MOST 32u
 /* How often to look at marks: of a session that is alone, and of one that is not. */
 #define LOOK_US 1000
 #define LOOK_CONTENDED_US 100
@@ -70,7 +71,7 @@ int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, con
                 r == -ENOENT ? "no such tenant is on it" : strerror(-r));
         return -1;
     }
-    g->every = 16;
+    g->every = 1;
     if (gate_count <= ordinal)
         gate_count = ordinal + 1;
     return 0;
@@ -127,9 +128,10 @@ static void mark_place(struct gpw_session *s, struct gate *g)
 static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
 {
     uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
-    if (took < MARK_LOW_NS && g->every < EVERY_MOST)
+    uint64_t aim = gp_board_contended(g->board) ? MARK_CONTENDED_NS : MARK_NS;
+    if (took < aim / 2 && g->every < EVERY_MOST)
         g->every *= 2;
-    else if (took > MARK_HIGH_NS && g->every > 1)
+    else if (took > aim * 2 && g->every > 1)
         g->every /= 2;
     g->passed = now;
 }
@@ -196,9 +198,10 @@ static bool admit(struct gpw_session *s, struct gate *g)
         if (g->busy && gp_board_must_yield(g->board, g->member))
             return false;
     }
-    if (g->mark_count >= (gp_board_contended(g->board) ? AHEAD : MARKS)) {
+    unsigned ahead = gp_board_contended(g->board) ? AHEAD : MARKS;
+    if (g->mark_count >= ahead) {
         marks_check(s, g);
-        if (g->mark_count >= AHEAD && gp_board_contended(g->board))
+        if (g->mark_count >= ahead)
             return false;
     }
     if (!gp_board_enter(g->board, g->member))
@@ -262,7 +265,7 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, struct g
     g->unmarked++;
     bool launch = work.kind == GPW_WORK_KERNEL || work.kind == GPW_WORK_GRAPH;
     gp_board_count(g->board, g->member, launch, field(h, work.bytes_at, work.bytes_size));
-    if (g->unmarked >= (gp_board_contended(g->board) ? g->every : EVERY_MOST))
+    if (g->unmarked >= g->every)
         mark_place(s, g);
 }
 
