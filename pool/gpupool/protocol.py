@@ -17,9 +17,17 @@ MAGIC = "GPUPOOL/1"
 MAX_BYTES = 8192
 MAX_LINES = 64
 
-#: Why a server says no. ``bad-request`` means the client must change what it asks;
-#: ``full``, ``no-worker`` and ``draining`` may pass with time.
-REFUSAL_CODES = ("bad-token", "version", "full", "bad-request", "no-worker", "draining")
+#: Why a server says no. ``bad-request`` means the client must change what it asks, as may
+#: ``over-quota``; ``full``, ``no-worker`` and ``draining`` may pass with time.
+REFUSAL_CODES = (
+    "bad-token",
+    "version",
+    "full",
+    "bad-request",
+    "over-quota",
+    "no-worker",
+    "draining",
+)
 
 _WORD = re.compile(r"[a-z][a-z-]{0,31}")
 _KEY = re.compile(r"[a-z][a-z0-9-]{0,31}")

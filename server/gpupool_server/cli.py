@@ -53,6 +53,7 @@ def command(
     log_json: Annotated[
         bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
     ] = None,
+    metrics_listen: Annotated[str | None, _text("metrics_listen")] = None,
     pool: Annotated[str | None, typer.Option(hidden=True)] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     private: Annotated[bool, typer.Option(hidden=True)] = False,

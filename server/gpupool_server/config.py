@@ -18,8 +18,21 @@ from gpupool.ask import split_tcp
 from gpupool.errors import ConfigError
 from gpupool.protocol import one_line
 from gpupool.sizes import parse_size
+from gpupool_server.sharing import (
+    NAME_ALLOWED,
+    GpuIndex,
+    GpuSettings,
+    TenantName,
+    TenantSettings,
+    token_allowed,
+)
 
 MAX_DEVICES = 64
+
+#: The tenant of who has the server's own token.
+DEFAULT_TENANT = "default"
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(BaseModel):
@@ -63,6 +76,19 @@ class Settings(BaseModel):
         "info", description="debug, info, warning or error"
     )
     log_json: bool = Field(False, description="true or false")
+    metrics_listen: str = Field(
+        "none", description="none, or http://ADDRESS:PORT with an address of this machine's"
+        " loopback (127.0.0.1, [::1] or localhost)",
+    )
+    tenants: dict[TenantName, TenantSettings] = Field(
+        default_factory=dict, description=f"tables [tenants.NAME], with {NAME_ALLOWED}"
+    )
+    gpu: GpuSettings = Field(
+        default_factory=GpuSettings.model_construct, description="a table [gpu]"
+    )
+    gpus: dict[GpuIndex, GpuSettings] = Field(
+        default_factory=dict, description="tables [gpus.N] with the index of a GPU, 0..63"
+    )
 
     @field_validator("listen")
     @classmethod
@@ -114,6 +140,17 @@ class Settings(BaseModel):
             check_indexes(value)
         return value
 
+    @field_validator("metrics_listen")
+    @classmethod
+    def _check_metrics_listen(cls, value: str) -> str:
+        if value != "none":
+            if not value.startswith("http://"):
+                raise ValueError("no such address")
+            host, _ = split_tcp(value.replace("http://", "tcp://", 1).removesuffix("/"))
+            if host not in _LOOPBACK:
+                raise ValueError("not on the loopback")
+        return value
+
     @field_validator("token")
     @classmethod
     def _check_token(cls, value: SecretStr | None) -> SecretStr | None:
@@ -151,11 +188,6 @@ def check_indexes(indexes: tuple[int, ...]) -> tuple[int, ...]:
     return indexes
 
 
-def token_allowed(token: str) -> bool:
-    """Whether a token can travel as a value of the front door's protocol."""
-    return 1 <= len(token) <= 256 and token.isprintable() and " " not in token
-
-
 def load_settings(
     config: Path | None,
     flags: Mapping[str, object],
@@ -183,9 +215,23 @@ def load_settings(
         # The stronger source wins; within one source it is a contradiction.
         values, sources = _choose_token(values, sources)
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(error, sources))) from None
+    for name, tenant in settings.tenants.items():
+        _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
+    return settings
+
+
+def _check_tokens(source: str, name: str, tenant: TenantSettings) -> None:
+    given = (tenant.token is not None) + (tenant.token_file is not None)
+    if name == DEFAULT_TENANT and given:
+        raise ConfigError(
+            f"{source}: the token of the tenant '{name}' is the server's own; set 'token' or"
+            " 'token_file' at the top of the file instead"
+        )
+    if name != DEFAULT_TENANT and given != 1:
+        raise ConfigError(f"{source}: exactly one of 'token' and 'token_file' must be set")
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -213,18 +259,44 @@ def _choose_token(
     return keep, {key: value for key, value in sources.items() if key != loser}
 
 
+#: Keys whose value is a table, and how many names lead to a key in it.
+_TABLES: dict[str, tuple[int, type[BaseModel]]] = {
+    "tenants": (3, TenantSettings),
+    "gpu": (2, GpuSettings),
+    "gpus": (3, GpuSettings),
+}
+
+
 def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:
     lines: list[str] = []
     for problem in error.errors():
-        key = str(problem["loc"][0])
-        source = sources.get(key, f"key '{key}'")
-        if problem["type"] == "extra_forbidden":
-            known = ", ".join(sorted(Settings.model_fields))
-            lines.append(f"{source} is unknown; the keys are: {known}")
-            continue
-        allowed = Settings.model_fields[key].description
-        given = "" if key == "token" else f"{one_line(str(problem['input']))[:80]!r} "
-        line = f"{source}: {given}is not allowed; allowed: {allowed}"
+        line = _explain_one(problem["type"], problem["loc"], problem["input"], sources)
         if line not in lines:
             lines.append(line)
     return lines
+
+
+def _explain_one(
+    kind: str, place: tuple[int | str, ...], value: object, sources: Mapping[str, str]
+) -> str:
+    top = str(place[0])
+    model: type[BaseModel] = Settings
+    names = place[:1]
+    if top in _TABLES:
+        depth, inner = _TABLES[top]
+        names = place[:depth]
+        if len(names) == depth and names[-1] != "[key]":
+            model = inner
+    names = tuple(name for name in names if name != "[key]")
+    source = sources.get(top, f"key '{top}'")
+    if len(names) > 1:
+        source = source.replace(f"'{top}'", f"'{'.'.join(map(str, names))}'")
+    if kind == "extra_forbidden":
+        known = ", ".join(sorted(model.model_fields))
+        return f"{source} is unknown; the keys are: {known}"
+    key = top if model is Settings else str(names[-1])
+    allowed = model.model_fields[key].description
+    # A table's content may hold a token, as may the key itself.
+    secret = key == "token" or isinstance(value, dict | list)
+    given = "" if secret else f"{one_line(str(value))[:80]!r} "
+    return f"{source}: {given}is not allowed; allowed: {allowed}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import platform
 import re
@@ -18,10 +17,13 @@ import zmq.asyncio
 from gpupool import __version__, protocol
 from gpupool.errors import GpupoolError, ProtocolError
 from gpupool_server import logs
-from gpupool_server.config import Settings, parse_indexes
+from gpupool_server.claims import Refusal
+from gpupool_server.config import Settings
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import NvmlDesk, WholeDevices
-from gpupool_server.sessions import Opened, Refusal, SessionKeeper, Wish
+from gpupool_server.sessions import Opened, SessionKeeper
+from gpupool_server.tenants import Tenant, Tenants
+from gpupool_server.wish import read_number, read_wish
 from gpupool_server.worker import Build
 
 #: Questions worked on at once; a client beyond that is told to come again.
@@ -49,13 +51,13 @@ class FrontDesk:
     def __init__(
         self,
         settings: Settings,
-        token: str,
+        tenants: Tenants,
         inventory: Inventory,
         keeper: SessionKeeper,
         build: Build | None,
     ) -> None:
         self._settings = settings
-        self._token = token.encode()
+        self._tenants = tenants
         self._inventory = inventory
         self._keeper = keeper
         self._build = build
@@ -69,12 +71,12 @@ class FrontDesk:
         """The answer to one question; never an exception, whatever was asked."""
         try:
             question = protocol.decode(payload)
-            self._admit(question)
+            tenant = self._admit(question)
             if question.word == "hello":
-                return await self._hello(question)
+                return await self._hello(question, tenant)
             if question.word == "nvml":
-                return await self._nvml.answer(question, tenant="default")
-            return await self._info(question)
+                return await self._nvml.answer(question, tenant=tenant.name)
+            return await self._info(question, tenant)
         except Refusal as error:
             self._log.warning("refused", code=error.code, reason=str(error))
             return protocol.refusal(error.code, str(error))
@@ -87,25 +89,28 @@ class FrontDesk:
                 "no-worker", "the server failed to answer; its log says why; try again"
             )
 
-    def _admit(self, question: protocol.Message) -> None:
+    def _admit(self, question: protocol.Message) -> Tenant:
         if question.word not in ("hello", "info", "nvml"):
             raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
         token = question.fields.get("token", "")
-        if not hmac.compare_digest(token.encode(), self._token):
+        tenant = self._tenants.of_token(token)
+        if tenant is None:
             what = "is not this server's" if token else "is missing"
             raise Refusal("bad-token", f"the token {what}; set GPUPOOL_TOKEN to the server's token")
         if self.draining and question.word == "hello":
             raise Refusal(
                 "draining", "the server is stopping and opens no sessions; try again later"
             )
+        return tenant
 
-    async def _hello(self, question: protocol.Message) -> bytes:
+    async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)
-        opened = await self._keeper.open(_read_wish(question))
+        wish = read_wish(question, tenant, self._inventory)
+        opened = await self._keeper.open(wish)
         return protocol.encode("ok", self._describe(opened))
 
     def _check_version(self, question: protocol.Message) -> None:
-        wire = _number(question, "wire", 0, 2**31)
+        wire = read_number(question, "wire", 0, 2**31)
         spec = question.require("spec")
         if _SPEC.fullmatch(spec) is None:
             raise ProtocolError("hello: 'spec' must be 16 hexadecimal digits")
@@ -132,8 +137,8 @@ class FrontDesk:
             fields["zmq"] = _WILDCARDS.sub("tcp://*:", opened.ready.zmq)
         return fields
 
-    async def _info(self, question: protocol.Message) -> bytes:
-        page = _number(question, "page", 0, 10_000) if "page" in question.fields else 0
+    async def _info(self, question: protocol.Message, tenant: Tenant) -> bytes:
+        page = read_number(question, "page", 0, 10_000) if "page" in question.fields else 0
         pages = _paginate(
             {
                 "server": __version__,
@@ -144,7 +149,7 @@ class FrontDesk:
                 "draining": self.draining,
             },
             [("devices", device.as_dict()) for device in self._inventory.devices]
-            + [("sessions", session) for session in await self._keeper.describe()],
+            + [("sessions", session) for session in await self._keeper.describe(tenant.name)],
         )
         if page >= len(pages):
             # Sessions may have ended since the asker read the first page.
@@ -166,31 +171,6 @@ def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> 
         current[key].append(item)
         size += more
     return [*pages, json.dumps(current)]
-
-
-def _number(question: protocol.Message, key: str, low: int, high: int) -> int:
-    text = question.require(key)
-    if not text.isascii() or not text.isdecimal() or len(text) > 10:
-        raise ProtocolError(f"{question.word}: '{key}' must be a whole number")
-    if not low <= int(text) <= high:
-        raise ProtocolError(f"{question.word}: '{key}' must be {low}..{high}")
-    return int(text)
-
-
-def _read_wish(question: protocol.Message) -> Wish:
-    devices: tuple[int, ...] | None = None
-    if "devices" in question.fields:
-        try:
-            devices = parse_indexes(question.fields["devices"])
-        except ValueError as error:
-            raise ProtocolError(f"hello: devices: {error}") from None
-    return Wish(
-        pid=_number(question, "pid", 1, 2**22),
-        program=question.require("program")[:256],
-        host=question.require("host")[:256],
-        devices=devices,
-        gpus=_number(question, "gpus", 1, 1024) if "gpus" in question.fields else None,
-    )
 
 
 class FrontDoor:

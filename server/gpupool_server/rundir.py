@@ -4,6 +4,8 @@
 
     RUN/lock                        held by the server that runs
     RUN/token                       the token, if nobody gave one (mode 0600)
+    RUN/admin.sock                  where the operator's commands ask (mode 0600)
+    RUN/gpus/INDEX.board, .json     who may have what of a GPU (gpu.py)
     RUN/sessions/ID/meta.json       written by the server when it starts a worker
     RUN/sessions/ID/{control,data}.sock, stdout, stderr
 """
@@ -18,12 +20,13 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpupool.errors import ConfigError, GpupoolError
-from gpupool_server.config import check_indexes, token_allowed
+from gpupool_server.config import DEFAULT_TENANT, check_indexes
+from gpupool_server.sharing import name_allowed, token_allowed
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -50,6 +53,10 @@ class Meta:
     client_pid: int
     client_host: str
     program: str
+    tenant: str = DEFAULT_TENANT
+    group: str | None = None
+    #: What gpus.py wrote of its claims; empty: its worker is on no board.
+    grant: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Meta:
@@ -67,11 +74,16 @@ class Meta:
                 client_pid=int(raw["client_pid"]),
                 client_host=str(raw["client_host"]),
                 program=str(raw["program"]),
+                tenant=str(raw.get("tenant", DEFAULT_TENANT)),
+                group=None if raw.get("group") is None else str(raw["group"]),
+                grant=dict(raw.get("grant", {})),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the field {error} is missing or wrong") from None
         if meta.pid <= 1 or _ID.fullmatch(meta.session) is None:
             raise ValueError("the pid or the session is wrong")
+        if not name_allowed(meta.tenant) or not name_allowed(meta.group or "none"):
+            raise ValueError("the tenant or the group is wrong")
         return meta
 
     def write(self, path: Path) -> None:
@@ -125,7 +137,9 @@ class RunDir:
         self._lock = _take_lock(path)
         try:
             self.sessions = path / "sessions"
+            self.gpus = path / "gpus"
             _make_private(self.sessions)
+            _make_private(self.gpus)
         except BaseException:
             os.close(self._lock)
             raise

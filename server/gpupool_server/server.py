@@ -7,14 +7,24 @@ import os
 import resource
 import shutil
 import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpupool import __version__, paths
+from gpupool.errors import InstallError
+from gpupool_server import admin, board, logs, worker
 from gpupool_server import inventory as inventories
-from gpupool_server import logs, worker
+from gpupool_server.admin import AdminDesk, AdminDoor
+from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk, FrontDoor
+from gpupool_server.gpus import Gpus
 from gpupool_server.rundir import RunDir, default_run_dir, read_token
 from gpupool_server.sessions import SessionKeeper
+from gpupool_server.tenants import Tenants
+
+if TYPE_CHECKING:
+    from gpupool_server.metrics import MetricsDoor
 
 #: How long questions that are being answered may take when the server stops.
 DRAIN_SECONDS = 5.0
@@ -30,6 +40,8 @@ class Server:
         self._run_dir: RunDir | None = None
         self._keeper: SessionKeeper | None = None
         self._door: FrontDoor | None = None
+        self._admin: AdminDoor | None = None
+        self._metrics: MetricsDoor | None = None
         self._stopping = asyncio.Event()
 
     @property
@@ -60,12 +72,19 @@ class Server:
             )
         self._run_dir = RunDir(settings.run_dir or default_run_dir())
         token = self._find_token(self._run_dir)
+        tenants = Tenants.load(token, settings)
         inventory = await asyncio.to_thread(inventories.take, settings, self._home)
-        self._keeper = SessionKeeper(
-            settings, inventory, self._run_dir, program, self._home.root / paths.PLUGINS
-        )
+        open_board = await asyncio.to_thread(self._find_boards, program)
+        gpus = Gpus(settings, inventory, tenants, self._run_dir.gpus, open_board)
+        plugins = self._home.root / paths.PLUGINS
+        self._keeper = SessionKeeper(settings, inventory, self._run_dir, program, plugins, gpus)
         self._keeper.adopt()
-        desk = FrontDesk(settings, token, inventory, self._keeper, build)
+        desk = FrontDesk(settings, tenants, inventory, self._keeper, build)
+        self._admin = AdminDoor(AdminDesk(self._keeper, gpus), self._run_dir.path / admin.NAME)
+        await self._admin.open()
+        if settings.metrics_listen != "none":
+            self._metrics = _metrics_door(gpus, self._keeper)
+            await self._metrics.open(settings.metrics_listen)
         self._door = FrontDoor(desk, settings.listen)
         self._log.info(
             "ready",
@@ -76,6 +95,18 @@ class Server:
             sessions=len(self._keeper),
             run_dir=str(self._run_dir.path),
         )
+
+    def _find_boards(self, program: Path) -> OpenBoard | None:
+        """How boards are opened, if library and worker are both there for them."""
+        open_board = board.find_opener(self._home)
+        if open_board is not None and worker.takes_boards(program):
+            return open_board
+        self._log.warning(
+            "no limits of memory and shares can be kept; library or worker are of an older release",
+            library=str(self._home.root / board.LIBRARY),
+            worker=str(program),
+        )
+        return None
 
     def _find_token(self, run_dir: RunDir) -> str:
         if self.settings.token is not None:
@@ -99,11 +130,26 @@ class Server:
         """Close the front door, then let the sessions go on or end them."""
         if self._door is not None:
             await self._door.close(DRAIN_SECONDS)
+        if self._admin is not None:
+            await self._admin.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         if self._keeper is not None:
             await self._keeper.close()
         if self._run_dir is not None:
             self._run_dir.close()
-        self._door = self._keeper = self._run_dir = None
+        self._door = self._admin = self._metrics = self._keeper = self._run_dir = None
+
+
+def _metrics_door(gpus: Gpus, keeper: SessionKeeper) -> MetricsDoor:
+    """Loads Prometheus' library, which only a server with metrics needs."""
+    try:
+        from gpupool_server.metrics import MetricsDoor
+    except ImportError:
+        raise InstallError(
+            "key 'metrics_listen' needs the Python package prometheus-client; reinstall gpupool"
+        ) from None
+    return MetricsDoor(gpus, keeper.__len__)
 
 
 def _raise_file_limit() -> None:

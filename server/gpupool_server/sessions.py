@@ -14,24 +14,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import GpupoolError
 from gpupool_server import logs, worker
-from gpupool_server.config import Settings
+from gpupool_server.claims import Refusal, Request
+from gpupool_server.config import DEFAULT_TENANT, Settings
+from gpupool_server.gpus import Gpus, Lease, board_name
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, SessionDir
+from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 
 #: How long a worker that was told to stop may take before it is killed.
 STOP_SECONDS = 5.0
 
-
-class Refusal(GpupoolError):
-    """A session that is not opened; ``code`` travels to the client with the message."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+#: How often the boards are looked at.
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,9 @@ class Wish:
     host: str
     devices: tuple[int, ...] | None = None
     gpus: int | None = None
+    tenant: Tenant = Tenant(DEFAULT_TENANT)
+    group: str | None = None
+    request: Request = Request()
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Session:
     folder: SessionDir
     process: Process
     control: Control
+    lease: Lease
     readers: list[LineReader] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
@@ -84,15 +85,18 @@ class SessionKeeper:
         run_dir: RunDir,
         program: Path,
         plugins: Path,
+        gpus: Gpus,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._run_dir = run_dir
         self._program = program
         self._plugins = plugins
+        self._gpus = gpus
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
-        self._opening: list[tuple[int, ...]] = []
+        self._opening: list[tuple[str, tuple[int, ...]]] = []
+        self._clock: asyncio.Task[None] | None = None
         self._log = logs.get("sessions")
 
     def __len__(self) -> int:
@@ -109,8 +113,10 @@ class SessionKeeper:
                 f"the server is full: {len(self)} of {limit} sessions are in use; wait for one to"
                 " end, use another server, or raise max_sessions",
             )
+        self._check_tenant(wish.tenant)
         devices = self._choose(wish)
-        self._opening.append(devices)
+        opening = (wish.tenant.name, devices)
+        self._opening.append(opening)
         try:
             return await self._start(wish, devices)
         except WorkerError as error:
@@ -124,46 +130,91 @@ class SessionKeeper:
                 "no-worker", f"no worker could be started: {error.strerror}; see the server's log"
             ) from None
         finally:
-            self._opening.remove(devices)
+            self._opening.remove(opening)
+
+    def _check_tenant(self, tenant: Tenant) -> None:
+        if tenant.sessions is None:
+            return
+        running = sum(s.meta.tenant == tenant.name for s in self._sessions.values())
+        running += sum(name == tenant.name for name, _ in self._opening)
+        if running >= tenant.sessions:
+            raise Refusal(
+                "over-quota",
+                f"tenant '{tenant.name}' has {running} of {tenant.sessions} sessions; wait for one"
+                " to end",
+            )
 
     def _choose(self, wish: Wish) -> tuple[int, ...]:
         served = self._inventory.indexes
         if wish.devices is not None:
-            unknown = [index for index in wish.devices if index not in served]
-            if unknown:
-                raise Refusal(
-                    "bad-request",
-                    f"device {unknown[0]} is not served here; the server has"
-                    f" {', '.join(map(str, served))}",
-                )
-            if wish.gpus is not None and wish.gpus != len(wish.devices):
-                raise Refusal(
-                    "bad-request",
-                    f"{len(wish.devices)} devices are named but {wish.gpus} GPUs asked for;"
-                    " ask for one or the other",
-                )
-            return wish.devices
+            return self._named(wish, wish.devices)
+        allowed = tuple(index for index in served if wish.tenant.may_use(index))
+        own = self._gpus.devices_of(board_name(wish.tenant.name, wish.group)) if wish.group else ()
         if wish.gpus is None:
-            return served
-        if wish.gpus > len(served):
+            return own or allowed
+        if wish.gpus > len(allowed):
+            fewer = len(allowed) < len(served)
+            of = f", of which its tenant may use {len(allowed)}" if fewer else ""
             raise Refusal(
                 "bad-request",
-                f"{wish.gpus} GPUs are asked for and the server has {len(served)}; ask for fewer",
+                f"{wish.gpus} GPUs are asked for and the server has {len(served)}{of};"
+                " ask for fewer",
             )
+        if wish.gpus <= len(own):
+            return own[: wish.gpus]
+        return self._freest(wish, allowed, own)
+
+    def _named(self, wish: Wish, devices: tuple[int, ...]) -> tuple[int, ...]:
+        served = self._inventory.indexes
+        unknown = [index for index in devices if index not in served]
+        if unknown:
+            raise Refusal(
+                "bad-request",
+                f"device {unknown[0]} is not served here; the server has"
+                f" {', '.join(map(str, served))}",
+            )
+        foreign = [index for index in devices if not wish.tenant.may_use(index)]
+        if foreign:
+            allowed = sorted(wish.tenant.gpus or ())
+            raise Refusal(
+                "over-quota",
+                f"tenant '{wish.tenant.name}' may not use GPU {foreign[0]}; it may use"
+                f" {', '.join(map(str, allowed))}",
+            )
+        if wish.gpus is not None and wish.gpus != len(devices):
+            raise Refusal(
+                "bad-request",
+                f"{len(devices)} devices are named but {wish.gpus} GPUs asked for;"
+                " ask for one or the other",
+            )
+        return devices
+
+    def _freest(
+        self, wish: Wish, allowed: tuple[int, ...], own: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """The least used of the allowed devices: first those of the group, then where it fits."""
         load = Counter(
             index for session in self._sessions.values() for index in session.meta.devices
         )
-        load.update(index for devices in self._opening for index in devices)
-        freest = sorted(served, key=lambda index: (load[index], index))
-        return tuple(sorted(freest[: wish.gpus]))
+        load.update(index for _, devices in self._opening for index in devices)
+
+        def rank(index: int) -> tuple[bool, bool, int, int]:
+            fits = self._gpus.fits(wish.tenant, wish.request, index)
+            return (index not in own, not fits, load[index], index)
+
+        return tuple(sorted(sorted(allowed, key=rank)[: wish.gpus]))
 
     async def _start(self, wish: Wish, devices: tuple[int, ...]) -> Opened:
         folder = self._run_dir.new_session()
         secret = secrets.token_hex(16)
         session: Session | None = None
+        lease: Lease | None = None
         try:
+            lease = self._gpus.lease(
+                folder.session, wish.tenant, wish.group, wish.request, devices
+            )
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            session = self._launch(folder, wish, devices, secret, answer)
+            session = self._launch(folder, wish, lease, secret, answer)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             if session is not None:
@@ -171,6 +222,8 @@ class SessionKeeper:
                 with contextlib.suppress(asyncio.CancelledError):
                     await session.process.wait()
                 session.let_go()
+            if lease is not None:
+                self._gpus.release(lease, session.process.pid if session else 0)
             folder.remove()
             if isinstance(error, WorkerError) and session is not None and session.last_words:
                 raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
@@ -184,6 +237,7 @@ class SessionKeeper:
             client_host=wish.host,
             program=wish.program,
             devices=list(devices),
+            tenant=lease.name,
         )
         return Opened(folder.session, secret, ready, devices)
 
@@ -191,7 +245,7 @@ class SessionKeeper:
         self,
         folder: SessionDir,
         wish: Wish,
-        devices: tuple[int, ...],
+        lease: Lease,
         secret: str,
         answer: asyncio.Future[str],
     ) -> Session:
@@ -209,7 +263,7 @@ class SessionKeeper:
                 "GPUPOOL_SECRET": secret,
                 "GPUPOOL_PLUGINS": str(self._plugins),
             }
-            process = worker.launch(self._command(folder, devices), env, stdout, stderr)
+            process = worker.launch(self._command(folder, lease), env, stdout, stderr)
         except BaseException:
             for reader in readers:
                 reader.close()
@@ -222,13 +276,17 @@ class SessionKeeper:
             session=folder.session,
             pid=process.pid,
             start_time=start_time(process.pid) or 0,
-            devices=devices,
+            devices=lease.devices,
             created=time.time(),
             client_pid=wish.pid,
             client_host=wish.host,
             program=wish.program,
+            tenant=lease.tenant,
+            group=lease.group,
+            grant=lease.record(),
         )
-        session = Session(meta, folder, process, Control(folder.control), readers, last_words)
+        control = Control(folder.control)
+        session = Session(meta, folder, process, control, lease, readers, last_words)
         try:
             meta.write(folder.meta)
         except BaseException:
@@ -237,14 +295,15 @@ class SessionKeeper:
             raise
         return session
 
-    def _command(self, folder: SessionDir, devices: tuple[int, ...]) -> list[str]:
+    def _command(self, folder: SessionDir, lease: Lease) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
         command += ["--listen", f"shm://{folder.data}"]
         if self._settings.data_url is not None:
             command += ["--listen", self._settings.data_url]
         command += ["--control", str(folder.control)]
-        command += ["--devices", ",".join(map(str, devices))]
+        command += ["--devices", ",".join(map(str, lease.devices))]
+        command += lease.worker_options
         command += ["--log-level", self._settings.log_level]
         return command
 
@@ -296,6 +355,7 @@ class SessionKeeper:
     async def _watch(self, session: Session) -> None:
         reason = await session.process.wait()
         session.let_go()
+        self._gpus.release(session.lease, session.meta.pid)
         session.folder.remove()
         del self._sessions[session.meta.session]
         level = "info" if reason == "exit code 0" or reason.startswith("ended") else "warning"
@@ -323,6 +383,14 @@ class SessionKeeper:
                 client_pid=session.meta.client_pid,
                 devices=list(session.meta.devices),
             )
+        self._gpus.look()
+        self._clock = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        """Look at all boards, for whoever died without a word and for the accounts."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self._gpus.look()
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:
@@ -342,7 +410,8 @@ class SessionKeeper:
                 worker_pid=meta.pid,
             )
             return None
-        session = Session(meta, folder, process, Control(folder.control))
+        lease = self._gpus.adopt(meta.session, meta.tenant, meta.group, meta.devices, meta.grant)
+        session = Session(meta, folder, process, Control(folder.control), lease)
         hearers = (
             (folder.stdout, self._stdout_hearer(folder.session, None)),
             (folder.stderr, self._stderr_hearer(folder.session, session.last_words)),
@@ -355,9 +424,10 @@ class SessionKeeper:
 
     # Looking -------------------------------------------------------------------
 
-    async def describe(self) -> list[dict[str, Any]]:
-        """Every session with its worker's own account, oldest first."""
-        sessions = sorted(self._sessions.values(), key=lambda session: session.meta.created)
+    async def describe(self, tenant: str | None = None) -> list[dict[str, Any]]:
+        """A tenant's sessions, or all, with their workers' own accounts, oldest first."""
+        chosen = [s for s in self._sessions.values() if tenant in (None, s.meta.tenant)]
+        sessions = sorted(chosen, key=lambda session: session.meta.created)
         return list(await asyncio.gather(*map(self._describe, sessions)))
 
     async def _describe(self, session: Session) -> dict[str, Any]:
@@ -370,12 +440,14 @@ class SessionKeeper:
             "program": meta.program,
             "devices": list(meta.devices),
             "created": meta.created,
+            "tenant": meta.tenant,
+            "group": meta.group,
         }
         try:
             status = await session.control.status()
         except WorkerError as error:
             return {**known, "trouble": str(error)}
-        for key in ("tenant", "memory_bytes", "calls", "connected"):
+        for key in ("memory_bytes", "calls", "connected"):
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
         return known
@@ -384,6 +456,8 @@ class SessionKeeper:
 
     async def close(self) -> None:
         """Leave the workers running or end them, as ``on_stop`` says."""
+        if self._clock is not None:
+            self._clock.cancel()
         if self._settings.on_stop == "end":
             await asyncio.gather(*(self._end(s) for s in list(self._sessions.values())))
         for session in list(self._sessions.values()):
@@ -393,6 +467,7 @@ class SessionKeeper:
             session.let_go()
         left = len(self._sessions)
         self._sessions.clear()
+        self._gpus.close()
         if left:
             self._log.info("sessions go on without the server", count=left)
 

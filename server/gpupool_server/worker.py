@@ -225,3 +225,19 @@ def ask_build(program: Path) -> Build | None:
         raise InstallError(f"the worker {program} does not answer --version") from None
     match = _BUILD.fullmatch(done.stdout)
     return Build(int(match[1]), match[2]) if match and done.returncode == 0 else None
+
+
+def takes_boards(program: Path) -> bool:
+    """Whether a worker knows --board: one of an earlier release does not say so."""
+    try:
+        done = subprocess.run(
+            [str(program), "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=30.0,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"--board" in done.stdout

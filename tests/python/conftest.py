@@ -14,13 +14,16 @@ from hypothesis import settings
 from gpupool.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front import FrontDesk
+from gpupool_server.gpus import Gpus
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
 from gpupool_server.sessions import SessionKeeper
+from gpupool_server.tenants import Tenants
 from gpupool_server.worker import Build
 from server_harness import (
     SPEC,
     TOKEN,
+    FakeBoards,
     MakeOffice,
     MakeServer,
     Office,
@@ -60,17 +63,24 @@ def home(folder: Path, driver: Path) -> Home:
 
 @pytest_asyncio.fixture
 async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
-    """Builds offices; ``worker=`` and every other setting can be changed."""
+    """Builds offices; ``worker=`` and every other setting can be changed.
+
+    ``boards=False``: as with a worker of a release that knows no boards.
+    """
     offices: list[Office] = []
+    boards = FakeBoards()
 
     async def make(**changes: object) -> Office:
+        opener = boards if changes.pop("boards", True) else None
         settings = make_settings(folder, **changes)
         run_dir = RunDir(folder / "run")
         program = settings.worker or home.part("libexec/gpupool-worker")
         listed = inventory.take(settings, home)
-        keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS)
-        desk = FrontDesk(settings, TOKEN, listed, keeper, Build(1, SPEC))
-        offices.append(Office(settings, run_dir, keeper, desk))
+        tenants = Tenants.load(TOKEN, settings)
+        gpus = Gpus(settings, listed, tenants, run_dir.gpus, opener)
+        keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS, gpus)
+        desk = FrontDesk(settings, tenants, listed, keeper, Build(1, SPEC))
+        offices.append(Office(settings, run_dir, keeper, desk, gpus, boards))
         return offices[-1]
 
     yield make

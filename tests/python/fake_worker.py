@@ -3,7 +3,8 @@
 FAKE_WORKER chooses how it misbehaves: ``good``, ``exit`` (ends with code 3 before it
 is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``badurl``
 (gives addresses that are none), ``deaf`` (never answers on the control socket), ``loud``
-(writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM).
+(writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM), ``old`` (of a
+release that knows no boards).
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--control", required=True)
     parser.add_argument("--devices", required=True)
     parser.add_argument("--log-level", required=True)
-    return parser.parse_args()
+    if os.environ.get("FAKE_WORKER") != "old":
+        parser.add_argument("--tenant")
+        parser.add_argument("--board", action="append", default=[])
+    args = parser.parse_args()
+    if getattr(args, "board", None):
+        assert args.tenant and len(args.board) == len(args.devices.split(",")), args
+        assert all(os.path.isabs(path) for path in args.board), args
+    return args
 
 
 def unix_listener(path: str) -> socket.socket:

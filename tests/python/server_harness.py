@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 from gpupool import protocol
 from gpupool.paths import Home
+from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Picture
 from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk
+from gpupool_server.gpus import Gpus
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
 from gpupool_server.sessions import SessionKeeper
@@ -25,6 +28,98 @@ TOKEN = "the-token-of-the-tests"
 SPEC = "0123456789abcdef"
 
 
+class FakeBoard:
+    """A board in this process's memory that keeps board.h's contract, without any time."""
+
+    def __init__(self) -> None:
+        self.gpu: BoardGpu | None = None
+        self.grants: dict[str, Grant] = {}
+        self.members: dict[int, Member] = {}
+        self.busy_ns: dict[str, int] = {}
+        self.denied: dict[str, int] = {}
+        self.dead: set[int] = set()
+        self.now_ns = 0
+        self.closed = False
+
+    def set_gpu(self, gpu: BoardGpu) -> None:
+        if not (1 <= gpu.max_inst <= 25 and 20 <= gpu.prio_ratio <= 99):
+            raise BoardError(errno.EINVAL, "set_gpu")
+        self.gpu = gpu
+
+    def used(self, name: str) -> int:
+        return sum(m.memory_used for m in self.members.values() if m.tenant == name)
+
+    def put(self, name: str, grant: Grant) -> None:
+        if not 1 <= grant.share <= grant.ceiling <= 1000 or not 0 <= grant.weight <= 25:
+            raise BoardError(errno.EINVAL, f"put {name} {grant}")
+        if name not in self.grants and len(self.grants) == 64:
+            raise BoardError(errno.ENOSPC, f"put {name}")
+        if 0 < grant.memory < self.used(name):
+            raise BoardError(errno.EBUSY, f"put {name}")
+        self.grants[name] = grant
+
+    def remove(self, name: str) -> None:
+        if name not in self.grants:
+            raise BoardError(errno.ENOENT, f"remove {name}")
+        if any(member.tenant == name for member in self.members.values()):
+            raise BoardError(errno.EBUSY, f"remove {name}")
+        del self.grants[name]
+
+    def reap(self, pid: int = 0) -> int:
+        gone = [p for p in self.members if p == pid or (pid == 0 and p in self.dead)]
+        for each in gone:
+            del self.members[each]
+        return len(gone)
+
+    def join(self, pid: int, name: str, used: int = 0) -> None:
+        """What a worker does."""
+        assert name in self.grants, name
+        self.members[pid] = Member(pid, name, used, 0)
+
+    def picture(self) -> Picture:
+        assert self.gpu is not None
+        accounts = tuple(self._account(name) for name in self.grants)
+        return Picture(self.gpu, accounts, tuple(self.members.values()), self.now_ns)
+
+    def _account(self, name: str) -> Account:
+        grant = self.grants[name]
+        return Account(
+            name=name,
+            memory_limit=grant.memory,
+            weight=grant.weight,
+            share=grant.share,
+            ceiling=grant.ceiling,
+            high_priority=grant.high_priority,
+            memory_used=self.used(name),
+            memory_peak=self.used(name),
+            memory_denied=self.denied.get(name, 0),
+            busy_ns=self.busy_ns.get(name, 0),
+            waited_ns=2 * self.busy_ns.get(name, 0),
+            turns=3,
+            launches=4,
+            bytes_copied=5,
+            members=sum(m.tenant == name for m in self.members.values()),
+            entitled=1000,
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeBoards:
+    """The boards of a machine by their files: they outlive the servers of a test."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, FakeBoard] = {}
+
+    def __call__(self, path: Path) -> Board:
+        path.touch(mode=0o600)
+        return self.by_name.setdefault(path.name, FakeBoard())
+
+    def of(self, index: int) -> FakeBoard:
+        return self.by_name[f"{index}.board"]
+
+
 @dataclass
 class Office:
     """A desk and what stands behind it, without a socket before it."""
@@ -33,6 +128,8 @@ class Office:
     run_dir: RunDir
     keeper: SessionKeeper
     desk: FrontDesk
+    gpus: Gpus
+    boards: FakeBoards
 
 
 MakeOffice = Callable[..., Awaitable[Office]]

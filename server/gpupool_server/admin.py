@@ -1,0 +1,184 @@
+"""The admin socket: one line of JSON asked, one answered. Only the server's user may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from gpupool import __version__
+from gpupool.errors import GpupoolError
+from gpupool_server import changes, logs
+from gpupool_server.changes import Busy
+from gpupool_server.claims import Refusal
+from gpupool_server.gpus import Gpus, Group
+from gpupool_server.sessions import SessionKeeper
+from gpupool_server.status import describe_gpu
+from gpupool_server.tenants import Tenant
+
+NAME = "admin.sock"
+MAX_LINE = 65536
+MAX_WAIT = 86400.0
+
+#: How long to wait before trying again what did not fit.
+RETRY_SECONDS = 0.1
+
+
+class AdminDesk:
+    """Answers questions; knows nothing of sockets."""
+
+    def __init__(self, keeper: SessionKeeper, gpus: Gpus) -> None:
+        self._keeper = keeper
+        self._gpus = gpus
+        self._log = logs.get("admin")
+
+    async def answer(self, line: bytes) -> bytes:
+        """The answer to one line; never an exception, whatever was asked."""
+        try:
+            question = _parse(line)
+            answer = {"ok": True, **await self._do(question)}
+        except Refusal as error:
+            self._log.warning("refused", code=error.code, reason=str(error))
+            answer = {"error": str(error), "code": error.code}
+        except Exception:
+            self._log.exception("an operator's question could not be answered")
+            answer = {"error": "the server failed; its log says why", "code": "bad-request"}
+        return json.dumps(answer).encode() + b"\n"
+
+    async def _do(self, question: dict[str, Any]) -> dict[str, Any]:
+        what = question.pop("do", None)
+        if what == "status":
+            return await self._status()
+        if what == "gpu-set":
+            index = _number(question, "gpu")
+            if index is None:
+                raise Refusal("bad-request", "'gpu' must name the GPU's index")
+            done = changes.set_gpu(self._gpus, index, question)
+            self._log.info("settings of a GPU changed", **done)
+            return done
+        if what == "tenant-set":
+            return await self._set_limits(question)
+        raise Refusal("bad-request", "'do' must be one of status, gpu-set, tenant-set")
+
+    async def _status(self) -> dict[str, Any]:
+        sessions = await self._keeper.describe()
+        return {
+            "version": __version__,
+            "host": platform.node(),
+            "gpus": [describe_gpu(gpu, self._gpus, sessions) for gpu in self._gpus],
+            "sessions": sessions,
+        }
+
+    async def _set_limits(self, question: dict[str, Any]) -> dict[str, Any]:
+        index = _number(question, "gpu")
+        until = time.monotonic() + _seconds(question)
+        whom: dict[str, Any] = {
+            key: question.pop(key) for key in ("tenant", "session") if key in question
+        }
+        while True:
+            # Looked up again each time: it may have ended while it was waited for.
+            found = self._find(whom)
+            try:
+                done = changes.set_limits(self._gpus, found, index, question)
+            except Busy:
+                if time.monotonic() >= until:
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._log.info("limits changed", **done, **question)
+            return done
+
+    def _find(self, whom: dict[str, Any]) -> Group | Tenant:
+        if len(whom) != 1 or not all(isinstance(value, str) for value in whom.values()):
+            raise Refusal("bad-request", "name one of 'tenant' and 'session', as a text")
+        if "session" in whom:
+            group = self._gpus.group_of_session(whom["session"])
+            if group is None:
+                raise Refusal("not-found", f"there is no session '{whom['session']}' with limits")
+            return group
+        name = whom["tenant"]
+        found = self._gpus.group(name) if "/" in name else self._gpus.tenants.named(name)
+        if found is None:
+            raise Refusal("not-found", f"there is no tenant or group '{name}'")
+        return found
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        question = json.loads(line)
+    except ValueError:
+        question = None
+    if not isinstance(question, dict):
+        raise Refusal("bad-request", "a question is one line with a JSON object")
+    return question
+
+
+def _number(question: dict[str, Any], key: str) -> int | None:
+    value = question.pop(key, None)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise Refusal("bad-request", f"'{key}' must be a whole number")
+    return value
+
+
+def _seconds(question: dict[str, Any]) -> float:
+    value = question.pop("wait", None) or 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_WAIT:
+        raise Refusal("bad-request", f"'wait' must be a number of seconds 0..{MAX_WAIT:g}")
+    return float(value)
+
+
+class AdminDoor:
+    """The socket before an admin desk."""
+
+    def __init__(self, desk: AdminDesk, path: Path) -> None:
+        self._desk = desk
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Listen; GpupoolError if that cannot be."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()  # of a server that was killed: ours is the run directory's lock
+        try:
+            # The run directory keeps others away already while the mode is not yet set.
+            self._server = await asyncio.start_unix_server(
+                self._accept, str(self._path), limit=MAX_LINE
+            )
+            os.chmod(self._path, 0o600)
+        except OSError as error:
+            raise GpupoolError(f"cannot listen at {self._path}: {error.strerror}") from None
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        try:
+            while (line := await reader.readline()).endswith(b"\n"):
+                writer.write(await self._desk.answer(line))
+                await writer.drain()
+        except ValueError:  # a line longer than the limit
+            writer.write(b'{"error": "the question is too long", "code": "bad-request"}\n')
+        except OSError:
+            pass  # the asker went away
+        except asyncio.CancelledError:
+            pass  # the server is stopping
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for task in set(self._serving):
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        self._server = None

@@ -1,0 +1,233 @@
+"""One served GPU: its settings, its board, and the claims on it.
+
+Two files of RUN/gpus are its own: INDEX.board, which all workers on it have mapped, and
+INDEX.json, what the next server must know: settings and quotas that were changed while the
+server ran, and the claims of the groups that are on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpupool_server import claims, logs
+from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Picture
+from gpupool_server.claims import Claim, Room
+from gpupool_server.inventory import Device
+from gpupool_server.sharing import DEFAULTS, GpuSettings
+from gpupool_server.tenants import Quota, Tenant
+
+
+def tenant_of(name: str) -> str:
+    """The tenant of a name on a board."""
+    return name.partition("/")[0]
+
+
+class Gpu:
+    """One served GPU: its settings, its board, and the claims on it."""
+
+    def __init__(self, device: Device, configured: GpuSettings, folder: Path) -> None:
+        self.device = device
+        self.index = device.index
+        self.board_path = folder / f"{device.index}.board"
+        self.board: Board | None = None
+        self.claims: dict[str, Claim] = {}
+        #: What an operator changed while the server ran; over what is configured.
+        self.changed = GpuSettings.model_construct()
+        self.quotas: dict[str, dict[str, Any]] = {}
+        self.pictures: tuple[Picture | None, Picture | None] = (None, None)
+        #: GPU time of groups that are no longer on the board.
+        self.retired_busy_ns = 0
+        #: Tenants whose grants could not all be written.
+        self.dirty: set[str] = set()
+        self._configured = configured
+        self._state = folder / f"{device.index}.json"
+        self._log = logs.get("gpus").bind(gpu=device.index)
+
+    @property
+    def settings(self) -> GpuSettings:
+        return self.changed.over(self._configured.over(DEFAULTS))
+
+    @property
+    def default_memory(self) -> int:
+        return self.settings.default_memory or 0
+
+    @property
+    def free_weight(self) -> int:
+        taken = sum(claim.weight for claim in self.claims.values())
+        return max(0, (self.settings.max_inst or 0) - taken)
+
+    # The board ------------------------------------------------------------------
+
+    def open(self, open_board: OpenBoard) -> None:
+        """Open the board, or make a new one if what is there cannot be used."""
+        try:
+            self.board = open_board(self.board_path)
+        except BoardError as error:
+            if error.number != errno.EPROTO:
+                raise
+            self._log.warning(
+                "made a new board; running sessions keep to the old", reason=str(error)
+            )
+            self.board_path.unlink()
+            self.board = open_board(self.board_path)
+
+    def write_settings(self) -> None:
+        """Put the settings on the board; BoardError."""
+        if self.board is None:
+            return
+        now = self.settings
+        self.board.set_gpu(
+            BoardGpu(
+                policy=now.policy or "share",
+                max_inst=now.max_inst or 1,
+                prio_ratio=now.prio_ratio or 20,
+                hardware=bool(now.hardware_slices),
+                memory_total=self.device.memory_bytes,
+            )
+        )
+
+    def picture(self) -> Picture | None:
+        """The board as it is now; None if there is none or it cannot be read."""
+        if self.board is None:
+            return None
+        try:
+            return self.board.picture()
+        except BoardError as error:
+            self._log.error("a board cannot be read", reason=str(error))
+            return None
+
+    def utilisation(self, name: str | None = None) -> int | None:
+        """Thousandths of the last second in which a tenant, or (None) any, was at work."""
+        before, last = self.pictures
+        if before is None or last is None or last.now_ns <= before.now_ns:
+            return None
+        earlier = {account.name: account.busy_ns for account in before.tenants}
+        busy = sum(
+            # A group that is new under an old name begins at 0 again.
+            account.busy_ns - earlier.get(account.name, 0)
+            if account.busy_ns >= earlier.get(account.name, 0)
+            else account.busy_ns
+            for account in last.tenants
+            if name in (None, account.name)
+        )
+        return min(1000, 1000 * busy // (last.now_ns - before.now_ns))
+
+    # Claims ---------------------------------------------------------------------
+
+    def quota(self, tenant: Tenant) -> Quota:
+        """The tenant's quota here, with what was changed while the server ran."""
+        return dataclasses.replace(tenant.quota, **self.quotas.get(tenant.name, {}))
+
+    def claims_of(self, tenant: str) -> dict[str, Claim]:
+        return {name: claim for name, claim in self.claims.items() if tenant_of(name) == tenant}
+
+    def room(self, tenant: Tenant, without: str | None = None) -> Room:
+        """What the tenant finds here, its own group ``without`` left aside."""
+        others = [c for name, c in self.claims_of(tenant.name).items() if name != without]
+        free: int | None = None
+        if self.settings.policy in SLICED:
+            own = self.claims.get(without or "", Claim(weight=0)).weight
+            taken = sum(claim.weight for claim in self.claims.values()) - own
+            free = max(0, (self.settings.max_inst or 0) - taken)
+        return Room(
+            where=f"tenant '{tenant.name}' on GPU {self.index}",
+            quota=self.quota(tenant),
+            claims=tuple(others),
+            memory_total=self.device.memory_bytes,
+            default_memory=self.default_memory,
+            free_weight=free,
+        )
+
+    def write_grants(self, tenant: Tenant, must: Iterable[str] = ()) -> None:
+        """Put what follows from a tenant's claims on the board.
+
+        BoardError if that fails for a name of ``must``; the others are tried again later.
+        """
+        if self.board is None:
+            return
+        needed = set(must)
+        self.dirty.discard(tenant.name)
+        for name, grant in claims.grants(self.quota(tenant), self.claims_of(tenant.name)).items():
+            try:
+                self.board.put(name, grant)
+            except BoardError as error:
+                self.dirty.add(tenant.name)
+                if name in needed:
+                    raise
+                self._log.debug("a grant has to wait", tenant=name, reason=str(error))
+
+    def drop(self, name: str) -> None:
+        """Take a group off the board; if that cannot be yet, it is tried again later."""
+        self.claims.pop(name, None)
+        if self.board is None:
+            return
+        picture = self.picture()
+        account = picture.account(name) if picture else None
+        try:
+            self.board.remove(name)
+        except BoardError as error:
+            if error.number != errno.ENOENT:
+                self._log.debug("a group is still on the board", group=name, reason=str(error))
+            return
+        self.retired_busy_ns += account.busy_ns if account else 0
+
+    def look(self) -> None:
+        """Once a second: take out the dead, and what is on the board without a claim."""
+        if self.board is None:
+            return
+        self.board.reap()
+        picture = self.picture()
+        if picture is None:
+            return
+        self.pictures = (self.pictures[1], picture)
+        for account in picture.tenants:
+            if account.name not in self.claims and account.members == 0:
+                self.drop(account.name)
+
+    # The file -------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write down what the next server must know."""
+        state = {
+            "settings": self.changed.model_dump(exclude_none=True),
+            "quotas": self.quotas,
+            "claims": {name: dataclasses.asdict(claim) for name, claim in self.claims.items()},
+        }
+        draft = self._state.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(state) + "\n", encoding="utf-8")
+            draft.rename(self._state)
+        except OSError as error:
+            self._log.error("a GPU's state cannot be saved", reason=str(error))
+
+    def load(self) -> dict[str, Claim]:
+        """Take over an earlier server's changes; returns the claims that it knew."""
+        try:
+            raw: Any = json.loads(self._state.read_text(encoding="utf-8"))
+            self.changed = GpuSettings.model_construct(
+                **_checked_settings(raw.get("settings", {}))
+            )
+            quotas = {str(name): dict(quota) for name, quota in raw.get("quotas", {}).items()}
+            for quota in quotas.values():
+                Quota(**quota)
+            self.quotas = quotas
+            return {str(name): Claim.parse(claim) for name, claim in raw.get("claims", {}).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            self._log.warning("a GPU's saved state cannot be read", reason=str(error)[:200])
+            return {}
+
+
+def _checked_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in ``raw``, checked as those of the configuration are."""
+    shown = {
+        key: "none" if key == "default_memory" and value in (0, None) else value
+        for key, value in raw.items()
+    }
+    return GpuSettings.model_validate(shown).model_dump(exclude_none=True)

@@ -1,0 +1,325 @@
+"""The served GPUs, and the groups of sessions that have been promised something on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpupool.errors import ConfigError, InstallError
+from gpupool_server import claims, logs
+from gpupool_server.board import LIBRARY, MAX_TENANTS, BoardError, OpenBoard
+from gpupool_server.claims import Claim, Refusal, Request
+from gpupool_server.config import Settings
+from gpupool_server.gpu import Gpu
+from gpupool_server.inventory import Inventory
+from gpupool_server.sharing import GpuSettings
+from gpupool_server.tenants import Tenant, Tenants
+
+
+def board_name(tenant: str, group: str | None) -> str:
+    """Under which name a group stands on boards; without one it is the tenant itself."""
+    return tenant if group is None else f"{tenant}/{group}"
+
+
+@dataclass
+class Group:
+    """The sessions that share one request."""
+
+    tenant: Tenant
+    group: str | None
+    request: Request
+    sessions: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return board_name(self.tenant.name, self.group)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One session's place in a group, on the devices that it uses."""
+
+    session: str
+    tenant: str
+    group: str | None
+    devices: tuple[int, ...]
+    request: Request = Request()
+    claims: Mapping[int, Claim] = field(default_factory=dict)
+    #: Whether its worker is on boards.
+    boards: tuple[Path, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return board_name(self.tenant, self.group)
+
+    @property
+    def worker_options(self) -> list[str]:
+        if not self.boards:
+            return []
+        paths = [word for path in self.boards for word in ("--board", str(path))]
+        return ["--tenant", self.name, *paths]
+
+    def record(self) -> dict[str, Any]:
+        """What the next server must know of it; empty if it is on no board."""
+        if not self.boards:
+            return {}
+        return {
+            "request": self.request.as_dict(),
+            "claims": {str(i): dataclasses.asdict(claim) for i, claim in self.claims.items()},
+        }
+
+
+class Gpus:
+    """All served GPUs. Methods are for the event loop's thread only."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        tenants: Tenants,
+        folder: Path,
+        open_board: OpenBoard | None,
+    ) -> None:
+        _check_indexes(settings, inventory)
+        if open_board is None and (
+            settings.tenants or settings.gpus or settings.gpu.model_fields_set
+        ):
+            raise InstallError(
+                f"[tenants.*] and [gpu] need {LIBRARY} and a worker of the same release;"
+                " reinstall gpupool"
+            )
+        self.tenants = tenants
+        self.enforced = open_board is not None
+        self._log = logs.get("gpus")
+        self._groups: dict[str, Group] = {}
+        self._known: dict[int, dict[str, Claim]] = {}
+        self._by_index: dict[int, Gpu] = {}
+        for device in inventory.devices:
+            own = settings.gpus.get(device.index, GpuSettings.model_construct())
+            configured = own.over(settings.gpu)
+            gpu = Gpu(device, configured, folder)
+            self._by_index[device.index] = gpu
+            if open_board is not None:
+                self._known[device.index] = gpu.load()
+                gpu.open(open_board)
+                gpu.write_settings()
+
+    def __iter__(self) -> Iterator[Gpu]:
+        return iter(self._by_index.values())
+
+    def get(self, index: int) -> Gpu | None:
+        return self._by_index.get(index)
+
+    def group(self, name: str) -> Group | None:
+        """The group that has this name on boards, if any of its sessions run."""
+        return self._groups.get(name)
+
+    def devices_of(self, name: str) -> tuple[int, ...]:
+        return tuple(gpu.index for gpu in self._by_index.values() if name in gpu.claims)
+
+    def group_of_session(self, session: str) -> Group | None:
+        return next((g for g in self._groups.values() if session in g.sessions), None)
+
+    # Leases -----------------------------------------------------------------------
+
+    def fits(self, tenant: Tenant, request: Request, index: int) -> bool:
+        """Whether a new group with this request would be admitted on a GPU."""
+        try:
+            claims.claim(self._by_index[index].room(tenant), request)
+        except Refusal:
+            return False
+        return True
+
+    def lease(
+        self,
+        session: str,
+        tenant: Tenant,
+        group: str | None,
+        request: Request,
+        devices: tuple[int, ...],
+    ) -> Lease:
+        """A session's place in its group, which begins with it or is there; Refusal."""
+        if not self.enforced:
+            if not request.empty:
+                raise Refusal(
+                    "bad-request",
+                    "this server keeps no limits of memory or shares: its worker or"
+                    f" {LIBRARY} is of an older release",
+                )
+            return Lease(session, tenant.name, group, devices)
+        gpus = [self._by_index[index] for index in devices]
+        if group is None and (not request.empty or any(gpu.default_memory for gpu in gpus)):
+            group = session
+        found = self._groups.get(board_name(tenant.name, group))
+        if found is not None:
+            _check_same(found, request)
+        entry = found or Group(tenant, group, request)
+        self._extend(entry, gpus)
+        entry.sessions.add(session)
+        self._groups[entry.name] = entry
+        return Lease(
+            session,
+            tenant.name,
+            group,
+            devices,
+            entry.request,
+            {gpu.index: gpu.claims[entry.name] for gpu in gpus},
+            tuple(gpu.board_path for gpu in gpus),
+        )
+
+    def _extend(self, group: Group, gpus: Sequence[Gpu]) -> None:
+        """Claim for the group on those GPUs where it is not yet; on all or on none."""
+        name, plain = group.name, group.group is None
+        new = [(place, gpu) for place, gpu in enumerate(gpus) if name not in gpu.claims]
+        claimed = [
+            (gpu, claims.claim(gpu.room(group.tenant), group.request, place, plain))
+            for place, gpu in new
+        ]
+        try:
+            for gpu, claim in claimed:
+                gpu.claims[name] = claim
+                gpu.write_grants(group.tenant, must=(name,))
+        except BoardError as error:
+            self._retract(group, [gpu for gpu, _ in claimed])
+            if error.number == errno.ENOSPC:
+                raise Refusal(
+                    "full",
+                    f"GPU {gpu.index} is full: {MAX_TENANTS} tenants and groups are on it; wait"
+                    " for one to end",
+                ) from None
+            raise Refusal("no-worker", str(error)) from None
+        for gpu, claim in claimed:
+            gpu.save()
+            if claim.weight == 0:
+                self._log.warning("a group has no compute", group=name, gpu=gpu.index)
+
+    def _retract(self, group: Group, gpus: Iterable[Gpu]) -> None:
+        for gpu in gpus:
+            if gpu.claims.pop(group.name, None) is not None:
+                gpu.drop(group.name)
+                gpu.write_grants(group.tenant)
+                gpu.save()
+
+    def release(self, lease: Lease, pid: int = 0) -> None:
+        """The session has ended, and its worker ``pid`` with it."""
+        if not lease.boards:
+            return
+        for index in lease.devices:
+            self._reap(self._by_index.get(index), pid)
+        group = self._groups.get(lease.name)
+        if group is None:
+            return
+        group.sessions.discard(lease.session)
+        if not group.sessions:
+            del self._groups[lease.name]
+            self._retract(group, self._by_index.values())
+
+    def _reap(self, gpu: Gpu | None, pid: int) -> None:
+        if gpu is None or gpu.board is None or pid <= 0:
+            return
+        try:
+            gpu.board.reap(pid)
+        except BoardError as error:
+            self._log.error("a worker cannot be taken off a board", reason=str(error), pid=pid)
+
+    def adopt(
+        self,
+        session: str,
+        tenant: str,
+        group: str | None,
+        devices: tuple[int, ...],
+        record: Mapping[str, Any],
+    ) -> Lease:
+        """A session that an earlier server opened, with what that wrote down of it."""
+        if not self.enforced or not record:
+            return Lease(session, tenant, group, devices)
+        name = board_name(tenant, group)
+        request, written = _read_record(record)
+        entry = self._groups.get(name)
+        if entry is None:
+            owner = self.tenants.named(tenant) or Tenant(tenant)
+            entry = self._groups[name] = Group(owner, group, request)
+        entry.sessions.add(session)
+        gpus = [self._by_index[index] for index in devices if index in self._by_index]
+        for gpu in gpus:
+            if name not in gpu.claims:
+                known = self._known.get(gpu.index, {}).get(name)
+                gpu.claims[name] = known or written.get(gpu.index, Claim())
+                gpu.write_grants(entry.tenant)
+        return Lease(
+            session,
+            tenant,
+            group,
+            devices,
+            request,
+            {gpu.index: gpu.claims[name] for gpu in gpus},
+            tuple(gpu.board_path for gpu in gpus),
+        )
+
+    # Time ---------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Once a second, and at the start after everything was adopted."""
+        for gpu in self._by_index.values():
+            try:
+                gpu.look()
+                for tenant in list(gpu.dirty):
+                    gpu.write_grants(self.tenants.named(tenant) or Tenant(tenant))
+            except BoardError as error:
+                self._log.error("a board cannot be looked at", gpu=gpu.index, reason=str(error))
+
+    def close(self) -> None:
+        """Let go of the boards; workers go on with them."""
+        for gpu in self._by_index.values():
+            if gpu.board is not None:
+                gpu.board.close()
+                gpu.board = None
+
+
+def _read_record(record: Mapping[str, Any]) -> tuple[Request, dict[int, Claim]]:
+    try:
+        request = Request.parse(record.get("request", {}))
+        written = {int(i): Claim.parse(claim) for i, claim in record.get("claims", {}).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        logs.get("gpus").warning("a session's grant cannot be read", reason=str(error)[:200])
+        return Request(), {}
+    return request, written
+
+
+def _check_same(group: Group, request: Request) -> None:
+    """A later session asks for what its group has, or for nothing."""
+    for key, asked in request.as_dict().items():
+        if asked != getattr(group.request, key):
+            raise Refusal(
+                "bad-request",
+                f"the group '{group.group}' runs with another request: its"
+                f" {key.replace('_', ' ')} is {_shown(group.request, key)}, not"
+                f" {_shown(request, key)}; leave it out, ask for the same, or name another group",
+            )
+
+
+def _shown(request: Request, key: str) -> str:
+    value = getattr(request, key)
+    if key == "fractions":
+        return ",".join(f"{part}/{whole}" for part, whole in value) or "not set"
+    return "not set" if value is None else str(value)
+
+
+def _check_indexes(settings: Settings, inventory: Inventory) -> None:
+    served = inventory.indexes
+    named = [(f"gpus.{index}", index) for index in settings.gpus]
+    named += [
+        (f"tenants.{name}.gpus", index)
+        for name, table in settings.tenants.items()
+        for index in table.gpus or ()
+    ]
+    for key, index in named:
+        if index not in served:
+            raise ConfigError(
+                f"key '{key}' names GPU {index}, which is not served here; the server has"
+                f" {', '.join(map(str, served))}"
+            )

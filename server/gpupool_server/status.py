@@ -1,0 +1,65 @@
+"""What a GPU looks like to an operator: settings, tenants, processes, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpupool_server.board import Account, Picture
+from gpupool_server.gpu import Gpu
+from gpupool_server.gpus import Gpus
+
+
+def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One GPU of the admin socket's ``status``."""
+    now = gpu.settings
+    picture = gpu.picture()
+    by_pid = {session["pid"]: session for session in sessions}
+    tenants = picture.tenants if picture is not None else ()
+    return {
+        "index": gpu.index,
+        "name": gpu.device.name,
+        "uuid": gpu.device.uuid,
+        "memory_total": gpu.device.memory_bytes,
+        "policy": now.policy,
+        "max_inst": now.max_inst,
+        "prio_ratio": now.prio_ratio,
+        "hardware": now.hardware_slices,
+        "default_memory": now.default_memory or None,
+        "free_weight": gpu.free_weight,
+        "utilisation": gpu.utilisation(),
+        "tenants": [
+            _describe_tenant(gpu, gpus, account, picture, by_pid)
+            for account in tenants
+            if picture is not None
+        ],
+    }
+
+
+def _describe_tenant(
+    gpu: Gpu,
+    gpus: Gpus,
+    account: Account,
+    picture: Picture,
+    by_pid: Mapping[int, Mapping[str, Any]],
+) -> dict[str, Any]:
+    group = gpus.group(account.name)
+    known = dataclasses.asdict(account)
+    members = known.pop("members")
+    return {
+        **known,
+        "workers": members,
+        "utilisation": gpu.utilisation(account.name),
+        "sessions": sorted(group.sessions) if group is not None else [],
+        "processes": [
+            {"pid": process.pid, "memory_used": process.memory_used, **_client(by_pid, process.pid)}
+            for process in picture.processes
+            if process.tenant == account.name
+        ],
+    }
+
+
+def _client(by_pid: Mapping[int, Mapping[str, Any]], pid: int) -> dict[str, Any]:
+    session = by_pid.get(pid, {})
+    return {key: session.get(key) for key in ("session", "client_pid", "program")}

@@ -1,0 +1,98 @@
+"""What a client asks for in a hello, read and checked."""
+
+from __future__ import annotations
+
+import re
+
+from gpupool import protocol
+from gpupool.errors import ProtocolError
+from gpupool_server.board import POLICIES
+from gpupool_server.claims import Request
+from gpupool_server.config import MAX_DEVICES, check_indexes, parse_indexes
+from gpupool_server.inventory import Inventory
+from gpupool_server.sessions import Wish
+from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, name_allowed
+from gpupool_server.tenants import Tenant
+
+_FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
+
+
+def read_number(question: protocol.Message, key: str, low: int, high: int) -> int:
+    """A field that must be there and hold a whole number."""
+    text = question.require(key)
+    if not text.isascii() or not text.isdecimal() or len(text) > 16:
+        raise ProtocolError(f"{question.word}: '{key}' must be a whole number")
+    if not low <= int(text) <= high:
+        raise ProtocolError(f"{question.word}: '{key}' must be {low}..{high}")
+    return int(text)
+
+
+def _maybe(question: protocol.Message, key: str, low: int, high: int) -> int | None:
+    return read_number(question, key, low, high) if key in question.fields else None
+
+
+def read_wish(question: protocol.Message, tenant: Tenant, inventory: Inventory) -> Wish:
+    """The wish of a hello; ProtocolError says which field is wrong."""
+    group = question.fields.get("group")
+    if group is not None and not name_allowed(group):
+        raise ProtocolError("hello: 'group' must be 1 to 32 of A-Z a-z 0-9 . _ -")
+    return Wish(
+        pid=read_number(question, "pid", 1, 2**22),
+        program=question.require("program")[:256],
+        host=question.require("host")[:256],
+        devices=_read_devices(question, inventory),
+        gpus=_maybe(question, "gpus", 1, 1024),
+        tenant=tenant,
+        group=group,
+        request=read_request(question),
+    )
+
+
+def read_request(question: protocol.Message) -> Request:
+    """The limits that a question asks for."""
+    if question.fields.get("policy", "share") not in POLICIES:
+        raise ProtocolError(f"{question.word}: 'policy' must be one of {', '.join(POLICIES)}")
+    priority = _maybe(question, "priority", 0, 1)
+    request = Request(
+        memory=_maybe(question, "memory", MEBIBYTE, MOST_MEMORY),
+        share=_maybe(question, "share", 1, 1000),
+        ceiling=_maybe(question, "ceiling", 1, 1000),
+        weight=_maybe(question, "weight", 0, 25),
+        high_priority=None if priority is None else bool(priority),
+        fractions=_read_fractions(question),
+    )
+    if request.memory is not None and request.fractions:
+        raise ProtocolError(f"{question.word}: 'memory' and 'memory-fraction' exclude each other")
+    if request.ceiling is not None and request.ceiling < (request.share or 1):
+        raise ProtocolError(f"{question.word}: 'ceiling' must not be less than 'share'")
+    return request
+
+
+def _read_fractions(question: protocol.Message) -> tuple[tuple[int, int], ...]:
+    text = question.fields.get("memory-fraction")
+    if text is None:
+        return ()
+    matches = [_FRACTION.fullmatch(part) for part in text.split(",")]
+    parts = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    if len(parts) != len(matches) or len(parts) > MAX_DEVICES:
+        raise ProtocolError(f"{question.word}: 'memory-fraction' must be parts such as 6/15,3/15")
+    if not all(1 <= part <= whole for part, whole in parts):
+        raise ProtocolError(f"{question.word}: 'memory-fraction' must be above 0, and at most 1")
+    return tuple(parts)
+
+
+def _read_devices(question: protocol.Message, inventory: Inventory) -> tuple[int, ...] | None:
+    text = question.fields.get("devices")
+    if text is None:
+        return None
+    by_uuid = {device.uuid.lower(): device.index for device in inventory.devices}
+    by_uuid |= {uuid.removeprefix("gpu-"): index for uuid, index in by_uuid.items()}
+    parts = [part.strip().lower() for part in text.split(",")]
+    try:
+        if not any(part in by_uuid for part in parts):
+            return parse_indexes(text)
+        return check_indexes(
+            tuple(by_uuid[p] if p in by_uuid else parse_indexes(p)[0] for p in parts)
+        )
+    except ValueError as error:
+        raise ProtocolError(f"hello: devices: {error}") from None
