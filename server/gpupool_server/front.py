@@ -19,10 +19,12 @@ from gpupool.errors import GpupoolError, ProtocolError
 from gpupool_server import logs
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
+from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
-from gpupool_server.nvml_answer import NvmlDesk, WholeDevices
+from gpupool_server.nvml_answer import NvmlDesk
 from gpupool_server.sessions import Opened, SessionKeeper
-from gpupool_server.tenants import Tenant, Tenants
+from gpupool_server.tenants import Tenant
+from gpupool_server.views import TenantViews
 from gpupool_server.wish import read_number, read_wish
 from gpupool_server.worker import Build
 
@@ -51,17 +53,17 @@ class FrontDesk:
     def __init__(
         self,
         settings: Settings,
-        tenants: Tenants,
+        gpus: Gpus,
         inventory: Inventory,
         keeper: SessionKeeper,
         build: Build | None,
     ) -> None:
         self._settings = settings
-        self._tenants = tenants
+        self._tenants = gpus.tenants
         self._inventory = inventory
         self._keeper = keeper
         self._build = build
-        self._nvml = NvmlDesk(inventory, WholeDevices(inventory, keeper))
+        self._nvml = NvmlDesk(inventory, TenantViews(gpus, keeper))
         self._boot_id = boot_id()
         self._started = time.time()
         self._log = logs.get("front")

@@ -79,7 +79,7 @@ class Server:
         plugins = self._home.root / paths.PLUGINS
         self._keeper = SessionKeeper(settings, inventory, self._run_dir, program, plugins, gpus)
         self._keeper.adopt()
-        desk = FrontDesk(settings, tenants, inventory, self._keeper, build)
+        desk = FrontDesk(settings, gpus, inventory, self._keeper, build)
         self._admin = AdminDoor(AdminDesk(self._keeper, gpus), self._run_dir.path / admin.NAME)
         await self._admin.open()
         if settings.metrics_listen != "none":

@@ -79,7 +79,7 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
         tenants = Tenants.load(TOKEN, settings)
         gpus = Gpus(settings, listed, tenants, run_dir.gpus, opener)
         keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS, gpus)
-        desk = FrontDesk(settings, tenants, listed, keeper, Build(1, SPEC))
+        desk = FrontDesk(settings, gpus, listed, keeper, Build(1, SPEC))
         offices.append(Office(settings, run_dir, keeper, desk, gpus, boards))
         return offices[-1]
 

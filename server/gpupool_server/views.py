@@ -1,0 +1,83 @@
+"""The devices as a tenant sees them through NVML: its own GPUs, limits and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpupool_server.gpu import Gpu
+from gpupool_server.gpus import Gpus, board_name
+from gpupool_server.nvml_answer import Asker, Running, View
+from gpupool_server.sessions import SessionKeeper
+
+
+class TenantViews:
+    """What NVML says must be what CUDA says to the same process: the group's limits."""
+
+    def __init__(self, gpus: Gpus, keeper: SessionKeeper) -> None:
+        self._gpus = gpus
+        self._keeper = keeper
+
+    async def __call__(self, asker: Asker) -> list[View]:
+        sessions = await self._keeper.describe(asker.tenant)
+        own = next((s for s in sessions if _is_of(s, asker)), None)
+        group = own["group"] if own is not None else asker.group
+        name = board_name(asker.tenant, group)
+        chosen = self._choose(asker, own, name)
+        return [self._view(gpu, asker, name, sessions) for gpu in chosen]
+
+    def _choose(self, asker: Asker, own: Mapping[str, Any] | None, name: str) -> list[Gpu]:
+        tenant = self._gpus.tenants.named(asker.tenant)
+        allowed = {gpu.index: gpu for gpu in self._gpus if tenant and tenant.may_use(gpu.index)}
+        if asker.devices is not None:
+            return [allowed[index] for index in asker.devices if index in allowed]
+        if own is not None:
+            return [allowed[index] for index in own["devices"] if index in allowed]
+        of_group = self._gpus.devices_of(name) if asker.group is not None else ()
+        indexes = of_group or tuple(allowed)
+        return [allowed[index] for index in indexes if index in allowed][: asker.gpus]
+
+    def _view(
+        self, gpu: Gpu, asker: Asker, name: str, sessions: Sequence[Mapping[str, Any]]
+    ) -> View:
+        picture = gpu.picture()
+        members = picture.processes if picture is not None else ()
+        memory = {member.pid: member.memory_used for member in members}
+        limit = self._limit(gpu, asker, name)
+        account = picture.account(name) if picture is not None else None
+        limited = limit is not None and account is not None
+        return View(
+            gpu.device,
+            limit=limit,
+            used=account.memory_used if limited and account is not None else None,
+            processes=_running(sessions, gpu.index, asker, memory),
+        )
+
+    def _limit(self, gpu: Gpu, asker: Asker, name: str) -> int | None:
+        """The group's, or what a session that began now would have."""
+        claim = gpu.claims.get(name)
+        if claim is not None:
+            return claim.memory or None
+        tenant = self._gpus.tenants.named(asker.tenant)
+        quota = gpu.quota(tenant).memory if tenant is not None else None
+        wanted = asker.memory or gpu.default_memory or quota
+        return wanted if wanted is None or quota is None else min(wanted, quota)
+
+
+def _is_of(session: Mapping[str, Any], asker: Asker) -> bool:
+    return bool((session["client_host"], session["client_pid"]) == (asker.host, asker.pid))
+
+
+def _running(
+    sessions: Sequence[Mapping[str, Any]], index: int, asker: Asker, memory: Mapping[int, int]
+) -> tuple[Running, ...]:
+    found = []
+    for session in sessions:
+        if index not in session["devices"] or session["client_host"] != asker.host:
+            continue
+        # A worker's own account is of all its devices together.
+        own = session.get("memory_bytes") if len(session["devices"]) == 1 else None
+        found.append(
+            Running(session["client_pid"], session["pid"], memory.get(session["pid"], own))
+        )
+    return tuple(found)
