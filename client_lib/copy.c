@@ -28,6 +28,12 @@ static bool is_shared(const void *p, size_t bytes, struct gpc_range *range)
            bytes <= range->size - (at - range->begin);
 }
 
+static bool is_host(CUdeviceptr at)
+{
+    struct gpc_range range;
+    return gpc_range_find(at, &range) && gpc_range_is_host(&range);
+}
+
 /* What CUDA sees at once: more bytes than the allocation has. */
 static bool fits(CUdeviceptr at, size_t bytes)
 {
@@ -68,6 +74,8 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
         return CUDA_SUCCESS;
     if (!src || !dst || !fits(dst, bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (is_host(dst)) /* pinned memory has an address for the device as well */
+        return gpc_copy_any(op, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
     if (is_shared(src, bytes, &range))
         return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
     bool captured;
@@ -208,6 +216,8 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
         return CUDA_SUCCESS;
     if (!src || !dst || !fits(src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (is_host(src))
+        return gpc_copy_any(op, (uint64_t)(uintptr_t)dst, src, bytes, stream, blocking);
     if (is_shared(dst, bytes, &range)) {
         CUresult r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
         return r || !blocking ? r : gpc_wire_cuStreamSynchronize(stream);

@@ -1,14 +1,19 @@
 /* Memory sets: checked here, as CUDA does at once, then sent without waiting. Those
  * without a stream go to the default one, which may be the thread's own. */
+#include <string.h>
+
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "memory.h"
 #include "ranges.h"
 
-/* `rows` of `width` elements of `size` bytes, `pitch` bytes apart. */
-static CUresult check(uint16_t op, CUdeviceptr dst, size_t size, size_t pitch, size_t width,
-                      size_t rows)
+/* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
+ * Pinned memory is a legal place; where it is not shared, `*own` says that it is ours. */
+static CUresult check(uint16_t op, CUdeviceptr *at, size_t size, size_t pitch, size_t width,
+                      size_t rows, bool *own)
 {
+    CUdeviceptr dst = *at;
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
@@ -23,43 +28,66 @@ static CUresult check(uint16_t op, CUdeviceptr dst, size_t size, size_t pitch, s
     struct gpc_range range;
     if (!gpc_range_find(dst, &range))
         return CUDA_ERROR_INVALID_VALUE;
-    return range.kind == GPC_RANGE_MAPPED || bytes <= range.size - (dst - range.begin)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    if (range.kind != GPC_RANGE_MAPPED && bytes > range.size - (dst - range.begin))
+        return CUDA_ERROR_INVALID_VALUE;
+    *own = range.kind == GPC_RANGE_HOST;
+    if (range.kind == GPC_RANGE_SHARED)
+        *at = range.device_address + (dst - range.begin);
+    return CUDA_SUCCESS;
+}
+
+/* Memory of this process's own, once the stream has come here. */
+static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t pitch,
+                         size_t width, size_t rows, CUstream stream)
+{
+    CUresult r = gpc_wire_cuStreamSynchronize(stream);
+    if (r == CUDA_SUCCESS)
+        r = gpc_pinned_settle(NULL, 0);
+    for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
+        for (size_t x = 0; x < width; x++)
+            memcpy((char *)(uintptr_t)dst + y * pitch + x * size, value, size);
+    return r;
 }
 
 #define LINEAR(name, type)                                                                         \
+    static CUresult name##_in(uint16_t op, CUdeviceptr dst, type value, size_t n, CUstream stream) \
+    {                                                                                              \
+        bool own = false;                                                                          \
+        CUresult r = check(op, &dst, sizeof value, 0, n, 1, &own);                                 \
+        if (r != CUDA_SUCCESS || n == 0)                                                           \
+            return r;                                                                              \
+        return gpc_leave(own ? set_here(dst, &value, sizeof value, 0, n, 1, stream)                \
+                             : gpc_wire_##name##Async(dst, value, n, stream));                     \
+    }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, type value, size_t N)                     \
     {                                                                                              \
-        CUresult r = check(GP_OP_##name##_v2, dstDevice, sizeof(type), 0, N, 1);                   \
-        return r || N == 0 ? r : gpc_leave(gpc_wire_##name##Async(dstDevice, value, N, NULL));             \
+        return name##_in(GP_OP_##name##_v2, dstDevice, value, N, NULL);                            \
     }                                                                                              \
     GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, type value, size_t N, CUstream hStream) \
     {                                                                                              \
-        CUresult r = check(GP_OP_##name##Async, dstDevice, sizeof(type), 0, N, 1);                 \
-        return r || N == 0 ? r : gpc_leave(gpc_wire_##name##Async(dstDevice, value, N, hStream));  \
+        return name##_in(GP_OP_##name##Async, dstDevice, value, N, hStream);                       \
     }
 
 #define PITCHED(name, type)                                                                        \
+    static CUresult name##_in(uint16_t op, CUdeviceptr dst, size_t pitch, type value,              \
+                              size_t width, size_t rows, CUstream stream)                          \
+    {                                                                                              \
+        bool own = false;                                                                          \
+        CUresult r = check(op, &dst, sizeof value, pitch, width, rows, &own);                      \
+        if (r != CUDA_SUCCESS || width == 0 || rows == 0)                                          \
+            return r;                                                                              \
+        return gpc_leave(own ? set_here(dst, &value, sizeof value, pitch, width, rows, stream)     \
+                             : gpc_wire_##name##Async(dst, pitch, value, width, rows, stream));    \
+    }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, size_t dstPitch, type value,              \
                                   size_t Width, size_t Height)                                     \
     {                                                                                              \
-        CUresult r =                                                                               \
-            check(GP_OP_##name##_v2, dstDevice, sizeof(type), dstPitch, Width, Height);            \
-        if (r != CUDA_SUCCESS || Width == 0 || Height == 0)                                        \
-            return r;                                                                              \
-        return gpc_leave(                                                                          \
-            gpc_wire_##name##Async(dstDevice, dstPitch, value, Width, Height, NULL));              \
+        return name##_in(GP_OP_##name##_v2, dstDevice, dstPitch, value, Width, Height, NULL);      \
     }                                                                                              \
     GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, size_t dstPitch, type value,            \
                                     size_t Width, size_t Height, CUstream hStream)                 \
     {                                                                                              \
-        CUresult r =                                                                               \
-            check(GP_OP_##name##Async, dstDevice, sizeof(type), dstPitch, Width, Height);          \
-        if (r != CUDA_SUCCESS || Width == 0 || Height == 0)                                        \
-            return r;                                                                              \
-        return gpc_leave(                                                                          \
-            gpc_wire_##name##Async(dstDevice, dstPitch, value, Width, Height, hStream));           \
+        return name##_in(GP_OP_##name##Async, dstDevice, dstPitch, value, Width, Height, hStream); \
     }
 
 LINEAR(cuMemsetD8, unsigned char)

@@ -141,6 +141,15 @@ static void copies(void)
     CU(cuMemcpyHtoD(one, host, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(NULL, one, 4));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, one, (size_t)1 << 40));
+    /* Pinned memory has an address for the device, which is its own: as XLA uses it. */
+    CU(cuMemsetD32Async((CUdeviceptr)(size_t)pinned, 0x01020304, 16, NULL));
+    CU(cuMemsetD2D8((CUdeviceptr)(size_t)pinned + 8, 16, 9, 2, 2));
+    CU(cuMemcpyDtoHAsync(back, (CUdeviceptr)(size_t)pinned, 64, NULL));
+    CU(cuStreamSynchronize(NULL));
+    EXPECT(back[0] == 4 && back[3] == 1 && back[8] == 9 && back[9] == 9 && back[10] == 2 &&
+               back[24] == 9 && back[63] == 1, "memory sets of pinned memory came back wrong");
+    CU(cuMemcpyHtoD((CUdeviceptr)(size_t)pinned, host, 64));
+    EXPECT(memcmp(pinned, host, 64) == 0, "a copy to pinned memory's device address");
     CU(cuMemFreeHost(pinned));
     CU(cuMemFree(one));
     CU(cuMemFree(two));
