@@ -163,7 +163,11 @@ def _one(word: str, function: str, *arguments: str) -> Reader:
     def read(nvml: Any, card: Any) -> Facts:
         values = [getattr(nvml, name) for name in arguments]
         answer = getattr(nvml, function)(card, *values)
-        return {word: _text(answer) if isinstance(answer, bytes) else answer}
+        if isinstance(answer, list | tuple) and len(answer) == 1:
+            answer = answer[0]  # pynvml gives the default ECC mode so
+        if isinstance(answer, bytes):
+            answer = _text(answer)
+        return {word: answer} if isinstance(answer, int | str) else {}
 
     return read
 
