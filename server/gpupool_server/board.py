@@ -147,9 +147,7 @@ class Library:
         handle = ctypes.POINTER(c_void_p)
         self.open = self._typed("gp_board_open", c_int, c_char_p, handle)
         self.close = self._typed("gp_board_close", None, c_void_p)
-        self.gpu_put = self._typed(
-            "gp_board_gpu_put", c_int, c_void_p, *[c_uint32] * 4, c_uint64
-        )
+        self.gpu_put = self._typed("gp_board_gpu_put", c_int, c_void_p, *[c_uint32] * 4, c_uint64)
         self.tenant_put = self._typed(
             "gp_board_tenant_put", c_int, c_void_p, c_char_p, c_uint64, *[c_uint32] * 4
         )

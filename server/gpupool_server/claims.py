@@ -251,9 +251,7 @@ def _shares(quota: Quota, claims: Mapping[str, Claim]) -> dict[str, int]:
     others = sum(claim.share is None for claim in claims.values())
     each = max(1, (quota.share - reserved) // others) if others else 0
     limits = {name: claim.ceiling or quota.ceiling for name, claim in claims.items()}
-    return {
-        name: claim.share or min(each, limits[name], WHOLE) for name, claim in claims.items()
-    }
+    return {name: claim.share or min(each, limits[name], WHOLE) for name, claim in claims.items()}
 
 
 def _ceilings(

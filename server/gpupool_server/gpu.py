@@ -209,9 +209,7 @@ class Gpu:
         """Take over an earlier server's changes; returns the claims that it knew."""
         try:
             raw: Any = json.loads(self._state.read_text(encoding="utf-8"))
-            self.changed = GpuSettings.model_construct(
-                **_checked_settings(raw.get("settings", {}))
-            )
+            self.changed = GpuSettings.model_construct(**_checked_settings(raw.get("settings", {})))
             quotas = {str(name): dict(quota) for name, quota in raw.get("quotas", {}).items()}
             for quota in quotas.values():
                 Quota(**quota)

@@ -32,7 +32,7 @@ _PERCENT = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
 _FRACTION = re.compile(r"([01])(?:\.([0-9]{1,3}))?")
 
 _SIZE = "a size from 1MiB, e.g. 40GiB"
-_PART = "a part of a GPU from 0.1% to 100%, e.g. \"50%\" or 0.5"
+_PART = 'a part of a GPU from 0.1% to 100%, e.g. "50%" or 0.5'
 
 
 def name_allowed(name: str) -> bool:
@@ -118,9 +118,7 @@ class GpuSettings(BaseModel):
     )
     max_inst: int | None = Field(None, ge=1, le=25, description="a whole number 1..25")
     prio_ratio: int | None = Field(None, ge=20, le=99, description="a whole number 20..99")
-    default_memory: int | None = Field(
-        None, ge=0, le=MOST_MEMORY, description=f"{_SIZE}, or none"
-    )
+    default_memory: int | None = Field(None, ge=0, le=MOST_MEMORY, description=f"{_SIZE}, or none")
     hardware_slices: StrictBool | None = Field(None, description="true or false")
 
     @field_validator("policy", mode="before")

@@ -49,9 +49,7 @@ def _tenant(name: str, settings: TenantSettings) -> Tenant:
         # It is not limited in what its table does not speak of.
         free = Quota()
         said = settings.model_fields_set
-        quota = Quota(
-            **{key: getattr(quota if key in said else free, key) for key in vars(free)}
-        )
+        quota = Quota(**{key: getattr(quota if key in said else free, key) for key in vars(free)})
     gpus = None if settings.gpus is None else frozenset(settings.gpus)
     return Tenant(name, quota, settings.sessions, gpus)
 

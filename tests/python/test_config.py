@@ -9,6 +9,7 @@ import pytest
 from gpupool.errors import ConfigError
 from gpupool.sizes import format_size, parse_size
 from gpupool_server.config import Settings, load_settings
+from gpupool_server.sharing import DEFAULTS
 
 
 def write(folder: Path, text: str) -> Path:
@@ -74,6 +75,90 @@ def test_bad_values_name_file_key_and_what_is_allowed(
     said = complaint(path, {}, {})
     assert said.startswith(f"{path}: key '{key}':")
     assert allowed in said
+
+
+TENANT = '[tenants.research]\ntoken = "x"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "allowed"),
+    [
+        ('memory = "40 potatoes"', "tenants.research.memory", "a size from 1MiB"),
+        ("memory = 5", "tenants.research.memory", "a size from 1MiB"),
+        ('share = "0%"', "tenants.research.share", "0.1% to 100%"),
+        ("share = 50", "tenants.research.share", "0.1% to 100%"),
+        ("share = true", "tenants.research.share", "0.1% to 100%"),
+        ('share = "50%"\nceiling = "40%"', "tenants.research.ceiling", "not less than 'share'"),
+        ("weight = 26", "tenants.research.weight", "0..25"),
+        ('high_priority = "yes"', "tenants.research.high_priority", "true or false"),
+        ("sessions = 0", "tenants.research.sessions", "1..4096"),
+        ("gpus = [0, 0]", "tenants.research.gpus", "each once"),
+        ("gpus = []", "tenants.research.gpus", "each once"),
+        ("gpus = [64]", "tenants.research.gpus", "0..63"),
+        ("[tenants.'a b']\ntoken = 'y'", "tenants.a b", "names of 1 to 32"),
+        ("[gpu]\npolicy = 'best'", "gpu.policy", "average, preemptive"),
+        ("[gpu]\npolicy = 7", "gpu.policy", "its number 0..6"),
+        ("[gpu]\nmax_inst = 26", "gpu.max_inst", "1..25"),
+        ("[gpus.1]\nprio_ratio = 10", "gpus.1.prio_ratio", "20..99"),
+        ("[gpus.1]\ndefault_memory = 0", "gpus.1.default_memory", "or none"),
+        ("[gpus.99]\npolicy = 0", "gpus.99", "0..63"),
+        ("[gpus.x]\npolicy = 0", "gpus.x", "0..63"),
+    ],
+)
+def test_bad_values_in_tables_name_their_whole_key(
+    folder: Path, text: str, key: str, allowed: str
+) -> None:
+    path = write(folder, TENANT + text)
+    said = complaint(path, {}, {})
+    assert said.startswith(f"{path}: key '{key}':")
+    assert allowed in said
+
+
+def test_unknown_keys_in_tables_are_errors(folder: Path) -> None:
+    said = complaint(write(folder, TENANT + "memroy = 1"), {}, {})
+    assert "key 'tenants.research.memroy' is unknown; the keys are: ceiling, gpus" in said
+    said = complaint(write(folder, "[gpus.0]\nweight = 1"), {}, {})
+    assert "key 'gpus.0.weight' is unknown; the keys are: default_memory" in said
+    assert "key 'tenants': is not allowed" in complaint(write(folder, "tenants = []"), {}, {})
+
+
+def test_the_token_of_a_tenant_is_set_once_and_never_shown(folder: Path) -> None:
+    said = complaint(write(folder, "[tenants.a]\nweight = 1"), {}, {})
+    assert "key 'tenants.a': exactly one of 'token' and 'token_file'" in said
+    both = "[tenants.a]\ntoken = 'x'\ntoken_file = '/y'"
+    assert "exactly one of" in complaint(write(folder, both), {}, {})
+    said = complaint(write(folder, "[tenants.default]\ntoken = 'x'"), {}, {})
+    assert "the server's own" in said
+    said = complaint(write(folder, "[tenants.a]\ntoken = 'hunter 2'"), {}, {})
+    assert "key 'tenants.a.token'" in said
+    assert "hunter" not in said
+    said = complaint(write(folder, "[tenants.'a b']\ntoken = 'hunter2'"), {}, {})
+    assert "hunter" not in said
+
+
+def test_tables_of_tenants_and_gpus(folder: Path) -> None:
+    text = """
+[tenants.research]
+token = "x"
+memory = "40GiB"
+share = "12.5%"
+ceiling = 0.8
+gpus = [0, 1]
+[gpu]
+policy = 1
+default_memory = "8GiB"
+max_inst = 10
+[gpus.1]
+policy = "weighted"
+default_memory = "none"
+"""
+    settings = load_settings(write(folder, text), {}, {})
+    tenant = settings.tenants["research"]
+    assert (tenant.memory, tenant.share, tenant.ceiling) == (40 << 30, 125, 800)
+    merged = settings.gpus[1].over(settings.gpu).over(DEFAULTS)
+    assert (merged.policy, merged.max_inst, merged.prio_ratio) == ("weighted", 10, 90)
+    assert (merged.default_memory, merged.hardware_slices) == (0, True)
+    assert settings.gpu.over(DEFAULTS).policy == "preemptive"
 
 
 def test_unknown_keys_are_errors_and_list_the_known(folder: Path) -> None:

@@ -1,0 +1,506 @@
+"""Tenants: tokens, quotas, groups, what stands on the boards, and what a restart keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpupool import protocol
+from gpupool.errors import ConfigError, InstallError
+from gpupool_server.board import Grant
+from gpupool_server.claims import Claim, Refusal, Request, Room, claim, grants
+from gpupool_server.rundir import Meta
+from gpupool_server.sharing import TenantSettings
+from gpupool_server.tenants import Quota, Tenants
+from server_harness import (
+    TOKEN,
+    MakeOffice,
+    Office,
+    accepted,
+    eventually,
+    hello,
+    make_settings,
+    process_lives,
+    refused,
+    write_worker,
+)
+
+#: What the fake driver's devices have, as `gpupool info` tells it.
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def research(**more: object) -> dict[str, dict[str, object]]:
+    """A table [tenants.research]."""
+    return {"research": {"token": "of-research", **more}}
+
+
+async def ask(office: Office, **changes: str | None) -> dict[str, str]:
+    return accepted(await office.desk.answer(hello(**{"token": "of-research", **changes})))
+
+
+async def refusal(office: Office, **changes: str | None) -> tuple[str, str]:
+    return refused(await office.desk.answer(hello(**{"token": "of-research", **changes})))
+
+
+def meta_of(office: Office, session: str) -> Meta:
+    return Meta.parse((office.run_dir.sessions / session / "meta.json").read_text())
+
+
+async def ended(office: Office, session: str) -> None:
+    """Kill a session's worker and wait until the server has seen it."""
+    left = len(office.keeper) - 1
+    os.kill(meta_of(office, session).pid, signal.SIGKILL)
+    await eventually(lambda: len(office.keeper) == left)
+
+
+# Tokens --------------------------------------------------------------------------------
+
+
+def test_each_token_has_one_owner(folder: Path) -> None:
+    settings = make_settings(folder, tenants=research())
+    tenants = Tenants.load(TOKEN, settings)
+    for token, name in ((TOKEN, "default"), ("of-research", "research")):
+        found = tenants.of_token(token)
+        assert found is not None and found.name == name
+    for wrong in ("", "of-researc", "of-research ", "OF-RESEARCH", "\udc80", "ü"):
+        assert tenants.of_token(wrong) is None
+
+
+def test_two_tenants_cannot_have_one_token(folder: Path) -> None:
+    same = {"a": {"token": "x"}, "b": {"token": "x"}}
+    with pytest.raises(ConfigError, match=r"'a' and 'b' have the same token.*tenants\.b\.token"):
+        Tenants.load(TOKEN, make_settings(folder, tenants=same))
+    with pytest.raises(ConfigError, match="'default' and 'research'"):
+        Tenants.load("of-research", make_settings(folder, tenants=research()))
+
+
+def test_token_files_are_read_and_bad_ones_named(folder: Path) -> None:
+    path = folder / "research.token"
+    path.write_text("from-a-file\n")
+    settings = make_settings(folder, tenants={"research": {"token_file": path}})
+    with pytest.raises(ConfigError, match=r"key 'tenants\.research\.token_file'.*chmod 600"):
+        Tenants.load(TOKEN, settings)
+    path.chmod(0o600)
+    found = Tenants.load(TOKEN, settings).of_token("from-a-file")
+    assert found is not None and found.name == "research"
+
+
+def test_the_default_tenant_is_limited_only_by_what_is_said(folder: Path) -> None:
+    settings = make_settings(folder, tenants={"default": {"memory": "1GiB"}})
+    tenant = Tenants.load(TOKEN, settings).named("default")
+    assert tenant is not None
+    assert tenant.quota == Quota(memory=GIB, weight=None, high_priority=True)
+
+
+async def test_a_tenant_sees_only_its_own_sessions(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research())
+    mine = (await ask(office))["session"]
+    other = accepted(await office.desk.answer(hello()))["session"]
+    for token, session in (("of-research", mine), (TOKEN, other)):
+        question = protocol.encode("info", {"token": token})
+        info = json.loads(accepted(await office.desk.answer(question))["json"])
+        assert [listed["session"] for listed in info["sessions"]] == [session]
+    (listed,) = await office.keeper.describe("research")
+    assert (listed["tenant"], listed["group"]) == ("research", None)
+
+
+# Claims --------------------------------------------------------------------------------
+
+
+def room(quota: Quota, *others: Claim, free: int | None = None, default: int = 0) -> Room:
+    return Room("here", quota, others, 16 * GIB, default, free)
+
+
+@pytest.mark.parametrize(
+    ("place", "request_", "says"),
+    [
+        (room(Quota(memory=8 * GIB)), Request(memory=9 * GIB), "9 GiB are asked for, 0 B are in"),
+        (
+            room(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
+            Request(memory=3 * GIB),
+            "3 GiB are asked for, 6 GiB are in use by its groups, its quota is 8 GiB",
+        ),
+        (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), Request(), "no memory is left"),
+        (room(Quota()), Request(memory=17 * GIB), "the GPU has 16 GiB"),
+        (
+            room(Quota(share=500), Claim(share=300)),
+            Request(share=201),
+            "a share of 20.1% is asked for, 30% are in use by its groups, its quota is 50%",
+        ),
+        (room(Quota(ceiling=800)), Request(ceiling=900), "ceiling of 90%"),
+        (room(Quota(weight=4), Claim(weight=3)), Request(weight=2), "3 are in use"),
+        (room(Quota(weight=9), free=3), Request(weight=4), "3 of the GPU's slices are free"),
+        (room(Quota(weight=1), Claim(weight=1), free=5), Request(), "no weight is left"),
+        (room(Quota(high_priority=False)), Request(high_priority=True), "priority"),
+    ],
+)
+def test_what_exceeds_a_quota_is_refused_with_the_numbers(
+    place: Room, request_: Request, says: str
+) -> None:
+    with pytest.raises(Refusal, match=says) as caught:
+        claim(place, request_)
+    assert caught.value.code == "over-quota"
+
+
+@pytest.mark.parametrize(
+    ("place", "request_", "expected"),
+    [
+        (room(Quota()), Request(), Claim()),
+        (room(Quota(), default=2 * GIB), Request(), Claim(memory=2 * GIB)),
+        (room(Quota(memory=8 * GIB)), Request(), Claim(memory=8 * GIB)),
+        (room(Quota(memory=99 * GIB)), Request(), Claim(memory=16 * GIB)),
+        (
+            room(Quota(memory=8 * GIB), Claim(memory=7 * GIB), default=2 * GIB),
+            Request(),
+            Claim(memory=GIB),
+        ),
+        (room(Quota(memory=8 * GIB)), Request(memory=8 * GIB), Claim(memory=8 * GIB)),
+        (room(Quota(), free=0), Request(weight=5), Claim(weight=0)),
+        (room(Quota(), free=0), Request(), Claim(weight=0)),
+        (room(Quota(), free=7), Request(weight=5), Claim(weight=5)),
+        (room(Quota(), free=7), Request(), Claim(weight=1)),
+        (room(Quota()), Request(high_priority=True), Claim(high_priority=True)),
+    ],
+)
+def test_claims(place: Room, request_: Request, expected: Claim) -> None:
+    assert claim(place, request_) == expected
+
+
+def test_fractions_are_of_each_card_and_the_last_holds_for_the_rest() -> None:
+    t4 = 15109 * MIB + 4096
+    request = Request(fractions=((6, 15), (15, 15)))
+    assert request.memory_on(0, t4) == 6043 * MIB  # what cGPU's manual shows
+    assert request.memory_on(1, t4) == t4
+    assert request.memory_on(5, t4) == t4
+
+
+def test_groups_without_a_share_divide_what_is_left() -> None:
+    claims = {"t/a": Claim(share=200), "t/b": Claim(), "t/c": Claim()}
+    given = grants(Quota(share=500), claims)
+    assert {name: grant.share for name, grant in given.items()} == {
+        "t/a": 200,
+        "t/b": 150,
+        "t/c": 150,
+    }
+    assert {grant.ceiling for grant in given.values()} == {1000}
+
+
+_CLAIMS = st.dictionaries(
+    st.text("abc", min_size=1),
+    st.builds(
+        Claim,
+        share=st.none() | st.integers(1, 300),
+        ceiling=st.none() | st.integers(300, 1000),
+    ),
+    max_size=8,
+)
+
+
+@given(share=st.integers(1, 1000), more=st.integers(0, 1000), claims=_CLAIMS)
+def test_more_groups_never_get_a_tenant_more(
+    share: int, more: int, claims: dict[str, Claim]
+) -> None:
+    """Whatever is asked for: each grant is one a board takes, and a ceiling holds for all."""
+    quota = Quota(share=share, ceiling=min(1000, share + more))
+    asked = {name: c for name, c in claims.items() if (c.ceiling or 0) <= quota.ceiling}
+    if sum(c.share or 0 for c in asked.values()) > share:
+        return  # admission would have refused it
+    given = grants(quota, asked)
+    for grant in given.values():
+        assert 1 <= grant.share <= grant.ceiling <= 1000
+    least = len(given)  # a thousandth for each is the least a board can give
+    assert sum(grant.share for grant in given.values()) <= share + least
+    if quota.ceiling < 1000:
+        assert sum(grant.ceiling for grant in given.values()) <= quota.ceiling + least
+
+
+# Sessions on boards -------------------------------------------------------------------
+
+
+async def test_without_tenants_all_is_one_unlimited_tenant(make_office: MakeOffice) -> None:
+    office = await make_office()
+    first, second = [accepted(await office.desk.answer(hello()))["session"] for _ in range(2)]
+    for index in (0, 1):
+        assert office.boards.of(index).grants == {"default": Grant()}
+    await ended(office, first)
+    assert office.boards.of(0).grants == {"default": Grant()}
+    await ended(office, second)
+    assert office.boards.of(0).grants == {}
+
+
+async def test_with_an_older_worker_all_is_as_before(make_office: MakeOffice, folder: Path) -> None:
+    office = await make_office(boards=False, worker=write_worker(folder / "worker", "old"))
+    session = accepted(await office.desk.answer(hello(group="g")))["session"]
+    assert meta_of(office, session).grant == {}
+    code, message = refused(await office.desk.answer(hello(memory=str(GIB))))
+    assert (code, "keeps no limits" in message) == ("bad-request", True)
+
+
+@pytest.mark.parametrize("changes", [{"tenants": research()}, {"gpu": {"policy": "fixed"}}])
+async def test_tenants_need_boards(make_office: MakeOffice, changes: dict[str, object]) -> None:
+    with pytest.raises(InstallError, match="need lib/server/libgpupool-board.so"):
+        await make_office(boards=False, **changes)
+
+
+async def test_the_worker_is_told_its_tenant_and_boards(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(memory="64MiB"))
+    session = (await ask(office, group="g", devices="1,0", memory=str(MIB)))["session"]
+    line = Path(f"/proc/{meta_of(office, session).pid}/cmdline").read_bytes().decode().split("\0")
+    at = line.index("--tenant")
+    run = office.run_dir.path
+    assert line[at + 1] == "research/g"
+    assert line[at + 2 : at + 6] == [
+        "--board",
+        f"{run}/gpus/1.board",
+        "--board",
+        f"{run}/gpus/0.board",
+    ]
+
+
+async def test_requests_stand_on_the_boards(make_office: MakeOffice) -> None:
+    office = await make_office(
+        tenants=research(memory="64MiB", share="50%", ceiling="80%", high_priority=True)
+    )
+    await ask(
+        office, group="g", devices="1", memory=str(8 * MIB), share="200", ceiling="300",
+        weight="1", priority="1",
+    )  # fmt: skip
+    assert office.boards.of(0).grants == {}
+    assert office.boards.of(1).grants == {"research/g": Grant(8 * MIB, 1, 200, 300, True)}
+
+
+async def test_memory_is_summed_on_each_gpu(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(memory="64MiB"))
+    await ask(office, group="a", devices="0", memory=str(40 * MIB))
+    code, message = await refusal(office, group="b", devices="0", memory=str(30 * MIB))
+    assert code == "over-quota"
+    assert "tenant 'research' on GPU 0: 30 MiB are asked for, 40 MiB are in use" in message
+    await ask(office, group="b", devices="1", memory=str(30 * MIB))
+    # Asked for by number it goes where it fits.
+    assert (await ask(office, gpus="1", memory=str(30 * MIB)))["devices"] == "1"
+    await ask(office)  # without a request: what is left
+    left = [office.boards.of(index).grants["research"].memory for index in (0, 1)]
+    assert left == [24 * MIB, 4 * MIB]
+
+
+async def test_a_group_is_one_request_for_all_its_sessions(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(memory="64MiB"))
+    first = await ask(office, group="g", gpus="1", memory=str(40 * MIB))
+    for changes in ({}, {"memory": str(40 * MIB)}, {"gpus": "1"}):
+        again = await ask(office, group="g", **changes)
+        assert again["devices"] == first["devices"]
+    code, message = await refusal(office, group="g", memory=str(41 * MIB))
+    assert code == "bad-request"
+    assert "the group 'g' runs with another request: its memory is" in message
+    code, message = await refusal(office, group="g", share="10")
+    assert "its share is not set, not 10" in message
+    index = int(first["devices"])
+    assert office.boards.of(index).grants["research/g"].memory == 40 * MIB
+    for session in list((office.run_dir.sessions).iterdir()):
+        assert "research/g" in office.boards.of(index).grants
+        await ended(office, session.name)
+    assert office.boards.of(index).grants == {}
+
+
+async def test_a_request_without_a_group_is_one_session_s(make_office: MakeOffice) -> None:
+    office = await make_office()
+    one, two = [
+        accepted(await office.desk.answer(hello(memory=str(MIB), devices="0")))["session"]
+        for _ in range(2)
+    ]
+    assert set(office.boards.of(0).grants) == {f"default/{one}", f"default/{two}"}
+
+
+async def test_two_that_ask_at_once_do_not_both_get_the_last(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(memory="64MiB"))
+    questions = [hello(token="of-research", devices="0", memory=str(40 * MIB)) for _ in range(4)]
+    answers = await asyncio.gather(*map(office.desk.answer, questions))
+    words = sorted(protocol.decode(answer).word for answer in answers)
+    assert words == ["ok", "refused", "refused", "refused"]
+
+
+async def test_a_worker_that_fails_leaves_nothing_on_the_boards(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    office = await make_office(tenants=research(), worker=write_worker(folder / "worker", "exit"))
+    assert (await refusal(office, group="g", memory=str(MIB)))[0] == "no-worker"
+    assert office.boards.of(0).grants == office.boards.of(1).grants == {}
+    assert office.gpus.group("research/g") is None
+
+
+async def test_a_refused_gpu_leaves_nothing_on_the_others(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(memory="64MiB"))
+    await ask(office, group="a", devices="1", memory=str(64 * MIB))
+    assert (await refusal(office, group="b", devices="0,1", memory=str(MIB)))[0] == "over-quota"
+    assert office.boards.of(0).grants == {}
+
+
+async def test_a_full_board(make_office: MakeOffice) -> None:
+    office = await make_office()
+    for number in range(64):
+        office.boards.of(1).grants[f"somebody/{number}"] = Grant()
+    code, message = refused(await office.desk.answer(hello(memory=str(MIB))))
+    assert (code, "GPU 1 is full: 64 tenants" in message) == ("full", True)
+    assert office.boards.of(0).grants == {}
+
+
+async def test_gpus_and_sessions_of_a_tenant(make_office: MakeOffice) -> None:
+    office = await make_office(tenants=research(gpus=[1], sessions=2))
+    assert (await ask(office))["devices"] == "1"
+    code, message = await refusal(office, devices="0")
+    assert (code, "may not use GPU 0; it may use 1" in message) == ("over-quota", True)
+    code, message = await refusal(office, gpus="2")
+    assert (code, "of which its tenant may use 1" in message) == ("bad-request", True)
+    session = (await ask(office))["session"]
+    code, message = await refusal(office)
+    assert (code, "2 of 2 sessions" in message) == ("over-quota", True)
+    accepted(await office.desk.answer(hello()))  # others are not held up
+    await ended(office, session)
+    await ask(office)
+
+
+async def test_devices_by_uuid(make_office: MakeOffice) -> None:
+    office = await make_office()
+    second = office.gpus.get(1)
+    assert second is not None
+    for name in (second.device.uuid, second.device.uuid.removeprefix("GPU-").upper()):
+        fields = accepted(await office.desk.answer(hello(devices=f"{name},0")))
+        assert fields["devices"] == "1,0"
+
+
+async def test_no_free_weight_is_no_compute(make_office: MakeOffice) -> None:
+    office = await make_office(gpu={"policy": "weighted", "max_inst": 3})
+    for weight, granted in (("2", 2), (None, 1), ("2", 0), (None, 0)):
+        session = accepted(
+            await office.desk.answer(hello(devices="0", memory=str(MIB), weight=weight))
+        )["session"]
+        assert office.boards.of(0).grants[f"default/{session}"].weight == granted
+
+
+async def test_default_memory_is_each_session_s_own(make_office: MakeOffice) -> None:
+    office = await make_office(gpus={0: {"default_memory": "8MiB"}})
+    session = accepted(await office.desk.answer(hello()))["session"]
+    assert office.boards.of(0).grants[f"default/{session}"].memory == 8 * MIB
+    assert office.boards.of(1).grants[f"default/{session}"].memory == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"group": "a b"}, "'group' must be"),
+        ({"group": "x" * 33}, "'group' must be"),
+        ({"group": "a/b"}, "'group' must be"),
+        ({"memory": "8GiB"}, "'memory' must be a whole number"),
+        ({"memory": "1"}, "'memory' must be"),
+        ({"share": "0"}, "'share' must be 1..1000"),
+        ({"ceiling": "1001"}, "'ceiling' must be"),
+        ({"share": "500", "ceiling": "400"}, "'ceiling' must not be less than 'share'"),
+        ({"weight": "26"}, "'weight' must be 0..25"),
+        ({"priority": "2"}, "'priority' must be 0..1"),
+        ({"memory-fraction": "6"}, "'memory-fraction' must be parts"),
+        ({"memory-fraction": "7/6"}, "'memory-fraction' must be above 0"),
+        ({"memory-fraction": "0/6"}, "'memory-fraction' must be above 0"),
+        ({"memory-fraction": "1/1", "memory": "1048576"}, "exclude each other"),
+        ({"policy": "best"}, "'policy' must be one of"),
+        ({"devices": "GPU-0000"}, "no list of device indexes"),
+    ],
+)
+async def test_bad_requests(
+    make_office: MakeOffice, changes: dict[str, str | None], says: str
+) -> None:
+    office = await make_office()
+    code, message = refused(await office.desk.answer(hello(**changes)))
+    assert code == "bad-request"
+    assert says in message
+    assert len(office.keeper) == 0
+
+
+# Dying and restarting -------------------------------------------------------------------
+
+
+async def test_the_dead_are_taken_off_the_boards(make_office: MakeOffice) -> None:
+    office = await make_office()
+    session = accepted(await office.desk.answer(hello()))["session"]
+    pid = meta_of(office, session).pid
+    board = office.boards.of(0)
+    board.join(pid, "default", 3 * MIB)
+    board.join(99999, "default", MIB)  # one that the server knows nothing of
+    await ended(office, session)
+    assert pid not in board.members
+    assert "default" in board.grants, "it has a worker still"
+    board.dead.add(99999)
+    office.gpus.look()
+    assert board.members == {} and board.grants == {}
+
+
+async def restarted(office: Office, make_office: MakeOffice, **changes: object) -> Office:
+    await office.keeper.close()
+    office.run_dir.close()
+    after = await make_office(**changes)
+    after.keeper.adopt()
+    return after
+
+
+async def test_a_restart_keeps_groups_and_their_claims(make_office: MakeOffice) -> None:
+    tenants = research(memory="64MiB")
+    office = await make_office(on_stop="leave", tenants=tenants)
+    session = (await ask(office, group="g", devices="0", memory=str(40 * MIB)))["session"]
+    before = dict(office.boards.of(0).grants)
+    after = await restarted(office, make_office, tenants=tenants)
+    assert after.boards.of(0).grants == before
+    assert (await refusal(after, group="h", devices="0", memory=str(25 * MIB)))[0] == "over-quota"
+    code, message = await refusal(after, group="g", memory=str(MIB))
+    assert "runs with another request" in message
+    (listed,) = await after.keeper.describe("research")
+    assert (listed["session"], listed["group"]) == (session, "g")
+    await ended(after, session)
+    assert after.boards.of(0).grants == {}
+
+
+async def test_a_tenant_that_is_no_longer_configured_runs_on(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave", tenants=research(memory="64MiB"))
+    session = (await ask(office, group="g", devices="0", memory=str(40 * MIB)))["session"]
+    after = await restarted(office, make_office)
+    assert after.boards.of(0).grants["research/g"].memory == 40 * MIB
+    assert process_lives(meta_of(after, session).pid)
+    assert (await refusal(after))[0] == "bad-token"
+
+
+async def test_metas_of_an_earlier_release_are_the_default_tenant_s(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    old = write_worker(folder / "worker", "old")
+    office = await make_office(on_stop="leave", boards=False, worker=old)
+    session = accepted(await office.desk.answer(hello()))["session"]
+    path = office.run_dir.sessions / session / "meta.json"
+    raw: dict[str, Any] = json.loads(path.read_text())
+    for key in ("tenant", "group", "grant"):
+        del raw[key]
+    path.write_text(json.dumps(raw))
+    after = await restarted(office, make_office, tenants=research())
+    (listed,) = await after.keeper.describe("default")
+    assert listed["session"] == session
+    assert after.boards.of(0).grants == {}, "its worker is on no board"
+    await ended(after, session)
+
+
+async def test_saved_state_that_cannot_be_read_is_left_aside(make_office: MakeOffice) -> None:
+    office = await make_office(on_stop="leave")
+    for text in ("", "[]", '{"settings": {"policy": "best"}}', '{"claims": {"a": 3}}', "\x00"):
+        (office.run_dir.gpus / "0.json").write_text(text)
+        office = await restarted(office, make_office, on_stop="leave")
+        gpu = office.gpus.get(0)
+        assert gpu is not None and gpu.settings.policy == "share"
+
+
+def test_settings_of_tenants_do_not_show_their_tokens() -> None:
+    assert "secret-word" not in repr(TenantSettings.model_validate({"token": "secret-word"}))
