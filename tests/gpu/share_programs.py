@@ -1,0 +1,87 @@
+"""What tenants of one GPU run side by side: ResNet-50, counted between two moments.
+
+    python share_programs.py train|infer BATCH START SECONDS
+
+START is in seconds of CLOCK_MONOTONIC. ``train`` trains in bf16, ``infer`` replays a CUDA graph
+and waits after every step. The program is ready before START and works until the end; it prints
+one line of JSON: images per second and steps between the two moments.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def clock() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def training(batch: int) -> Callable[[], None]:
+    import torch
+    import torchvision
+
+    model = torchvision.models.resnet50(weights=None).cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    images = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (batch,), device="cuda")
+    passed: list[Any] = []
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        # At most two steps ahead of the GPU, as a loop that reads its loss now and then.
+        event = torch.cuda.Event()
+        event.record()
+        passed.append(event)
+        if len(passed) > 2:
+            passed.pop(0).synchronize()
+
+    return step
+
+
+def inference(batch: int) -> Callable[[], None]:
+    import torch
+    import torchvision
+
+    model = torchvision.models.resnet50(weights=None).cuda().eval().bfloat16()
+    images = torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                model(images)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(images)
+
+    def step() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def main() -> int:
+    kind, batch, start, seconds = sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:5])
+    step = {"train": training, "infer": inference}[kind](batch)
+    for _ in range(5):
+        step()
+    late = clock() > start
+    steps = 0
+    while (now := clock()) < start + seconds:
+        step()
+        steps += now >= start
+    print(json.dumps({"images": steps * batch / seconds, "steps": steps, "late": late}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,400 @@
+"""Hold the sharing of one GPU against what is promised, on a machine with a real GPU.
+
+    python tests/gpu/shares.py --out DIR [--only SECTION ...] [--list]
+
+Sections: ratios, resnet, fixed, priority, crash, memory, many, alone, live. One server with a
+tenant for every role; policies and weights are changed through its admin socket, as an operator
+would. Each row says what was asked, what was measured and whether that is within the promise;
+DIR/shares.json has everything. The exit code is 1 if any row failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
+    sys.path.insert(0, str(folder))
+
+from harness import PoolServer  # noqa: E402
+from toolchain import Toolchain  # noqa: E402
+
+TENANTS = [f"t{number:02}" for number in range(1, 26)]
+GIB = 1 << 30
+MS, US = 1000, 1  # lengths of kernels: a chunk of work is about a microsecond
+
+Job = tuple[str, list[str]]  # a tenant, and arguments
+Report = dict[str, Any]
+
+
+def clock() -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def configuration(folder: Path) -> Path:
+    lines = ["[gpu]", 'policy = "weighted"', "max_inst = 25", ""]
+    for name in TENANTS:
+        lines += [f"[tenants.{name}]", f'token = "token-of-{name}"', "weight = 25"]
+        lines += ["high_priority = true", ""]
+    path = folder / "server.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@dataclass
+class Bench:
+    """The server, its programs, and the rows measured so far."""
+
+    out: Path
+    python: str
+    server: PoolServer
+    toolchain: Toolchain
+    way: str
+    seconds: float
+    rows: list[Report] = field(default_factory=list)
+
+    def admin(self, **question: Any) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(30)
+            peer.connect(str(self.server.folder / "run" / "admin.sock"))
+            peer.sendall(json.dumps(question).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(peer.makefile().readline())
+        if "error" in answer:
+            raise RuntimeError(f"{question}: {answer['error']}")
+        return answer
+
+    def policy(self, policy: str, **settings: Any) -> None:
+        self.admin(do="gpu-set", gpu=0, policy=policy, **settings)
+
+    def weights(self, *weights: int) -> None:
+        for name, weight in zip(TENANTS, weights, strict=False):
+            self.admin(do="tenant-set", tenant=name, weight=weight)
+
+    def tenants(self) -> dict[str, dict[str, Any]]:
+        status = self.admin(do="status")
+        return {tenant["name"]: tenant for tenant in status["gpus"][0]["tenants"]}
+
+    def environment(self, tenant: str, **extra: str) -> dict[str, str]:
+        if tenant == "native":
+            return {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")} | extra
+        token = {"GPUPOOL_TOKEN": f"token-of-{tenant}"}
+        return self.server.environment(self.way, **token, **extra)
+
+    def start(self, tenant: str, command: Sequence[str], **extra: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            list(command),
+            env=self.environment(tenant, **extra),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def together(
+        self,
+        command: Sequence[str],
+        jobs: Sequence[tuple[str, Sequence[str]]],
+        lead: float,
+        seconds: float,
+        while_running: Callable[[float], None] | None = None,
+    ) -> list[Report]:
+        """Run jobs side by side, all counting in the same seconds; `lead` is for starting.
+
+        {start} and {seconds} in the arguments are replaced.
+        """
+        start = clock() + lead
+        said = {"start": f"{start:.6f}", "seconds": f"{seconds:g}"}
+        running = [
+            self.start(tenant, [*command, *(text.format_map(said) for text in arguments)])
+            for tenant, arguments in jobs
+        ]
+        if while_running is not None:
+            while_running(start)
+        return [read_report(process, lead + seconds + 120) for process in running]
+
+    def work(self, jobs: Sequence[tuple[str, int]], seconds: float = 0, **kind: Any) -> list[int]:
+        """Chunks of work done by (tenant, chunks per kernel)."""
+        program = str(self.toolchain.runtime_program("work"))
+        arguments = [(name, [str(chunks), "{start}", "{seconds}"]) for name, chunks in jobs]
+        reports = self.together([program], arguments, 4.0, seconds or self.seconds, **kind)
+        return [report["chunks"] for report in reports]
+
+    def images(self, jobs: Sequence[tuple[str, str, int]], lead: float) -> list[float]:
+        """Images per second of ResNet-50 by (tenant, train or infer, batch)."""
+        script = [self.python, str(HERE / "share_programs.py")]
+        arguments = [(name, [kind, str(n), "{start}", "{seconds}"]) for name, kind, n in jobs]
+        reports = self.together(script, arguments, lead, self.seconds)
+        if any(report["late"] for report in reports):
+            raise RuntimeError("a program was not ready in time; give it a longer lead")
+        return [float(report["images"]) for report in reports]
+
+    def row(self, section: str, asked: str, got: str, good: bool, **figures: Any) -> None:
+        self.rows.append(
+            {"section": section, "asked": asked, "got": got, "ok": good, **figures}
+        )
+        (self.out / "shares.json").write_text(json.dumps(self.rows, indent=1))
+        print(f"{section:9} {asked[:34]:34} {got[:28]:28} {'ok' if good else 'NOT'}", flush=True)
+
+
+def read_report(process: subprocess.Popen[str], patience: float) -> Report:
+    try:
+        said, errors = process.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise RuntimeError("a program did not end") from None
+    if process.returncode != 0:
+        raise RuntimeError(f"a program failed: {said[-300:]}{errors[-600:]}")
+    report: Report = json.loads(said.strip().splitlines()[-1])
+    return report
+
+
+def check_ratio(bench: Bench, section: str, asked: str, got: Sequence[float], want: Sequence[int],
+                percent: float = 2.0, alone: float = 0.0) -> None:  # fmt: skip
+    """Every tenant's part of what was done, against its weight."""
+    total, weights = sum(got), sum(want)
+    parts = [100 * (g / total) / (w / weights) - 100 if total else -100
+             for g, w in zip(got, want, strict=True)]  # fmt: skip
+    worst = max(parts, key=abs)
+    least = min(got)
+    text = " : ".join(f"{g / least:.3f}" if least else "0" for g in got)
+    good = abs(worst) <= percent
+    if alone:
+        text += f" sum {100 * total / alone:.1f} %"
+        good = good and total >= 0.95 * alone
+    bench.row(section, asked, f"{text} ({worst:+.1f} %)", good, done=list(got), alone=alone)
+
+
+def ratios(bench: Bench) -> None:
+    """Work done by kernels of every length, by weight."""
+    a, b, c = TENANTS[:3]
+    bench.policy("weighted")
+    for pair in ((1, 2), (1, 1), (1, 9), (3, 7), (8, 4)):
+        bench.weights(*pair)
+        lengths = (20 * US,) if pair == (8, 4) else (20 * US, 300 * US, 3 * MS)
+        for length in lengths:
+            got = bench.work([(a, length), (b, length)])
+            check_ratio(bench, "ratios", f"{pair[0]} : {pair[1]}, {length / MS:g} ms", got, pair)
+    bench.weights(1, 1, 2)
+    got = bench.work([(a, 300 * US), (b, 300 * US), (c, 300 * US)])
+    check_ratio(bench, "ratios", "1 : 1 : 2, 0.3 ms", got, (1, 1, 2))
+    bench.weights(1, 2)
+    for first, second in ((300 * MS, 300 * MS), (300 * US, 300 * MS), (20 * US, 3 * MS)):
+        seconds = 30.0 if 300 * MS in (first, second) else bench.seconds
+        got = bench.work([(a, first), (b, second)], seconds)
+        name = f"1 : 2, {first / MS:g} ms beside {second / MS:g} ms"
+        check_ratio(bench, "ratios", name, got, (1, 2))
+
+
+def resnet(bench: Bench) -> None:
+    """ResNet-50: training in bf16, inference that waits after every step."""
+    bench.policy("weighted")
+    bench.weights(1, 2)
+    a, b = TENANTS[:2]
+    for kind, batch in (("train", 64), ("infer", 1), ("infer", 8), ("infer", 64), ("infer", 128)):
+        alone = bench.images([(a, kind, batch)], 14.0)[0]
+        got = bench.images([(a, kind, batch), (b, kind, batch)], 45.0)
+        check_ratio(bench, "resnet", f"1 : 2, {kind} {batch}", got, (1, 2), alone=alone)
+
+
+def fixed(bench: Bench) -> None:
+    """A fixed share with nobody else there: what it does of what it could."""
+    a = TENANTS[0]
+    bench.policy("native")
+    whole = bench.work([(a, 300 * US)])[0]
+    bench.policy("fixed", max_inst=20)
+    bench.weights(6)
+    before = bench.tenants()
+    got = bench.work([(a, 300 * US)])[0]
+    busy = 100 * got / whole
+    bench.row("fixed", "6 of 20 slices: 30 %", f"{busy:.2f} %", abs(busy - 30) <= 1,
+              before=before)  # fmt: skip
+    bench.policy("weighted", max_inst=25)
+
+
+def priority(bench: Bench) -> None:
+    """A short job every 20 ms, alone and beside a tenant that trains."""
+    high, low = TENANTS[:2]
+    bench.policy("preemptive")
+    bench.weights(1, 1)
+    bench.admin(do="tenant-set", tenant=high, high_priority=True)
+    program = str(bench.toolchain.runtime_program("work"))
+    short = (high, ["180", "{start}", "{seconds}", "4", "20000"])
+    alone = bench.together([program], [short], 4.0, bench.seconds)[0]
+    script = str(HERE / "share_programs.py")
+    trainer = bench.start(low, [bench.python, script, "train", "64", f"{clock() + 14:.6f}",
+                                f"{bench.seconds + 8:g}"])  # fmt: skip
+    time.sleep(12)
+    beside = bench.together([program], [short], 4.0, bench.seconds)[0]
+    images = read_report(trainer, 60)["images"]
+    bench.admin(do="tenant-set", tenant=high, high_priority=False)
+    ratio = beside["p99"] / alone["p99"]
+    got = f"{beside['p99']:.0f} us, alone {alone['p99']:.0f}: {ratio:.2f}"
+    bench.row("priority", "p99 at most 1.5 x alone", got, ratio <= 1.5, alone=alone,
+              beside=beside, images=images)  # fmt: skip
+
+
+def crash(bench: Bench) -> None:
+    """Three of eight tenants die in three ways; the others step on."""
+    bench.policy("preemptive")
+    program = str(bench.toolchain.runtime_program("work"))
+    fault = str(bench.toolchain.driver_program("driver_fault"))
+    hold = str(bench.toolchain.runtime_program("hold"))
+    steps = [(name, ["250", "{start}", "{seconds}", "2", "5000"]) for name in TENANTS[3:8]]
+
+    def kill(start: float) -> None:
+        time.sleep(max(0.0, start + 2 - clock()))
+        subprocess.run([fault], env=bench.environment(TENANTS[0]), capture_output=True,
+                       timeout=60, check=False)  # fmt: skip
+        for tenant, how in ((TENANTS[1], signal.SIGABRT), (TENANTS[2], signal.SIGKILL)):
+            victim = bench.start(tenant, [hold, "2048"])
+            assert victim.stdout is not None
+            victim.stdout.readline()
+            victim.send_signal(how)
+            victim.communicate(timeout=60)
+
+    reports = bench.together([program], steps, 5.0, bench.seconds, kill)
+    worst = max(report["worst"] for report in reports) / 1000
+    bench.row("crash", "no pause of the others over 50 ms", f"{worst:.1f} ms", worst <= 50,
+              reports=reports)  # fmt: skip
+    bench.policy("weighted")
+
+
+def memory(bench: Bench) -> None:
+    """Many ways and threads to allocate under 6 GiB, watched by NVML."""
+    limits = str(bench.toolchain.driver_program("driver_limits"))
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    base = pynvml.nvmlDeviceGetMemoryInfo(card).used
+    process = bench.start(TENANTS[0], [limits, "6144"], GPUPOOL_MEMORY="6GiB")
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, pynvml.nvmlDeviceGetMemoryInfo(card).used - base)
+        time.sleep(0.002)
+    said, errors = process.communicate()
+    good = process.returncode == 0 and peak <= 6 * GIB + (1 << 20)
+    got = f"peak {peak / (1 << 20):.0f} MiB, exit {process.returncode}"
+    bench.row("memory", "at most 6144 MiB, all that fits", got, good, said=said[-500:],
+              errors=errors[-500:])  # fmt: skip
+
+
+def many(bench: Bench) -> None:
+    """25 tenants at once, and how long each takes to start."""
+    bench.policy("preemptive", max_inst=25)
+    hold = str(bench.toolchain.runtime_program("hold"))
+    took, held = [], []
+    for name in TENANTS:
+        began = clock()
+        process = bench.start(name, [hold, "64"])
+        assert process.stdout is not None
+        ready = process.stdout.readline().strip()
+        took.append(clock() - began)
+        held.append(process)
+        if ready != "ready":
+            raise RuntimeError(f"{name}: {ready} {process.communicate()[1][-300:]}")
+    for process in held:
+        process.communicate("end\n", timeout=60)
+    ratio = took[-1] / took[0]
+    bench.row("many", "the 25th starts in 2 x the first", f"{ratio:.2f}", ratio <= 2, took=took)
+    got = bench.work([(name, 300 * US) for name in TENANTS], 20.0)
+    check_ratio(bench, "many", "25 equal shares", got, (1,) * 25, percent=5.0)
+    bench.policy("weighted")
+
+
+def alone(bench: Bench) -> None:
+    """What the gate costs a tenant that has the GPU to itself."""
+    a = TENANTS[0]
+    bench.policy("native")
+    off = bench.images([(a, "train", 64)], 14.0)[0]
+    small_off = bench.work([(a, 20 * US)])[0]
+    bench.policy("weighted")
+    bench.weights(1)
+    on = bench.images([(a, "train", 64)], 14.0)[0]
+    small_on = bench.work([(a, 20 * US)])[0]
+    for what, with_gate, without in (("train 64", on, off), ("0.02 ms", small_on, small_off)):
+        ratio = with_gate / without
+        bench.row("alone", f"slicing on / off, {what}", f"{ratio:.4f}", ratio >= 0.99)
+
+
+def live(bench: Bench) -> None:
+    """Weights are turned round one second before the count begins."""
+    a, b = TENANTS[:2]
+    bench.policy("weighted")
+    bench.weights(1, 2)
+
+    def turn(start: float) -> None:
+        time.sleep(max(0.0, start - 1 - clock()))
+        bench.weights(2, 1)
+
+    got = bench.work([(a, 300 * US), (b, 300 * US)], 5.0, while_running=turn)
+    check_ratio(bench, "live", "1 : 2 becomes 2 : 1 within 1 s", got, (2, 1))
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "ratios": ratios,
+    "resnet": resnet,
+    "fixed": fixed,
+    "priority": priority,
+    "crash": crash,
+    "memory": memory,
+    "many": many,
+    "alone": alone,
+    "live": live,
+}
+
+
+def run(bench: Bench, names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            SECTIONS[name](bench)
+        except (RuntimeError, OSError, ValueError, KeyError) as error:
+            bench.row(name, "to run", f"failed: {error}"[:400], False)
+            print(error)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
+    parser.add_argument("--driver", default="cuda", help="of the server (soft: to try this script)")
+    parser.add_argument("--way", choices=("shm", "zmq"), default="shm")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--list", action="store_true", help="name the sections and stop")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(SECTIONS))
+        return 0
+    out: Path = given.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    server = PoolServer(driver=given.driver, **{"max-sessions": "64"})
+    server.settings["config"] = str(configuration(server.folder))
+    toolchain = Toolchain(out / "programs")
+    bench = Bench(out, given.python, server, toolchain, given.way, given.seconds)
+    try:
+        server.start()
+        run(bench, given.only)
+    finally:
+        log = server.log.read_text(errors="replace") if server.log.exists() else ""
+        (out / "shares-server.log").write_text(log)
+        server.close()
+    failed = sum(not row["ok"] for row in bench.rows)
+    print(f"{len(bench.rows) - failed} passed, {failed} failed")
+    return 1 if failed or not bench.rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
