@@ -1,9 +1,13 @@
 # The transports: one conformance suite over all of them, and unit tests of the
 # parts that read what a peer wrote.
-find_library(GPUPOOL_CMOCKA_LIBRARY cmocka REQUIRED)
-
 add_library(gp_transport_suite STATIC
   ${CMAKE_CURRENT_LIST_DIR}/transport_suite.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_connect.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_ends.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_order.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_peer.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_share.c
+  ${CMAKE_CURRENT_LIST_DIR}/transport_suite_size.c
   ${CMAKE_CURRENT_LIST_DIR}/transport_raw.c)
 target_include_directories(gp_transport_suite PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(gp_transport_suite PUBLIC gp_transport ${GPUPOOL_CMOCKA_LIBRARY})

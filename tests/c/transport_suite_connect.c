@@ -1,0 +1,111 @@
+/* The suite: connecting, and what is refused. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "transport_raw.h"
+#include "transport_suite_ends.h"
+
+void test_connect(void **state)
+{
+    (void)state;
+    struct ends e;
+    ends_open(&e);
+    assert_int_equal(send_numbered(e.client, 1, 64, 0), 0);
+    expect_numbered(e.worker, 1, 64);
+    ends_close(&e);
+    /* The address is free again. */
+    ends_open(&e);
+    ends_close(&e);
+}
+
+void test_channel_outlives_listener(void **state)
+{
+    (void)state;
+    struct ends e;
+    ends_open(&e);
+    tp->listener_close(e.listener);
+    for (uint64_t n = 0; n < 10; n++) {
+        assert_int_equal(send_numbered(e.client, n, 100, 0), 0);
+        expect_numbered(e.worker, n, 100);
+    }
+    tp->close(e.client);
+    tp->close(e.worker);
+}
+
+void test_accept_nobody(void **state)
+{
+    (void)state;
+    struct gp_listener *l = NULL;
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(tp->listen(listen_url, &l, &err), 0);
+    assert_int_equal(tp->accept(l, 30, &ch, &err), -EAGAIN);
+    assert_null(ch);
+    expect_line(&err);
+    tp->listener_close(l);
+}
+
+void test_refuse_nobody(void **state)
+{
+    (void)state;
+    char url[160];
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    int port = 0, held = -1;
+    snprintf(url, sizeof url, "%s", nobody_url);
+    if (suite->raw == RAW_TCP) {
+        held = raw_port_reserve(&port);
+        assert_true(held >= 0);
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%d,%d", port, port);
+    }
+    assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -ECONNREFUSED);
+    assert_null(ch);
+    expect_line(&err);
+    assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, NULL), -ECONNREFUSED);
+    if (held >= 0)
+        close(held);
+}
+
+void test_refuse_wrong_service(void **state)
+{
+    (void)state;
+    if (suite->raw == RAW_NONE)
+        skip();
+    struct raw_server server;
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(raw_server_start(&server, suite->raw, nobody_url), 0);
+    int rc = tp->connect(server.url, PATIENCE_MS, &ch, &err);
+    raw_server_stop(&server);
+    assert_int_equal(rc, -EPROTO);
+    expect_line(&err);
+}
+
+void test_refuse_bad_address(void **state)
+{
+    (void)state;
+    static const char *const rests[] = {"", "%", ":,", "x:y", "/no/such/folder/at/all/x.sock:"};
+    char url[2300];
+    struct gp_error err;
+    for (size_t i = 0; i <= sizeof rests / sizeof rests[0]; i++) {
+        struct gp_channel *ch = NULL;
+        size_t scheme = strcspn(listen_url, ":") + 3;
+        memset(url, 'a', sizeof url - 1); /* the last turn: absurdly long */
+        url[sizeof url - 1] = '\0';
+        memcpy(url, listen_url, scheme);
+        if (i < sizeof rests / sizeof rests[0])
+            snprintf(url + scheme, sizeof url - scheme, "%s", rests[i]);
+        err.text[0] = '\0';
+        assert_true(tp->connect(url, 3000, &ch, &err) < 0);
+        assert_null(ch);
+        expect_line(&err);
+    }
+}
