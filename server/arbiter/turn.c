@@ -310,8 +310,6 @@ static void member_busy(struct board_file *f, struct member_slot *m, struct tena
         bool holds = f->holder == t - f->tenants;
         if ((!holds || f->turn_fresh || !f->contended) && t->charged_to < now)
             t->charged_to = now;
-        if (holds)
-            f->turn_fresh = 0;
     }
 }
 
@@ -373,6 +371,25 @@ bool gp_board_enter(struct gp_board *b, int member)
     b->seen = f->epoch;
     gp_board_unlock(f);
     return mine;
+}
+
+bool gp_board_fresh(struct gp_board *b, int member)
+{
+    const struct board_file *f = b->file;
+    return f->turn_fresh && f->contended &&
+           __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == (int32_t)f->members[member].tenant;
+}
+
+void gp_board_started(struct gp_board *b, int member)
+{
+    struct board_file *f = b->file;
+    gp_board_lock(f);
+    struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    uint64_t now = gp_board_now();
+    if (f->turn_fresh && f->holder == t - f->tenants && t->charged_to < now)
+        t->charged_to = now;
+    f->turn_fresh = 0;
+    gp_board_unlock(f);
 }
 
 bool gp_board_must_yield(struct gp_board *b, int member)

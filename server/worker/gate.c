@@ -20,9 +20,12 @@
 #define MARK_NS 4000000u
 #define MARK_CONTENDED_NS 1000000u
 #define EVERY_MOST 32u
-/* How often to look at marks: of a session that is alone, and of one that is not. */
+#define LONG_NS 10000000u
+/* How often to look at marks: of a session that is alone, of one that is not, and when
+ * others wait for just this. */
 #define LOOK_US 1000
 #define LOOK_CONTENDED_US 100
+#define LOOK_ENDING_US 20
 
 /* Events behind everything that was submitted to some streams. */
 struct mark {
@@ -44,6 +47,9 @@ struct gate {
     unsigned first, mark_count;
     uint64_t passed;       /* ns: when the last mark had passed */
     unsigned every;        /* submissions to a mark */
+    uint64_t took;         /* ns: by the work before the last mark */
+    CUevent start;         /* passes when the GPU has changed over to this tenant */
+    CUcontext start_context;
     uint64_t slice_us;
 };
 
@@ -128,6 +134,7 @@ static void mark_place(struct gpw_session *s, struct gate *g)
 static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
 {
     uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
+    g->took = took;
     uint64_t aim = gp_board_contended(g->board) ? MARK_CONTENDED_NS : MARK_NS;
     if (took < aim / 2 && g->every < EVERY_MOST)
         g->every *= 2;
@@ -156,10 +163,20 @@ static bool drained(const struct gate *g)
     return g->mark_count == 0 && g->unmarked == 0;
 }
 
+static void start_check(struct gpw_session *s, struct gate *g)
+{
+    if (!g->start || captures || s->driver->cuEventQuery(g->start) == CUDA_ERROR_NOT_READY)
+        return;
+    gpw_event_give(s, g->start_context, g->start);
+    g->start = NULL;
+    gp_board_started(g->board, g->member);
+}
+
 static void gate_poll(struct gpw_session *s, struct gate *g)
 {
     if (!g->busy)
         return;
+    start_check(s, g);
     marks_check(s, g);
     if (g->unmarked && (g->mark_count == 0 || gp_board_must_yield(g->board, g->member)))
         mark_place(s, g);
@@ -191,6 +208,42 @@ static struct gate *gate_here(struct gpw_session *s)
     return NULL;
 }
 
+static uint64_t field(const struct gp_header *h, uint16_t at, uint16_t size)
+{
+    uint64_t wide = 0;
+    uint32_t narrow = 0;
+    if (at == 0 || h->size < (uint32_t)at + size)
+        return 0;
+    if (size == sizeof narrow) {
+        memcpy(&narrow, (const char *)h + at, sizeof narrow);
+        return narrow;
+    }
+    memcpy(&wide, (const char *)h + at, sizeof wide);
+    return wide;
+}
+
+static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
+{
+    uint64_t id = field(h, gpw_work_of(h->op).stream_at, sizeof id), real = 0;
+    CUresult r = gpw_handle_get(s, GP_HANDLE_STREAM, id ? id : GP_STREAM_LEGACY, false, &real);
+    *stream = (CUstream)real;
+    return r == CUDA_SUCCESS;
+}
+
+/* In front of the first work of a turn. */
+static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
+{
+    CUevent event;
+    if (g->start || captures || !may_mark(s, stream) ||
+        s->driver->cuCtxGetCurrent(&g->start_context) != CUDA_SUCCESS ||
+        gpw_event_take(s, g->start_context, &event) != CUDA_SUCCESS)
+        return;
+    if (s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS)
+        g->start = event;
+    else
+        gpw_event_give(s, g->start_context, event);
+}
+
 static bool admit(struct gpw_session *s, struct gate *g)
 {
     if (g->busy && gp_board_must_yield(g->board, g->member)) {
@@ -198,7 +251,9 @@ static bool admit(struct gpw_session *s, struct gate *g)
         if (g->busy && gp_board_must_yield(g->board, g->member))
             return false;
     }
-    unsigned ahead = gp_board_contended(g->board) ? AHEAD : MARKS;
+    /* behind long work the GPU may wait for the next a little: that is less than a turn
+     * that cannot end */
+    unsigned ahead = !gp_board_contended(g->board) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
         if (g->mark_count >= ahead)
@@ -216,44 +271,32 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     if (gate_count == 0 || gpw_work_of(h->op).kind == GPW_WORK_NONE)
         return true;
     struct gate *g = gate_here(s);
-    if (!g || admit(s, g))
+    if (!g)
         return true;
+    if (admit(s, g)) {
+        CUstream stream;
+        if (gp_board_fresh(g->board, g->member) && stream_of(s, h, &stream))
+            start_place(s, g, stream);
+        return true;
+    }
     closed = g;
     return false;
 }
 
-static uint64_t field(const struct gp_header *h, uint16_t at, uint16_t size)
+static void note_stream(struct gpw_session *s, struct gate *g, CUstream stream)
 {
-    uint64_t wide = 0;
-    uint32_t narrow = 0;
-    if (at == 0 || h->size < (uint32_t)at + size)
-        return 0;
-    if (size == sizeof narrow) {
-        memcpy(&narrow, (const char *)h + at, sizeof narrow);
-        return narrow;
-    }
-    memcpy(&wide, (const char *)h + at, sizeof wide);
-    return wide;
-}
-
-static void note_stream(struct gpw_session *s, struct gate *g, uint64_t id)
-{
-    uint64_t real;
     CUcontext context = NULL;
-    if (gpw_handle_get(s, GP_HANDLE_STREAM, id ? id : GP_STREAM_LEGACY, false, &real) !=
-        CUDA_SUCCESS)
-        return;
     s->driver->cuCtxGetCurrent(&context);
     if (g->unmarked && context != g->context)
         mark_place(s, g);
     g->context = context;
     for (unsigned i = 0; i < g->stream_count; i++)
-        if (g->streams[i] == (CUstream)real)
+        if (g->streams[i] == stream)
             return;
     if (g->stream_count == STREAMS)
         mark_place(s, g);
     if (g->stream_count < STREAMS)
-        g->streams[g->stream_count++] = (CUstream)real;
+        g->streams[g->stream_count++] = stream;
 }
 
 static void note_work(struct gpw_session *s, const struct gp_header *h, struct gpw_work work)
@@ -261,7 +304,9 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, struct g
     struct gate *g = gate_here(s);
     if (!g || !g->busy)
         return;
-    note_stream(s, g, field(h, work.stream_at, 8));
+    CUstream stream;
+    if (stream_of(s, h, &stream))
+        note_stream(s, g, stream);
     g->unmarked++;
     bool launch = work.kind == GPW_WORK_KERNEL || work.kind == GPW_WORK_GRAPH;
     gp_board_count(g->board, g->member, launch, field(h, work.bytes_at, work.bytes_size));
@@ -295,6 +340,8 @@ void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
         struct gate *g = &gates[i];
         if (g->context == context)
             g->unmarked = g->stream_count = 0;
+        if (g->start_context == context)
+            g->start = NULL;
         for (unsigned n = 0; n < g->mark_count; n++) {
             struct mark *m = &g->marks[(g->first + n) % MARKS];
             if (m->context == context)
@@ -311,7 +358,8 @@ void gpw_gate_wait(struct gpw_session *s, int64_t most_us)
     if (!closed)
         return;
     if (closed->busy) { /* it waits for its own work, which only looking tells */
-        struct timespec t = {0, LOOK_CONTENDED_US * 500};
+        bool ending = gp_board_must_yield(closed->board, closed->member);
+        struct timespec t = {0, (ending ? LOOK_ENDING_US : LOOK_CONTENDED_US / 2) * 1000};
         nanosleep(&t, NULL);
     } else {
         gp_board_wait(closed->board, closed->member, most_us < LOOK_US ? most_us : LOOK_US);
@@ -323,7 +371,10 @@ int64_t gpw_gate_patience(int64_t most_us)
     for (unsigned i = 0; i < gate_count; i++) {
         if (!gates[i].board || !gates[i].busy)
             continue;
-        int64_t look = gp_board_contended(gates[i].board) ? LOOK_CONTENDED_US : LOOK_US;
+        int64_t look = gp_board_must_yield(gates[i].board, gates[i].member) || gates[i].start
+                           ? LOOK_ENDING_US
+                       : gp_board_contended(gates[i].board) ? LOOK_CONTENDED_US
+                                                            : LOOK_US;
         most_us = look < most_us ? look : most_us;
     }
     return most_us;

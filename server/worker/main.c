@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -253,6 +254,7 @@ int main(int argc, char **argv)
         o.plugins = plugins;
     }
     signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the gate sleeps for microseconds */
     struct rlimit files; /* shares, and memory of the soft GPU, are descriptors */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;

@@ -41,7 +41,7 @@ struct tenant {
     int member;
     unsigned submitted, done; /* of this step */
     uint64_t wake, idle_since;
-    bool busy;
+    bool busy, starts;
     uint64_t work_ns;
 };
 
@@ -91,6 +91,10 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
         return;
     bool leaves = clock_ns < t->from || (t->until && clock_ns >= t->until);
     uint64_t mine = queued(g, index);
+    if (t->starts && g->last == index && !g->switching) {
+        t->starts = false;
+        gp_board_started(b, t->member);
+    }
     if (mine == 0 && t->busy) {
         t->busy = false;
         t->idle_since = clock_ns;
@@ -112,6 +116,8 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
         if (!gp_board_enter(b, t->member))
             return;
         t->busy = true;
+        if (gp_board_fresh(b, t->member))
+            t->starts = true;
         g->queue[g->tail % 4096].tenant = index;
         g->queue[g->tail++ % 4096].left = t->kernel_ns;
         mine += t->kernel_ns;
