@@ -113,14 +113,9 @@ fuzz: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
 	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
 
-# libzmq, lz4 and zstd travel inside, under names of their own.
 wheel: $(VENV)/.build
 	$(PIP) --group wheel
-	rm -rf $(BUILD)/wheel dist
-	$(PY) -m build --wheel --no-isolation --outdir $(BUILD)/wheelhouse
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --wheel-dir dist \
-	  --exclude libcuda.so.1 "$$(ls -t $(BUILD)/wheelhouse/gpupool-*.whl | head -n 1)"
-	@ls -l dist
+	@$(PY) .ci/wheel.py --build $(BUILD) --out dist
 
 clean:
 	rm -rf $(BUILD) dist .venv .mypy_cache .ruff_cache .pytest_cache
