@@ -45,9 +45,10 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(dropped)} | extra
 
 
-def must_run(command: list[str | Path], patience: float = BUILD_PATIENCE) -> str:
-    result = run_program([str(word) for word in command], clean_environment(), patience)
-    assert result.returncode == 0, f"{' '.join(map(str, command))}\n{result.explain()}"
+def must_run(*command: str | Path) -> str:
+    words = [str(word) for word in command]
+    result = run_program(words, clean_environment(), BUILD_PATIENCE)
+    assert result.returncode == 0, f"{' '.join(words)}\n{result.explain()}"
     return result.stdout
 
 
@@ -78,8 +79,8 @@ def wheel_work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel(wheel_work: Path) -> Path:
-    command = [sys.executable, BUILD_SCRIPT, "--build", wheel_work / "build"]
-    said = must_run([*command, "--out", wheel_work / "dist"])
+    folders = ("--build", wheel_work / "build", "--out", wheel_work / "dist")
+    said = must_run(sys.executable, BUILD_SCRIPT, *folders)
     return Path(said.splitlines()[-1])
 
 
@@ -109,9 +110,9 @@ def installed(request: pytest.FixtureRequest, wheel: Path, wheel_work: Path) -> 
     if python is None:
         pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
     root = wheel_work / f"python{version[0]}.{version[1]}"
-    must_run([python, "-m", "venv", "--without-pip", root])
-    pip = [sys.executable, "-m", "pip", "--python", root / "bin" / "python"]
-    must_run([*pip, "--quiet", "--disable-pip-version-check", "install", wheel])
+    must_run(python, "-m", "venv", "--without-pip", root)
+    pip = (sys.executable, "-m", "pip", "--python", root / "bin" / "python")
+    must_run(*pip, "--quiet", "--disable-pip-version-check", "install", wheel)
     return Installed(root)
 
 
@@ -130,7 +131,7 @@ def test_name_says_where_it_runs(wheel: Path) -> None:
 
 def needed(path: Path) -> list[str]:
     """The libraries that a library or a program is linked to."""
-    return re.findall(r"\(NEEDED\).*\[(.+)\]", must_run(["readelf", "-d", path]))
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", must_run("readelf", "-d", path))
 
 
 @pytest.mark.parametrize(
