@@ -138,8 +138,8 @@ void gp_board_started(struct gp_board *b, int member);
 /* Whether a busy member's turn is over: it submits nothing more, lets its work run out
  * and says gp_board_idle. Costs a few loads, as gp_board_contended does. */
 bool gp_board_must_yield(struct gp_board *b, int member);
-/* Whether somebody waits, so that little should be submitted ahead. */
-bool gp_board_contended(struct gp_board *b);
+/* Whether somebody waits for this member to end, so that it should submit little ahead. */
+bool gp_board_contended(struct gp_board *b, int member);
 /* The member has had nothing on the GPU for `idle_ns`. */
 void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns);
 /* Sleep until the turn may have come, at most `timeout_us`. */

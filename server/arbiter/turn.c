@@ -402,9 +402,10 @@ bool gp_board_must_yield(struct gp_board *b, int member)
            __atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE);
 }
 
-bool gp_board_contended(struct gp_board *b)
+bool gp_board_contended(struct gp_board *b, int member)
 {
-    return __atomic_load_n(&b->file->contended, __ATOMIC_RELAXED);
+    return !b->file->members[member].beside &&
+           __atomic_load_n(&b->file->contended, __ATOMIC_RELAXED);
 }
 
 void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns)

@@ -135,7 +135,7 @@ static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
 {
     uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
     g->took = took;
-    uint64_t aim = gp_board_contended(g->board) ? MARK_CONTENDED_NS : MARK_NS;
+    uint64_t aim = gp_board_contended(g->board, g->member) ? MARK_CONTENDED_NS : MARK_NS;
     if (took < aim / 2 && g->every < EVERY_MOST)
         g->every *= 2;
     else if (took > aim * 2 && g->every > 1)
@@ -253,7 +253,7 @@ static bool admit(struct gpw_session *s, struct gate *g)
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
-    unsigned ahead = !gp_board_contended(g->board) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
+    unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
         if (g->mark_count >= ahead)
@@ -373,7 +373,7 @@ int64_t gpw_gate_patience(int64_t most_us)
             continue;
         int64_t look = gp_board_must_yield(gates[i].board, gates[i].member) || gates[i].start
                            ? LOOK_ENDING_US
-                       : gp_board_contended(gates[i].board) ? LOOK_CONTENDED_US
+                       : gp_board_contended(gates[i].board, gates[i].member) ? LOOK_CONTENDED_US
                                                             : LOOK_US;
         most_us = look < most_us ? look : most_us;
     }

@@ -107,7 +107,7 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
     if (clock_ns < t->wake || leaves)
         return;
     while ((!t->per_step || t->submitted < t->per_step) && g->tail - g->head < 4000) {
-        if (mine && gp_board_contended(b) && mine >= AHEAD)
+        if (mine && gp_board_contended(b, t->member) && mine >= AHEAD)
             return;
         if (mine >= 50 * MS && mine > 2 * t->kernel_ns) /* the client's queue is full */
             return;

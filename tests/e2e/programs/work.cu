@@ -48,7 +48,7 @@ static double seconds()
 static unsigned long long gpu_time(double at, unsigned long long *device)
 {
     unsigned long long shown = 0;
-    double before = 0, after = 1;
+    double before = 0, after = 1e9;
     for (int i = 0; i < 20; i++) {
         unsigned long long now;
         double began = seconds();
