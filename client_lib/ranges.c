@@ -15,7 +15,9 @@ static size_t after(uint64_t address)
     size_t low = 0, high = count;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (ranges[middle].begin + ranges[middle].size <= address)
+        /* no sum of begin and size: a range may end where addresses do */
+        if (ranges[middle].begin <= address &&
+            address - ranges[middle].begin >= ranges[middle].size)
             low = middle + 1;
         else
             high = middle;
@@ -80,9 +82,11 @@ bool gpc_range_find(uint64_t address, struct gpc_range *found)
 
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *))
 {
-    for (size_t i = 0;;) {
+    /* By address, not by index: others add and remove while `ended` runs. */
+    for (uint64_t from = 0;;) {
         struct gpc_range range;
         pthread_rwlock_wrlock(&lock);
+        size_t i = after(from);
         while (i < count && ranges[i].context != context)
             i++;
         bool more = i < count;
@@ -93,6 +97,7 @@ void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_r
         pthread_rwlock_unlock(&lock);
         if (!more)
             return;
+        from = range.begin;
         ended(&range);
     }
 }

@@ -216,6 +216,18 @@ static CUdeviceptr piece_take(struct block *b, size_t bytes)
     return 0;
 }
 
+/* Give back the granules that are kept though nothing lives in them. */
+static bool spares_delete(struct gpw_allocator *a)
+{
+    bool any = false;
+    for (uint32_t i = a->count; i-- > 0;)
+        if (a->blocks[i].used == 0) {
+            block_delete(a, &a->blocks[i]);
+            any = true;
+        }
+    return any;
+}
+
 CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *out)
 {
     CUresult r;
@@ -233,6 +245,8 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
     }
     uint64_t size = shift ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
     struct block *b = block_new(a, size, shift, &r);
+    if (!b && r == CUDA_ERROR_OUT_OF_MEMORY && spares_delete(a))
+        b = block_new(a, size, shift, &r);
     if (!b)
         return r;
     if (shift) {
@@ -263,7 +277,7 @@ bool gpw_allocator_holds(const struct gpw_allocator *a, CUdeviceptr address, uin
         return false;
     uint32_t i = piece_at(b, address);
     uint64_t into = b->shift ? address - b->at - ((CUdeviceptr)i << b->shift) : address - b->at;
-    return into <= b->asked[i] && bytes <= b->asked[i] - into;
+    return b->asked[i] != 0 && into <= b->asked[i] && bytes <= b->asked[i] - into;
 }
 
 /* Whether another granule of this class has room, so that this one may go. */
@@ -278,13 +292,10 @@ static bool spare_exists(const struct gpw_allocator *a, const struct block *b)
 
 void gpw_allocator_give(struct gpw_allocator *a, CUdeviceptr address)
 {
+    if (gpw_allocator_size(a, address) == 0)
+        return;
     struct block *b = block_of(a, address);
-    if (!b)
-        return;
-    uint32_t i = piece_at(b, address);
-    if (b->asked[i] == 0)
-        return;
-    b->asked[i] = 0;
+    b->asked[piece_at(b, address)] = 0;
     b->used--;
     if (b->used == 0 && (!b->shift || spare_exists(a, b)))
         block_delete(a, b);
