@@ -216,8 +216,7 @@ static CUdeviceptr piece_take(struct block *b, size_t bytes)
     return 0;
 }
 
-/* Give back the granules that are kept though nothing lives in them. */
-static bool spares_delete(struct gpw_allocator *a)
+bool gpw_allocator_trim(struct gpw_allocator *a)
 {
     bool any = false;
     for (uint32_t i = a->count; i-- > 0;)
@@ -245,7 +244,7 @@ CUresult gpw_allocator_take(struct gpw_allocator *a, size_t bytes, CUdeviceptr *
     }
     uint64_t size = shift ? GRANULE : (bytes + GRANULE - 1) / GRANULE * GRANULE;
     struct block *b = block_new(a, size, shift, &r);
-    if (!b && r == CUDA_ERROR_OUT_OF_MEMORY && spares_delete(a))
+    if (!b && r == CUDA_ERROR_OUT_OF_MEMORY && gpw_allocator_trim(a))
         b = block_new(a, size, shift, &r);
     if (!b)
         return r;

@@ -35,6 +35,8 @@ size_t gpw_allocator_size(const struct gpw_allocator *a, CUdeviceptr base);
 bool gpw_allocator_holds(const struct gpw_allocator *a, CUdeviceptr address, uint64_t bytes);
 /* Bytes mapped. */
 uint64_t gpw_allocator_bytes(const struct gpw_allocator *a);
+/* Give back the granules that are kept though nothing lives in them; false: there were none. */
+bool gpw_allocator_trim(struct gpw_allocator *a);
 /* Give back everything. */
 void gpw_allocator_clear(struct gpw_allocator *a);
 

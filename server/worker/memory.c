@@ -15,6 +15,8 @@
 #define WINDOW_SIZE (UINT64_C(1) << 40)
 /* The second half of each window is for cuMemAddressReserve. */
 #define HEAP_SIZE (WINDOW_SIZE / 2)
+/* At most so much more than it was asked for does the allocator take. */
+#define GRANULE (UINT64_C(2) << 20)
 
 static bool window_take(void *arg, uint64_t bytes)
 {
@@ -110,11 +112,21 @@ static void finish_frees(struct gpw_session *s)
         gpw_waits_poll(s);
 }
 
+void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    if (gpw_quota_left(ordinal) >= bytes)
+        return;
+    finish_frees(s);
+    gpw_pools_trim(s, ordinal);
+    gpw_allocator_trim(s->memory->windows[ordinal].allocator);
+}
+
 CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize)
 {
     struct gpw_window *w = current_window(s);
     if (!w)
         return CUDA_ERROR_INVALID_CONTEXT;
+    gpw_memory_make_room(s, w->ordinal, (uint64_t)bytesize + GRANULE);
     CUresult r = gpw_allocator_take(w->allocator, bytesize, dptr);
     if (r == CUDA_ERROR_OUT_OF_MEMORY && s->memory->frees_pending) {
         finish_frees(s);
@@ -205,6 +217,12 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
     s->driver->cuCtxSetCurrent(before);
 }
 
+bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    const struct gpw_window *w = window_of(s, address);
+    return w && address >= w->begin + HEAP_SIZE && bytes <= w->end - address;
+}
+
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
     struct gpw_window *w = window_of(s, address);
@@ -226,10 +244,12 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
 
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)
 {
+    int ordinal = gpw_current_ordinal(s);
     finish_frees(s); /* CUDA's frees are over when they return */
     gpw_pools_count(s);
+    if (ordinal >= 0)
+        gpw_allocator_trim(s->memory->windows[ordinal].allocator);
     CUresult r = s->driver->cuMemGetInfo_v2(free_bytes, total);
-    int ordinal = gpw_current_ordinal(s);
     if (r == CUDA_SUCCESS && ordinal >= 0)
         gpw_quota_info((uint32_t)ordinal, free_bytes, total);
     return r;

@@ -40,6 +40,12 @@ struct gpw_memory {
 
 /* Part of the arena, registered with the driver; NULL if it lies outside. */
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
+/* If fewer than `bytes` may still be taken of a device, give back what frees, pools and the
+ * allocator have not yet: only what is in use may stand in the way of an allocation. */
+void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
+/* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
+bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);
+
 /* Pinned memory went with its context. */
 void gpw_staging_context_ended(struct gpw_session *s);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */

@@ -21,6 +21,7 @@ struct pool {
     CUmemoryPool real;
     uint32_t ordinal;
     uint64_t counted; /* on the board */
+    bool destroyed;   /* by the client, with memory in use: the driver keeps that, and so do we */
 };
 static struct pool *pools;
 
@@ -31,7 +32,7 @@ static struct pool *pool_note(CUmemoryPool real, uint32_t ordinal)
             return p;
     struct pool *p = malloc(sizeof *p);
     if (p) {
-        *p = (struct pool){pools, real, ordinal, 0};
+        *p = (struct pool){.next = pools, .real = real, .ordinal = ordinal};
         pools = p;
     }
     return p;
@@ -60,10 +61,31 @@ static bool pool_count(struct gpw_session *s, struct pool *p, uint64_t reserved)
     return true;
 }
 
+/* Destroy it for the driver as well, and forget it. */
+static CUresult pool_end(struct gpw_session *s, struct pool **at)
+{
+    struct pool *p = *at;
+    CUresult r = s->driver->cuMemPoolDestroy(p->real);
+    if (r == CUDA_SUCCESS) {
+        gpw_quota_give(s, p->ordinal, p->counted);
+        *at = p->next;
+        free(p);
+    }
+    return r;
+}
+
+static bool pool_in_use(struct gpw_session *s, const struct pool *p)
+{
+    return pool_size(s, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0;
+}
+
 void gpw_pools_count(struct gpw_session *s)
 {
-    for (struct pool *p = pools; p; p = p->next)
-        pool_count(s, p, 0);
+    for (struct pool **at = &pools; *at;) {
+        pool_count(s, *at, 0);
+        if (!(*at)->destroyed || pool_in_use(s, *at) || pool_end(s, at) != CUDA_SUCCESS)
+            at = &(*at)->next;
+    }
 }
 
 void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
@@ -84,6 +106,7 @@ void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
 static CUresult take_exactly(struct gpw_session *s, uint32_t ordinal, size_t bytes,
                              CUdeviceptr *dptr)
 {
+    gpw_memory_make_room(s, ordinal, bytes + GRANULE);
     return gpw_allocator_take(s->memory->windows[ordinal].allocator, bytes, dptr);
 }
 
@@ -187,19 +210,37 @@ CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
     return r;
 }
 
+static bool is_default(struct gpw_session *s, const struct pool *p)
+{
+    CUmemoryPool own;
+    return s->driver->cuDeviceGetDefaultMemPool(&own, s->devices[p->ordinal]) == CUDA_SUCCESS &&
+           own == p->real;
+}
+
+/* A device whose pool is destroyed has its default pool again. */
+static void leave(struct gpw_session *s, const struct pool *p)
+{
+    CUdevice device = s->devices[p->ordinal];
+    CUmemoryPool now, own;
+    if (s->driver->cuDeviceGetMemPool(&now, device) == CUDA_SUCCESS && now == p->real &&
+        s->driver->cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS)
+        s->driver->cuDeviceSetMemPool(device, own);
+}
+
 CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
 {
-    CUresult r = s->driver->cuMemPoolDestroy(pool);
-    for (struct pool **at = &pools; r == CUDA_SUCCESS && *at; at = &(*at)->next) {
-        struct pool *p = *at;
-        if (p->real != pool)
-            continue;
-        gpw_quota_give(s, p->ordinal, p->counted);
-        *at = p->next;
-        free(p);
-        break;
-    }
-    return r;
+    struct pool **at = &pools;
+    while (*at && (*at)->real != pool)
+        at = &(*at)->next;
+    struct pool *p = *at;
+    if (!p)
+        return s->driver->cuMemPoolDestroy(pool);
+    if (is_default(s, p) || !pool_in_use(s, p))
+        return pool_end(s, at);
+    /* What of it is in use stays until it is freed, and counts as long. */
+    p->destroyed = true;
+    leave(s, p);
+    return CUDA_SUCCESS;
 }
 
 CUresult gpw_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "memory_internal.h"
 #include "quota.h"
 
 struct physical {
@@ -53,6 +54,7 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
     if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE) /* the host's memory */
         return s->driver->cuMemCreate(handle, size, &own, flags);
     struct physical *p = malloc(sizeof *p);
+    gpw_memory_make_room(s, (uint32_t)ordinal, size);
     if (!p || !gpw_quota_take(s, (uint32_t)ordinal, size)) {
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -80,6 +82,9 @@ CUresult gpw_cuMemRelease(struct gpw_session *s, CUmemGenericAllocationHandle ha
 CUresult gpw_cuMemRetainAllocationHandle(struct gpw_session *s,
                                          CUmemGenericAllocationHandle *handle, void *addr)
 {
+    /* a handle of the allocator's pages would keep them beyond their free, uncounted */
+    if (!gpw_memory_is_clients(s, (uint64_t)(uintptr_t)addr, 1))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = s->driver->cuMemRetainAllocationHandle(handle, addr);
     struct physical *p = r == CUDA_SUCCESS ? find(*handle) : NULL;
     if (p)
@@ -90,6 +95,8 @@ CUresult gpw_cuMemRetainAllocationHandle(struct gpw_session *s,
 CUresult gpw_cuMemMap(struct gpw_session *s, CUdeviceptr ptr, size_t size, size_t offset,
                       CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    if (!gpw_memory_is_clients(s, ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
     struct mapping *m = malloc(sizeof *m);
     if (!m)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -107,6 +114,8 @@ CUresult gpw_cuMemMap(struct gpw_session *s, CUdeviceptr ptr, size_t size, size_
 
 CUresult gpw_cuMemUnmap(struct gpw_session *s, CUdeviceptr ptr, size_t size)
 {
+    if (!gpw_memory_is_clients(s, ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = s->driver->cuMemUnmap(ptr, size);
     for (struct mapping **at = &mappings; r == CUDA_SUCCESS && *at;) {
         struct mapping *m = *at;
@@ -127,7 +136,7 @@ CUresult gpw_cuMemSetAccess(struct gpw_session *s, CUdeviceptr ptr, size_t size,
                             const CUmemAccessDesc *desc, size_t count)
 {
     CUmemAccessDesc own[ACCESS_MAX];
-    if (count > ACCESS_MAX)
+    if (count > ACCESS_MAX || !gpw_memory_is_clients(s, ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         own[i] = desc[i];
