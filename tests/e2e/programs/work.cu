@@ -48,8 +48,8 @@ static double seconds()
 static unsigned long long gpu_time(double at, unsigned long long *device)
 {
     unsigned long long shown = 0;
-    double before = 0, after = 1e9;
-    for (int i = 0; i < 20; i++) {
+    double before = 0, after = 1e9, first = seconds();
+    for (int i = 0; i < 20 && seconds() < first + 2; i++) {
         unsigned long long now;
         double began = seconds();
         read_clock<<<1, 1>>>(device);
