@@ -270,6 +270,23 @@ static void what_is_kept_is_given_up_when_it_is_needed(void **state)
     end();
 }
 
+static void trimming_leaves_only_what_lives(void **state)
+{
+    (void)state;
+    begin(64 * MIB, 64 * MIB);
+    assert_false(gpw_allocator_trim(a));
+    give(take(512));
+    CUdeviceptr lives = take(4096);
+    give(take(65536));
+    assert_int_equal(gpu.used, 3 * GRANULE);
+    assert_true(gpw_allocator_trim(a));
+    assert_int_equal(gpu.used, GRANULE);
+    assert_int_equal(gpw_allocator_bytes(a), GRANULE);
+    assert_int_equal(gpw_allocator_size(a, lives), 4096);
+    assert_false(gpw_allocator_trim(a));
+    end();
+}
+
 static void gaps_are_used_again(void **state)
 {
     (void)state;
@@ -453,6 +470,7 @@ int main(void)
         cmocka_unit_test(a_window_of_odd_size_is_not_overrun),
         cmocka_unit_test(the_devices_memory_runs_out_and_comes_back),
         cmocka_unit_test(what_is_kept_is_given_up_when_it_is_needed),
+        cmocka_unit_test(trimming_leaves_only_what_lives),
         cmocka_unit_test(gaps_are_used_again),
         cmocka_unit_test(only_what_was_given_can_be_given_back),
         cmocka_unit_test(a_range_is_held_inside_one_allocation_only),
