@@ -67,7 +67,7 @@ static size_t size_for(struct thread *t, enum way way)
 {
     size_t r = check_random(&t->seed);
     if (way == TINY)
-        return 1 + r % 4096;
+        return sizeof(unsigned) + r % 4096;
     if (way == SMALL)
         return 4096 + r % (508 * 1024);
     size_t pieces = limit / 16 / MIB;
@@ -147,6 +147,12 @@ static CUresult take(struct thread *t, struct slot *s)
     }
 }
 
+/* Its last whole word, so that it is touched to its end. */
+static CUdeviceptr word_of(const struct slot *s)
+{
+    return s->at + s->bytes / sizeof s->tag * sizeof s->tag - sizeof s->tag;
+}
+
 static void fill(struct thread *t)
 {
     struct slot *s = &t->slots[check_random(&t->seed) % SLOTS];
@@ -165,7 +171,7 @@ static void fill(struct thread *t)
     size_t now = atomic_fetch_add(&held, s->bytes) + s->bytes;
     EXPECT(now <= limit, "%zu bytes are held, the limit is %zu", now, limit);
     t->taken[s->way]++;
-    CU(cuMemsetD32Async(s->at + (s->bytes - 4) / 4 * 4 * (s->bytes >= 4), s->tag, 1, t->stream));
+    CU(cuMemsetD32Async(word_of(s), s->tag, 1, t->stream));
     CU(cuStreamSynchronize(t->stream));
 }
 
@@ -174,7 +180,7 @@ static void empty(struct thread *t, struct slot *s)
     unsigned tag = 0;
     if (!s->at)
         return;
-    CU(cuMemcpyDtoH(&tag, s->at + (s->bytes - 4) / 4 * 4 * (s->bytes >= 4), sizeof tag));
+    CU(cuMemcpyDtoH(&tag, word_of(s), sizeof tag));
     EXPECT(tag == s->tag, "memory of way %d holds %u, expected %u", s->way, tag, s->tag);
     atomic_fetch_sub(&held, s->bytes);
     if (s->way >= MAPPED)
