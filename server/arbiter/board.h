@@ -130,9 +130,8 @@ uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);
 /* The gate. True: the member may submit now, and counts as busy until gp_board_idle.
  * False: wait (gp_board_wait) and ask again; meanwhile it counts as one that waits. */
 bool gp_board_enter(struct gp_board *b, int member);
-/* Whether the member's tenant has just got the turn, while others wait: then the GPU has to
- * change over to it, and only gp_board_started says when it has. What that took is charged
- * to nobody. */
+/* Whether the member's tenant has just got the turn: the GPU has to change over to it, and
+ * only gp_board_started says when it has. What that took is charged to nobody. */
 bool gp_board_fresh(struct gp_board *b, int member);
 void gp_board_started(struct gp_board *b, int member);
 /* Whether a busy member's turn is over: it submits nothing more, lets its work run out

@@ -24,6 +24,7 @@ struct tenant_slot {
     uint64_t idle_since; /* no member has been at work since */
     uint64_t busy_from;  /* counted in usage.busy_ns until here */
     uint32_t starved;    /* the ceiling holds it back until enough tokens are there */
+    uint32_t amnesty;    /* what it has on the GPU is not charged */
     uint32_t wanting;    /* members that wait at the gate */
     uint32_t busy;       /* members with work on the GPU */
 };
@@ -56,6 +57,7 @@ struct board_file {
     uint64_t quantum_end, yield_at, reaped_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
+    uint64_t contended_at; /* somebody waited for a turn last */
     uint32_t turn_fresh; /* its tenant has not begun to use it */
     uint64_t vclock; /* no tenant with work is further behind than this */
     uint64_t longest; /* ns: of the turns of late */

@@ -33,6 +33,9 @@
 /* Tokens: what may be saved up, and what must be there to go on after a shortage. */
 #define BURST ((int64_t)(30 * MS))
 #define RESUME ((int64_t)(3 * MS))
+/* Who has been alone for so long has work on the GPU that nobody waited for when it was
+ * submitted: that is no debt. */
+#define ALONE (50 * MS)
 /* A turn that is not given back: look whether its holder lives, then take it. */
 #define SUSPECT (20 * MS)
 #define OVERDUE (2000 * MS)
@@ -104,7 +107,8 @@ static void charge(struct board_file *f, struct tenant_slot *t, uint64_t now)
         return;
     uint64_t ns = now - t->charged_to;
     t->charged_to = now;
-    t->vtime += ns * 1000 / (t->weight ? t->weight : 1);
+    if (!t->amnesty)
+        t->vtime += ns * 1000 / (t->weight ? t->weight : 1);
     if (t->ceiling < 1000) {
         if (!f->relaxed)
             t->tokens -= (int64_t)ns; /* before the refill, which ends at what may be saved */
@@ -240,7 +244,7 @@ static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t n
         charge(f, t, now);
     bool preempted = other && other->grant.high_priority && !t->grant.high_priority &&
                      high_allowed(f, now);
-    if (!eligible(f, t, now) || preempted || (over && other && other->vtime < t->vtime)) {
+    if (!eligible(f, t, now) || preempted || (over && other && (t->amnesty || other->vtime < t->vtime))) {
         turn_end(f, now);
         return;
     }
@@ -287,6 +291,13 @@ void gp_board_turn(struct board_file *f, uint64_t now)
     bool contended = next_of(f, t, now) != NULL;
     for (int i = 0; i < GP_BOARD_TENANTS && !contended; i++)
         contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
+    if (contended && !f->contended && now - f->contended_at > ALONE && f->holder >= 0) {
+        struct tenant_slot *holder = &f->tenants[f->holder];
+        charge(f, holder, now);
+        holder->amnesty = holder->busy != 0;
+    }
+    if (contended)
+        f->contended_at = now;
     __atomic_store_n(&f->contended, contended, __ATOMIC_RELAXED);
 }
 
@@ -325,8 +336,10 @@ void gp_board_member_quiet(struct board_file *f, struct member_slot *m, uint64_t
     gp_board_busy_count(t, since);
     charge(f, t, since);
     m->busy = 0;
-    if (--t->busy == 0)
+    if (--t->busy == 0) {
         t->idle_since = since;
+        t->amnesty = 0;
+    }
 }
 
 /* One that need not take turns. */
@@ -376,7 +389,7 @@ bool gp_board_enter(struct gp_board *b, int member)
 bool gp_board_fresh(struct gp_board *b, int member)
 {
     const struct board_file *f = b->file;
-    return f->turn_fresh && f->contended &&
+    return f->turn_fresh &&
            __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == (int32_t)f->members[member].tenant;
 }
 

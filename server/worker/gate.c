@@ -233,15 +233,19 @@ static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream
 /* In front of the first work of a turn. */
 static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
 {
-    CUevent event;
-    if (g->start || captures || !may_mark(s, stream) ||
-        s->driver->cuCtxGetCurrent(&g->start_context) != CUDA_SUCCESS ||
-        gpw_event_take(s, g->start_context, &event) != CUDA_SUCCESS)
+    CUevent event = NULL;
+    if (g->start)
         return;
-    if (s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS)
+    if (!captures && may_mark(s, stream) &&
+        s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
+        gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
+        s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
         g->start = event;
-    else
+        return;
+    }
+    if (event)
         gpw_event_give(s, g->start_context, event);
+    gp_board_started(g->board, g->member); /* as well as we know */
 }
 
 static bool admit(struct gpw_session *s, struct gate *g)
@@ -265,11 +269,47 @@ static bool admit(struct gpw_session *s, struct gate *g)
     return true;
 }
 
+/* Calls that keep this thread in the driver for long. Inside one nobody would see that
+ * the turn can end, so they wait until the work is over; work of the same tenant may
+ * then have to wait for the next turn, which it would have to anyway. */
+static bool is_slow(uint16_t op)
+{
+    switch (op) {
+    case GP_OP_gp_module_load:
+    case GP_OP_gp_library_load:
+    case GP_OP_gp_module_get_function:
+    case GP_OP_gp_library_get_kernel:
+    case GP_OP_gp_primary_retain:
+    case GP_OP_gp_context_create:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool admit_slow(struct gpw_session *s)
+{
+    for (unsigned i = 0; i < gate_count; i++) {
+        struct gate *g = &gates[i];
+        if (!g->board || !g->busy || captures || !gp_board_contended(g->board, g->member))
+            continue;
+        mark_place(s, g);
+        gate_poll(s, g);
+        if (g->busy) {
+            closed = g;
+            return false;
+        }
+    }
+    return true;
+}
+
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
 {
     closed = NULL;
-    if (gate_count == 0 || gpw_work_of(h->op).kind == GPW_WORK_NONE)
+    if (gate_count == 0)
         return true;
+    if (gpw_work_of(h->op).kind == GPW_WORK_NONE)
+        return !is_slow(h->op) || admit_slow(s);
     struct gate *g = gate_here(s);
     if (!g)
         return true;

@@ -104,6 +104,10 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
         t->submitted = t->done = 0;
         t->wake = clock_ns + t->think_ns;
     }
+    if (t->until && clock_ns >= t->until && mine == 0) {
+        gp_board_leave(b, t->member);
+        t->absent = true;
+    }
     if (clock_ns < t->wake || leaves)
         return;
     while ((!t->per_step || t->submitted < t->per_step) && g->tail - g->head < 4000) {
@@ -216,7 +220,8 @@ static void twenty_five_share_evenly(void **state)
         t[i].kernel_ns = 300 * US;
     }
     clock_ns = 1000 * MS;
-    simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 25, 90, 0, 0}, t, 25, 20000 * MS);
+    /* long enough that what the first had while it was alone, 50 ms, is little */
+    simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 25, 90, 0, 0}, t, 25, 40000 * MS);
     uint64_t all = 0;
     for (int i = 0; i < 25; i++)
         all += t[i].work_ns;
