@@ -5,6 +5,7 @@
  *   give         free the last one: `gave`
  *   info         `free BYTES total BYTES`, of cuMemGetInfo
  *   total        `total BYTES`, of cuDeviceTotalMem
+ *   where        `at ADDRESS`, of the counter that work adds to
  *   work N       N kernels, waited for: `worked ALL`, all since the start
  *   flood N KIB  N copies of so much to the device and as many kernels, none waited for: `sent`
  *   end          in order; so does the end of its input
@@ -111,6 +112,8 @@ static void obey(const char *line)
     } else if (strncmp(line, "total", 5) == 0) {
         must(cuDeviceTotalMem(&total, driver_device));
         SAY("total %zu", total);
+    } else if (strncmp(line, "where", 5) == 0) {
+        SAY("at %llx", (unsigned long long)counter);
     } else if (sscanf(line, "work %d", &times) == 1) {
         work(times);
     } else if (sscanf(line, "flood %d %d", &times, &kib) == 2) {

@@ -1,0 +1,175 @@
+"""A client of a worker that says what it likes: over ZeroMQ, without our library.
+
+proto/wire-format.md has the messages, proto/transport/zmq_link.h and zmq_batch.h what carries
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import zmq
+
+from gpupool import paths
+from harness import PATIENCE, TOKEN, PoolServer
+
+WAITED = 2  # flag: the sender waits for the reply
+BATCH = 0x62617431
+GREETING = struct.Struct("<16sII16s")
+HEADER = struct.Struct("<IHHQ")
+SPEC = Path(__file__).resolve().parents[2] / "proto" / "spec"
+
+KIND_CONTEXT = 1
+
+
+def _numbers() -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for part in SPEC.glob("*.toml"):
+        for name, entry in tomllib.loads(part.read_text(encoding="utf-8")).items():
+            if isinstance(entry, dict) and "id" in entry:
+                numbers[name] = int(entry["id"])
+    return numbers
+
+
+#: The operations by name.
+NUMBERS = _numbers()
+
+
+def handle(kind: int, index: int, generation: int = 0) -> int:
+    """A handle as a client would choose it."""
+    return kind << 44 | generation << 32 | index << 4
+
+
+def worker_version(home: paths.Home) -> tuple[str, str]:
+    """Wire version and spec hash of the installed worker."""
+    said = subprocess.run(
+        [str(home.part(paths.WORKER)), "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return said[said.index("wire") + 1], said[said.index("spec") + 1]
+
+
+def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> dict[str, str]:
+    """The front door's answer: its fields, and its first word's as 'word'."""
+    wire, spec = worker_version(server.home)
+    fields = {"token": token, "wire": wire, "spec": spec, "pid": str(os.getpid())}
+    fields |= {"program": "raw", "host": "here", "boot-id": "x", **request}
+    question = "\n".join(["GPUPOOL/1 hello", *(f"{k}: {v}" for k, v in fields.items()), ""])
+    context = zmq.Context()
+    asker = context.socket(zmq.DEALER)
+    try:
+        asker.connect(server.url)
+        asker.send(question.encode())
+        assert asker.poll(int(PATIENCE * 1000)), "the front door gave no answer"
+        first, *lines = asker.recv_multipart()[-1].decode().splitlines()
+    finally:
+        context.destroy(linger=0)
+    answer = dict(line.split(": ", 1) for line in lines)
+    answer["word"] = first.split()[1]
+    return answer
+
+
+class RawClient:
+    """Two sockets to one worker."""
+
+    def __init__(self, session: dict[str, str]) -> None:
+        self.session = session
+        base, _, second = session["zmq"].rpartition(",")
+        host = base.rpartition(":")[0].replace("*", "127.0.0.1")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.up = self._context.socket(zmq.PAIR)
+        self.down = self._context.socket(zmq.PAIR)
+        self.up.connect(base.replace("*", "127.0.0.1"))
+        self.down.connect(f"{host}:{second}")
+        self._sequence = 0
+        self._replies: list[bytes] = []
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._context.destroy(linger=0)
+
+    def greet(self, patience: float = PATIENCE) -> bool:
+        """Whether the worker takes us for its peer."""
+        nonce = os.urandom(16)
+        for socket, is_down in ((self.up, 0), (self.down, 1)):
+            socket.send(GREETING.pack(b"gpupool/1", 0, is_down, nonce))
+        for socket, is_down in ((self.up, 0), (self.down, 1)):
+            if not socket.poll(int(patience * 1000)):
+                return False
+            answer = GREETING.unpack(socket.recv())
+            assert answer == (b"gpupool/1".ljust(16, b"\0"), 1, is_down, nonce)
+        return True
+
+    def message(self, op: int, body: bytes = b"", flags: int = WAITED) -> bytes:
+        """A well-formed message with any operation and body."""
+        body += bytes(-len(body) % 8)
+        self._sequence += 1
+        return HEADER.pack(HEADER.size + len(body), op, flags, self._sequence) + body
+
+    def send(self, messages: Iterable[bytes]) -> None:
+        """Messages, whatever they are, in a well-formed batch."""
+        entries = [struct.pack("<II", len(m), BATCH) + m + bytes(-len(m) % 8) for m in messages]
+        self.up.send(b"".join(entries))
+
+    def call(self, name: str, body: bytes = b"") -> bytes:
+        """Ask and wait for the answer: its body behind the header."""
+        message = self.message(NUMBERS[name], body)
+        self.send([message])
+        while True:
+            while not self._replies:
+                assert self.down.poll(int(PATIENCE * 1000)), f"no answer to {name}"
+                self._take(self.down.recv())
+            reply = self._replies.pop(0)
+            _, _, flags, sequence = HEADER.unpack_from(reply)
+            if flags & 1 and sequence == self._sequence:
+                return reply[HEADER.size :]
+
+    def result(self, name: str, body: bytes = b"") -> int:
+        """The CUresult of a call."""
+        return int(struct.unpack_from("<i", self.call(name, body))[0])
+
+    def answers(self, patience: float) -> bool:
+        """Whether anything at all comes."""
+        return bool(self.down.poll(int(patience * 1000)))
+
+    def _take(self, batch: bytes) -> None:
+        at = 0
+        while at < len(batch):
+            size, kind = struct.unpack_from("<II", batch, at)
+            assert kind == BATCH
+            self._replies.append(batch[at + 8 : at + 8 + size])
+            at += 8 + size + -size % 8
+
+    def hello(self, secret: str | None = None) -> bytes:
+        """The first message, with the session's secret or another."""
+        key = bytes.fromhex(self.session["secret"] if secret is None else secret)
+        return self.greeting_body(key)
+
+    def greeting_body(self, secret: bytes) -> bytes:
+        wire, spec = self.session["wire"], self.session["spec"]
+        program = b"raw\0"
+        fixed = struct.pack("<IIQII", int(wire), os.getpid(), int(spec, 16), len(secret), 4)
+        return fixed + secret + bytes(-len(secret) % 8) + program + bytes(-len(program) % 8)
+
+
+def connected(server: PoolServer, **request: Any) -> RawClient:
+    """A raw client of a new session, which has not said hello."""
+    answer = ask_for_session(server, **request)
+    assert answer["word"] == "ok", answer
+    answer["wire"], answer["spec"] = worker_version(server.home)
+    client = RawClient(answer)
+    assert client.greet(), "the worker did not answer the greeting"
+    return client
