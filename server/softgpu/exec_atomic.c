@@ -34,7 +34,20 @@ bool sg_atomic_known(const struct sg_insn *in)
     return (size == 4 || size == 8) && mode <= SG_A_CAS;
 }
 
-static uint64_t float_one(const struct sg_format *f, unsigned mode, bool ftz, uint64_t a, uint64_t b)
+/* The last NaN of a sum of f64 stays as it is in global memory; in shared memory, where
+ * the sum is a loop of instructions, the first one does, quiet. */
+static uint64_t nan_sum(bool shared, uint64_t a, uint64_t b)
+{
+    bool first = sg_is_nan(&sg_f64, a), last = sg_is_nan(&sg_f64, b);
+    if (!first && !last)
+        return sg_f64.nan;
+    if (shared)
+        return (first ? a : b) | sg_quiet64;
+    return last ? b : a;
+}
+
+static uint64_t float_one(const struct sg_format *f, unsigned mode, bool ftz, bool shared,
+                          uint64_t a, uint64_t b)
 {
     if (mode == SG_A_MIN || mode == SG_A_MAX)
         return sg_float_extreme(f, a, b, mode == SG_A_MIN, 0);
@@ -46,7 +59,7 @@ static uint64_t float_one(const struct sg_format *f, unsigned mode, bool ftz, ui
     }
     if (f == &sg_f64) {
         double sum = sg_as_double(a) + sg_as_double(b);
-        return sum == sum ? sg_of_double(sum) : f->nan;
+        return sum == sum ? sg_of_double(sum) : nan_sum(shared, a, b);
     }
     if (f == &sg_f32) {
         uint64_t sum = sg_of_float(sg_as_float(a) + sg_as_float(b));
@@ -62,11 +75,11 @@ static uint64_t float_two(const struct sg_insn *in, bool global, uint64_t a, uin
     const struct sg_format *f = sg_format_of(in->type);
     /* Sums of f32 flush subnormals in global memory, and there alone: so PTX has it. */
     if (in->type == SG_T_F32)
-        return float_one(f, in->mode, in->ftz || global, a, b);
+        return float_one(f, in->mode, in->ftz || global, !global, a, b);
     if (in->type != SG_T_F16X2 && in->type != SG_T_BF16X2)
-        return float_one(f, in->mode, in->ftz, a, b);
-    uint64_t low = float_one(f, in->mode, in->ftz, a & 0xffff, b & 0xffff);
-    return low | float_one(f, in->mode, in->ftz, a >> 16 & 0xffff, b >> 16 & 0xffff) << 16;
+        return float_one(f, in->mode, in->ftz, !global, a, b);
+    uint64_t low = float_one(f, in->mode, in->ftz, !global, a & 0xffff, b & 0xffff);
+    return low | float_one(f, in->mode, in->ftz, !global, a >> 16 & 0xffff, b >> 16 & 0xffff) << 16;
 }
 
 /* The new content; a old, b and c the operands, all cut to the type. */

@@ -63,6 +63,10 @@ SG_PURE(approx_bf16_pair,
 static uint64_t coarse(const struct sg_insn *in, uint64_t v)
 {
     const uint64_t upper = UINT64_C(0xffffffff00000000);
+    if (in->op == SG_P_RSQRT && !in->ftz) { /* a sequence of instructions that keeps it all */
+        double a = sg_as_double(v), root = 1 / sqrt(a);
+        return a != a ? v | sg_quiet64 : root != root ? sg_f64.nan : sg_of_double(root);
+    }
     v &= upper;
     double r = function(in->op, sg_as_double(in->ftz ? sg_flush(&sg_f64, v) : v));
     if (r != r)

@@ -64,6 +64,8 @@ static uint32_t nth_set(uint32_t mask, uint32_t base, int32_t n)
 {
     if (base > 31)
         return UINT32_MAX;
+    if (n == INT32_MIN) /* which has no counterpart upwards: what the card answers */
+        return 0;
     if (n == 0)
         return mask >> base & 1 ? base : UINT32_MAX;
     int64_t left = n > 0 ? n : -(int64_t)n;
@@ -88,10 +90,18 @@ static uint64_t field(uint64_t a, unsigned at, unsigned length, unsigned bits, b
         v |= ~got;
     return v & sg_mask_bits(bits);
 }
-SG_PURE(bfe, d[l] = field(s[0][l], s[1][l] & 0xff, s[2][l] & 0xff, sg_bits(in->type),
-                          sg_is_signed(in->type)))
-SG_PURE(bfi, unsigned bits = sg_bits(in->type); unsigned at = s[2][l] & 0xff;
-        uint64_t put = at < bits ? sg_mask_bits(s[3][l] & 0xff) << at : 0;
+/* Of position and length PTX takes eight bits; the card does for 32 bits, and for 64
+ * takes all that is there. Neither has more than 255 places. */
+static unsigned places(unsigned bits, uint64_t v)
+{
+    uint32_t n = (uint32_t)v;
+    return bits == 64 ? (n < 255 ? n : 255) : n & 0xff;
+}
+SG_PURE(bfe, unsigned bits = sg_bits(in->type);
+        d[l] = field(s[0][l], places(bits, s[1][l]), places(bits, s[2][l]), bits,
+                     sg_is_signed(in->type)))
+SG_PURE(bfi, unsigned bits = sg_bits(in->type); unsigned at = places(bits, s[2][l]);
+        uint64_t put = at < bits ? sg_mask_bits(places(bits, s[3][l])) << at : 0;
         uint64_t from = at < bits ? s[0][l] << at : 0;
         d[l] = ((s[1][l] & ~put) | (from & put)) & sg_mask_bits(bits))
 

@@ -63,7 +63,9 @@ static uint64_t float_of_integer(const struct sg_insn *in, const struct sg_forma
 static double float_source(const struct sg_insn *in, const struct sg_format *from, uint64_t v)
 {
     v &= sg_mask_bits(from->bits);
-    return sg_float_to_double(from, in->ftz && from == &sg_f32 ? sg_flush(from, v) : v);
+    /* rounding f32 up or down to f16, the card flushes nothing */
+    bool directed = in->type == SG_T_F16 && (in->rounding == SG_R_UP || in->rounding == SG_R_DOWN);
+    return sg_float_to_double(from, in->ftz && from == &sg_f32 && !directed ? sg_flush(from, v) : v);
 }
 
 static double integral(double v, unsigned mode)
@@ -98,9 +100,35 @@ static uint64_t rounded(const struct sg_insn *in, const struct sg_format *to, do
     return sg_float_from_double(to, a, in->mode ? SG_R_NEAREST : in->rounding);
 }
 
+/* A NaN as the card converts it: of f64 to less, sign and quietness stay and the payload
+ * goes; of f16 to f64 the payload stays; one whose subnormals are flushed, or that becomes
+ * a whole number of f64, takes the way that leaves all of it, quiet. */
+static bool nan_converted(const struct sg_insn *in, const struct sg_format *from,
+                          const struct sg_format *to, uint64_t v, uint64_t *r)
+{
+    v &= sg_mask_bits(from->bits);
+    if (!sg_is_nan(from, v))
+        return false;
+    uint64_t sign = v & from->sign ? to->sign : 0, quiet = UINT64_C(1) << (to->precision - 2);
+    if (from == &sg_f64 && to == &sg_f64)
+        *r = v | sg_quiet64;
+    else if (from == &sg_f64)
+        *r = sign | to->infinity | quiet;
+    else if (from == &sg_f16 && to == &sg_f64)
+        *r = sign | to->infinity | quiet | (v & 0x3ff) << 42;
+    else if (from == &sg_f32 && to == &sg_f64 && in->ftz)
+        *r = UINT64_C(0x7fffffffe0000000); /* the one NaN of f32, made longer */
+    else
+        return false;
+    return !in->sat && !in->relu;
+}
+
 static uint64_t float_of_float(const struct sg_insn *in, const struct sg_format *from,
                                const struct sg_format *to, uint64_t v)
 {
+    uint64_t nan;
+    if (nan_converted(in, from, to, v, &nan))
+        return nan;
     double a = float_source(in, from, v);
     if (in->mode)
         a = integral(a, in->rounding);
@@ -114,7 +142,6 @@ SG_PURE(cvt_float,
         d[l] = float_of_float(in, sg_format_of(in->type2), sg_format_of(in->type), s[0][l]))
 /* The commonest of all, without a detour. */
 SG_PURE(cvt_f64_f32, d[l] = sg_of_double((double)sg_as_float(s[0][l])))
-SG_PURE(cvt_f32_f64, d[l] = sg_of_float((float)sg_as_double(s[0][l])))
 SG_PURE(cvt_f32_s32, d[l] = sg_of_float((float)(int32_t)s[0][l]))
 SG_PURE(cvt_f32_u32, d[l] = sg_of_float((float)(uint32_t)s[0][l]))
 /* Moves, which leave a NaN as it is. */
@@ -131,7 +158,7 @@ static uint64_t tf32_away(uint64_t v)
 }
 SG_PURE(cvt_tf32_away, d[l] = tf32_away((uint32_t)s[0][l]))
 SG_PURE(cvt_tf32, uint64_t r = sg_float_from_double(&sg_tf32, sg_as_float(s[0][l]), in->rounding);
-        if (sg_is_nan(&sg_tf32, r)) r = sg_f32.nan;
+        if (sg_is_nan(&sg_tf32, r)) r = sg_f32.nan & ~UINT64_C(0x1fff);
         else r = (in->relu ? sg_relu(&sg_tf32, r) : r) << 13;
         d[l] = r)
 
@@ -202,8 +229,6 @@ static sg_pure select_float(const struct sg_insn *in)
         return to == SG_T_F32 ? cvt_f32_f32 : cvt_f64_f64;
     if (bare && to == SG_T_F32 && from == SG_T_BF16)
         return cvt_f32_bf16;
-    if (bare && to == SG_T_F32 && from == SG_T_F64 && in->rounding == SG_R_NEAREST)
-        return cvt_f32_f64;
     return cvt_float;
 }
 

@@ -9,17 +9,23 @@
 #include <fenv.h>
 #include <math.h>
 
-/* f64 keeps the payload of the first NaN it is given, made quiet, and makes a
- * NaN of its own otherwise. Which one the host's sum would keep is up to the
+/* f64 keeps the payload of the last NaN it is given, made quiet, as the card does, and
+ * makes a NaN of its own otherwise. Which one the host's sum would keep is up to the
  * compiler, who may swap the operands. */
 static inline uint64_t of_double(double v, double a, double b, double c)
 {
     if (v == v)
         return sg_of_double(v);
-    return a != a   ? sg_of_double(a) | sg_quiet64
+    return c != c   ? sg_of_double(c) | sg_quiet64
            : b != b ? sg_of_double(b) | sg_quiet64
-           : c != c ? sg_of_double(c) | sg_quiet64
+           : a != a ? sg_of_double(a) | sg_quiet64
                     : sg_f64.nan;
+}
+
+/* A quotient is a sequence of instructions, and looks at the dividend first. */
+static inline uint64_t of_quotient(double v, double a, double b, double c)
+{
+    return v != v && a != a ? sg_of_double(a) | sg_quiet64 : of_double(v, a, b, c);
 }
 
 static inline uint64_t of_float(float v, float a, float b, float c)
@@ -54,7 +60,7 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
 
 /* The name's own loop and name##_any, which heeds rounding, .ftz and .sat. */
 #define BOTH(name, T, as, of, take, finish, two, three, EXPRESSION)                                \
-    SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a; T c = three ? as(s[2][l]) : a;   \
+    SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a; T c = three ? as(s[2][l]) : (T)0; \
             (void)b, (void)c; d[l] = of(EXPRESSION, a, b, c))                                               \
     static void name##_any(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)        \
     {                                                                                              \
@@ -65,7 +71,7 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
             volatile T result;                                                                     \
             held[0] = take(in, s[0][l]);                                                           \
             held[1] = two ? take(in, s[1][l]) : held[0];                                           \
-            held[2] = three ? take(in, s[2][l]) : held[0];                                         \
+            held[2] = three ? take(in, s[2][l]) : (T)0;                                            \
             if (mode != before)                                                                    \
                 fesetround(mode);                                                                  \
             T a = held[0];                                                                         \
@@ -93,7 +99,7 @@ SINGLE(sqrt, 0, 0, sqrtf(a))
 DOUBLE(add, 1, 0, a + b)
 DOUBLE(sub, 1, 0, a - b)
 DOUBLE(mul, 1, 0, a * b)
-DOUBLE(div, 1, 0, a / b)
+BOTH(div_f64, double, sg_as_double, of_quotient, take64, finish64, 1, 0, a / b)
 DOUBLE(fma, 1, 1, fma(a, b, c))
 DOUBLE(rcp, 0, 0, 1.0 / a)
 DOUBLE(sqrt, 0, 0, sqrt(a))
@@ -106,12 +112,12 @@ static inline uint64_t flushed(const struct sg_insn *in, const struct sg_format 
 #define FLUSHED(k) flushed(in, f, s[k][l])
 
 /* abs and neg are sums with zero on the card: of f32 any NaN becomes the one, of
- * f64 it becomes quiet. */
+ * f64 it becomes quiet and keeps its sign. */
 static inline uint64_t with_sign(const struct sg_format *f, uint64_t from, uint64_t bits)
 {
     if (!sg_is_nan(f, from))
         return bits;
-    return f->bits == 32 ? f->nan : bits | sg_quiet64;
+    return f->bits == 32 ? f->nan : from | sg_quiet64;
 }
 #define BY_PATTERN(n, format)                                                                      \
     SG_PURE(abs_##n, const struct sg_format *f = &format; uint64_t a = FLUSHED(0);                 \

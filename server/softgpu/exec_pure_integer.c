@@ -32,12 +32,12 @@ __extension__ typedef __int128 signed128;
     SG_PURE(sad_##n, T a = (T)s[0][l]; T b = (T)s[1][l];                                           \
             d[l] = (U)((U)s[2][l] + (a < b ? (U)((U)b - (U)a) : (U)((U)a - (U)b))))                \
     /* The remainder of the least value by -1 is 0, its quotient itself. By zero PTX               \
-     * leaves both open; this is what the card's own code for each width gives. */                 \
+     * leaves both open; the card gives all ones. */                                              \
     SG_PURE(div_##n, T a = (T)s[0][l]; T b = (T)s[1][l];                                           \
-            d[l] = b == 0 ? (sizeof(T) == 2 && a < (T)1 && a != 0 ? 1 : (U)~(U)0)                  \
+            d[l] = b == 0 ? (U)~(U)0                                                               \
                    : b == (T)-1 && (T)-1 < (T)1 ? (U)(0 - (U)a) : (U)(a / b))    \
     SG_PURE(rem_##n, T a = (T)s[0][l]; T b = (T)s[1][l];                                           \
-            d[l] = b == 0 ? (sizeof(T) == 2 ? (U)a : (U)~(U)0)                                     \
+            d[l] = b == 0 ? (U)~(U)0                                                               \
                    : b == (T)-1 && (T)-1 < (T)1 ? 0 : (U)(a % b))
 SIGNED_OR_NOT(ARITHMETIC)
 

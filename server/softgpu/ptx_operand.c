@@ -162,11 +162,8 @@ static uint64_t number_as(const struct sg_atom *atom, enum sg_type type)
     float f;
     uint64_t bits = atom->value;
     uint32_t size = sg_type_size(type);
-    if (atom->kind == SG_E_F32 && type == SG_T_F64) {
-        memcpy(&f, &atom->value, sizeof(f));
-        d = f;
-        memcpy(&bits, &d, sizeof(d));
-    } else if (atom->kind == SG_E_F64 && type == SG_T_F32) {
+    /* 0f… where f64 is wanted is its pattern, longer by zeros: so ptxas has it */
+    if (atom->kind == SG_E_F64 && type == SG_T_F32) {
         memcpy(&d, &atom->value, sizeof(d));
         f = (float)d;
         bits = 0;
