@@ -42,8 +42,8 @@ static uint64_t reference(unsigned op, unsigned mode, const struct kind *k, big 
         return op == SG_P_MUL ? part : cut((big)part + c, k->bits);
     }
     case SG_P_DIV:
-        return cut(b != 0 ? a / b : k->bits == 16 && a < 0 ? 1 : -1, k->bits);
-    case SG_P_REM: return b == 0 ? cut(k->bits == 16 ? a : -1, k->bits) : cut(a % b, k->bits);
+        return cut(b != 0 ? a / b : -1, k->bits); /* by zero: as the card has it */
+    case SG_P_REM: return cut(b != 0 ? a % b : -1, k->bits);
     case SG_P_MIN: return cut(a < b ? a : b, k->bits);
     case SG_P_MAX: return cut(a < b ? b : a, k->bits);
     case SG_P_SAD: return cut(c + (a < b ? b - a : a - b), k->bits);
@@ -231,7 +231,9 @@ static void test_fields(void **state)
                 unsigned len = places[p % COUNT(places)];
                 const struct kind *k = &kinds[t];
                 struct sg_insn in = INSN(.op = SG_P_BFE, .type = (uint8_t)k->type);
-                check(RUN3(in, edges[i], pos + 0x700, len + 0x100),
+                /* with 32 bits, only eight of position and length count */
+                unsigned more = k->bits == 32 ? 0x100 : 0;
+                check(RUN3(in, edges[i], pos + 7 * more, len + more),
                       field_reference(edges[i], pos, len, k), "bfe %u %u", pos, len);
                 uint64_t b = edges[(i * 13 + p) % COUNT(edges)];
                 uint64_t want = cut((big)b, k->bits);
@@ -279,7 +281,7 @@ static void test_counts(void **state)
     check(RUN3(in, 0xaaaaaaaa, 4, (uint32_t)-2), 1, "fns");
     check(RUN3(in, 0xaaaaaaaa, 4, 0), 0xffffffff, "fns");
     check(RUN3(in, 0xaaaaaaaa, 31, 2), 0xffffffff, "fns");
-    check(RUN3(in, 0xaaaaaaaa, 0, 0x80000000), 0xffffffff, "fns");
+    check(RUN3(in, 0xaaaaaaaa, 0, 0x80000000), 0, "fns");
 }
 
 static void test_permutations(void **state)
