@@ -184,11 +184,14 @@ GPC_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     CUresult r = gpc_enter(GP_OP_cuThreadExchangeStreamCaptureMode, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+    if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
     struct gpc_thread *t = gpc_thread();
     CUstreamCaptureMode before = (CUstreamCaptureMode)t->capture_mode;
-    t->capture_mode = *mode; /* the next call of this thread carries it */
+    /* the next call of this thread carries it; what is no mode the driver takes, too,
+     * and nothing comes of it */
+    if ((unsigned)*mode <= CU_STREAM_CAPTURE_MODE_RELAXED)
+        t->capture_mode = *mode;
     *mode = before;
     return CUDA_SUCCESS;
 }
