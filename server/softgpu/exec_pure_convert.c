@@ -63,9 +63,9 @@ static uint64_t float_of_integer(const struct sg_insn *in, const struct sg_forma
 static double float_source(const struct sg_insn *in, const struct sg_format *from, uint64_t v)
 {
     v &= sg_mask_bits(from->bits);
-    /* rounding f32 up or down to f16, the card flushes nothing */
-    bool directed = in->type == SG_T_F16 && (in->rounding == SG_R_UP || in->rounding == SG_R_DOWN);
-    return sg_float_to_double(from, in->ftz && from == &sg_f32 && !directed ? sg_flush(from, v) : v);
+    /* On the way to f16 the card flushes nothing: rounded up or down, the least of f32 shows. */
+    bool flush = in->ftz && from == &sg_f32 && in->type != SG_T_F16;
+    return sg_float_to_double(from, flush ? sg_flush(from, v) : v);
 }
 
 static double integral(double v, unsigned mode)
@@ -142,6 +142,9 @@ SG_PURE(cvt_float,
         d[l] = float_of_float(in, sg_format_of(in->type2), sg_format_of(in->type), s[0][l]))
 /* The commonest of all, without a detour. */
 SG_PURE(cvt_f64_f32, d[l] = sg_of_double((double)sg_as_float(s[0][l])))
+SG_PURE(cvt_f32_f64, double a = sg_as_double(s[0][l]); uint64_t r = sg_of_float((float)a);
+        if (a != a) nan_converted(in, &sg_f64, &sg_f32, s[0][l], &r);
+        d[l] = r)
 SG_PURE(cvt_f32_s32, d[l] = sg_of_float((float)(int32_t)s[0][l]))
 SG_PURE(cvt_f32_u32, d[l] = sg_of_float((float)(uint32_t)s[0][l]))
 /* Moves, which leave a NaN as it is. */
@@ -229,6 +232,8 @@ static sg_pure select_float(const struct sg_insn *in)
         return to == SG_T_F32 ? cvt_f32_f32 : cvt_f64_f64;
     if (bare && to == SG_T_F32 && from == SG_T_BF16)
         return cvt_f32_bf16;
+    if (bare && to == SG_T_F32 && from == SG_T_F64 && in->rounding == SG_R_NEAREST)
+        return cvt_f32_f64;
     return cvt_float;
 }
 

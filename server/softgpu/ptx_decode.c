@@ -43,6 +43,7 @@ static enum sg_type operand_type(const struct sg_insn *in, uint32_t i)
     case SG_P_SLCT: return i == 3 ? (enum sg_type)in->type2 : (enum sg_type)in->type;
     case SG_P_BFE: return i > 1 ? SG_T_U32 : (enum sg_type)in->type;
     case SG_P_BFI: return i > 2 ? SG_T_U32 : (enum sg_type)in->type;
+    case SG_P_VOTE: return i == 2 ? SG_T_B32 : (enum sg_type)in->type; /* the members */
     default: return (enum sg_type)in->type;
     }
 }
@@ -155,11 +156,6 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
     case SG_P_SHFL:
     case SG_P_MATCH:
     case SG_P_ELECT: piped_decode(p, s, in); break;
-    case SG_P_VOTE: /* its type is the predicate's, not the members' */
-        operands_plain(p, s, in);
-        if (s->arguments == 3)
-            in->x[2] = sg_atom_operand(p, s, &s->a[2].e[0], SG_T_B32);
-        break;
     case SG_P_FENCE: sg_operands_take(p, in, 0); break;
     default: operands_plain(p, s, in); break;
     }

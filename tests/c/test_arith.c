@@ -208,7 +208,7 @@ static void test_shifts(void **state)
     }
 }
 
-/* PTX's own description, bit by bit. */
+/* PTX's own description, bit by bit. Of 32 bits eight count in pos and len, of 64 all. */
 static uint64_t field_reference(uint64_t a, unsigned pos, unsigned len, const struct kind *k)
 {
     unsigned msb = k->bits - 1;
@@ -231,9 +231,8 @@ static void test_fields(void **state)
                 unsigned len = places[p % COUNT(places)];
                 const struct kind *k = &kinds[t];
                 struct sg_insn in = INSN(.op = SG_P_BFE, .type = (uint8_t)k->type);
-                /* with 32 bits, only eight of position and length count */
-                unsigned more = k->bits == 32 ? 0x100 : 0;
-                check(RUN3(in, edges[i], pos + 7 * more, len + more),
+                unsigned more = k->bits == 32 ? 0x700 : 0;
+                check(RUN3(in, edges[i], pos + more, len + more),
                       field_reference(edges[i], pos, len, k), "bfe %u %u", pos, len);
                 uint64_t b = edges[(i * 13 + p) % COUNT(edges)];
                 uint64_t want = cut((big)b, k->bits);
@@ -243,9 +242,16 @@ static void test_fields(void **state)
                 }
                 in = INSN(.op = SG_P_BFI, .type = k->bits == 32 ? SG_T_B32 : SG_T_B64,
                           .sources = 4);
-                check(run_wide(&in, (const uint64_t[4]){edges[i], b, pos, len}), want, "bfi %u %u",
-                      pos, len);
+                check(run_wide(&in, (const uint64_t[4]){edges[i], b, pos + more, len + more}), want,
+                      "bfi %u %u", pos, len);
             }
+    struct sg_insn in = INSN(.op = SG_P_BFE, .type = SG_T_S64);
+    check(RUN3(in, 7, 0x101, 16), 0, "bfe.s64 far outside");
+    check(RUN3(in, (uint64_t)1 << 63, 0x80000000, 16), UINT64_MAX, "bfe.s64 far outside");
+    check(RUN3(in, 10, 1, 0x101), 5, "bfe.s64 longer than all");
+    in = INSN(.op = SG_P_BFI, .type = SG_T_B64, .sources = 4);
+    check(run_wide(&in, (const uint64_t[4]){10, 0x8000, 0x101, 33}), 0x8000, "bfi.b64 outside");
+    check(run_wide(&in, (const uint64_t[4]){10, 0x8000, 4, 0xffffffff}), 160, "bfi.b64 of all");
 }
 
 static void test_counts(void **state)

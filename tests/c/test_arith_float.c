@@ -202,6 +202,30 @@ static void test_roots(void **state)
 
 #define F32(o, ...) INSN(.op = o, .type = SG_T_F32, __VA_ARGS__)
 
+/* Of f64 the last NaN stays, made quiet; of a quotient the first. */
+static void test_long_nans(void)
+{
+    const uint64_t a = UINT64_C(0xfff8000000000005), b = UINT64_C(0x7ff0000000000001);
+    const uint64_t a_quiet = a, b_quiet = b | UINT64_C(1) << 51;
+    static const uint8_t roundings[] = {SG_R_NEAREST, SG_R_ZERO, SG_R_DOWN, SG_R_UP};
+    for (size_t i = 0; i < COUNT(roundings); i++) {
+#define F64(o) INSN(.op = o, .type = SG_T_F64, .rounding = roundings[i])
+        check(RUN2(F64(SG_P_ADD), a, b), b_quiet, "add.f64 of NaNs");
+        check(RUN2(F64(SG_P_SUB), b, a), a_quiet, "sub.f64 of NaNs");
+        check(RUN2(F64(SG_P_MUL), b, twice(2)), b_quiet, "mul.f64 of a NaN");
+        check(RUN2(F64(SG_P_MUL), twice(2), a), a_quiet, "mul.f64 of a NaN");
+        check(RUN2(F64(SG_P_DIV), a, b), a_quiet, "div.f64 of NaNs");
+        check(RUN2(F64(SG_P_DIV), b, a), b_quiet, "div.f64 of NaNs");
+        check(RUN3(F64(SG_P_FMA), a, b, twice(1)), b_quiet, "fma.f64 of NaNs");
+        check(RUN3(F64(SG_P_FMA), a, twice(1), b), b_quiet, "fma.f64 of NaNs");
+        check(RUN3(F64(SG_P_FMA), twice(1), b, a), a_quiet, "fma.f64 of NaNs");
+#undef F64
+    }
+    check(RUN1(INSN(.op = SG_P_ABS, .type = SG_T_F64), a), a_quiet, "abs.f64 of NaN");
+    check(RUN1(INSN(.op = SG_P_NEG, .type = SG_T_F64), a), a_quiet, "neg.f64 of NaN");
+    check(RUN1(INSN(.op = SG_P_NEG, .type = SG_T_F64), b), b_quiet, "neg.f64 of NaN");
+}
+
 static void test_special_values(void **state)
 {
     (void)state;
@@ -227,6 +251,7 @@ static void test_special_values(void **state)
     check(RUN2(in, twice(INFINITY), twice(INFINITY)), f64.nan, "f64 NaN");
     in.rounding = SG_R_UP;
     check(RUN2(in, twice(INFINITY), twice(INFINITY)), f64.nan, "f64 NaN");
+    test_long_nans();
     in = INSN(.op = SG_P_ADD, .type = SG_T_F16);
     check(RUN2(in, 0x7c00, 0xfc00), 0x7fff, "f16 NaN");
     check(RUN2(in, 0x7bff, 0x7bff), 0x7c00, "f16 overflow");
@@ -364,6 +389,12 @@ static void test_approximate(void **state)
     check(RUN1(in, twice(4) | 0xffff), twice(0.25), "rcp.approx.ftz.f64");
     in.op = SG_P_RSQRT;
     check(RUN1(in, twice(16)), twice(0.25), "rsqrt.approx.ftz.f64");
+    check(RUN1(in, 1), twice(INFINITY), "rsqrt.approx.ftz.f64 of a subnormal");
+    in.ftz = false;
+    check(RUN1(in, 1), twice(0x1p537), "rsqrt.approx.f64 of a subnormal");
+    check(RUN1(in, twice(INFINITY) | 5), UINT64_C(0x7ff8000000000005), "rsqrt.f64 of NaN");
+    check(RUN1(in, twice(-1)), f64.nan, "rsqrt.approx.f64 of -1");
+    check(RUN1(in, twice(-0.0)), twice(-INFINITY), "rsqrt.approx.f64 of -0");
     in = INSN(.op = SG_P_EX2, .type = SG_T_F16X2, .mode = SG_V_APPROX);
     check(RUN1(in, 0x3c004000), 0x40004400, "ex2.f16x2");
     in.op = SG_P_TANH, in.type = SG_T_BF16;
@@ -418,6 +449,20 @@ static void test_between_floats(void **state)
 #define CVT(to, from, ...) INSN(.op = SG_P_CVT, .type = to, .type2 = from, __VA_ARGS__)
     check(RUN1(CVT(SG_T_F16, SG_T_F32), 0x7f800001), 0x7fff, "NaN");
     check(RUN1(CVT(SG_T_F32, SG_T_F64), f64.nan), 0xffc00000, "NaN");
+    check(RUN1(CVT(SG_T_F32, SG_T_F64, .rounding = SG_R_UP), twice(INFINITY) | 1), 0x7fc00000,
+          "NaN");
+    check(RUN1(CVT(SG_T_F16, SG_T_F64), f64.nan), 0xfe00, "NaN");
+    check(RUN1(CVT(SG_T_BF16, SG_T_F64), twice(INFINITY) | 1), 0x7fc0, "NaN");
+    check(RUN1(CVT(SG_T_F64, SG_T_F16), 0xfc01), UINT64_C(0xfff8040000000000), "NaN");
+    check(RUN1(CVT(SG_T_F64, SG_T_F32), 0xff800001), UINT64_C(0xfff8000020000000), "NaN");
+    check(RUN1(CVT(SG_T_F64, SG_T_F32, .ftz = true), 0xff800001), UINT64_C(0x7fffffffe0000000),
+          "NaN");
+    check(RUN1(CVT(SG_T_F64, SG_T_F64, .mode = 1), twice(-INFINITY) | 1),
+          UINT64_C(0xfff8000000000001), "NaN");
+    check(RUN1(CVT(SG_T_F32, SG_T_F64, .sat = true), f64.nan), 0, "NaN");
+    check(RUN1(CVT(SG_T_TF32, SG_T_F32), 0xff800001), 0x7fffe000, "NaN");
+    check(RUN1(CVT(SG_T_F16, SG_T_F32, .rounding = SG_R_DOWN, .ftz = true), 0x80000001), 0x8001,
+          "cvt.rm.ftz.f16.f32");
     check(RUN1(CVT(SG_T_F32, SG_T_F16), 0x7e00), 0x7fffffff, "NaN");
     check(RUN1(CVT(SG_T_F32, SG_T_F16), 0xfc00), 0xff800000, "-inf");
     check(RUN1(CVT(SG_T_F32, SG_T_BF16), 0xff80), 0xff800000, "-inf");
