@@ -216,7 +216,7 @@ GPC_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int 
         return CUDA_ERROR_INVALID_VALUE;
     if (Flags & ~known)
         return gpc_refuse_because(GP_OP_cuMemHostRegister_v2, "memory of a device");
-    if (gpc_range_find(address, &range) || gpc_range_find(address + bytesize - 1, &range))
+    if (gpc_range_meets(address, bytesize))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     range = (struct gpc_range){.begin = address,
                                .size = bytesize,

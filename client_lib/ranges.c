@@ -69,6 +69,16 @@ bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
     return found;
 }
 
+bool gpc_range_meets(uint64_t begin, uint64_t size)
+{
+    pthread_rwlock_rdlock(&lock);
+    size_t at = after(begin);
+    bool meets = size && at < count &&
+                 (ranges[at].begin <= begin || ranges[at].begin - begin < size);
+    pthread_rwlock_unlock(&lock);
+    return meets;
+}
+
 bool gpc_range_find(uint64_t address, struct gpc_range *found)
 {
     pthread_rwlock_rdlock(&lock);

@@ -37,6 +37,8 @@ int gpc_range_add(const struct gpc_range *range);
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
 /* The range that the address lies in. */
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
+/* Whether [begin, begin + size) has anything in common with a range. */
+bool gpc_range_meets(uint64_t begin, uint64_t size);
 /* Remove every range of a context, calling `ended` for each. */
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *));
 

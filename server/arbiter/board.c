@@ -214,6 +214,18 @@ int gp_board_tenant_remove(struct gp_board *b, const char *name)
     return r;
 }
 
+/* What those who stand at the gate have waited so far. */
+static uint64_t waiting_ns(const struct board_file *f, uint32_t tenant, uint64_t now)
+{
+    uint64_t ns = 0;
+    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
+        const struct member_slot *m = &f->members[i];
+        if (m->pid && m->tenant == tenant && m->wants_since && now > m->wants_since)
+            ns += now - m->wants_since;
+    }
+    return ns;
+}
+
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room)
 {
     struct board_file *f = b->file;
@@ -228,6 +240,7 @@ int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int ro
         memcpy(tenants[n].name, t->name, sizeof t->name);
         tenants[n].grant = t->grant;
         tenants[n].usage = t->usage;
+        tenants[n].usage.waited_ns += waiting_ns(f, (uint32_t)i, now);
         tenants[n++].usage.entitled = t->weight ? t->ceiling : 0;
     }
     gp_board_unlock(f);

@@ -258,6 +258,21 @@ static void threads_have_their_own_ranges(void **state)
     }
 }
 
+static void what_encloses_a_range_meets_it(void **state)
+{
+    (void)state;
+    add(1000, 100, NULL);
+    assert_true(gpc_range_meets(1000, 100));
+    assert_true(gpc_range_meets(1050, 1));
+    assert_true(gpc_range_meets(500, 2000)); /* neither end lies in it */
+    assert_true(gpc_range_meets(999, 2));
+    assert_false(gpc_range_meets(900, 100));
+    assert_false(gpc_range_meets(1100, 100));
+    assert_false(gpc_range_meets(1050, 0));
+    take_out(1000);
+    assert_false(gpc_range_meets(0, UINT64_MAX));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +282,7 @@ int main(void)
         cmocka_unit_test(only_the_beginning_removes_and_only_once),
         cmocka_unit_test(every_range_has_an_id_of_its_own),
         cmocka_unit_test(a_range_may_end_where_addresses_do),
+        cmocka_unit_test(what_encloses_a_range_meets_it),
         cmocka_unit_test(many_ranges_in_any_order),
         cmocka_unit_test(a_context_takes_its_ranges_with_it),
         cmocka_unit_test(none_is_missed_while_others_come_and_go),
