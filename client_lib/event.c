@@ -32,3 +32,13 @@ GPC_EXPORT CUresult cuEventDestroy(CUevent hEvent)
 {
     return destroy(GP_OP_cuEventDestroy, hEvent);
 }
+
+GPC_EXPORT CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuEventRecordWithFlags, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(gpc_wire_cuEventRecordWithFlags(hEvent, hStream, flags));
+}

@@ -180,3 +180,13 @@ GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
         set_note(k, (unsigned)attrib, val, dev);
     return gpc_leave(r);
 }
+
+GPC_EXPORT CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
+{
+    CUresult r = gpc_enter(GP_OP_cuFuncSetCacheConfig, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(gpc_wire_cuFuncSetCacheConfig(hfunc, config));
+}
