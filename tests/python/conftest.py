@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -39,8 +40,8 @@ settings.load_profile("gpupool")
 
 @pytest.fixture(autouse=True)
 def _own_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SERVER", "TOKEN", "HOME", "DRIVER_LIBRARY", "LOG", "GPUS"):
-        monkeypatch.delenv(f"GPUPOOL_{name}", raising=False)
+    for name in [name for name in os.environ if name.startswith("GPUPOOL_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
