@@ -94,6 +94,22 @@ static void bad_launches(CUmodule module)
     CU(cuMemFree(device));
 }
 
+/* What nobody waits for: each is refused by the call itself, not by a later one. */
+static void bad_values(CUmodule module)
+{
+    CUfunction add = driver_function(module, "add");
+    CUevent event;
+
+    CU(cuEventCreate(&event, CU_EVENT_DEFAULT));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventRecordWithFlags(event, NULL, 64));
+    CU(cuEventRecordWithFlags(event, NULL, CU_EVENT_RECORD_DEFAULT));
+    CU(cuEventSynchronize(event));
+    CU(cuEventDestroy(event));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetCacheConfig(add, (CUfunc_cache)77));
+    CU(cuFuncSetCacheConfig(add, CU_FUNC_CACHE_PREFER_SHARED));
+    CU(cuCtxSynchronize());
+}
+
 static void proc_addresses(void)
 {
     void *p = (void *)1;
@@ -148,6 +164,7 @@ int main(void)
     null_pointers();
     CU(cuModuleLoadData(&module, kernels_ptx));
     bad_launches(module);
+    bad_values(module);
     proc_addresses();
     contexts();
     CU(cuModuleUnload(module));
