@@ -115,7 +115,7 @@ def _work_types() -> list[str]:
     kinds = [f"    GPW_WORK_{kind.upper()}," for kind in WORK]
     return [
         "\nenum gpw_work_kind {\n    GPW_WORK_NONE,", *kinds, "};\n",
-        "/* What the operation of a message puts on the GPU, and where in the message its stream's\n"
+        "/* What the operation of a message puts on the GPU, and where in it its stream's\n"
         " * id (8 bytes) and its size (`bytes_size` bytes) stand; 0 where it has none. */\n"
         "struct gpw_work {\n    enum gpw_work_kind kind;\n"
         "    uint16_t stream_at, bytes_at, bytes_size;\n};\n"
@@ -137,7 +137,8 @@ def _work_table(spec: Spec) -> list[str]:
         fields.append(f"sizeof((({struct} *)0)->{size})" if size else "0")
         lines.append(f"    case GP_OP_{f.name}:")
         lines.append(f"        return (struct gpw_work){{{', '.join(fields)}}};")
-    lines.append("    default:\n        return (struct gpw_work){GPW_WORK_NONE, 0, 0, 0};\n    }\n}\n")
+    lines.append("    default:\n        return (struct gpw_work){GPW_WORK_NONE, 0, 0, 0};\n    }")
+    lines.append("}\n")
     return lines
 
 

@@ -22,7 +22,9 @@ class TenantViews:
         sessions = await self._keeper.describe(asker.tenant)
         own = next((s for s in sessions if _is_of(s, asker)), None)
         group = own["group"] if own is not None else asker.group
-        name = board_name(asker.tenant, group)
+        # A request without a name would get a group of its own, which nobody is in yet.
+        unnamed = own is None and group is None and asker.memory is not None
+        name = "" if unnamed else board_name(asker.tenant, group)
         chosen = self._choose(asker, own, name)
         return [self._view(gpu, asker, name, sessions) for gpu in chosen]
 

@@ -248,12 +248,12 @@ def priority(bench: Bench) -> None:
     urgent = {"GPUPOOL_PRIORITY": "high"}
     program = str(bench.toolchain.runtime_program("work"))
     short = (high, ["180", "{start}", "{seconds}", "4", "20000"])
-    alone = bench.together([program], [short], 4.0, bench.seconds, **urgent)[0]
+    alone = bench.together([program], [short], 4.0, bench.seconds, None, **urgent)[0]
     script = str(HERE / "share_programs.py")
     trainer = bench.start(low, [bench.python, script, "train", "64", f"{clock() + 14:.6f}",
                                 f"{bench.seconds + 8:g}"])  # fmt: skip
     time.sleep(12)
-    beside = bench.together([program], [short], 4.0, bench.seconds, **urgent)[0]
+    beside = bench.together([program], [short], 4.0, bench.seconds, None, **urgent)[0]
     images = read_report(trainer, 60)["images"]
     ratio = beside["p99"] / alone["p99"]
     got = f"{beside['p99']:.0f} us, alone {alone['p99']:.0f}: {ratio:.2f}"

@@ -26,7 +26,7 @@ enum gpw_work_kind {
     GPW_WORK_MEMSET,
 };
 
-/* What the operation of a message puts on the GPU, and where in the message its stream's
+/* What the operation of a message puts on the GPU, and where in it its stream's
  * id (8 bytes) and its size (`bytes_size` bytes) stand; 0 where it has none. */
 struct gpw_work {
     enum gpw_work_kind kind;
