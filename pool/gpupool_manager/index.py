@@ -1,0 +1,149 @@
+"""The GPUs of a pool, arranged so that the best one is found without looking at all.
+
+GPUs of one kind (model, capability, memory) stand on a shelf: 101 rows by the
+hundredths that are free, each row sorted by free memory. A row's entry is
+``(free memory, unused GPUs on its node if it is unused itself, node, index, slot)``,
+so that a walk along the rows is a walk in the order of a policy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+from gpupool_manager.want import WHOLE, Capability, Slot, Want, wrong_kind
+
+Entry = tuple[int, int, str, int, Slot]
+Row = list[Entry]
+Kind = tuple[str, Capability, int]
+
+
+class Shelf:
+    """All GPUs of one kind that may be given out."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.total_mib = kind[2]
+        self.rows: list[Row] = [[] for _ in range(WHOLE + 1)]
+
+
+class Index:
+    """What is free where. Nothing here knows of leases, tenants or time."""
+
+    def __init__(self, slots: Iterable[Slot] = ()) -> None:
+        self.slots: dict[str, Slot] = {}
+        self.nodes: dict[str, dict[str, Slot]] = {}
+        self._shelves: dict[Kind, Shelf] = {}
+        self._wholes: dict[str, int] = {}
+        for slot in slots:
+            self.add(slot)
+
+    def wholes(self, node: str) -> int:
+        """How many GPUs of a node are unused and may be given out."""
+        return self._wholes.get(node, 0)
+
+    def shelves(self, want: Want) -> list[Shelf]:
+        """The kinds that will do."""
+        return [shelf for kind, shelf in self._shelves.items() if not wrong_kind(want, *kind)]
+
+    def add(self, slot: Slot) -> None:
+        """A GPU appears; its use so far counts."""
+        if slot.uuid in self.slots:
+            raise ValueError(f"the GPU {slot.uuid} is there already")
+        self.slots[slot.uuid] = slot
+        self.nodes.setdefault(slot.node, {})[slot.uuid] = slot
+        self._put(slot)
+
+    def remove(self, uuid: str) -> Slot:
+        """A GPU goes away."""
+        slot = self.slots.pop(uuid)
+        self._pull(slot)
+        on_node = self.nodes[slot.node]
+        del on_node[uuid]
+        if not on_node:
+            del self.nodes[slot.node]
+        return slot
+
+    def take(self, uuid: str, mib: int, share: int) -> None:
+        """Count a grant; ValueError if there is no room, and then nothing has changed."""
+        slot = self.slots[uuid]
+        if mib > slot.free_mib or share > slot.free_share:
+            raise ValueError(f"the GPU {uuid} has no room for {mib} MiB and {share} %")
+        self._change(slot, mib, share, 1)
+
+    def give(self, uuid: str, mib: int, share: int) -> None:
+        """Count a grant no more."""
+        slot = self.slots[uuid]
+        if mib > slot.used_mib or share > slot.used_share or slot.holders < 1:
+            raise ValueError(f"the GPU {uuid} has not given {mib} MiB and {share} %")
+        self._change(slot, -mib, -share, -1)
+
+    def close(self, uuid: str, reason: str | None) -> None:
+        """Say why a GPU is given to nobody any more; None: it is given again."""
+        slot = self.slots[uuid]
+        if slot.closed != reason:
+            self._pull(slot)
+            slot.closed = reason
+            self._put(slot)
+
+    def limit(self, uuid: str, most: int) -> None:
+        """Change how many grants a GPU may have."""
+        slot = self.slots[uuid]
+        self._pull(slot)
+        slot.most = most
+        self._put(slot)
+
+    def _change(self, slot: Slot, mib: int, share: int, holders: int) -> None:
+        self._pull(slot)
+        slot.used_mib += mib
+        slot.used_share += share
+        slot.holders += holders
+        self._put(slot)
+
+    def _entry(self, slot: Slot) -> Entry:
+        wholes = self._wholes.get(slot.node, 0) if slot.whole else 0
+        return (slot.free_mib, wholes, slot.node, slot.index, slot)
+
+    def _row(self, slot: Slot) -> Row:
+        kind = (slot.model, slot.capability, slot.total_mib)
+        shelf = self._shelves.get(kind)
+        if shelf is None:
+            shelf = self._shelves[kind] = Shelf(kind)
+        return shelf.rows[slot.free_share]
+
+    def _put(self, slot: Slot) -> None:
+        if slot.usable:
+            if slot.whole:
+                self._count_wholes(slot, 1)
+            insort(self._row(slot), self._entry(slot))
+
+    def _pull(self, slot: Slot) -> None:
+        if slot.usable:
+            self._drop(slot)
+            if slot.whole:
+                self._count_wholes(slot, -1)
+
+    def _drop(self, slot: Slot) -> None:
+        row = self._row(slot)
+        at = bisect_left(row, self._entry(slot))
+        if at == len(row) or row[at][4] is not slot:
+            raise RuntimeError(f"the GPU {slot.uuid} does not stand where it belongs")
+        del row[at]
+
+    def _count_wholes(self, slot: Slot, step: int) -> None:
+        """Change a node's number of unused GPUs, which stands in the entries of them all."""
+        others = [
+            other
+            for other in self.nodes[slot.node].values()
+            if other is not slot and other.whole and other.usable
+        ]
+        for other in others:
+            self._drop(other)
+        self._wholes[slot.node] = self._wholes.get(slot.node, 0) + step
+        for other in others:
+            insort(self._row(other), self._entry(other))
+
+    def __iter__(self) -> Iterator[Slot]:
+        """All GPUs, by node and index."""
+        for node in sorted(self.nodes):
+            yield from sorted(self.nodes[node].values(), key=lambda slot: slot.index)

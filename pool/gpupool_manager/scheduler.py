@@ -1,0 +1,155 @@
+"""Placement: a pure function of what is free and what is wanted.
+
+``place`` changes nothing and depends on nothing but its arguments: the same index
+and the same request always give the same GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpupool_manager.index import Index
+from gpupool_manager.walks import RULES, cost, count, walk
+from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_labels
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The chosen GPUs; virtual GPU 0 is on the first."""
+
+    slots: tuple[Slot, ...]
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Why there is none."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One GPU's part in an explanation. ``reason`` is None where the request fits."""
+
+    slot: Slot
+    reason: str | None
+    rank: int | None = None
+
+
+def place(index: Index, want: Want) -> Placement | NoRoom:
+    """Where the request goes, or why nowhere."""
+    fitting = count(index, want)
+    if fitting < want.gpus:
+        return NoRoom(_too_few(want, fitting))
+    candidates = walk(index, want)
+    if want.gpus == 1:
+        first = next(candidates, None)
+        return NoRoom(_too_few(want, 0)) if first is None else _chosen(want, [first])
+    if want.hosts == "spread":
+        return _spread_out(want, candidates)
+    return _together(want, candidates)
+
+
+def _spread_out(want: Want, candidates: Iterator[Slot]) -> Placement | NoRoom:
+    """The best GPU of each node, best nodes first."""
+    by_node: dict[str, Slot] = {}
+    for slot in candidates:
+        by_node.setdefault(slot.node, slot)
+        if len(by_node) == want.gpus:
+            return _chosen(want, list(by_node.values()))
+    return NoRoom(f"{_what(want)} fits on {len(by_node)} nodes, and {want.gpus} must be different")
+
+
+def _together(want: Want, candidates: Iterator[Slot]) -> Placement | NoRoom:
+    """The first node that has enough; with hosts "any", else as few nodes as will do."""
+    by_node: dict[str, list[Slot]] = {}
+    for slot in candidates:
+        found = by_node.setdefault(slot.node, [])
+        found.append(slot)
+        if len(found) == want.gpus:
+            return _chosen(want, found)
+    fitting = sum(map(len, by_node.values()))
+    if fitting < want.gpus:
+        return NoRoom(_too_few(want, fitting))
+    if want.hosts == "same":
+        most = max(map(len, by_node.values()))
+        return NoRoom(f"{_what(want)} fits on at most {most} GPUs of one node, asked {want.gpus}")
+    # Sorting is stable: nodes with equally many stay in the policy's order.
+    nodes = sorted(by_node.values(), key=len, reverse=True)
+    chosen = [slot for found in nodes for slot in found][: want.gpus]
+    return _chosen(want, chosen)
+
+
+def _chosen(want: Want, slots: list[Slot]) -> Placement:
+    rule = RULES[want.policy]
+    if want.gpus > 1 and want.hosts == "spread":
+        rule = f"a different node for each; on each {rule}"
+    elif want.gpus > 1:
+        nodes = len({slot.node for slot in slots})
+        where = "one node" if nodes == 1 else f"{nodes} nodes, the fewest that were enough"
+        rule = f"{where}; there {rule}"
+    return Placement(tuple(slots), rule)
+
+
+def _what(want: Want) -> str:
+    memory = "all memory" if want.memory_mib is None else f"{want.memory_mib} MiB"
+    return f"{memory} with {want.share} %"
+
+
+def _too_few(want: Want, fitting: int) -> str:
+    return f"{_what(want)} fits on {fitting} GPUs, asked {want.gpus}"
+
+
+def judge(want: Want, slot: Slot) -> str | None:
+    """Why this GPU will not do; None: it will."""
+    return (
+        wrong_kind(want, slot.model, slot.capability, slot.total_mib)
+        or wrong_labels(want, slot.labels)
+        or no_room(want, slot)
+    )
+
+
+def explain(index: Index, want: Want) -> list[Verdict]:
+    """A verdict on every GPU: those that fit first, best first, then the others by node."""
+    fit: list[Slot] = []
+    unfit: list[Verdict] = []
+    for slot in index:
+        reason = judge(want, slot)
+        if reason is None:
+            fit.append(slot)
+        else:
+            unfit.append(Verdict(slot, reason))
+    fit.sort(key=lambda slot: cost(index, want, slot))
+    return [Verdict(slot, None, rank) for rank, slot in enumerate(fit, 1)] + unfit
+
+
+def summarise(verdicts: list[Verdict]) -> dict[str, int]:
+    """How many GPUs fit, and how many fail for which kind of reason."""
+    kinds = Counter(
+        "fits" if verdict.reason is None else verdict.reason.partition(":")[0]
+        for verdict in verdicts
+    )
+    return dict(sorted(kinds.items()))
+
+
+def could_ever(index: Index, want: Want) -> str | None:
+    """Why the request fits not even an empty pool; None: one day it may.
+
+    A GPU that is closed counts: its node may come back.
+    """
+    nodes = Counter(
+        slot.node
+        for slot in index.slots.values()
+        if not wrong_kind(want, slot.model, slot.capability, slot.total_mib)
+        and not wrong_labels(want, slot.labels)
+    )
+    if nodes.total() < want.gpus:
+        return f"{nodes.total()} GPUs of the pool are such that {_what(want)} could fit"
+    if want.hosts == "same" and max(nodes.values()) < want.gpus:
+        return f"no node has {want.gpus} such GPUs"
+    if want.hosts == "spread" and len(nodes) < want.gpus:
+        return f"{len(nodes)} nodes have such GPUs, and {want.gpus} must be different"
+    return None

@@ -1,0 +1,147 @@
+"""The orders in which the policies prefer GPUs: as a key, and as a lazy walk over an index.
+
+``cost`` is the definition; a walk yields the fitting GPUs by rising cost without
+looking at those that it need not. The tests compare the two.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+from gpupool_manager.index import Entry, Index, Row, Shelf
+from gpupool_manager.want import WHOLE, Policy, Slot, Want, wrong_labels
+
+Cost = tuple[float, float, float, str, int]
+
+#: One sentence a policy: what was preferred.
+RULES: dict[Policy, str] = {
+    "binpack": "the least compute left, then the least memory, then a node with few unused GPUs",
+    "spread": "the most compute free, then the most memory, then a node with many unused GPUs",
+    "fragmentation": "a GPU in use before an unused one, then compute and memory left in the most"
+    " equal parts, then the least left, then a node with few unused GPUs",
+}
+
+
+def cost(index: Index, want: Want, slot: Slot) -> Cost:
+    """Lower is better. No two GPUs cost the same: node and index decide in the end."""
+    wholes = index.wholes(slot.node) if slot.whole else 0
+    return _cost(want, (slot.free_mib, wholes, slot.node, slot.index, slot), slot.free_share)
+
+
+def _cost(want: Want, entry: Entry, free_share: int) -> Cost:
+    free_mib, wholes, node, number, slot = entry
+    if want.policy == "binpack":
+        return (free_share, free_mib, wholes, node, number)
+    if want.policy == "spread":
+        return (-free_share, -free_mib, -wholes, node, number)
+    # An unused GPU comes after every other, and those by how many its node has.
+    uneven = wholes * 4.0 + _uneven(want, free_share, free_mib, slot.total_mib)
+    return (uneven, free_share, free_mib, node, number)
+
+
+def _uneven(want: Want, free_share: int, free_mib: int, total_mib: int) -> float:
+    """How differently the parts of compute and memory that would be left differ, 0..1."""
+    share = (free_share - want.share) * total_mib
+    memory = (free_mib - want.takes(total_mib)) * WHOLE
+    return abs(share - memory) / (WHOLE * total_mib)
+
+
+def walk(index: Index, want: Want) -> Iterator[Slot]:
+    """Every GPU that fits, cheapest first."""
+    shelves = index.shelves(want)
+    entries = _WALKS[want.policy](shelves, want)
+    if not want.labels:
+        return (entry[4] for entry in entries)
+    return (entry[4] for entry in entries if wrong_labels(want, entry[4].labels) is None)
+
+
+def count(index: Index, want: Want) -> int:
+    """How many GPUs fit, not counting what nodes are labelled with."""
+    return sum(
+        len(row) - start
+        for shelf in index.shelves(want)
+        for _, row, start in _fitting(shelf, want)
+    )
+
+
+def _fitting(shelf: Shelf, want: Want) -> Iterator[tuple[int, Row, int]]:
+    """The rows with room: their free hundredths, and from where on memory suffices."""
+    memory = want.takes(shelf.total_mib)
+    lowest = WHOLE if want.memory_mib is None else want.share
+    for share in range(lowest, WHOLE + 1):
+        row = shelf.rows[share]
+        if row and row[-1][0] >= memory:
+            yield share, row, bisect_left(row, (memory,))
+
+
+def _by_row(shelves: list[Shelf], want: Want) -> dict[int, list[tuple[Row, int]]]:
+    rows: dict[int, list[tuple[Row, int]]] = {}
+    for shelf in shelves:
+        for share, row, start in _fitting(shelf, want):
+            rows.setdefault(share, []).append((row, start))
+    return rows
+
+
+def _upwards(row: Row, start: int) -> Iterator[Entry]:
+    for at in range(start, len(row)):
+        yield row[at]
+
+
+def _downwards(row: Row, start: int, end: int) -> Iterator[Entry]:
+    """From the most memory down; what is equal in memory and unused GPUs, in its own order."""
+    while end > start:
+        last = row[end - 1]
+        first = max(start, bisect_left(row, (last[0], last[1])))
+        for at in range(first, end):
+            yield row[at]
+        end = first
+
+
+def _binpack(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
+    rows = _by_row(shelves, want)
+    for share in sorted(rows):
+        yield from heapq.merge(*(_upwards(row, start) for row, start in rows[share]))
+
+
+def _spread(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
+    rows = _by_row(shelves, want)
+    for share in sorted(rows, reverse=True):
+        walks = [_downwards(row, start, len(row)) for row, start in rows[share]]
+        if len(walks) == 1:
+            yield from walks[0]
+        else:
+            yield from heapq.merge(*walks, key=lambda e: (-e[0], -e[1], e[2], e[3]))
+
+
+def _fragmentation(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
+    costed: list[Iterator[tuple[Cost, Entry]]] = []
+    unused: list[Iterator[tuple[Cost, Entry]]] = []
+
+    def with_cost(walk: Iterator[Entry], share: int) -> Iterator[tuple[Cost, Entry]]:
+        return ((_cost(want, entry, share), entry) for entry in walk)
+
+    for shelf in shelves:
+        for share, row, start in _fitting(shelf, want):
+            if share == WHOLE:
+                unused.append(with_cost(_upwards(row, start), share))
+                continue
+            # What would be left is even at this much free memory, and less so on both sides.
+            even = want.takes(shelf.total_mib) + (share - want.share) * shelf.total_mib / WHOLE
+            middle = max(start, bisect_left(row, (even,)))
+            if middle < len(row):
+                costed.append(with_cost(_upwards(row, middle), share))
+            if start < middle:
+                costed.append(with_cost(_downwards(row, start, middle), share))
+    for _, entry in heapq.merge(*costed):
+        yield entry
+    for _, entry in heapq.merge(*unused):
+        yield entry
+
+
+_WALKS: dict[Policy, Callable[[list[Shelf], Want], Iterator[Entry]]] = {
+    "binpack": _binpack,
+    "spread": _spread,
+    "fragmentation": _fragmentation,
+}

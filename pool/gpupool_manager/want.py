@@ -1,0 +1,125 @@
+"""What a scheduler is asked for, and what it may choose from: plain values."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field
+from typing import Literal
+
+Policy = Literal["binpack", "spread", "fragmentation"]
+Hosts = Literal["any", "same", "spread"]
+Capability = tuple[int, int]
+
+#: All of a GPU's compute, in hundredths.
+WHOLE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A request for virtual GPUs, each on a physical GPU of its own."""
+
+    gpus: int
+    #: Of each GPU; None: all of it, so the GPU must be unused.
+    memory_mib: int | None
+    #: Hundredths of each GPU's compute, 1..100.
+    share: int
+    policy: Policy = "binpack"
+    hosts: Hosts = "any"
+    #: A pattern such as ``NVIDIA H100*``; upper and lower case are the same.
+    model: str | None = None
+    #: At least this one.
+    capability: Capability | None = None
+    #: What a node must be labelled with.
+    labels: tuple[tuple[str, str], ...] = ()
+    #: Patterns of the models that the tenant's quota allows; None: all.
+    models: tuple[str, ...] | None = None
+    #: The most memory that a whole GPU may have for the quota to allow it.
+    memory_most: int | None = None
+
+    def takes(self, total_mib: int) -> int:
+        """The memory that a GPU of this size would give."""
+        return total_mib if self.memory_mib is None else self.memory_mib
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One physical GPU as the scheduler sees it."""
+
+    uuid: str
+    node: str
+    index: int
+    model: str
+    capability: Capability
+    total_mib: int
+    #: The most grants at once.
+    most: int = 20
+    labels: dict[str, str] = field(default_factory=dict)
+    #: Why nothing new may be placed here; None: it may.
+    closed: str | None = None
+    used_mib: int = 0
+    used_share: int = 0
+    holders: int = 0
+
+    @property
+    def free_mib(self) -> int:
+        return self.total_mib - self.used_mib
+
+    @property
+    def free_share(self) -> int:
+        return WHOLE - self.used_share
+
+    @property
+    def usable(self) -> bool:
+        return self.closed is None and self.holders < self.most
+
+    @property
+    def whole(self) -> bool:
+        return self.holders == 0
+
+
+def matches(pattern: str, model: str) -> bool:
+    """Whether a model's name fits a pattern."""
+    return fnmatch.fnmatchcase(model.lower(), pattern.lower())
+
+
+def wrong_kind(want: Want, model: str, capability: Capability, total_mib: int) -> str | None:
+    """Why no GPU of this kind will do, however free it is; None: it may."""
+    if want.model is not None and not matches(want.model, model):
+        return f"model: it is '{model}', asked for '{want.model}'"
+    if want.models is not None and not any(matches(name, model) for name in want.models):
+        return f"model: the quota does not allow '{model}'"
+    if want.capability is not None and capability < want.capability:
+        return f"compute capability: it has {_dotted(capability)}, asked {_dotted(want.capability)}"
+    if want.memory_mib is not None and total_mib < want.memory_mib:
+        return f"memory: it has {total_mib} MiB, asked {want.memory_mib} MiB"
+    if want.memory_mib is None and want.memory_most is not None and total_mib > want.memory_most:
+        return f"memory: all its {total_mib} MiB are over the {want.memory_most} MiB quota left"
+    return None
+
+
+def wrong_labels(want: Want, labels: dict[str, str]) -> str | None:
+    """Why a node with these labels will not do; None: it will."""
+    for key, value in want.labels:
+        if labels.get(key) != value:
+            have = f"'{labels[key]}'" if key in labels else "not set"
+            return f"labels: '{key}' is {have}, asked '{value}'"
+    return None
+
+
+def no_room(want: Want, slot: Slot) -> str | None:
+    """Why this GPU has no room for the request; None: it has."""
+    if slot.closed is not None:
+        return slot.closed
+    if slot.holders >= slot.most:
+        return f"grants: {slot.holders} of {slot.most} are taken"
+    if want.memory_mib is None and not slot.whole:
+        return f"memory: {slot.free_mib} of {slot.total_mib} MiB free, asked all of it"
+    if slot.free_share < want.share:
+        return f"compute: {slot.free_share} % free, asked {want.share} %"
+    if want.memory_mib is not None and slot.free_mib < want.memory_mib:
+        return f"memory: {slot.free_mib} of {slot.total_mib} MiB free, asked {want.memory_mib} MiB"
+    return None
+
+
+def _dotted(capability: Capability) -> str:
+    return f"{capability[0]}.{capability[1]}"
