@@ -420,6 +420,14 @@ int64_t gpw_gate_patience(int64_t most_us)
     return most_us;
 }
 
+bool gpw_gate_busy(void)
+{
+    for (unsigned i = 0; i < gate_count; i++)
+        if (gates[i].busy)
+            return true;
+    return false;
+}
+
 void gpw_gate_tick(struct gpw_session *s)
 {
     (void)s;

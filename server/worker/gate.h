@@ -26,6 +26,8 @@ void gpw_gate_poll(struct gpw_session *s);
 void gpw_gate_wait(struct gpw_session *s, int64_t most_us);
 /* How long the loop may sleep without a look at the gate, at most `most_us`. */
 int64_t gpw_gate_patience(int64_t most_us);
+/* Whether this session has work on any GPU. */
+bool gpw_gate_busy(void);
 /* A few times a second: follow changed slices. */
 void gpw_gate_tick(struct gpw_session *s);
 /* A stream is about to be destroyed. */

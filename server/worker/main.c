@@ -225,7 +225,10 @@ static bool idle(struct gpw_session *s)
     static unsigned ticks;
     gpw_gate_tick(s);
     gpw_pools_count(s);
-    for (uint32_t i = 0; ticks % 5 == 0 && i < s->device_count; i++) /* about once a second */
+    /* about once a second; NVML takes its time, which work in flight would have to wait
+     * for, so then only every tenth time */
+    bool look = ticks % 5 == 0 && (!gpw_gate_busy() || ticks % 50 == 0);
+    for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_reconcile(s, i);
     ticks++;
     if (gpw_control_stopped())
