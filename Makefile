@@ -100,7 +100,10 @@ test-python: build $(VENV)/.test
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) .ci/test.py --build $(BUILD) --only python
 
 test-gpu: build $(VENV)/.toolchain
-	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/gpu/run.py --out $(GPU_OUT)
+	@export GPUPOOL_HOME=$(abspath $(BUILD)/stage); failed=0; \
+	  $(PY) tests/gpu/run.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/ptx.py || failed=1; \
+	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; exit $$failed
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
