@@ -46,6 +46,10 @@ class Index:
         """The kinds that will do."""
         return [shelf for kind, shelf in self._shelves.items() if not wrong_kind(want, *kind)]
 
+    def kinds(self, want: Want) -> frozenset[Kind]:
+        """The kinds that will do, without what stands on their shelves."""
+        return frozenset(shelf.kind for shelf in self.shelves(want))
+
     def add(self, slot: Slot) -> None:
         """A GPU appears; its use so far counts."""
         if slot.uuid in self.slots:

@@ -135,15 +135,16 @@ def summarise(verdicts: list[Verdict]) -> dict[str, int]:
     return dict(sorted(kinds.items()))
 
 
-def could_ever(index: Index, want: Want) -> str | None:
+def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
     """Why the request fits not even an empty pool; None: one day it may.
 
-    A GPU that is closed counts: its node may come back.
+    Unless ``open_only``, a GPU that is closed counts: its node may come back.
     """
     nodes = Counter(
         slot.node
         for slot in index.slots.values()
-        if not wrong_kind(want, slot.model, slot.capability, slot.total_mib)
+        if not (open_only and slot.closed)
+        and not wrong_kind(want, slot.model, slot.capability, slot.total_mib)
         and not wrong_labels(want, slot.labels)
     )
     if nodes.total() < want.gpus:

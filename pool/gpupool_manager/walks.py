@@ -60,9 +60,7 @@ def walk(index: Index, want: Want) -> Iterator[Slot]:
 def count(index: Index, want: Want) -> int:
     """How many GPUs fit, not counting what nodes are labelled with."""
     return sum(
-        len(row) - start
-        for shelf in index.shelves(want)
-        for _, row, start in _fitting(shelf, want)
+        len(row) - start for shelf in index.shelves(want) for _, row, start in _fitting(shelf, want)
     )
 
 

@@ -1,0 +1,128 @@
+"""Placement against a table, and against a search that looks at everything."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpupool_manager.index import Index
+from gpupool_manager.scheduler import NoRoom, Placement, could_ever, explain, judge, place
+from gpupool_manager.want import Hosts, Policy, Slot, Want
+
+H200, A100 = ("NVIDIA H200", (9, 0), 143_771), ("NVIDIA A100", (8, 0), 81_920)
+
+
+def pool(*nodes: tuple[str, tuple[str, tuple[int, int], int], int]) -> Index:
+    return Index(
+        Slot(f"{node}-{index}", node, index, *kind)
+        for node, kind, gpus in nodes
+        for index in range(gpus)
+    )
+
+
+def chosen(index: Index, want: Want) -> list[str]:
+    found = place(index, want)
+    assert isinstance(found, Placement), found
+    return [slot.uuid for slot in found.slots]
+
+
+def refused(index: Index, want: Want) -> str:
+    found = place(index, want)
+    assert isinstance(found, NoRoom), found
+    return found.reason
+
+
+def test_binpack_fills_what_is_begun_and_spread_does_not() -> None:
+    index = pool(("a", H200, 2), ("b", H200, 2))
+    index.take("b-1", 10_000, 50)
+    assert chosen(index, Want(1, 10_000, 50)) == ["b-1"]
+    assert chosen(index, Want(1, 10_000, 50, policy="spread"))[0] != "b-1"
+    assert chosen(index, Want(1, 10_000, 51)) != ["b-1"]  # 50 hundredths are left there
+
+
+def test_several_go_to_one_node_or_to_as_many_as_asked() -> None:
+    index = pool(("a", H200, 1), ("b", H200, 2), ("c", H200, 1))
+    assert chosen(index, Want(2, 1000, 10, hosts="same")) == ["b-0", "b-1"]
+    assert {name[0] for name in chosen(index, Want(3, 1000, 10, hosts="spread"))} == set("abc")
+    assert len(chosen(index, Want(4, 1000, 10))) == 4
+    assert "at most 2 GPUs of one node" in refused(index, Want(3, 1000, 10, hosts="same"))
+    assert "4 must be different" in refused(index, Want(4, 1000, 10, hosts="spread"))
+    assert "fits on 4 GPUs, asked 5" in refused(index, Want(5, 1000, 10))
+
+
+def test_a_whole_gpu_is_an_unused_one_of_the_kind_asked_for() -> None:
+    index = pool(("a", H200, 1), ("b", A100, 1))
+    index.take("a-0", 1, 1)
+    assert chosen(index, Want(1, None, 100)) == ["b-0"]
+    assert refused(index, Want(1, None, 100, model="*h200*"))
+    assert refused(index, Want(1, None, 100, capability=(9, 0)))
+    index.give("a-0", 1, 1)
+    assert chosen(index, Want(1, None, 100, capability=(9, 0))) == ["a-0"]
+
+
+def test_the_reasons_are_told_gpu_by_gpu() -> None:
+    index = pool(("a", H200, 2), ("b", A100, 1))
+    index.close("a-1", "cordoned: node a")
+    verdicts = {verdict.slot.uuid: verdict for verdict in explain(index, Want(1, 100_000, 10))}
+    assert verdicts["a-0"].rank == 1
+    assert verdicts["a-1"].reason == "cordoned: node a"
+    assert verdicts["b-0"].reason == "memory: it has 81920 MiB, asked 100000 MiB"
+    assert could_ever(index, Want(3, 100_000, 10)) is not None
+    assert could_ever(index, Want(2, 100_000, 10)) is None  # the closed one may come back
+
+
+def test_nothing_is_taken_or_given_that_is_not_there() -> None:
+    index = pool(("a", H200, 1))
+    with pytest.raises(ValueError, match="no room"):
+        index.take("a-0", 143_772, 1)
+    with pytest.raises(ValueError, match="no room"):
+        index.take("a-0", 1, 101)
+    index.take("a-0", 143_771, 100)
+    with pytest.raises(ValueError, match="has not given"):
+        index.give("a-0", 143_771, 101)
+    with pytest.raises(ValueError, match="there already"):
+        index.add(Slot("a-0", "a", 0, *H200))
+
+
+def feasible(index: Index, want: Want) -> bool:
+    """By looking at every GPU."""
+    by_node: dict[str, int] = {}
+    for slot in index:
+        if judge(want, slot) is None:
+            by_node[slot.node] = by_node.get(slot.node, 0) + 1
+    if want.hosts == "same":
+        return max(by_node.values(), default=0) >= want.gpus
+    return (len(by_node) if want.hosts == "spread" else sum(by_node.values())) >= want.gpus
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_place_is_found_whenever_there_is_one(seed: int) -> None:
+    dice = random.Random(seed)
+    index = pool(*((f"n{n}", dice.choice((H200, A100)), dice.randint(1, 4)) for n in range(12)))
+    held: list[tuple[str, int, int]] = []
+    policies: tuple[Policy, ...] = ("binpack", "spread", "fragmentation")
+    hosts: tuple[Hosts, ...] = ("any", "same", "spread")
+    for _ in range(300):
+        memory = dice.choice((None, dice.randint(1, 90_000)))
+        want = Want(dice.randint(1, 4), memory, 100 if memory is None else dice.randint(1, 100),
+                    dice.choice(policies), dice.choice(hosts))  # fmt: skip
+        possible = feasible(index, want)
+        found = place(index, want)
+        assert isinstance(found, Placement) == possible, (want, found)
+        assert place(index, want) == found  # nothing but the arguments decides
+        if isinstance(found, Placement):
+            slots = found.slots
+            assert len({slot.uuid for slot in slots}) == want.gpus
+            assert all(judge(want, slot) is None for slot in slots)
+            nodes = {slot.node for slot in slots}
+            assert want.hosts != "same" or len(nodes) == 1
+            assert want.hosts != "spread" or len(nodes) == want.gpus
+            for slot in slots:
+                held.append((slot.uuid, want.takes(slot.total_mib), want.share))
+                index.take(*held[-1])
+        while held and dice.random() < 0.4:
+            index.give(*held.pop(dice.randrange(len(held))))
+    for grant in held:
+        index.give(*grant)
+    assert all(slot.whole and slot.free_share == 100 for slot in index)
