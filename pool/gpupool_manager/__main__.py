@@ -1,6 +1,0 @@
-"""``python -m gpupool_manager`` is the command ``gpupool-manager``."""
-
-from gpupool_manager.cli import main
-
-if __name__ == "__main__":
-    main()
