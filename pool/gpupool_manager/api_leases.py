@@ -1,0 +1,272 @@
+"""/v1/leases and /v1/queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy import select
+
+from gpupool_manager import tables, views
+from gpupool_manager.api_common import (
+    Caller,
+    Pages,
+    Reply,
+    ThePool,
+    User,
+    Write,
+    send,
+)
+from gpupool_manager.leases import Ask
+from gpupool_manager.ledger import parse_capability
+from gpupool_manager.nodes import Name
+from gpupool_manager.pool import Pool
+from gpupool_manager.problems import Problem, bad_field, not_found
+from gpupool_manager.records import Lease
+from gpupool_manager.scheduler import Placement, explain, place, summarise
+from gpupool_manager.schemas import (
+    ExplainOut,
+    LeaseIn,
+    LeaseOut,
+    Page,
+    QueueOut,
+    TenantName,
+    WantIn,
+)
+from gpupool_manager.unit import Unit
+from gpupool_manager.want import Want
+
+router = APIRouter()
+
+State = Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
+_WANT = tuple(WantIn.model_fields)
+
+
+@router.post(
+    "/leases",
+    response_model=LeaseOut,
+    status_code=201,
+    tags=["leases"],
+    responses={202: {"model": LeaseOut, "description": "The pool is full: it waits"}},
+)
+async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write) -> Response:
+    """Ask for GPUs. 201: granted; 202: queued; 403: over quota; 409: full, and no wait asked."""
+    tenant = caller.tenant(body.tenant)
+    if tenant is None:
+        raise bad_field("body.tenant", "an admin's request must name a tenant")
+    _check_whole(body)
+    ask = Ask(
+        tenant=tenant,
+        want=body.model_dump(include=set(_WANT)),
+        priority=body.priority,
+        wait=float(body.wait_seconds),
+        ttl=float(body.ttl_seconds),
+        label=body.label,
+    )
+
+    def admit(unit: Unit) -> Reply:
+        lease = pool.leases.admit(unit, ask)
+        return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
+
+    return await write.do(caller, admit)
+
+
+def _check_whole(body: WantIn) -> None:
+    if body.memory_mib is None and body.share != 100:
+        raise bad_field("body.memory_mib", "needed with a share of less than 100")
+
+
+@router.get("/leases", response_model=Page[LeaseOut], tags=["leases"])
+async def list_leases(
+    pool: ThePool,
+    caller: User,
+    pages: Pages,
+    tenant: Annotated[TenantName | None, Query()] = None,
+    state: Annotated[list[State] | None, Query(description="one or more")] = None,
+    node: Annotated[Name | None, Query()] = None,
+    gpu: Annotated[Name | None, Query()] = None,
+) -> Response:
+    """Leases, oldest first, ended ones too."""
+    whose = caller.tenant(tenant)
+    table, grants = tables.leases, tables.grants
+    question = select(table).order_by(table.c.id).limit(pages.limit + 1)
+    if (after := pages.after(str)) is not None:
+        question = question.where(table.c.id > after[0])
+    if whose is not None:
+        question = question.where(table.c.tenant == whose)
+    if state:
+        question = question.where(table.c.state.in_(set(state)))
+    for column, value in ((grants.c.node, node), (grants.c.gpu, gpu)):
+        if value is not None:
+            question = question.where(table.c.id.in_(select(grants.c.lease).where(column == value)))
+    found = await pool.store.find_leases(question)
+    page = found[: pages.limit]
+    live = pool.ledger.leases
+    return send(
+        Page[LeaseOut](
+            items=[views.lease(pool.ledger, live.get(lease.id, lease)) for lease in page],
+            next=pages.cursor_for((page[-1].id,)) if len(found) > pages.limit else None,
+        )
+    )
+
+
+@router.post("/leases/explain", response_model=ExplainOut, tags=["leases"])
+async def explain_request(
+    body: LeaseIn,
+    pool: ThePool,
+    caller: User,
+    limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
+) -> Response:
+    """What would come of a request, GPU by GPU. Quotas are not looked at; nothing is changed."""
+    _check_whole(body)
+    want = Want(
+        gpus=body.gpus,
+        memory_mib=body.memory_mib,
+        share=body.share,
+        policy=body.policy,
+        hosts=body.hosts,
+        model=body.model,
+        capability=parse_capability(body.capability) if body.capability else None,
+        labels=tuple(sorted(body.labels.items())),
+    )
+    return send(_explained(pool, None, want, limit))
+
+
+@router.get("/leases/{id}", response_model=LeaseOut, tags=["leases"])
+async def get_lease(
+    id: Name,
+    pool: ThePool,
+    caller: User,
+    wait: Annotated[
+        int, Query(ge=0, le=60, description="seconds to wait for the end of queueing")
+    ] = 0,
+) -> Response:
+    """One lease. With ``wait`` the answer to a queued one comes when it is granted or ends."""
+    lease = await _find(pool, caller, id)
+    if wait and lease.state == "queued":
+        await _wait(pool, id, wait)
+        lease = await _find(pool, caller, id)
+    return send(views.lease(pool.ledger, lease))
+
+
+async def _wait(pool: Pool, name: str, seconds: int) -> None:
+    watcher = pool.bus.watch()
+    try:
+        async with asyncio.timeout(seconds):
+            lease = pool.ledger.leases.get(name)
+            while lease is not None and lease.state == "queued":
+                if await watcher.next() is None:
+                    return
+                lease = pool.ledger.leases.get(name)
+    except TimeoutError:
+        pass
+    finally:
+        pool.bus.forget(watcher)
+
+
+async def _find(pool: Pool, caller: Caller, name: str) -> Lease:
+    """A lease that the caller may see, from memory or from history."""
+    lease = pool.ledger.leases.get(name)
+    if lease is None:
+        await pool.desk.settle()  # it may be ending right now
+        found = await pool.store.find_leases(
+            select(tables.leases).where(tables.leases.c.id == name)
+        )
+        lease = pool.ledger.leases.get(name) or (found[0] if found else None)
+    if lease is None or not (caller.is_admin or lease.tenant == caller.token.tenant):
+        raise not_found("lease", name)
+    return lease
+
+
+@router.post("/leases/{id}/renew", response_model=LeaseOut, tags=["leases"])
+async def renew_lease(id: Name, pool: ThePool, caller: User) -> Response:
+    """It lasts for another period from now. 409 if it has ended."""
+    lease = await _find(pool, caller, id)
+    if lease.state not in ("active", "queued"):
+        raise Problem(409, "ended", f"the lease is {lease.state}: {lease.reason}")
+    if lease.state == "active":
+        pool.leases.renew(lease, pool.clock())
+    return send(views.lease(pool.ledger, lease))
+
+
+@router.post("/leases/{id}/release", response_model=LeaseOut, tags=["leases"])
+async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> Response:
+    """Give it back, or stop waiting for it. A second time changes nothing."""
+    before = await _find(pool, caller, id)
+
+    def release(unit: Unit) -> Reply:
+        lease = pool.ledger.leases.get(id)
+        if lease is None:
+            return Reply(views.lease(pool.ledger, before))
+        if lease.state == "queued":
+            pool.leases.end(unit, lease, "cancelled", "no longer wanted")
+        else:
+            pool.leases.end(unit, lease, "released", "released")
+        return Reply(views.lease(pool.ledger, lease))
+
+    return await write.do(caller, release)
+
+
+@router.get("/leases/{id}/explain", response_model=ExplainOut, tags=["leases"])
+async def explain_lease(
+    id: Name,
+    pool: ThePool,
+    caller: User,
+    limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
+) -> Response:
+    """Why it is where it is, or why it waits."""
+    lease = await _find(pool, caller, id)
+    waiting = pool.ledger.line.get(id)
+    if waiting is not None:
+        return send(_explained(pool, lease, waiting.want, limit, waiting.reason))
+    if not lease.placement:
+        decision = f"never granted; {lease.state}: {lease.reason}"
+    else:
+        decision = f"{lease.state}; it was placed by the rule: {lease.placement['rule']}"
+    return send(
+        ExplainOut(
+            lease=id, decision=decision, placement=lease.placement or None, summary={}, gpus=[]
+        )
+    )
+
+
+def _explained(
+    pool: Pool, lease: Lease | None, want: Want, limit: int, reason: str | None = None
+) -> ExplainOut:
+    verdicts = explain(pool.ledger.index, want)
+    if reason is None:
+        result = place(pool.ledger.index, want)
+        if isinstance(result, Placement):
+            names = ", ".join(f"{slot.uuid} on {slot.node}" for slot in result.slots)
+            reason = f"it would go to {names}; {result.rule}"
+        else:
+            reason = f"no room: {result.reason}"
+    else:
+        assert lease is not None
+        position = pool.ledger.line.position(lease)
+        reason = f"it waits at position {position} of {len(pool.ledger.line)}: {reason}"
+    return ExplainOut(
+        lease=None if lease is None else lease.id,
+        decision=reason,
+        placement=None,
+        summary=summarise(verdicts),
+        gpus=[views.verdict(verdict) for verdict in verdicts[:limit]],
+    )
+
+
+@router.get("/queue", response_model=Page[QueueOut], tags=["queue"])
+async def list_queue(
+    pool: ThePool,
+    caller: User,
+    pages: Pages,
+    tenant: Annotated[TenantName | None, Query()] = None,
+) -> Response:
+    """Who waits, in order, with the reason; a tenant's token sees its own."""
+    whose = caller.tenant(tenant)
+    items = [
+        (place, waiting)
+        for place, waiting in enumerate(pool.ledger.line, 1)
+        if whose in (None, waiting.lease.tenant)
+    ]
+    return send(pages.cut(items, lambda pair: (pair[0],), lambda pair: views.waiting(*pair), int))

@@ -1,0 +1,191 @@
+"""/v1/nodes, /v1/gpus and /v1/sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Response
+
+from gpupool_manager import views
+from gpupool_manager.api_common import (
+    Admin,
+    FromNode,
+    Pages,
+    Reply,
+    ThePool,
+    User,
+    Write,
+    send,
+)
+from gpupool_manager.nodes import Heartbeat, Name, Orders, Report
+from gpupool_manager.schemas import (
+    GpuChange,
+    GpuOut,
+    NodeChange,
+    NodeOut,
+    Page,
+    Pattern,
+    SessionOut,
+    TenantName,
+)
+from gpupool_manager.unit import Unit
+from gpupool_manager.want import matches
+
+router = APIRouter()
+
+
+@router.get("/nodes", response_model=Page[NodeOut], tags=["nodes"])
+async def list_nodes(
+    pool: ThePool,
+    caller: Admin,
+    pages: Pages,
+    state: Annotated[Literal["ready", "lost"] | None, Query()] = None,
+    mode: Annotated[Literal["open", "cordoned", "draining"] | None, Query()] = None,
+    label: Annotated[
+        str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,64}=.{0,256}$", description="KEY=VALUE")
+    ] = None,
+) -> Response:
+    """Nodes, by name."""
+    key, _, value = (label or "").partition("=")
+    items = [
+        node
+        for node in pool.ledger.nodes.values()
+        if state in (None, "lost" if node.lost else "ready")
+        and mode in (None, node.mode)
+        and (label is None or node.labels.get(key) == value)
+    ]
+    return send(pages.cut(items, lambda node: (node.name,), lambda n: views.node(pool, n), str))
+
+
+@router.get("/nodes/{name}", response_model=NodeOut, tags=["nodes"])
+async def get_node(name: Name, pool: ThePool, caller: Admin) -> Response:
+    """One node."""
+    node = pool.fleet.find(name)
+    return send(views.node(pool, node), node.version)
+
+
+@router.patch("/nodes/{name}", response_model=NodeOut, tags=["nodes"])
+async def change_node(
+    name: Name, body: NodeChange, pool: ThePool, caller: Admin, write: Write
+) -> Response:
+    """Cordon, drain, open again, label."""
+
+    def change(unit: Unit) -> Reply:
+        write.check(pool.fleet.find(name).version)
+        node = pool.fleet.change(unit, name, body.mode, body.labels)
+        return Reply(views.node(pool, node), 200, node.version)
+
+    return await write.do(caller, change)
+
+
+@router.delete("/nodes/{name}", status_code=204, tags=["nodes"])
+async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
+    """Forget a node and its GPUs. 409 while it has leases."""
+
+    def remove(unit: Unit) -> Reply:
+        write.check(pool.fleet.find(name).version)
+        pool.fleet.remove(unit, name)
+        return Reply(status=204)
+
+    return await write.do(caller, remove)
+
+
+@router.put("/nodes/{name}/report", response_model=Orders, tags=["nodes"])
+async def report(name: Name, body: Report, pool: ThePool, caller: FromNode) -> Response:
+    """A server joins, or says what it has now."""
+    token = caller.token
+    await pool.desk.do(lambda unit: pool.fleet.report(unit, token, name, body), caller.actor)
+    return send(pool.fleet.orders(name, ""))
+
+
+@router.post("/nodes/{name}/heartbeat", response_model=Orders, tags=["nodes"])
+async def heartbeat(name: Name, body: Heartbeat, pool: ThePool, caller: FromNode) -> Response:
+    """A server is there; the answer is what it must be told."""
+    return send(await pool.heartbeat(caller.token, name, body, caller.actor))
+
+
+@router.get("/gpus", response_model=Page[GpuOut], tags=["gpus"])
+async def list_gpus(
+    pool: ThePool,
+    caller: Admin,
+    pages: Pages,
+    node: Annotated[Name | None, Query()] = None,
+    model: Annotated[Pattern | None, Query(description="a pattern, e.g. 'NVIDIA H100*'")] = None,
+    free_mib: Annotated[int | None, Query(ge=0, le=1 << 40, description="at least")] = None,
+    free_share: Annotated[int | None, Query(ge=0, le=100, description="at least")] = None,
+    usable: Annotated[bool | None, Query()] = None,
+) -> Response:
+    """GPUs, by node and index."""
+    ledger = pool.ledger
+    items = [
+        ledger.gpus[slot.uuid]
+        for slot in ledger.index.slots.values()
+        if node in (None, slot.node)
+        and (model is None or matches(model, slot.model))
+        and (free_mib is None or slot.free_mib >= free_mib)
+        and (free_share is None or slot.free_share >= free_share)
+        and usable in (None, slot.usable)
+    ]
+    return send(
+        pages.cut(
+            items, lambda g: (g.node, g.number, g.uuid), lambda g: views.gpu(ledger, g),
+            str, int, str,
+        )
+    )  # fmt: skip
+
+
+@router.get("/gpus/{uuid}", response_model=GpuOut, tags=["gpus"])
+async def get_gpu(uuid: Name, pool: ThePool, caller: Admin) -> Response:
+    """One GPU with what is taken of it."""
+    gpu = pool.fleet.find_gpu(uuid)
+    return send(views.gpu(pool.ledger, gpu), gpu.version)
+
+
+@router.patch("/gpus/{uuid}", response_model=GpuOut, tags=["gpus"])
+async def change_gpu(
+    uuid: Name, body: GpuChange, pool: ThePool, caller: Admin, write: Write
+) -> Response:
+    """How a GPU's compute is divided; its server is told with the next heartbeat."""
+
+    def change(unit: Unit) -> Reply:
+        write.check(pool.fleet.find_gpu(uuid).version)
+        gpu = pool.fleet.change_gpu(unit, uuid, body.model_dump(exclude_none=True))
+        return Reply(views.gpu(pool.ledger, gpu), 200, gpu.version)
+
+    return await write.do(caller, change)
+
+
+@router.get("/sessions", response_model=Page[SessionOut], tags=["sessions"])
+async def list_sessions(
+    pool: ThePool,
+    caller: User,
+    pages: Pages,
+    node: Annotated[Name | None, Query()] = None,
+    lease: Annotated[Name | None, Query()] = None,
+    tenant: Annotated[TenantName | None, Query()] = None,
+) -> Response:
+    """Client processes as the last heartbeats said, by node; a tenant's token sees its own."""
+    whose = caller.tenant(tenant)
+    items = [
+        found
+        for found in _sessions(pool)
+        if node in (None, found.node)
+        and lease in (None, found.lease)
+        and whose in (None, found.tenant)
+    ]
+    return send(pages.cut(items, lambda s: (s.node, s.id), lambda s: s, str, str))
+
+
+def _sessions(pool: ThePool) -> list[SessionOut]:
+    leases = pool.ledger.leases
+    return [
+        SessionOut(
+            id=session.id,
+            node=node,
+            lease=session.lease,
+            tenant=leases[session.lease].tenant if session.lease in leases else None,
+            program=session.program,
+        )
+        for node, seen in pool.fleet.seen.items()
+        for session in seen.sessions
+    ]

@@ -1,0 +1,53 @@
+"""/v1/health, /v1/ready and /v1/metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response, Security
+from fastapi.security import HTTPAuthorizationCredentials
+from sqlalchemy import literal, select
+
+from gpupool_manager import __version__
+from gpupool_manager.api_common import ThePool, bearer, need, send
+from gpupool_manager.metrics import CONTENT_TYPE, Metrics
+from gpupool_manager.problems import unavailable
+from gpupool_manager.schemas import HealthOut, ReadyOut
+
+router = APIRouter(tags=["system"])
+
+
+@router.get("/health", response_model=HealthOut)
+async def health() -> Response:
+    """The process answers. No token is needed."""
+    return send(HealthOut(status="ok", version=__version__))
+
+
+@router.get("/ready", response_model=ReadyOut)
+async def ready(pool: ThePool) -> Response:
+    """The database answers, too, and changes can be made. No token is needed."""
+    if not pool.desk.running:
+        raise unavailable("the manager is stopping")
+    await pool.store.fetch(select(literal(1)))
+    return send(ReadyOut(status="ready", nodes=len(pool.ledger.nodes), gpus=len(pool.ledger.gpus)))
+
+
+async def _may_look(
+    request: Request,
+    pool: ThePool,
+    given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
+) -> None:
+    if not request.app.state.open_metrics:
+        await need("admin")(request, pool, given)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}},
+    dependencies=[Depends(_may_look)],
+)
+async def metrics(request: Request) -> Response:
+    """For Prometheus. Needs an admin token, unless the setting 'open_metrics' is on."""
+    found: Metrics = request.app.state.metrics
+    return Response(found.render(), headers={"Content-Type": CONTENT_TYPE})

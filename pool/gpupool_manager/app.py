@@ -1,0 +1,187 @@
+"""The REST door: routes, errors as problems, request ids, one log line a request."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpupool_manager import (
+    __version__,
+    api_leases,
+    api_looking,
+    api_nodes,
+    api_system,
+    api_tenants,
+    api_tokens,
+)
+from gpupool_manager.api_common import PROBLEMS
+from gpupool_manager.metrics import Metrics
+from gpupool_manager.pool import Pool
+from gpupool_manager.problems import Problem, unavailable
+from gpupool_manager.store import StoreError
+from gpupool_server import logs
+
+MOST_BODY = 1 << 20
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_log = logs.get("rest")
+
+
+def make_app(pool: Pool, open_metrics: bool = False) -> FastAPI:
+    """The door to a pool that is open."""
+    app = FastAPI(
+        title="gpupool manager",
+        version=__version__,
+        description="Tenants, quotas, nodes, GPUs and leases of a gpupool.",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.pool = pool
+    app.state.open_metrics = open_metrics
+    app.state.metrics = Metrics(pool)
+    router = APIRouter(prefix="/v1", responses=PROBLEMS)
+    for part in (
+        api_system, api_tenants, api_tokens, api_nodes, api_leases, api_looking,
+    ):  # fmt: skip
+        router.include_router(part.router)
+    app.include_router(router)
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_wrong_field)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(StoreError, _on_store)
+    app.add_middleware(Door, metrics=app.state.metrics)
+    return app
+
+
+# Errors --------------------------------------------------------------------------------
+
+
+def _answer(request: Request, problem: Problem) -> JSONResponse:
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
+    return JSONResponse(
+        problem.document(request.state.request_id),
+        problem.status,
+        headers,
+        media_type="application/problem+json",
+    )
+
+
+async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Problem)
+    return _answer(request, error)
+
+
+async def _on_store(request: Request, error: Exception) -> JSONResponse:
+    _log.error("the database did not answer", reason=str(error))
+    return _answer(request, unavailable("the database does not answer"))
+
+
+async def _on_wrong_field(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        {"field": ".".join(map(str, wrong["loc"])), "message": _message(wrong)}
+        for wrong in error.errors()
+    ]
+    detail = "; ".join(f"{wrong['field']}: {wrong['message']}" for wrong in errors[:5])
+    return _answer(request, Problem(422, "bad-request", detail, errors=errors))
+
+
+def _message(wrong: dict[str, Any]) -> str:
+    return str(wrong["msg"]).removeprefix("Value error, ")
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "not-allowed", 413: "too-large"}.get(
+        error.status_code, "bad-request"
+    )
+    detail = f"{request.method} {request.url.path}: {error.detail}"
+    response = _answer(request, Problem(error.status_code, code, detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+# What is around every request ----------------------------------------------------------
+
+
+class Door:
+    """Gives each request an id, a limit of its size, a log line and a place in the metrics."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request_id = _request_id(scope)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        status = 0
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", []).append((b"x-request-id", request_id.encode()))
+            await send(message)
+
+        try:
+            await self._app(scope, _limited(receive), send_named)
+        except Exception:
+            _log.exception("a request failed", request=request_id, path=scope["path"])
+            if status:
+                raise
+            request = Request(scope)
+            problem = Problem(500, "failed", "the manager failed; its log says why")
+            await _answer(request, problem)(scope, receive, send_named)
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.count(scope["method"], status, seconds)
+            _log.info(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                ms=round(seconds * 1000, 2),
+                actor=state.get("actor", ""),
+                request=request_id,
+            )
+
+
+def _request_id(scope: Scope) -> str:
+    """The asker's own X-Request-ID, if it is one that may stand in a log."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text = value.decode("latin-1")
+            if _REQUEST_ID.fullmatch(text):
+                return str(text)
+    return secrets.token_hex(8)
+
+
+def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:
+    got = 0
+
+    async def receive_limited() -> Message:
+        nonlocal got
+        message = await receive()
+        got += len(message.get("body", b""))
+        if got > MOST_BODY:
+            raise HTTPException(413, f"a body has at most {MOST_BODY} bytes")
+        return message
+
+    return receive_limited

@@ -1,0 +1,84 @@
+"""The command ``gpupool-manager``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from gpupool.errors import ConfigError, GpupoolError
+from gpupool_manager import __version__
+from gpupool_manager.config import Settings, load_settings
+from gpupool_manager.service import serve
+from gpupool_server import logs
+
+
+def _help(key: str) -> str:
+    field = Settings.model_fields[key]
+    default = f" (default: {field.default})" if field.default is not None else ""
+    return f"{field.description}{default}"
+
+
+def _text(key: str) -> Any:
+    return typer.Option(f"--{key.replace('_', '-')}", help=_help(key), show_default=False)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"gpupool-manager {__version__}")
+        raise typer.Exit
+
+
+def command(
+    config: Annotated[
+        Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
+    ] = None,
+    listen: Annotated[str | None, _text("listen")] = None,
+    tls_certificate: Annotated[str | None, _text("tls_certificate")] = None,
+    tls_key: Annotated[str | None, _text("tls_key")] = None,
+    database: Annotated[str | None, _text("database")] = None,
+    state_dir: Annotated[str | None, _text("state_dir")] = None,
+    heartbeat_seconds: Annotated[str | None, _text("heartbeat_seconds")] = None,
+    lost_after_seconds: Annotated[str | None, _text("lost_after_seconds")] = None,
+    patience_seconds: Annotated[str | None, _text("patience_seconds")] = None,
+    longest_queue: Annotated[str | None, _text("longest_queue")] = None,
+    history_days: Annotated[str | None, _text("history_days")] = None,
+    open_metrics: Annotated[
+        bool | None, typer.Option("--open-metrics/--no-open-metrics", help=_help("open_metrics"))
+    ] = None,
+    new_admin_token: Annotated[
+        bool | None,
+        typer.Option("--new-admin-token", help="make another admin token, into its file"),
+    ] = None,
+    log_level: Annotated[str | None, _text("log_level")] = None,
+    log_json: Annotated[
+        bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
+    ] = None,
+    ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Manage a pool: tenants, quotas, leases and placement over all its servers."""
+    flags = {
+        key: value
+        for key, value in locals().items()
+        if key in Settings.model_fields and value is not None
+    }
+    try:
+        settings = load_settings(config, flags)
+        logs.configure(settings.log_level, settings.log_json)
+        uvloop.run(serve(settings, ready_fd))
+    except GpupoolError as error:
+        print(f"gpupool-manager: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+
+
+def main() -> None:
+    """The entry point."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    app(prog_name="gpupool-manager")

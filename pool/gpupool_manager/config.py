@@ -1,0 +1,171 @@
+"""The manager's settings: defaults, then a TOML file, then the environment, then flags."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from gpupool.ask import split_tcp
+from gpupool.errors import ConfigError
+from gpupool.protocol import one_line
+from gpupool_manager.pool import Rules
+from gpupool_manager.store import check_url
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+_SECONDS = "a number of seconds {} .. {}"
+
+
+class Settings(BaseModel):
+    """What an operator may choose. The description of a field says what is allowed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    listen: str = Field(
+        "http://127.0.0.1:7780",
+        description="http://ADDRESS:PORT, or https:// with a certificate; port 0: any",
+    )
+    tls_certificate: Path | None = Field(None, description="the path of a PEM file, for https")
+    tls_key: Path | None = Field(None, description="the path of a PEM file, for https")
+    database: SecretStr | None = Field(
+        None, description="sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME"
+    )
+    state_dir: Path | None = Field(None, description="an absolute path")
+    heartbeat_seconds: float = Field(10.0, ge=0.1, le=600, description=_SECONDS.format("0.1", 600))
+    lost_after_seconds: float = Field(
+        40.0, ge=0.3, le=3600, description=_SECONDS.format("0.3", 3600)
+    )
+    patience_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
+    longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
+    history_days: float = Field(
+        365.0, ge=1, le=36500, description="for how long ended leases and the audit log are kept"
+    )
+    open_metrics: bool = Field(False, description="true (no token is needed for them) or false")
+    new_admin_token: bool = Field(
+        False, description="true makes another admin token at this start: a way back in"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error"
+    )
+    log_json: bool = Field(False, description="true or false")
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        _split_listen(value)
+        return value
+
+    @field_validator("database")
+    @classmethod
+    def _check_database(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_url(value.get_secret_value())
+        return value
+
+    @field_validator("state_dir")
+    @classmethod
+    def _check_state_dir(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            raise ValueError("relative")
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return _split_listen(self.listen)
+
+    @property
+    def is_tls(self) -> bool:
+        return self.listen.startswith("https://")
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.address[0] in LOOPBACK
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(
+            heartbeat_seconds=self.heartbeat_seconds,
+            lost_after=self.lost_after_seconds,
+            patience=self.patience_seconds,
+            longest_queue=self.longest_queue,
+            history_days=self.history_days,
+        )
+
+
+def _split_listen(value: str) -> tuple[str, int]:
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme not in ("http", "https"):
+        raise ValueError("no such address")
+    if rest.endswith(":0"):
+        return split_tcp(f"tcp://{rest.removesuffix('0')}1")[0], 0
+    return split_tcp(f"tcp://{rest.removesuffix('/')}")
+
+
+def load_settings(
+    config: Path | None, flags: Mapping[str, object], env: Mapping[str, str] | None = None
+) -> Settings:
+    """Gather and check everything; ConfigError names source, key and what is allowed."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if config is not None:
+        values.update(_read_toml(config))
+        sources.update((key, f"{config}: key '{key}'") for key in values)
+    database = (os.environ if env is None else env).get("GPUPOOL_MANAGER_DATABASE")
+    if database:
+        values["database"] = database
+        sources["database"] = "environment: GPUPOOL_MANAGER_DATABASE"
+    for key, value in flags.items():
+        if value is not None:
+            values[key] = value
+            sources[key] = f"flag --{key.replace('_', '-')}"
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(error, sources))) from None
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    given = [key for key in ("tls_certificate", "tls_key") if getattr(settings, key) is not None]
+    if settings.is_tls and len(given) < 2:
+        raise ConfigError("key 'listen': https needs both 'tls_certificate' and 'tls_key'")
+    if given and not settings.is_tls:
+        raise ConfigError(f"key '{given[0]}': is only used with https in 'listen'")
+    if settings.lost_after_seconds < 2 * settings.heartbeat_seconds:
+        raise ConfigError(
+            "key 'lost_after_seconds': must be at least twice 'heartbeat_seconds'"
+            f" ({settings.heartbeat_seconds:g})"
+        )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not valid TOML: {one_line(str(error))}") from None
+
+
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:
+    lines: list[str] = []
+    for problem in error.errors():
+        key = str(problem["loc"][0])
+        source = sources.get(key, f"key '{key}'")
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(sorted(Settings.model_fields))
+            lines.append(f"{source} is unknown; the keys are: {known}")
+            continue
+        # A database's address may hold a password.
+        given = "" if key == "database" else f"{one_line(str(problem['input']))[:80]!r} "
+        allowed = Settings.model_fields[key].description
+        lines.append(f"{source}: {given}is not allowed; allowed: {allowed}")
+    return lines

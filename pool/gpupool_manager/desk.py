@@ -1,0 +1,154 @@
+"""The one place where state changes: operations in a row, committed in batches.
+
+An operation is a function that changes the ledger and says in a unit what has to be
+written. It never waits, so no other operation can come in between its check and its
+deed. Those that have queued up are committed as one transaction, and only then does
+anybody learn of their outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpupool_manager.problems import Problem, unavailable
+from gpupool_manager.store import Store, StoreError
+from gpupool_manager.unit import MANAGER, Actor, Event, Unit
+from gpupool_server import logs
+
+T = TypeVar("T")
+
+#: The most operations in one transaction.
+BATCH = 256
+
+
+@dataclass(slots=True)
+class _Job:
+    operation: Callable[[Unit], Any]
+    actor: Actor
+    done: asyncio.Future[Any]
+
+
+class Desk:
+    """Runs operations; to be started once."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float],
+        publish: Callable[[list[Event]], None],
+        reload: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._publish = publish
+        self._reload = reload
+        self._jobs: asyncio.Queue[_Job | None] = asyncio.Queue()
+        self._runner: asyncio.Task[None] | None = None
+        self._log = logs.get("desk")
+        self.commits = 0
+
+    def start(self) -> None:
+        self._runner = asyncio.create_task(self._run(), name="desk")
+
+    @property
+    def running(self) -> bool:
+        return self._runner is not None and not self._runner.done()
+
+    async def close(self) -> None:
+        """Finish what was asked for, then refuse the rest."""
+        if self._runner is not None:
+            self._jobs.put_nowait(None)
+            await self._runner
+            self._runner = None
+
+    async def do(self, operation: Callable[[Unit], T], actor: Actor = MANAGER) -> T:
+        """The operation's result, once it is in the database; what it raised otherwise."""
+        if not self.running:
+            raise unavailable("the manager is stopping")
+        job = _Job(operation, actor, asyncio.get_running_loop().create_future())
+        self._jobs.put_nowait(job)
+        result: T = await asyncio.shield(job.done)
+        return result
+
+    async def settle(self) -> None:
+        """Wait until everything asked for so far is in the database."""
+        await self.do(lambda unit: None)
+
+    async def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            batch = [await self._jobs.get()]
+            while len(batch) < BATCH and not self._jobs.empty():
+                batch.append(self._jobs.get_nowait())
+            stopping = None in batch
+            todo = [job for job in batch if job is not None]
+            while todo:
+                todo = await self._run_batch(todo)
+        while not self._jobs.empty():
+            late = self._jobs.get_nowait()
+            if late is not None:
+                _fail(late, unavailable("the manager is stopping"))
+
+    async def _run_batch(self, jobs: list[_Job]) -> list[_Job]:
+        """Run and commit; what is left to do if one of them failed badly."""
+        unit = Unit(self._clock())
+        finished: list[tuple[_Job, Any]] = []
+        left: list[_Job] = []
+        broken = False
+        for number, job in enumerate(jobs):
+            part = Unit(self._clock(), job.actor)
+            try:
+                finished.append((job, job.operation(part)))
+            except Problem as problem:
+                _fail(job, problem)
+                broken = not part.empty
+            except Exception as error:
+                self._log.exception("an operation failed")
+                _fail(job, error)
+                broken = True
+            else:
+                unit.merge(part)
+            if broken:
+                # The ledger may be half changed: what comes after starts from the database.
+                left = jobs[number + 1 :]
+                break
+        if not await self._commit(unit, finished) or broken:
+            await self._recover()
+        return left
+
+    async def _commit(self, unit: Unit, finished: list[tuple[_Job, Any]]) -> bool:
+        try:
+            await self._store.commit(unit)
+        except StoreError as error:
+            self._log.error("nothing was written", reason=str(error))
+            for job, _ in finished:
+                _fail(job, unavailable("the database cannot be written; nothing was changed"))
+            return False
+        self.commits += not unit.empty
+        self._publish(unit.events)
+        for job, result in finished:
+            if not job.done.done():
+                job.done.set_result(result)
+        return True
+
+    async def _recover(self) -> None:
+        """Take the state from the database again; until that succeeds nothing else is done."""
+        delay = 0.1
+        while True:
+            try:
+                await self._reload()
+                return
+            except StoreError as error:
+                self._log.error("the database cannot be read", reason=str(error), again_in=delay)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 5.0)
+
+
+def _fail(job: _Job, error: Exception) -> None:
+    if not job.done.done():
+        job.done.set_exception(error)
+        # Who asked may have gone away: then nobody looks at it, and that is no fault.
+        job.done.exception()

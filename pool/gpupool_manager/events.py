@@ -1,0 +1,89 @@
+"""Events for those who watch: the last ones in memory, new ones as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpupool_manager.unit import Event
+
+#: How many events a late watcher can still have.
+KEPT = 4096
+
+#: How far a slow watcher may fall behind.
+MOST_BEHIND = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """An event with its place in the order."""
+
+    number: int
+    event: Event
+
+
+class Watcher:
+    """One who watches; ``None`` from :meth:`next` means: too slow, events are missing."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Numbered | None] = asyncio.Queue()
+        self._lost = False
+
+    def tell(self, event: Numbered) -> None:
+        if self._queue.qsize() >= MOST_BEHIND:
+            self._lost = True
+            self._queue.put_nowait(None)
+        elif not self._lost:
+            self._queue.put_nowait(event)
+
+    async def next(self, seconds: float | None = None) -> Numbered | None:
+        """The next event; TimeoutError if none comes in time."""
+        return await asyncio.wait_for(self._queue.get(), seconds)
+
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+
+class Bus:
+    """Hands events on. Numbers start anew with every start of the manager (``epoch``)."""
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self._kept: deque[Numbered] = deque(maxlen=KEPT)
+        self._watchers: set[Watcher] = set()
+        self._number = 0
+
+    def publish(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._number += 1
+            numbered = Numbered(self._number, event)
+            self._kept.append(numbered)
+            for watcher in self._watchers:
+                watcher.tell(numbered)
+
+    def watch(self) -> Watcher:
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        return watcher
+
+    def forget(self, watcher: Watcher) -> None:
+        self._watchers.discard(watcher)
+
+    def since(self, last: str) -> list[Numbered] | None:
+        """What came after the event with this id; None if that cannot be known any more."""
+        epoch, _, number = last.rpartition("-")
+        if epoch != self.epoch or not number.isdecimal() or len(number) > 18:
+            return None
+        after = int(number)
+        if self._kept and after < self._kept[0].number - 1 or after > self._number:
+            return None
+        return [event for event in self._kept if event.number > after]
+
+    def id_of(self, event: Numbered) -> str:
+        return f"{self.epoch}-{event.number}"
+
+    def close(self) -> None:
+        for watcher in self._watchers:
+            watcher.end()

@@ -1,0 +1,307 @@
+"""Nodes: they join, say that they are there, go, come back, and are told what holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupool_manager.leases import Leases
+from gpupool_manager.ledger import Ledger
+from gpupool_manager.nodes import (
+    Apply,
+    Heartbeat,
+    OrderedGpu,
+    OrderedGrant,
+    Orders,
+    Report,
+    ReportedGpu,
+    ReportedSession,
+    SendReport,
+)
+from gpupool_manager.problems import Problem, bad_field, not_found
+from gpupool_manager.records import Gpu, Lease, Mode, Node, Token
+from gpupool_manager.unit import Unit
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the last heartbeat of a node said; not kept over a restart."""
+
+    sessions: list[ReportedSession] = field(default_factory=list)
+
+
+class Fleet:
+    """Every change of a node or a GPU."""
+
+    def __init__(self, ledger: Ledger, leases: Leases, interval: float, lost_after: float) -> None:
+        self._ledger = ledger
+        self._leases = leases
+        self._interval = interval
+        self._lost_after = lost_after
+        self.seen: dict[str, Seen] = {}
+
+    # What nodes say --------------------------------------------------------------------
+
+    def report(self, unit: Unit, token: Token, name: str, report: Report) -> Node:
+        """A node joins, or says what it has now."""
+        ledger = self._ledger
+        self._check_report(token, name, report)
+        node = ledger.nodes.get(name)
+        if node is None:
+            node = Node(
+                name, report.address, report.server_version, report.labels, "open", False,
+                token.id, unit.now, unit.now,
+            )  # fmt: skip
+            ledger.nodes[name] = node
+            ledger.leases_on[name] = set()
+            unit.log("node.joined", name, address=report.address, gpus=len(report.gpus))
+        else:
+            if node.lost:
+                unit.log("node.back", name)
+            node.address = report.address
+            node.server_version = report.server_version
+            node.labels = {**report.labels, **node.labels}
+            node.token = token.id if token.scope == "node" else node.token
+            node.lost = False
+            node.last_seen = unit.now
+            node.version += 1
+        unit.put(node)
+        self._take_gpus(unit, node, report.gpus)
+        ledger.refresh(name)
+        self._leases.pump(unit)
+        return node
+
+    def _check_report(self, token: Token, name: str, report: Report) -> None:
+        node = self._ledger.nodes.get(name)
+        self.check_token(token, name)
+        uuids = [gpu.uuid for gpu in report.gpus]
+        if len(set(uuids)) != len(uuids):
+            raise bad_field("gpus", "a UUID is there twice")
+        if len({gpu.index for gpu in report.gpus}) != len(uuids):
+            raise bad_field("gpus", "an index is there twice")
+        for place, gpu in enumerate(report.gpus):
+            known = self._ledger.gpus.get(gpu.uuid)
+            if known is None:
+                continue
+            if known.node != name and known.present and not self._ledger.nodes[known.node].lost:
+                raise bad_field(f"gpus.{place}.uuid", f"'{gpu.uuid}' is on node '{known.node}'")
+            slot = self._ledger.index.slots[gpu.uuid]
+            if slot.holders and (known.node != name or gpu.memory_mib < slot.used_mib):
+                raise Problem(
+                    409, "in-use", f"the GPU '{gpu.uuid}' of node '{known.node}' has"
+                    f" {slot.holders} grants with {slot.used_mib} MiB; end them first"
+                )  # fmt: skip
+        if node is not None and token.scope == "node" and node.token != token.id:
+            before = self._ledger.tokens.by_id.get(node.token)
+            if before is not None and before.scope == "node" and before.revoked is None:
+                raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
+
+    def check_token(self, token: Token, name: str) -> None:
+        """A node token for one node speaks for no other."""
+        if token.scope == "node" and token.node is not None and token.node != name:
+            raise Problem(403, "forbidden", f"the token is for the node '{token.node}'")
+
+    def _take_gpus(self, unit: Unit, node: Node, reported: list[ReportedGpu]) -> None:
+        ledger = self._ledger
+        named = {gpu.uuid for gpu in reported}
+        for slot in list(ledger.index.nodes.get(node.name, {}).values()):
+            gpu = ledger.gpus[slot.uuid]
+            if gpu.uuid not in named and gpu.present:
+                gpu.present = False
+                gpu.version += 1
+                unit.put(gpu)
+                unit.log("gpu.gone", gpu.uuid, node=node.name)
+                self._lose_grants(unit, gpu)
+        for new in reported:
+            self._take_gpu(unit, node, new)
+
+    def _take_gpu(self, unit: Unit, node: Node, new: ReportedGpu) -> None:
+        ledger = self._ledger
+        gpu = ledger.gpus.get(new.uuid)
+        if gpu is None:
+            gpu = Gpu(
+                new.uuid, node.name, new.index, new.model, new.compute_capability, new.memory_mib,
+                new.pci, True, new.policy, new.max_inst, new.prio_ratio,
+            )  # fmt: skip
+            unit.log("gpu.added", gpu.uuid, node=node.name, model=gpu.model)
+        else:
+            if not gpu.present:
+                unit.log("gpu.back", gpu.uuid, node=node.name)
+            gpu.node, gpu.number, gpu.model = node.name, new.index, new.model
+            gpu.capability, gpu.memory_mib = new.compute_capability, new.memory_mib
+            gpu.pci, gpu.present = new.pci, True
+        slot = ledger.slot_of(gpu) if gpu.uuid not in ledger.gpus else None
+        ledger.gpus[gpu.uuid] = gpu
+        unit.put(gpu)
+        if slot is None:
+            # Its settings may all be others now; what it has given stays given.
+            old = ledger.index.remove(gpu.uuid)
+            slot = ledger.slot_of(gpu)
+            slot.used_mib, slot.used_share = old.used_mib, old.used_share
+            slot.holders = old.holders
+        ledger.index.add(slot)
+
+    def _lose_grants(self, unit: Unit, gpu: Gpu) -> None:
+        """A GPU is gone: a lease goes on with what it has left, and ends with its last one."""
+        for name in sorted(self._ledger.leases_on[gpu.node]):
+            lease = self._ledger.leases[name]
+            for grant in lease.grants:
+                if grant.gpu == gpu.uuid:
+                    grant.lost = True
+                    unit.put(grant)
+            if all(grant.lost for grant in lease.grants):
+                self._leases.end(unit, lease, "lost", "all its GPUs are gone")
+
+    def heartbeat(self, token: Token, name: str, beat: Heartbeat, now: float) -> list[Lease]:
+        """Note it in memory; the leases that it says can be released."""
+        self.check_token(token, name)
+        node = self._ledger.nodes.get(name)
+        if node is None or node.lost:
+            return []
+        if token.scope == "node" and node.token != token.id:
+            raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
+        node.last_seen = now
+        self.seen[name] = Seen(beat.sessions)
+        here = self._ledger.leases_on[name]
+        for used in {session.lease for session in beat.sessions} & here:
+            self._leases.renew(self._ledger.leases[used], now)
+        return [
+            self._ledger.leases[idle]
+            for idle in sorted(set(beat.idle) & here)
+            if self._ledger.leases[idle].want.get("until") == "last-session"
+            and not self._has_sessions(self._ledger.leases[idle])
+        ]
+
+    def _has_sessions(self, lease: Lease) -> bool:
+        return any(
+            session.lease == lease.id
+            for node in {grant.node for grant in lease.grants}
+            if node in self.seen
+            for session in self.seen[node].sessions
+        )
+
+    def orders(self, name: str, applied: str) -> Orders:
+        """What a node that has applied this generation must be told."""
+        node = self._ledger.nodes.get(name)
+        if node is None or node.lost:
+            return Orders(next_heartbeat=self._interval, commands=[SendReport()])
+        generation = self._ledger.generation(name)
+        if applied == generation:
+            return Orders(next_heartbeat=self._interval)
+        return Orders(next_heartbeat=self._interval, commands=[self._all_orders(node, generation)])
+
+    def _all_orders(self, node: Node, generation: str) -> Apply:
+        grants = [
+            OrderedGrant(
+                lease=lease.id,
+                tenant=lease.tenant,
+                ordinal=grant.ordinal,
+                gpu=grant.gpu,
+                memory_mib=grant.memory_mib,
+                share=grant.share,
+                priority=lease.priority,
+            )
+            for lease in (self._ledger.leases[x] for x in sorted(self._ledger.leases_on[node.name]))
+            for grant in lease.grants
+            if grant.node == node.name
+        ]
+        gpus = [
+            OrderedGpu.model_construct(
+                uuid=gpu.uuid,
+                policy=gpu.policy,
+                max_inst=gpu.max_inst,
+                prio_ratio=gpu.prio_ratio,
+            )
+            for gpu in self.gpus_of(node.name)
+            if gpu.present
+        ]
+        return Apply(generation=generation, mode=node.mode, grants=grants, gpus=gpus)
+
+    def gpus_of(self, node: str) -> list[Gpu]:
+        slots = self._ledger.index.nodes.get(node, {}).values()
+        return [self._ledger.gpus[slot.uuid] for slot in sorted(slots, key=lambda s: s.index)]
+
+    # What operators do -----------------------------------------------------------------
+
+    def change(
+        self, unit: Unit, name: str, mode: Mode | None, labels: dict[str, str] | None
+    ) -> Node:
+        """Cordon, drain, open again; label."""
+        node = self.find(name)
+        if mode is not None:
+            node.mode = mode
+        if labels is not None:
+            node.labels = labels
+        node.version += 1
+        unit.put(node)
+        unit.log("node.changed", name, mode=node.mode, labels=node.labels)
+        self._ledger.refresh(name)
+        self._leases.pump(unit)
+        return node
+
+    def find(self, name: str) -> Node:
+        node = self._ledger.nodes.get(name)
+        if node is None:
+            raise not_found("node", name)
+        return node
+
+    def find_gpu(self, uuid: str) -> Gpu:
+        gpu = self._ledger.gpus.get(uuid)
+        if gpu is None:
+            raise not_found("GPU", uuid)
+        return gpu
+
+    def change_gpu(self, unit: Unit, uuid: str, settings: dict[str, Any]) -> Gpu:
+        """Policy, max_inst, prio_ratio: kept, and ordered from its node."""
+        gpu = self.find_gpu(uuid)
+        most = settings.get("max_inst", gpu.max_inst)
+        holders = self._ledger.index.slots[uuid].holders
+        if isinstance(most, int) and most < holders:
+            raise Problem(409, "in-use", f"the GPU has {holders} grants, {most} would be allowed")
+        for key, value in settings.items():
+            setattr(gpu, key, value)
+        gpu.version += 1
+        unit.put(gpu)
+        unit.log("gpu.changed", uuid, node=gpu.node, **settings)
+        self._ledger.index.limit(uuid, gpu.max_inst)
+        self._ledger.touch(gpu.node)
+        self._leases.pump(unit)
+        return gpu
+
+    def remove(self, unit: Unit, name: str) -> None:
+        """Forget a node; it must have no leases."""
+        node = self.find(name)
+        if leases := len(self._ledger.leases_on[name]):
+            raise Problem(409, "in-use", f"the node '{name}' has {leases} leases")
+        for gpu in self.gpus_of(name):
+            self._ledger.index.remove(gpu.uuid)
+            del self._ledger.gpus[gpu.uuid]
+            unit.drop(gpu)
+        del self._ledger.nodes[name]
+        del self._ledger.leases_on[name]
+        self.seen.pop(name, None)
+        unit.drop(node)
+        unit.log("node.removed", name)
+        self._leases.pump(unit)
+
+    # Time ------------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> list[str]:
+        """Nodes that have not been heard of for too long."""
+        return [
+            node.name
+            for node in self._ledger.nodes.values()
+            if not node.lost and now - node.last_seen > self._lost_after
+        ]
+
+    def lose(self, unit: Unit) -> None:
+        """Give those up for now. Their leases stay until they expire: programs may still run."""
+        for name in self.overdue(unit.now):
+            node = self._ledger.nodes[name]
+            node.lost = True
+            node.version += 1
+            self.seen.pop(name, None)
+            unit.put(node)
+            silent = round(unit.now - node.last_seen, 1)
+            unit.log("node.lost", name, silent_seconds=silent)
+            self._ledger.refresh(name)

@@ -1,0 +1,262 @@
+"""Leases: asked for, granted or queued, renewed, ended. All in memory and at once."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpupool_manager.ledger import Ledger, want_of
+from gpupool_manager.problems import Problem, not_found
+from gpupool_manager.quotas import Use, excesses, over_quota, use_of
+from gpupool_manager.records import Grant, Lease, LeaseState, Quota
+from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
+from gpupool_manager.unit import Unit
+from gpupool_manager.waiting import Waiting
+from gpupool_manager.want import Want
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a tenant asks for; checked by the API."""
+
+    tenant: str
+    want: dict[str, Any]
+    priority: int = 0
+    #: How long to wait in the queue, in seconds; 0: not at all.
+    wait: float = 0.0
+    ttl: float = 60.0
+    label: str = ""
+
+
+class Leases:
+    """Every change of a lease, and the queue."""
+
+    def __init__(self, ledger: Ledger, patience: float, longest_line: int) -> None:
+        self._ledger = ledger
+        self._patience = patience
+        self._longest_line = longest_line
+        #: Requests that found no room since there was last more of it.
+        self._failed: dict[Want, str] = {}
+
+    def admit(self, unit: Unit, ask: Ask) -> Lease:
+        """Grant or queue; Problem, and nothing is changed, if neither is allowed."""
+        ledger = self._ledger
+        tenant = ledger.tenants.get(ask.tenant)
+        if tenant is None:
+            raise not_found("tenant", ask.tenant)
+        if tenant.disabled:
+            raise Problem(403, "disabled", f"the tenant '{ask.tenant}' is disabled")
+        quota = ledger.quotas[ask.tenant]
+        _check_priority(quota, ask)
+        lease = self._draft(unit, ask)
+        want = want_of(lease, quota)
+        found = excesses(
+            quota,
+            use_of(lease),
+            ledger.use(ledger.active, ask.tenant),
+            ledger.use(ledger.queued, ask.tenant),
+        )
+        if found:
+            raise over_quota(ask.tenant, found)
+        never = could_ever(ledger.index, want)
+        if never is not None:
+            raise Problem(409, "impossible", never)
+        result = self._try_now(unit, lease, want)
+        if isinstance(result, Placement):
+            self._grant(unit, lease, result)
+        else:
+            self._queue(unit, lease, want, result.reason, ask.wait)
+        return lease
+
+    def _draft(self, unit: Unit, ask: Ask) -> Lease:
+        return Lease(
+            id=self._ledger.ids.make("lease", unit.now),
+            tenant=ask.tenant,
+            state="queued",
+            want=ask.want,
+            priority=ask.priority,
+            ttl=ask.ttl,
+            label=ask.label,
+            created=unit.now,
+            deadline=unit.now + ask.wait,
+        )
+
+    def _try_now(self, unit: Unit, lease: Lease, want: Want) -> Placement | NoRoom:
+        """A newcomer's chance: like everybody's, behind those who have waited too long."""
+        if len(self._ledger.line):
+            kinds = self._ledger.index.kinds(want)
+            blocker = self._ledger.line.blocker(lease, kinds, unit.now, self._patience)
+            if blocker is not None:
+                return NoRoom(_behind(blocker))
+        return self._place(self._within(want, lease.tenant))
+
+    def _place(self, want: Want) -> Placement | NoRoom:
+        reason = self._failed.get(want)
+        if reason is not None:
+            return NoRoom(reason)
+        result = place(self._ledger.index, want)
+        if isinstance(result, NoRoom):
+            self._failed[want] = result.reason
+        return result
+
+    def _within(self, want: Want, tenant: str) -> Want:
+        """Whole GPUs must not be larger than what the quota has left."""
+        limit = self._ledger.quotas[tenant].memory_mib
+        if want.memory_mib is not None or limit is None:
+            return want
+        left = limit - self._ledger.use(self._ledger.active, tenant).memory_mib
+        return replace(want, memory_most=max(left, 0) // want.gpus)
+
+    def _queue(self, unit: Unit, lease: Lease, want: Want, reason: str, wait: float) -> None:
+        line = self._ledger.line
+        if wait <= 0:
+            raise Problem(409, "full", reason, queue_length=len(line))
+        if len(line) >= self._longest_line:
+            raise Problem(503, "unavailable", f"{len(line)} requests wait already, the most")
+        lease.reason = reason
+        line.join(Waiting(lease, want, reason, self._ledger.index.kinds(want)))
+        self._ledger.leases[lease.id] = lease
+        self._ledger.use(self._ledger.queued, lease.tenant).add(use_of(lease))
+        self._ledger.remind(lease.deadline, lease.id)
+        unit.put(lease)
+        unit.log("lease.queued", lease.id, lease.tenant, reason=reason)
+
+    def _grant(self, unit: Unit, lease: Lease, placement: Placement) -> None:
+        ledger = self._ledger
+        before = [(slot.free_mib, slot.free_share) for slot in placement.slots]
+        lease.grants = [
+            Grant(
+                lease.id,
+                ordinal,
+                slot.uuid,
+                slot.node,
+                slot.total_mib if lease.want["memory_mib"] is None else lease.want["memory_mib"],
+                lease.want["share"],
+            )
+            for ordinal, slot in enumerate(placement.slots)
+        ]
+        for grant in lease.grants:
+            ledger.index.take(grant.gpu, grant.memory_mib, grant.share)
+            unit.put(grant)
+        lease.state = "active"
+        lease.reason = ""
+        lease.granted = unit.now
+        lease.expires = unit.now + lease.ttl
+        lease.placement = {
+            "rule": placement.rule,
+            "gpus": [
+                {"gpu": slot.uuid, "node": slot.node, "index": slot.index,
+                 "free_mib_before": mib, "free_share_before": share,
+                 "free_mib_after": slot.free_mib, "free_share_after": slot.free_share}
+                for slot, (mib, share) in zip(placement.slots, before, strict=True)
+            ],
+        }  # fmt: skip
+        ledger.track(lease)
+        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now, new_leases=1)
+        unit.put(lease)
+        gpus = [grant.gpu for grant in lease.grants]
+        unit.log("lease.granted", lease.id, lease.tenant, gpus=gpus)
+
+    def renew(self, lease: Lease, now: float) -> None:
+        """It lasts for another period from now. Not written down: see Ledger."""
+        lease.expires = max(lease.expires or now, now + lease.ttl)
+
+    def end(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
+        """An active or a queued lease ends; who waits may get what it had."""
+        ledger = self._ledger
+        if lease.state == "queued":
+            ledger.line.leave(lease)
+            del ledger.leases[lease.id]
+            ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
+        else:
+            ledger.untrack(lease)
+            for grant in lease.grants:
+                ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
+            ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now)
+        lease.state = state
+        lease.reason = reason
+        lease.ended = unit.now
+        unit.put(lease)
+        unit.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
+        self.pump(unit)
+
+    def pump(self, unit: Unit) -> None:
+        """There may be more room, or more quota: let those go who fit now, in order."""
+        self._failed.clear()
+        ahead: list[Waiting] = []
+        for waiting in self._ledger.line:
+            waiting.kinds = self._ledger.index.kinds(waiting.want)
+            blocker = next((one for one in ahead if not one.kinds.isdisjoint(waiting.kinds)), None)
+            if blocker is not None:
+                waiting.reason = _behind(blocker)
+                continue
+            self._try_waiting(unit, waiting)
+            if waiting.lease.state == "queued" and self._is_late(unit, waiting):
+                ahead.append(waiting)
+
+    def _is_late(self, unit: Unit, waiting: Waiting) -> bool:
+        late = unit.now - waiting.lease.created > self._patience
+        if late and waiting.for_room:
+            never = could_ever(self._ledger.index, waiting.want, open_only=True)
+            waiting.hopeful = never is None
+        return waiting.goes_first(waiting.kinds, unit.now, self._patience)
+
+    def _try_waiting(self, unit: Unit, waiting: Waiting) -> None:
+        ledger, lease = self._ledger, waiting.lease
+        quota = ledger.quotas[lease.tenant]
+        active = ledger.use(ledger.active, lease.tenant)
+        found = excesses(quota, use_of(lease), active, Use())
+        if found or ledger.tenants[lease.tenant].disabled:
+            waiting.for_room = False
+            waiting.reason = "quota: " + "; ".join(map(str, found)) if found else "tenant: disabled"
+            return
+        result = self._place(self._within(waiting.want, lease.tenant))
+        if isinstance(result, NoRoom):
+            waiting.for_room = True
+            waiting.reason = result.reason
+            return
+        ledger.line.leave(lease)
+        ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
+        self._grant(unit, lease, result)
+
+    def rethink(self, tenant: str) -> None:
+        """A tenant's quota has changed: so may what its requests can be given."""
+        for waiting in self._ledger.line:
+            if waiting.lease.tenant == tenant:
+                waiting.want = want_of(waiting.lease, self._ledger.quotas[tenant])
+
+    def any_due(self, now: float) -> bool:
+        """Whether :meth:`sweep` has something to do."""
+        return bool(self._ledger.due) and self._ledger.due[0][0] <= now
+
+    def sweep(self, unit: Unit) -> None:
+        """End what has expired or waited for too long."""
+        due = self._ledger.due
+        while due and due[0][0] <= unit.now:
+            _, name = heapq.heappop(due)
+            lease = self._ledger.leases.get(name)
+            if lease is None:
+                continue
+            until = lease.deadline if lease.state == "queued" else lease.expires or 0.0
+            if until > unit.now:
+                self._ledger.remind(until, name)
+            elif lease.state == "queued":
+                waited = f"no room within {lease.deadline - lease.created:.0f} s"
+                self.end(unit, lease, "timed-out", waited)
+            else:
+                self.end(unit, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
+
+
+def _behind(blocker: Waiting) -> str:
+    return f"'{blocker.lease.id}' has waited long and goes first"
+
+
+def _check_priority(quota: Quota, ask: Ask) -> None:
+    if ask.priority > quota.priority:
+        raise Problem(
+            403,
+            "over-quota",
+            f"tenant '{ask.tenant}': priority {ask.priority} asked, quota {quota.priority}",
+            limits=[{"quantity": "priority", "asked": ask.priority, "quota": quota.priority}],
+        )

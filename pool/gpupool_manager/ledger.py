@@ -1,0 +1,164 @@
+"""The state of the pool in memory: what the database has, arranged for fast answers.
+
+Only operations of the desk (desk.py) change it, one at a time, and write what they
+change into their unit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from gpupool_manager.ids import Ids
+from gpupool_manager.index import Index
+from gpupool_manager.quotas import Use, use_of
+from gpupool_manager.records import Answer, Gpu, Lease, Node, Quota, Tenant
+from gpupool_manager.store import Loaded
+from gpupool_manager.tokens import TokenBook
+from gpupool_manager.usage import Meter
+from gpupool_manager.waiting import Line, Waiting
+from gpupool_manager.want import Capability, Slot, Want
+
+#: The note that says until when usage was counted.
+COUNTED = "usage-counted-until"
+
+
+class Ledger:
+    """Tenants, nodes, leases and what follows from them."""
+
+    def __init__(self, loaded: Loaded, now: float, epoch: str) -> None:
+        self.ids = Ids()
+        self.epoch = epoch
+        self.index = Index()
+        self.line = Line()
+        self.tokens = TokenBook()
+        self.tenants: dict[str, Tenant] = {tenant.name: tenant for tenant in loaded.tenants}
+        self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in loaded.quotas}
+        self.nodes: dict[str, Node] = {node.name: node for node in loaded.nodes}
+        self.gpus: dict[str, Gpu] = {gpu.uuid: gpu for gpu in loaded.gpus}
+        self.leases: dict[str, Lease] = {}
+        self.leases_on: dict[str, set[str]] = {node.name: set() for node in loaded.nodes}
+        self.active: dict[str, Use] = {}
+        self.queued: dict[str, Use] = {}
+        self.answers: dict[tuple[str, str], Answer] = {
+            (answer.owner, answer.key): answer for answer in loaded.answers
+        }
+        self.meter = Meter(loaded.usage)
+        #: Leases by the time when they are to be looked at: (time, lease).
+        self.due: list[tuple[float, str]] = []
+        self._generations: dict[str, int] = {}
+        for token in loaded.tokens:
+            self.tokens.add(token)
+        for node in loaded.nodes:
+            node.last_seen = now  # it had no chance to be seen while nobody looked
+        for gpu in loaded.gpus:
+            self.index.add(self.slot_of(gpu))
+        for lease in loaded.leases:
+            self._restore(lease, now)
+        counted = float(loaded.notes.get(COUNTED, now))
+        for tenant, use in self.active.items():
+            self.meter.start(tenant, use, min(counted, now))
+
+    def _restore(self, lease: Lease, now: float) -> None:
+        if lease.state == "active":
+            # Renewals are not written down, so each gets a whole period again.
+            lease.expires = max(lease.expires or now, now + lease.ttl)
+            for grant in lease.grants:
+                self.index.take(grant.gpu, grant.memory_mib, grant.share)
+            self.track(lease)
+        else:
+            self.leases[lease.id] = lease
+            self.use(self.queued, lease.tenant).add(use_of(lease))
+            want = want_of(lease, self.quotas[lease.tenant])
+            self.line.join(Waiting(lease, want, lease.reason, self.index.kinds(want)))
+            self.remind(lease.deadline, lease.id)
+
+    # GPUs ------------------------------------------------------------------------------
+
+    def slot_of(self, gpu: Gpu) -> Slot:
+        """A GPU without its grants, as the scheduler sees it."""
+        return Slot(
+            uuid=gpu.uuid,
+            node=gpu.node,
+            index=gpu.number,
+            model=gpu.model,
+            capability=parse_capability(gpu.capability),
+            total_mib=gpu.memory_mib,
+            most=gpu.max_inst,
+            labels=self.nodes[gpu.node].labels,
+            closed=self.why_closed(gpu),
+        )
+
+    def why_closed(self, gpu: Gpu) -> str | None:
+        """Why nothing new goes on a GPU."""
+        node = self.nodes[gpu.node]
+        if not gpu.present:
+            return "gpu: its node does not report it any more"
+        if node.lost:
+            return "node: it is lost"
+        if node.mode != "open":
+            return f"node: it is {node.mode}"
+        return None
+
+    def refresh(self, node: str) -> None:
+        """Labels or state of a node have changed."""
+        for slot in list(self.index.nodes.get(node, {}).values()):
+            slot.labels = self.nodes[node].labels
+            self.index.close(slot.uuid, self.why_closed(self.gpus[slot.uuid]))
+        self.touch(node)
+
+    def generation(self, node: str) -> str:
+        """Which orders are in force for a node; another one after every change."""
+        return f"{self.epoch}-{self._generations.get(node, 0)}"
+
+    def touch(self, node: str) -> None:
+        self._generations[node] = self._generations.get(node, 0) + 1
+
+    # Leases ----------------------------------------------------------------------------
+
+    def use(self, uses: dict[str, Use], tenant: str) -> Use:
+        return uses.setdefault(tenant, Use())
+
+    def track(self, lease: Lease) -> None:
+        """An active lease: counted, found by its nodes, and looked at when it expires."""
+        self.leases[lease.id] = lease
+        self.use(self.active, lease.tenant).add(use_of(lease))
+        for node in {grant.node for grant in lease.grants}:
+            self.leases_on.setdefault(node, set()).add(lease.id)
+            self.touch(node)
+        self.remind(lease.expires or 0.0, lease.id)
+
+    def untrack(self, lease: Lease) -> None:
+        del self.leases[lease.id]
+        self.use(self.active, lease.tenant).add(use_of(lease), -1)
+        for node in {grant.node for grant in lease.grants}:
+            self.leases_on[node].discard(lease.id)
+            self.touch(node)
+
+    def remind(self, when: float, lease: str) -> None:
+        heapq.heappush(self.due, (when, lease))
+
+    def leases_of(self, tenant: str) -> Iterable[Lease]:
+        return (lease for lease in self.leases.values() if lease.tenant == tenant)
+
+
+def parse_capability(text: str) -> Capability:
+    """``9.0`` as numbers that compare."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or "0")
+
+
+def want_of(lease: Lease, quota: Quota) -> Want:
+    """The scheduler's request of a lease, within what its quota allows."""
+    want = lease.want
+    return Want(
+        gpus=want["gpus"],
+        memory_mib=want["memory_mib"],
+        share=want["share"],
+        policy=want["policy"],
+        hosts=want["hosts"],
+        model=want["model"],
+        capability=parse_capability(want["capability"]) if want["capability"] else None,
+        labels=tuple(sorted(want["labels"].items())),
+        models=None if quota.models is None else tuple(quota.models),
+    )

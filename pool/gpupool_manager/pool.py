@@ -1,0 +1,183 @@
+"""The manager without its REST door: state, operations, and what happens with time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpupool_manager.desk import Desk
+from gpupool_manager.events import Bus
+from gpupool_manager.fleet import Fleet
+from gpupool_manager.leases import Leases
+from gpupool_manager.ledger import COUNTED, Ledger
+from gpupool_manager.nodes import Heartbeat, Orders
+from gpupool_manager.records import Note, Token
+from gpupool_manager.store import Store, StoreError
+from gpupool_manager.tenancy import Tenancy
+from gpupool_manager.tokens import is_valid
+from gpupool_manager.unit import Actor, Unit
+from gpupool_server import logs
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+#: How long the answer to an idempotency key is known.
+ANSWERS_KEPT = DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Times and sizes by which a pool works."""
+
+    heartbeat_seconds: float = 10.0
+    lost_after: float = 40.0
+    #: After waiting for so long, nobody may overtake a request any more.
+    patience: float = 60.0
+    longest_queue: int = 10_000
+    history_days: float = 365.0
+
+
+class Pool:
+    """Everything between a database and whoever asks."""
+
+    def __init__(
+        self,
+        store: Store,
+        rules: Rules | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.rules = rules or Rules()
+        self.clock = clock
+        self.epoch = secrets.token_hex(6)
+        self.bus = Bus(self.epoch)
+        self.desk = Desk(store, clock, self.bus.publish, self.reload)
+        self._log = logs.get("pool")
+        self._ticker: asyncio.Task[None] | None = None
+        self._loads = 0
+        self.ledger: Ledger
+        self.leases: Leases
+        self.fleet: Fleet
+        self.tenancy: Tenancy
+        #: Set when the database has another manager now; whoever runs the pool must stop.
+        self.dispossessed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Open the store and take the state from it."""
+        migrated = await self.store.open()
+        try:
+            await self.reload()
+        except BaseException:
+            await self.store.close()
+            raise
+        self.desk.start()
+        self._log.info(
+            "pool loaded",
+            migrated=migrated,
+            nodes=len(self.ledger.nodes),
+            gpus=len(self.ledger.gpus),
+            leases=len(self.ledger.leases),
+        )
+
+    def run_clock(self) -> None:
+        """Let time do its part; without this, :meth:`tick` must be called."""
+        self._ticker = asyncio.create_task(self._run_clock(), name="clock")
+
+    async def close(self) -> None:
+        """Finish what was asked for and write everything down."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        if self.desk.running:
+            await self.desk.do(self._flush)
+            await self.desk.close()
+        self.bus.close()
+        await self.store.close()
+
+    async def reload(self) -> None:
+        """Take everything from the database, as at a start."""
+        loaded = await self.store.load()
+        self._loads += 1
+        # Nodes must notice that their orders may be others now.
+        self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
+        rules = self.rules
+        self.leases = Leases(self.ledger, rules.patience, rules.longest_queue)
+        self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
+        self.tenancy = Tenancy(self.ledger, self.leases)
+
+    def needs_admin(self) -> bool:
+        """Whether no admin token is valid."""
+        now = self.clock()
+        tokens = self.ledger.tokens.by_id.values()
+        return not any(token.scope == "admin" and is_valid(token, now) for token in tokens)
+
+    async def add_admin(self, secret: str) -> None:
+        """Let this be an admin token; whoever asks has kept it."""
+        await self.desk.do(
+            lambda unit: self.tenancy.create_token(
+                unit, "admin", description="made by the manager", secret=secret
+            )
+        )
+
+    async def heartbeat(self, token: Token, name: str, beat: Heartbeat, actor: Actor) -> Orders:
+        """Take a heartbeat, however it came; the orders for the node."""
+        idle = self.fleet.heartbeat(token, name, beat, self.clock())
+        if idle:
+            names = [lease.id for lease in idle]
+            await self.desk.do(lambda unit: self._release(unit, names), actor)
+        return self.fleet.orders(name, beat.applied)
+
+    def _release(self, unit: Unit, names: list[str]) -> None:
+        for name in names:
+            lease = self.ledger.leases.get(name)
+            if lease is not None and lease.state == "active":
+                self.leases.end(unit, lease, "released", "its last session ended")
+
+    # Time ------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """What is due now."""
+        now = self.clock()
+        if self.fleet.overdue(now):
+            await self.desk.do(lambda unit: self.fleet.lose(unit))
+        if self.leases.any_due(now):
+            await self.desk.do(lambda unit: self.leases.sweep(unit))
+
+    async def _run_clock(self) -> None:
+        flush = purge = 0.0
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            try:
+                await self.tick()
+                if now - flush >= 60:
+                    flush = now
+                    await self.desk.do(self._flush)
+                    if not await self.store.still_mine():
+                        self._log.error("the database is not this manager's any more")
+                        self.dispossessed.set()
+                if now - purge >= HOUR:
+                    purge = now
+                    await self._purge()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                self._log.exception("what is due could not be done; it is tried again")
+
+    def _flush(self, unit: Unit) -> None:
+        self.ledger.meter.flush(unit)
+        unit.put(Note(COUNTED, repr(unit.now)))
+
+    async def _purge(self) -> None:
+        now = self.clock()
+        answers = self.ledger.answers
+        for key in [k for k, answer in answers.items() if answer.created < now - ANSWERS_KEPT]:
+            del answers[key]
+        old = now - self.rules.history_days * DAY
+        try:
+            await self.store.purge(now - ANSWERS_KEPT, old, old)
+        except StoreError as error:
+            self._log.warning("old rows stay for now", reason=str(error))

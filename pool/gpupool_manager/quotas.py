@@ -1,0 +1,86 @@
+"""What a tenant uses, and whether it may have more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpupool_manager.problems import Problem
+from gpupool_manager.records import Lease, Quota
+
+#: The names of the quantities as people read them.
+QUANTITIES = {
+    "gpus": "virtual GPUs",
+    "memory_mib": "MiB of memory",
+    "compute": "hundredths of a GPU",
+    "sessions": "sessions",
+}
+
+
+@dataclass(slots=True)
+class Use:
+    """Amounts of everything that is counted."""
+
+    gpus: int = 0
+    memory_mib: int = 0
+    compute: int = 0
+    sessions: int = 0
+
+    def add(self, other: Use, sign: int = 1) -> None:
+        self.gpus += sign * other.gpus
+        self.memory_mib += sign * other.memory_mib
+        self.compute += sign * other.compute
+        self.sessions += sign * other.sessions
+
+    @property
+    def nothing(self) -> bool:
+        return self == Use()
+
+
+def use_of(lease: Lease) -> Use:
+    """What a lease counts as: what was granted, or what is known of what it waits for."""
+    if lease.grants:
+        return Use(
+            len(lease.grants),
+            sum(grant.memory_mib for grant in lease.grants),
+            sum(grant.share for grant in lease.grants),
+            1,
+        )
+    gpus = int(lease.want["gpus"])
+    return Use(gpus, gpus * int(lease.want["memory_mib"] or 0), gpus * int(lease.want["share"]), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """One quantity of which there would be too much."""
+
+    quantity: str
+    asked: int
+    in_use: int
+    queued: int
+    quota: int
+
+    def __str__(self) -> str:
+        waiting = f" and {self.queued} queued" if self.queued else ""
+        return (
+            f"{self.asked} {QUANTITIES[self.quantity]} asked, {self.in_use} in use{waiting},"
+            f" quota {self.quota}"
+        )
+
+
+def excesses(quota: Quota, asked: Use, active: Use, queued: Use) -> list[Excess]:
+    """Every quantity that would go over the quota."""
+    found: list[Excess] = []
+    for quantity in QUANTITIES:
+        limit: int | None = getattr(quota, quantity)
+        more, have, wait = (getattr(use, quantity) for use in (asked, active, queued))
+        if limit is not None and more + have + wait > limit:
+            found.append(Excess(quantity, more, have, wait, limit))
+    return found
+
+
+def over_quota(tenant: str, found: list[Excess]) -> Problem:
+    """403 with the numbers."""
+    numbers: list[dict[str, Any]] = [asdict(excess) for excess in found]
+    detail = f"tenant '{tenant}': " + "; ".join(map(str, found))
+    return Problem(403, "over-quota", detail, limits=numbers)

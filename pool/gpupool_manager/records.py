@@ -1,0 +1,170 @@
+"""What the manager keeps: one class a table, one field a column.
+
+Times are seconds since 1970, memory is in MiB, compute in hundredths of a GPU.
+``version`` counts the changes of what an operator can change, for ETags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Scope = Literal["admin", "tenant", "node"]
+Mode = Literal["open", "cordoned", "draining"]
+LeaseState = Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
+
+#: States in which a lease counts.
+LIVE: tuple[LeaseState, ...] = ("queued", "active")
+
+
+@dataclass(slots=True)
+class Tenant:
+    name: str
+    description: str
+    disabled: bool
+    created: float
+    version: int = 1
+
+
+@dataclass(slots=True)
+class Quota:
+    """What a tenant may have at once. None: as much as there is."""
+
+    tenant: str
+    gpus: int | None = None
+    memory_mib: int | None = None
+    compute: int | None = None
+    sessions: int | None = None
+    #: The highest priority that it may ask for.
+    priority: int = 0
+    models: list[str] | None = None
+    version: int = 1
+
+
+@dataclass(slots=True)
+class Token:
+    id: str
+    #: SHA-256 of the token, in hexadecimal; the token itself is nowhere.
+    digest: str
+    scope: Scope
+    tenant: str | None
+    node: str | None
+    description: str
+    created: float
+    expires: float | None
+    revoked: float | None = None
+
+
+@dataclass(slots=True)
+class Node:
+    name: str
+    #: Where clients reach its server.
+    address: str
+    server_version: str
+    labels: dict[str, str]
+    mode: Mode
+    lost: bool
+    #: The token that it joined with: no other node token may speak for it.
+    token: str
+    created: float
+    last_seen: float
+    version: int = 1
+
+
+@dataclass(slots=True)
+class Gpu:
+    uuid: str
+    node: str
+    number: int
+    model: str
+    capability: str
+    memory_mib: int
+    pci: str
+    #: Whether the last report of its node named it.
+    present: bool
+    policy: str
+    max_inst: int
+    prio_ratio: int
+    version: int = 1
+
+
+@dataclass(slots=True)
+class Grant:
+    """One virtual GPU of a lease."""
+
+    lease: str
+    ordinal: int
+    gpu: str
+    node: str
+    memory_mib: int
+    share: int
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Lease:
+    id: str
+    tenant: str
+    state: LeaseState
+    want: dict[str, Any]
+    priority: int
+    #: How long it lasts without being renewed.
+    ttl: float
+    label: str
+    created: float
+    #: When it stops waiting in the queue.
+    deadline: float
+    granted: float | None = None
+    expires: float | None = None
+    ended: float | None = None
+    reason: str = ""
+    #: What the scheduler said of the placement.
+    placement: dict[str, Any] = field(default_factory=dict)
+    grants: list[Grant] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a tenant had during one hour, in seconds times amount."""
+
+    tenant: str
+    hour: int
+    gpu_seconds: float = 0.0
+    memory_mib_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    leases: int = 0
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was answered to a request with an idempotency key."""
+
+    owner: str
+    key: str
+    fingerprint: str
+    status: int
+    body: str
+    etag: str | None
+    created: float
+
+
+@dataclass(slots=True)
+class AuditEntry:
+    at: float
+    actor: str
+    action: str
+    object: str
+    tenant: str | None
+    detail: dict[str, Any]
+    request: str
+
+
+@dataclass(slots=True)
+class Note:
+    """A value that the manager itself remembers."""
+
+    name: str
+    value: str
+
+
+Record = Tenant | Quota | Token | Node | Gpu | Grant | Lease | Usage | Answer | AuditEntry | Note

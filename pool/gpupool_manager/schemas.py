@@ -1,0 +1,359 @@
+"""What the REST door takes and gives, checked and documented."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
+
+from gpupool_manager.nodes import Capability, GpuPolicy, Labels, Line, Name
+from gpupool_manager.want import Hosts, Policy
+
+T = TypeVar("T")
+
+TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,32}$")]
+Pattern = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
+Whole = Annotated[int, Field(strict=True)]
+
+MOST_MIB = 1 << 40
+
+
+class In(BaseModel):
+    """A body: fields that are not known are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Page(BaseModel, Generic[T]):
+    """Some of a list. ``next`` is the cursor of the following page; null: this is the last."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class FieldError(BaseModel):
+    field: str
+    message: str
+
+
+class Limit(BaseModel):
+    quantity: str
+    asked: int
+    in_use: int | None = None
+    queued: int | None = None
+    quota: int
+
+
+class ProblemOut(BaseModel):
+    """RFC 9457, with the fields that were wrong (422) or the numbers of a quota (403)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[FieldError] | None = None
+    limits: list[Limit] | None = None
+
+
+# Tenants, quotas, tokens ---------------------------------------------------------------
+
+
+class QuotaIn(In):
+    """What a tenant may have at once; null: as much as there is."""
+
+    gpus: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(None, description="virtual GPUs")
+    memory_mib: Annotated[Whole, Field(ge=0, le=MOST_MIB)] | None = Field(
+        None, description="MiB over all virtual GPUs"
+    )
+    compute: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
+        None, description="hundredths of a GPU over all virtual GPUs"
+    )
+    sessions: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
+        None, description="leases, granted and queued"
+    )
+    priority: Annotated[Whole, Field(ge=0, le=100)] = Field(
+        0, description="the highest that may be asked for"
+    )
+    models: Annotated[list[Pattern], Field(max_length=64)] | None = Field(
+        None, description="patterns of GPU models, e.g. 'NVIDIA H100*'; null: all"
+    )
+
+
+class UseOut(BaseModel):
+    gpus: int
+    memory_mib: int
+    compute: int
+    sessions: int
+
+
+class QuotaOut(QuotaIn):
+    model_config = ConfigDict(extra="ignore")
+
+    tenant: str
+    in_use: UseOut
+    queued: UseOut
+
+
+class TenantIn(In):
+    name: TenantName
+    description: Line = ""
+    quota: QuotaIn = QuotaIn.model_construct()
+
+
+class TenantChange(In):
+    """What is left out stays."""
+
+    description: Line | None = None
+    disabled: StrictBool | None = Field(
+        None, description="its tokens are refused; what it has stays until it ends"
+    )
+
+
+class TenantOut(BaseModel):
+    name: str
+    description: str
+    disabled: bool
+    created: datetime
+    quota: QuotaOut
+
+
+class TokenIn(In):
+    scope: Literal["admin", "tenant", "node"]
+    tenant: TenantName | None = Field(None, description="scope 'tenant': whose it is")
+    node: Name | None = Field(None, description="scope 'node': the only node that may use it")
+    description: Line = ""
+    lifetime_seconds: Annotated[Whole, Field(ge=1, le=10 * 366 * 86400)] | None = Field(
+        None, description="null: it does not expire"
+    )
+
+    @model_validator(mode="after")
+    def _check_scope(self) -> TokenIn:
+        if (self.tenant is not None) != (self.scope == "tenant"):
+            raise ValueError("'tenant' goes with the scope 'tenant', and only with it")
+        if self.node is not None and self.scope != "node":
+            raise ValueError("'node' goes with the scope 'node' only")
+        return self
+
+
+class TokenOut(BaseModel):
+    id: str
+    scope: Literal["admin", "tenant", "node"]
+    tenant: str | None
+    node: str | None
+    description: str
+    created: datetime
+    expires: datetime | None
+    revoked: datetime | None
+
+
+class NewTokenOut(TokenOut):
+    secret: str = Field(description="the token itself; it is not kept and never shown again")
+
+
+# Nodes and GPUs ------------------------------------------------------------------------
+
+
+class NodeChange(In):
+    """What is left out stays."""
+
+    mode: Literal["open", "cordoned", "draining"] | None = Field(
+        None,
+        description="cordoned: nothing new; draining: nothing new, and its server is told to"
+        " take no new sessions",
+    )
+    labels: Labels | None = None
+
+
+class NodeOut(BaseModel):
+    name: str
+    address: str
+    server_version: str
+    labels: dict[str, str]
+    mode: Literal["open", "cordoned", "draining"]
+    state: Literal["ready", "lost"]
+    created: datetime
+    last_seen: datetime
+    gpus: int
+    leases: int
+    sessions: int
+
+
+class GpuChange(In):
+    """What is left out stays."""
+
+    policy: GpuPolicy | None = None
+    max_inst: Annotated[Whole, Field(ge=1, le=25)] | None = None
+    prio_ratio: Annotated[Whole, Field(ge=20, le=99)] | None = None
+
+
+class GpuOut(BaseModel):
+    uuid: str
+    node: str
+    index: int
+    model: str
+    compute_capability: str
+    memory_mib: int
+    pci: str
+    policy: GpuPolicy
+    max_inst: int
+    prio_ratio: int
+    used_mib: int
+    used_share: int
+    grants: int
+    usable: bool
+    closed: str | None = Field(description="why nothing new is placed here")
+
+
+class SessionOut(BaseModel):
+    id: str
+    node: str
+    lease: str
+    tenant: str | None
+    program: str
+
+
+# Leases --------------------------------------------------------------------------------
+
+
+class WantIn(In):
+    """Which GPUs, and how much of each."""
+
+    gpus: Annotated[Whole, Field(ge=1, le=64)] = 1
+    memory_mib: Annotated[Whole, Field(ge=1, le=1 << 30)] | None = Field(
+        None, description="MiB of each GPU; null: a whole unused GPU each, with all its memory"
+    )
+    share: Annotated[Whole, Field(ge=1, le=100)] = Field(
+        100, description="hundredths of each GPU's compute"
+    )
+    policy: Policy = "binpack"
+    hosts: Hosts = Field(
+        "any", description="same: all on one node; spread: each on another; any: as few as will do"
+    )
+    model: Pattern | None = Field(None, description="a pattern, e.g. 'NVIDIA H100*'")
+    capability: Capability | None = Field(None, description="at least this, e.g. 8.0")
+    labels: Labels = Field(default_factory=dict, description="what nodes must be labelled with")
+    until: Literal["released", "last-session"] = Field(
+        "released", description="last-session: released when its last process has ended"
+    )
+
+
+class LeaseIn(WantIn):
+    tenant: TenantName | None = Field(None, description="for admin tokens; else the token's own")
+    priority: Annotated[Whole, Field(ge=0, le=100)] = 0
+    wait_seconds: Annotated[Whole, Field(ge=0, le=7 * 86400)] = Field(
+        0, description="how long to wait in the queue when the pool is full; 0: not at all"
+    )
+    ttl_seconds: Annotated[Whole, Field(ge=5, le=86400)] = Field(
+        60, description="how long the lease lasts without being renewed"
+    )
+    label: Line = ""
+
+
+class GrantOut(BaseModel):
+    ordinal: int
+    gpu: str
+    node: str
+    address: str | None
+    memory_mib: int
+    share: int
+    lost: bool
+
+
+class WantOut(WantIn):
+    model_config = ConfigDict(extra="ignore")
+
+
+class LeaseOut(BaseModel):
+    id: str
+    tenant: str
+    state: Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
+    want: WantOut
+    priority: int
+    label: str
+    ttl_seconds: float
+    created: datetime
+    granted: datetime | None
+    expires: datetime | None
+    wait_until: datetime | None
+    ended: datetime | None
+    reason: str
+    position: int | None = Field(description="in the queue; 1 is next")
+    grants: list[GrantOut]
+
+
+class VerdictOut(BaseModel):
+    gpu: str
+    node: str
+    index: int
+    fits: bool
+    reason: str | None = Field(description="why it does not fit")
+    rank: int | None = Field(description="1 is what the policy likes best")
+    free_mib: int
+    free_share: int
+
+
+class ExplainOut(BaseModel):
+    lease: str | None
+    decision: str
+    placement: dict[str, Any] | None = Field(description="of a lease that was granted: as it was")
+    summary: dict[str, int] = Field(description="GPUs that fit, and by reason those that do not")
+    gpus: list[VerdictOut]
+
+
+class QueueOut(BaseModel):
+    position: int
+    lease: str
+    tenant: str
+    priority: int
+    gpus: int
+    memory_mib: int | None
+    share: int
+    since: datetime
+    until: datetime
+    reason: str
+
+
+# Looking -------------------------------------------------------------------------------
+
+
+class UsageOut(BaseModel):
+    tenant: str
+    start: datetime
+    gpu_hours: float
+    memory_gib_hours: float
+    compute_hours: float = Field(description="whole GPUs' compute")
+    leases: int
+
+
+class AuditOut(BaseModel):
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    object: str
+    tenant: str | None
+    detail: dict[str, Any]
+    request: str
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+    version: str
+
+
+class ReadyOut(BaseModel):
+    status: Literal["ready"]
+    nodes: int
+    gpus: int
+
+
+def when(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def maybe_when(seconds: float | None) -> datetime | None:
+    return None if seconds is None else when(seconds)

@@ -1,0 +1,212 @@
+"""The process: state directory, pool, REST door, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import uvicorn
+
+from gpupool.errors import GpupoolError
+from gpupool_manager import __version__
+from gpupool_manager.app import make_app
+from gpupool_manager.config import Settings
+from gpupool_manager.pool import Pool
+from gpupool_manager.store import Store
+from gpupool_manager.tokens import new_secret
+from gpupool_server import logs
+
+TOKEN_FILE = "admin.token"
+
+
+def default_state_dir(env: Mapping[str, str] | None = None) -> Path:
+    """The folder for this user when none was configured."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/gpupool")
+    values = os.environ if env is None else env
+    base = values.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = str(Path(values.get("HOME") or "~").expanduser() / ".local" / "state")
+    return Path(base) / "gpupool"
+
+
+def make_state_dir(path: Path) -> None:
+    """A folder that is nobody else's; GpupoolError otherwise."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+    except OSError as error:
+        raise GpupoolError(f"{path}: cannot be made: {error.strerror}") from None
+    if found.st_uid != os.geteuid():
+        raise GpupoolError(f"{path}: belongs to the user {found.st_uid}, not to us")
+    if found.st_mode & 0o022:
+        raise GpupoolError(f"{path}: others may write there; its mode must be 0700")
+
+
+def write_secret(path: Path, secret: str) -> None:
+    """A new file that only we can read; one that is there is replaced as a whole."""
+    fresh = path.with_name(path.name + ".new")
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret + "\n")
+        os.replace(fresh, path)
+    except OSError as error:
+        raise GpupoolError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us, and says where it listens."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Manager:
+    """Everything between checked settings and a door that is open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._log = logs.get("manager")
+        self._stopping = asyncio.Event()
+        self._server: _Uvicorn | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._pool: Pool | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Bring everything up; on an error nothing stays behind."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        state_dir = settings.state_dir or default_state_dir()
+        make_state_dir(state_dir)
+        database = settings.database.get_secret_value() if settings.database else None
+        store = Store(database or f"sqlite:///{state_dir / 'manager.db'}")
+        listener = self._listen()
+        pool = Pool(store, settings.rules)
+        try:
+            await pool.open()
+        except BaseException:
+            listener.close()
+            raise
+        self._pool = pool
+        await self._make_first_token(pool, state_dir / TOKEN_FILE)
+        pool.run_clock()
+        app = make_app(pool, settings.open_metrics)
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=_text(settings.tls_certificate),
+            ssl_keyfile=_text(settings.tls_key),
+        )
+        try:
+            config.load()
+        except OSError as error:  # ssl.SSLError is one
+            listener.close()
+            raise GpupoolError(f"the certificate or its key cannot be used: {error}") from None
+        self._server = _Uvicorn(config)
+        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        while not self._server.started and not self._serving.done():
+            await asyncio.sleep(0.01)
+        if self._serving.done():
+            raise GpupoolError(f"{settings.listen}: the door cannot be opened")
+        if not settings.is_tls and not settings.is_loopback:
+            self._log.warning(
+                "tokens travel readable: other machines reach this address without TLS",
+                listen=settings.listen,
+            )
+        self._log.info("ready", version=__version__, listen=self.url, state_dir=str(state_dir))
+
+    def _listen(self) -> socket.socket:
+        host, port = self.settings.address
+        host = "0.0.0.0" if host == "*" else host
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, port))
+            except OSError:
+                listener.close()
+                raise
+        except OSError as error:
+            raise GpupoolError(
+                f"cannot listen at {self.settings.listen}: {error.strerror}"
+            ) from None
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "https" if self.settings.is_tls else "http"
+        self.url = f"{scheme}://{shown}:{listener.getsockname()[1]}"
+        return listener
+
+    async def _make_first_token(self, pool: Pool, path: Path) -> None:
+        if self.settings.new_admin_token or pool.needs_admin():
+            # The file comes first: a token that is valid and that nobody has helps nobody.
+            secret = new_secret()
+            await asyncio.to_thread(write_secret, path, secret)
+            await pool.add_admin(secret)
+            self._log.info("an admin token was made; it is in a file here", path=str(path))
+
+    def stop(self) -> None:
+        """Make :meth:`run` return; for signal handlers."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Serve until :meth:`stop`; GpupoolError if that is not possible any more."""
+        assert self._pool is not None and self._serving is not None
+        stop = asyncio.create_task(self._stopping.wait())
+        lost = asyncio.create_task(self._pool.dispossessed.wait())
+        await asyncio.wait({stop, lost, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        lost.cancel()
+        if not self._stopping.is_set():
+            raise GpupoolError("the database belongs to another manager now, or the door closed")
+        self._log.info("stopping")
+
+    async def close(self) -> None:
+        """Close the door, finish what was asked for, write everything down."""
+        if self._pool is not None:
+            self._pool.bus.close()  # those who watch would keep the door open
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._pool is not None:
+            await self._pool.close()
+        self._server = self._serving = self._pool = None
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+async def serve(settings: Settings, ready_fd: int | None) -> None:
+    """Run a manager until SIGTERM or SIGINT; write its address to ``ready_fd`` when ready."""
+    manager = Manager(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, manager.stop)
+    try:
+        await manager.start()
+        if ready_fd is not None:
+            os.write(ready_fd, f"{manager.url}\n".encode())
+            os.close(ready_fd)
+        await manager.run()
+    finally:
+        await manager.close()

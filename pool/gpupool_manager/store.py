@@ -1,0 +1,301 @@
+"""The database: opened, migrated and locked; units committed, everything loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import Select, Table, event, func, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from gpupool.errors import ConfigError, GpupoolError, InstallError
+from gpupool.protocol import one_line
+from gpupool_manager import tables
+from gpupool_manager.migrate import migrate
+from gpupool_manager.records import (
+    LIVE,
+    Answer,
+    Gpu,
+    Grant,
+    Lease,
+    Node,
+    Note,
+    Quota,
+    Record,
+    Tenant,
+    Token,
+    Usage,
+)
+from gpupool_manager.tables import TABLES
+from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
+
+R = TypeVar("R", bound=Record)
+
+#: Told apart from other users of a PostgreSQL server's advisory locks: "gpupool" in ASCII.
+_LOCK = 0x677075706F6F6C
+
+#: PostgreSQL takes at most 32767 parameters a statement.
+_MOST_ROWS = 1000
+
+
+class StoreError(GpupoolError):
+    """The database does not answer, or not as it should."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Everything that the manager keeps in memory."""
+
+    tenants: list[Tenant]
+    quotas: list[Quota]
+    tokens: list[Token]
+    nodes: list[Node]
+    gpus: list[Gpu]
+    leases: list[Lease]
+    usage: list[Usage]
+    answers: list[Answer]
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def check_url(value: str) -> URL:
+    """The database's address with our drivers; ValueError unless it is SQLite or PostgreSQL."""
+    try:
+        url = make_url(value)
+    except (ArgumentError, ValueError):
+        raise ValueError("no address of a database") from None
+    if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise ValueError("a database in memory would be lost")
+        return url.set(drivername="sqlite+aiosqlite")
+    if url.get_backend_name() == "postgresql":
+        return url.set(drivername="postgresql+asyncpg")
+    raise ValueError("no such kind of database")
+
+
+class Store:
+    """One database, for one manager at a time."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self.url = check_url(url)
+        except ValueError as error:
+            raise ConfigError(f"database: {error}") from None
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._engine: AsyncEngine | None = None
+        self._lock_file: int | None = None
+        self._lock_connection: AsyncConnection | None = None
+
+    @property
+    def engine(self) -> AsyncEngine:
+        if self._engine is None:
+            raise RuntimeError("the store is not open")
+        return self._engine
+
+    async def open(self) -> bool:
+        """Lock and migrate; whether the schema changed. GpupoolError says what is wrong."""
+        try:
+            with self._explained():
+                if self.is_sqlite:
+                    self._lock_sqlite()
+                self._engine = self._make_engine()
+                if not self.is_sqlite:
+                    await self._lock_postgresql()
+                async with self._engine.begin() as connection:
+                    migrated: bool = await connection.run_sync(migrate)
+                    return migrated
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._lock_connection is not None:
+            with contextlib.suppress(SQLAlchemyError, OSError):
+                await self._lock_connection.close()
+        if self._engine is not None:
+            await self._engine.dispose()
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+        self._lock_file = self._engine = self._lock_connection = None
+
+    def _make_engine(self) -> AsyncEngine:
+        try:
+            if self.is_sqlite:
+                engine = create_async_engine(self.url)
+                event.listen(engine.sync_engine, "connect", _set_pragmas)
+                return engine
+            return create_async_engine(self.url, pool_pre_ping=True, pool_size=5)
+        except ImportError as error:
+            raise InstallError(
+                f"the database needs the Python package {error.name}; install gpupool[postgresql]"
+            ) from None
+
+    def _lock_sqlite(self) -> None:
+        path = Path(self.url.database or "")
+        try:
+            # SQLite gives the files that it makes beside the database the same mode.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._lock_file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(f"another manager uses the database {path}") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened: {error.strerror}") from None
+
+    async def _lock_postgresql(self) -> None:
+        # Outside the pool: the lock is held for as long as this connection is open.
+        engine = create_async_engine(self.url, poolclass=NullPool)
+        connection = await engine.connect()
+        self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
+            raise StoreError("another manager uses this database")
+
+    async def still_mine(self) -> bool:
+        """Whether the lock is still held: a lost connection gives it to another manager."""
+        if self._lock_connection is None:
+            return self._lock_file is not None
+        try:
+            return bool(await self._lock_connection.scalar(text("SELECT 1")) == 1)
+        except (SQLAlchemyError, OSError):
+            return False
+
+    async def commit(self, unit: Unit) -> None:
+        """Write all of a unit, or nothing and StoreError."""
+        if unit.empty:
+            return
+        with self._explained():
+            async with self.engine.begin() as connection:
+                for kind in reversed(TABLES):
+                    await self._delete(connection, kind, unit)
+                for kind in TABLES:
+                    await self._write(connection, kind, unit)
+                if unit.audit:
+                    rows = [row_of(entry) for entry in unit.audit]
+                    await connection.execute(tables.audit.insert(), rows)
+
+    async def _delete(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
+        gone = [key for key, record in unit.puts.get(kind, {}).items() if record is None]
+        names = keys_of(kind)
+        table = TABLES[kind]
+        for key in gone:
+            statement = table.delete()
+            for name, value in zip(names, key, strict=True):
+                statement = statement.where(table.c[name] == value)
+            await connection.execute(statement)
+
+    async def _write(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
+        rows = [row_of(record) for record in unit.puts.get(kind, {}).values() if record is not None]
+        if rows:
+            statement = self._upsert(TABLES[kind], kind)
+            for start in range(0, len(rows), _MOST_ROWS):
+                await connection.execute(statement, rows[start : start + _MOST_ROWS])
+
+    def _upsert(self, table: Table, kind: type[Record]) -> Any:
+        insert: Any = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+        keys = keys_of(kind)
+        changed = {name: insert.excluded[name] for name in columns_of(kind) if name not in keys}
+        return insert.on_conflict_do_update(index_elements=keys, set_=changed)
+
+    async def load(self) -> Loaded:
+        """Everything that is kept in memory, as one consistent picture."""
+        with self._explained():
+            async with self.engine.connect() as connection:
+                if not self.is_sqlite:
+                    await connection.execution_options(isolation_level="REPEATABLE READ")
+                leases = select(tables.leases).where(tables.leases.c.state.in_(LIVE))
+                live = {
+                    lease.id: lease
+                    for lease in await _all(connection, leases.order_by(tables.leases.c.id), Lease)
+                }
+                grants = (
+                    select(tables.grants)
+                    .join(tables.leases, tables.leases.c.id == tables.grants.c.lease)
+                    .where(tables.leases.c.state.in_(LIVE))
+                    .order_by(tables.grants.c.lease, tables.grants.c.ordinal)
+                )
+                for grant in await _all(connection, grants, Grant):
+                    live[grant.lease].grants.append(grant)
+                newest = select(tables.usage).order_by(tables.usage.c.hour.desc()).limit(10_000)
+                notes = await _all(connection, select(tables.notes), Note)
+                return Loaded(
+                    tenants=await _all(connection, select(tables.tenants), Tenant),
+                    quotas=await _all(connection, select(tables.quotas), Quota),
+                    tokens=await _all(connection, select(tables.tokens), Token),
+                    nodes=await _all(connection, select(tables.nodes), Node),
+                    gpus=await _all(connection, select(tables.gpus), Gpu),
+                    leases=list(live.values()),
+                    usage=await _all(connection, newest, Usage),
+                    answers=await _all(connection, select(tables.answers), Answer),
+                    notes={note.name: note.value for note in notes},
+                )
+
+    async def fetch(self, statement: Select[Any]) -> Sequence[Any]:
+        """The rows of a question."""
+        with self._explained():
+            async with self.engine.connect() as connection:
+                rows: Sequence[Any] = (await connection.execute(statement)).all()
+                return rows
+
+    async def find_leases(self, statement: Select[Any]) -> list[Lease]:
+        """Leases, ended ones too, with their grants."""
+        with self._explained():
+            async with self.engine.connect() as connection:
+                found = {lease.id: lease for lease in await _all(connection, statement, Lease)}
+                grants = (
+                    select(tables.grants)
+                    .where(tables.grants.c.lease.in_(found))
+                    .order_by(tables.grants.c.lease, tables.grants.c.ordinal)
+                )
+                for grant in await _all(connection, grants, Grant) if found else ():
+                    found[grant.lease].grants.append(grant)
+                return list(found.values())
+
+    async def purge(self, answers_before: float, audit_before: float, leases_before: float) -> None:
+        """Forget what is too old to be asked for."""
+        with self._explained():
+            async with self.engine.begin() as connection:
+                await connection.execute(
+                    tables.answers.delete().where(tables.answers.c.created < answers_before)
+                )
+                await connection.execute(
+                    tables.audit.delete().where(tables.audit.c.at < audit_before)
+                )
+                await connection.execute(
+                    tables.leases.delete().where(tables.leases.c.ended < leases_before)
+                )
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise StoreError(f"the database: {one_line(str(error.orig))}") from error
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(f"the database: {one_line(str(error))}") from error
+
+
+async def _all(connection: AsyncConnection, statement: Select[Any], kind: type[R]) -> list[R]:
+    rows = (await connection.execute(statement)).mappings()
+    make = cast(Any, kind)
+    names = columns_of(make)
+    return [make(**{name: row[name] for name in names}) for row in rows]
+
+
+def _set_pragmas(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",  # a lease that was answered is there after a power cut, too
+        "foreign_keys=ON",
+        "busy_timeout=10000",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()

@@ -1,0 +1,187 @@
+"""The tables of the database; migrations/ makes them, a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+from gpupool_manager import records
+
+metadata = MetaData()
+
+NAME = String(64)
+#: PostgreSQL numbers rows with 64 bits; SQLite does so only for a column called INTEGER.
+ROW = BigInteger().with_variant(Integer, "sqlite")
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("disabled", Boolean, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+
+quotas = Table(
+    "quotas",
+    metadata,
+    Column("tenant", ForeignKey("tenants.name", ondelete="CASCADE"), primary_key=True),
+    Column("gpus", BigInteger),
+    Column("memory_mib", BigInteger),
+    Column("compute", BigInteger),
+    Column("sessions", BigInteger),
+    Column("priority", Integer, nullable=False),
+    Column("models", JSON(none_as_null=True)),
+    Column("version", Integer, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", NAME, primary_key=True),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("scope", String(16), nullable=False),
+    Column("tenant", ForeignKey("tenants.name", ondelete="CASCADE")),
+    Column("node", NAME),
+    Column("description", Text, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("expires", Double),
+    Column("revoked", Double),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("server_version", Text, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("lost", Boolean, nullable=False),
+    Column("token", NAME, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("last_seen", Double, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+
+gpus = Table(
+    "gpus",
+    metadata,
+    Column("uuid", NAME, primary_key=True),
+    Column("node", ForeignKey("nodes.name", ondelete="CASCADE"), nullable=False, index=True),
+    Column("number", Integer, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("capability", String(16), nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("pci", String(32), nullable=False),
+    Column("present", Boolean, nullable=False),
+    Column("policy", String(16), nullable=False),
+    Column("max_inst", Integer, nullable=False),
+    Column("prio_ratio", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+)
+
+#: Leases and grants outlive tenants and GPUs, as history: so no foreign keys there.
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", NAME, primary_key=True),
+    Column("tenant", NAME, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("want", JSON, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("ttl", Double, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("deadline", Double, nullable=False),
+    Column("granted", Double),
+    Column("expires", Double),
+    Column("ended", Double),
+    Column("reason", Text, nullable=False),
+    Column("placement", JSON, nullable=False),
+    Index("leases_of_tenant", "tenant", "id"),
+    Index("leases_in_state", "state", "id"),
+)
+
+grants = Table(
+    "grants",
+    metadata,
+    Column("lease", ForeignKey("leases.id", ondelete="CASCADE"), primary_key=True),
+    Column("ordinal", Integer, primary_key=True),
+    Column("gpu", NAME, nullable=False, index=True),
+    Column("node", NAME, nullable=False, index=True),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("share", Integer, nullable=False),
+    Column("lost", Boolean, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant", NAME, primary_key=True),
+    Column("hour", BigInteger, primary_key=True),
+    Column("gpu_seconds", Double, nullable=False),
+    Column("memory_mib_seconds", Double, nullable=False),
+    Column("compute_seconds", Double, nullable=False),
+    Column("leases", BigInteger, nullable=False),
+)
+
+answers = Table(
+    "answers",
+    metadata,
+    Column("owner", NAME, primary_key=True),
+    Column("key", String(64), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("etag", String(64)),
+    Column("created", Double, nullable=False, index=True),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", ROW, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False, index=True),
+    Column("actor", NAME, nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("object", Text, nullable=False),
+    Column("tenant", NAME),
+    Column("detail", JSON, nullable=False),
+    Column("request", String(64), nullable=False),
+)
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("name", NAME, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+#: In the order in which rows are written, so that what a foreign key names is there first.
+TABLES: dict[type[records.Record], Table] = {
+    records.Tenant: tenants,
+    records.Quota: quotas,
+    records.Token: tokens,
+    records.Node: nodes,
+    records.Gpu: gpus,
+    records.Lease: leases,
+    records.Grant: grants,
+    records.Usage: usage,
+    records.Answer: answers,
+    records.AuditEntry: audit,
+    records.Note: notes,
+}

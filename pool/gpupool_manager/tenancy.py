@@ -1,0 +1,125 @@
+"""Tenants, their quotas and everybody's tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupool_manager.leases import Leases
+from gpupool_manager.ledger import Ledger
+from gpupool_manager.problems import Problem, not_found
+from gpupool_manager.records import Quota, Scope, Tenant, Token
+from gpupool_manager.tokens import digest, new_secret
+from gpupool_manager.unit import Unit
+
+
+class Tenancy:
+    """Every change of a tenant, a quota or a token."""
+
+    def __init__(self, ledger: Ledger, leases: Leases) -> None:
+        self._ledger = ledger
+        self._leases = leases
+
+    def find(self, name: str) -> Tenant:
+        tenant = self._ledger.tenants.get(name)
+        if tenant is None:
+            raise not_found("tenant", name)
+        return tenant
+
+    def create(self, unit: Unit, name: str, description: str, quota: dict[str, Any]) -> Tenant:
+        if name in self._ledger.tenants:
+            raise Problem(409, "exists", f"there is a tenant '{name}' already")
+        tenant = Tenant(name, description, False, unit.now)
+        self._ledger.tenants[name] = tenant
+        self._ledger.quotas[name] = Quota(name, **quota)
+        unit.put(tenant)
+        unit.put(self._ledger.quotas[name])
+        unit.log("tenant.created", name, name, quota=quota)
+        return tenant
+
+    def change(self, unit: Unit, name: str, changes: dict[str, Any]) -> Tenant:
+        tenant = self.find(name)
+        for key, value in changes.items():
+            setattr(tenant, key, value)
+        tenant.version += 1
+        unit.put(tenant)
+        unit.log("tenant.changed", name, name, **changes)
+        self._leases.pump(unit)
+        return tenant
+
+    def remove(self, unit: Unit, name: str) -> None:
+        """Forget a tenant and its tokens; it must have no leases."""
+        tenant = self.find(name)
+        if leases := sum(1 for _ in self._ledger.leases_of(name)):
+            raise Problem(409, "in-use", f"the tenant '{name}' has {leases} leases")
+        for token in [t for t in self._ledger.tokens.by_id.values() if t.tenant == name]:
+            self._ledger.tokens.remove(token)
+            unit.drop(token)
+        unit.drop(self._ledger.quotas.pop(name))
+        unit.drop(self._ledger.tenants.pop(name))
+        unit.log("tenant.removed", tenant.name)
+
+    def set_quota(self, unit: Unit, name: str, values: dict[str, Any]) -> Quota:
+        """A whole new quota. What is granted stays; what waits is judged anew."""
+        self.find(name)
+        quota = Quota(name, **values, version=self._ledger.quotas[name].version + 1)
+        self._ledger.quotas[name] = quota
+        unit.put(quota)
+        unit.log("quota.changed", name, name, **values)
+        self._leases.rethink(name)
+        self._leases.pump(unit)
+        return quota
+
+    def create_token(
+        self,
+        unit: Unit,
+        scope: Scope,
+        tenant: str | None = None,
+        node: str | None = None,
+        description: str = "",
+        expires: float | None = None,
+        secret: str | None = None,
+    ) -> tuple[Token, str]:
+        """A new token, and the secret that nobody can be told again."""
+        if tenant is not None:
+            self.find(tenant)
+        secret = secret or new_secret()
+        token = Token(
+            id=self._ledger.ids.make("token", unit.now),
+            digest=digest(secret),
+            scope=scope,
+            tenant=tenant,
+            node=node,
+            description=description,
+            created=unit.now,
+            expires=expires,
+        )
+        self._ledger.tokens.add(token)
+        unit.put(token)
+        unit.log("token.created", token.id, tenant, scope=scope, node=node)
+        return token, secret
+
+    def find_token(self, name: str) -> Token:
+        token = self._ledger.tokens.by_id.get(name)
+        if token is None:
+            raise not_found("token", name)
+        return token
+
+    def revoke_token(self, unit: Unit, name: str) -> Token:
+        """It is refused from now on. A second time changes nothing."""
+        token = self.find_token(name)
+        if token.revoked is None:
+            self._keep_one_admin(token, unit.now)
+            token.revoked = unit.now
+            unit.put(token)
+            unit.log("token.revoked", name, token.tenant, scope=token.scope)
+        return token
+
+    def _keep_one_admin(self, token: Token, now: float) -> None:
+        others = [
+            other
+            for other in self._ledger.tokens.by_id.values()
+            if other.scope == "admin" and other is not token and other.revoked is None
+            and (other.expires is None or other.expires > now)
+        ]  # fmt: skip
+        if token.scope == "admin" and not others:
+            raise Problem(409, "in-use", "it is the last admin token that is valid")

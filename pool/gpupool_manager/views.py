@@ -1,0 +1,163 @@
+"""Records as the REST door shows them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from gpupool_manager.ledger import Ledger
+from gpupool_manager.pool import Pool
+from gpupool_manager.quotas import Use
+from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.scheduler import Verdict
+from gpupool_manager.schemas import (
+    GpuOut,
+    GrantOut,
+    LeaseOut,
+    NodeOut,
+    QueueOut,
+    QuotaOut,
+    TenantOut,
+    TokenOut,
+    UseOut,
+    VerdictOut,
+    WantOut,
+    maybe_when,
+    when,
+)
+from gpupool_manager.waiting import Waiting
+
+
+def quota(ledger: Ledger, record: Quota) -> QuotaOut:
+    values = asdict(record)
+    return QuotaOut(
+        **values,
+        in_use=_use(ledger.active.get(record.tenant, Use())),
+        queued=_use(ledger.queued.get(record.tenant, Use())),
+    )
+
+
+def _use(use: Use) -> UseOut:
+    return UseOut(**asdict(use))
+
+
+def tenant(ledger: Ledger, record: Tenant) -> TenantOut:
+    return TenantOut(
+        name=record.name,
+        description=record.description,
+        disabled=record.disabled,
+        created=when(record.created),
+        quota=quota(ledger, ledger.quotas[record.name]),
+    )
+
+
+def token(record: Token) -> TokenOut:
+    return TokenOut(
+        id=record.id,
+        scope=record.scope,
+        tenant=record.tenant,
+        node=record.node,
+        description=record.description,
+        created=when(record.created),
+        expires=maybe_when(record.expires),
+        revoked=maybe_when(record.revoked),
+    )
+
+
+def node(pool: Pool, record: Node) -> NodeOut:
+    seen = pool.fleet.seen.get(record.name)
+    return NodeOut(
+        name=record.name,
+        address=record.address,
+        server_version=record.server_version,
+        labels=record.labels,
+        mode=record.mode,
+        state="lost" if record.lost else "ready",
+        created=when(record.created),
+        last_seen=when(record.last_seen),
+        gpus=len(pool.ledger.index.nodes.get(record.name, {})),
+        leases=len(pool.ledger.leases_on[record.name]),
+        sessions=len(seen.sessions) if seen else 0,
+    )
+
+
+def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
+    slot = ledger.index.slots[record.uuid]
+    return GpuOut.model_construct(
+        uuid=record.uuid,
+        node=record.node,
+        index=record.number,
+        model=record.model,
+        compute_capability=record.capability,
+        memory_mib=record.memory_mib,
+        pci=record.pci,
+        policy=record.policy,
+        max_inst=record.max_inst,
+        prio_ratio=record.prio_ratio,
+        used_mib=slot.used_mib,
+        used_share=slot.used_share,
+        grants=slot.holders,
+        usable=slot.usable,
+        closed=slot.closed,
+    )
+
+
+def lease(ledger: Ledger, record: Lease) -> LeaseOut:
+    waiting = ledger.line.get(record.id)
+    return LeaseOut(
+        id=record.id,
+        tenant=record.tenant,
+        state=record.state,
+        want=WantOut.model_construct(**record.want),
+        priority=record.priority,
+        label=record.label,
+        ttl_seconds=record.ttl,
+        created=when(record.created),
+        granted=maybe_when(record.granted),
+        expires=maybe_when(record.expires),
+        wait_until=when(record.deadline) if record.state == "queued" else None,
+        ended=maybe_when(record.ended),
+        reason=record.reason if waiting is None else waiting.reason,
+        position=None if waiting is None else ledger.line.position(record),
+        grants=[
+            GrantOut(
+                ordinal=grant.ordinal,
+                gpu=grant.gpu,
+                node=grant.node,
+                address=ledger.nodes[grant.node].address if grant.node in ledger.nodes else None,
+                memory_mib=grant.memory_mib,
+                share=grant.share,
+                lost=grant.lost,
+            )
+            for grant in record.grants
+        ],
+    )
+
+
+def waiting(position: int, entry: Waiting) -> QueueOut:
+    record = entry.lease
+    return QueueOut(
+        position=position,
+        lease=record.id,
+        tenant=record.tenant,
+        priority=record.priority,
+        gpus=record.want["gpus"],
+        memory_mib=record.want["memory_mib"],
+        share=record.want["share"],
+        since=when(record.created),
+        until=when(record.deadline),
+        reason=entry.reason,
+    )
+
+
+def verdict(found: Verdict) -> VerdictOut:
+    slot = found.slot
+    return VerdictOut(
+        gpu=slot.uuid,
+        node=slot.node,
+        index=slot.index,
+        fits=found.reason is None,
+        reason=found.reason,
+        rank=found.rank,
+        free_mib=slot.free_mib,
+        free_share=slot.free_share,
+    )
