@@ -27,6 +27,10 @@ from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 #: How long a worker that was told to stop may take before it is killed.
 STOP_SECONDS = 5.0
 
+#: How long a client without room waits for others to end: programs that run one after
+#: the other must not meet what the last one is just giving back.
+LEAVING_SECONDS = 1.0
+
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -97,6 +101,7 @@ class SessionKeeper:
         # Chosen but not yet in the table: they count, or two at once could overfill it.
         self._opening: list[tuple[str, tuple[int, ...]]] = []
         self._clock: asyncio.Task[None] | None = None
+        self._left = asyncio.Event()
         self._log = logs.get("sessions")
 
     def __len__(self) -> int:
@@ -106,6 +111,20 @@ class SessionKeeper:
 
     async def open(self, wish: Wish) -> Opened:
         """Start a worker for a client; Refusal says why not."""
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while True:
+            try:
+                return await self._open(wish)
+            except Refusal as refusal:
+                if refusal.code not in ("full", "over-quota") or not self._sessions:
+                    raise
+                try:
+                    async with asyncio.timeout(deadline - time.monotonic()):
+                        await self._left.wait()
+                except TimeoutError:
+                    raise refusal from None
+
+    async def _open(self, wish: Wish) -> Opened:
         limit = self._settings.max_sessions
         if len(self) >= limit:
             raise Refusal(
@@ -358,6 +377,9 @@ class SessionKeeper:
         self._gpus.release(session.lease, session.meta.pid)
         session.folder.remove()
         del self._sessions[session.meta.session]
+        # Whoever waits now tries again; who comes later waits for the next to leave.
+        self._left.set()
+        self._left = asyncio.Event()
         level = "info" if reason == "exit code 0" or reason.startswith("ended") else "warning"
         self._log.log(
             logs.LEVELS[level],

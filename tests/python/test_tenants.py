@@ -368,6 +368,16 @@ async def test_gpus_and_sessions_of_a_tenant(make_office: MakeOffice) -> None:
     await ask(office)
 
 
+async def test_one_after_the_other(make_office: MakeOffice) -> None:
+    """Who asks while the last one is leaving gets what that gives back."""
+    office = await make_office(tenants=research(sessions=1))
+    session = (await ask(office))["session"]
+    asked = asyncio.create_task(ask(office))
+    await asyncio.sleep(0)  # it has been refused once by now
+    await ended(office, session)
+    assert (await asked)["session"] != session
+
+
 async def test_devices_by_uuid(make_office: MakeOffice) -> None:
     office = await make_office()
     second = office.gpus.get(1)
