@@ -80,6 +80,7 @@ class Leases:
             label=ask.label,
             created=unit.now,
             deadline=unit.now + ask.wait,
+            request=unit.actor.request,
         )
 
     def _try_now(self, unit: Unit, lease: Lease, want: Want) -> Placement | NoRoom:

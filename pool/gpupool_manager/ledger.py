@@ -47,6 +47,8 @@ class Ledger:
         #: Leases by the time when they are to be looked at: (time, lease).
         self.due: list[tuple[float, str]] = []
         self._generations: dict[str, int] = {}
+        #: Nodes whose orders have changed since whoever tells them last took this.
+        self.touched: set[str] = {node.name for node in loaded.nodes}
         for token in loaded.tokens:
             self.tokens.add(token)
         for node in loaded.nodes:
@@ -113,6 +115,7 @@ class Ledger:
 
     def touch(self, node: str) -> None:
         self._generations[node] = self._generations.get(node, 0) + 1
+        self.touched.add(node)
 
     # Leases ----------------------------------------------------------------------------
 

@@ -68,6 +68,10 @@ class Node:
     token: str
     created: float
     last_seen: float
+    #: The CURVE public key that it joined with, in hexadecimal; no other one may speak for it.
+    key: str = ""
+    #: The CURVE public key of its front door; empty: clients speak to it in clear.
+    door_key: str = ""
     version: int = 1
 
 
@@ -118,6 +122,8 @@ class Lease:
     expires: float | None = None
     ended: float | None = None
     reason: str = ""
+    #: The id of the request that asked for it: it follows the lease into servers' logs.
+    request: str = ""
     #: What the scheduler said of the placement.
     placement: dict[str, Any] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)

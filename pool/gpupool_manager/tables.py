@@ -74,6 +74,8 @@ nodes = Table(
     Column("token", NAME, nullable=False),
     Column("created", Double, nullable=False),
     Column("last_seen", Double, nullable=False),
+    Column("key", String(64), nullable=False),
+    Column("door_key", String(64), nullable=False),
     Column("version", Integer, nullable=False),
 )
 
@@ -111,6 +113,7 @@ leases = Table(
     Column("expires", Double),
     Column("ended", Double),
     Column("reason", Text, nullable=False),
+    Column("request", String(64), nullable=False),
     Column("placement", JSON, nullable=False),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),

@@ -56,10 +56,12 @@ static bool read_memory(uint64_t *size)
     return false;
 }
 
-/* FNV-1a, twice with different beginnings, over the host's identity and the ordinal. */
+/* FNV-1a, twice with different beginnings, over the identity of the host and of the server
+ * (GPUPOOL_SOFT_SEED: there may be several on a host) and the ordinal. */
 static void make_uuid(CUuuid *uuid, int ordinal)
 {
     char host[256] = "";
+    const char *seed = getenv("GPUPOOL_SOFT_SEED");
     FILE *file = fopen("/etc/machine-id", "re");
     size_t used = 0;
     if (file) {
@@ -73,6 +75,8 @@ static void make_uuid(CUuuid *uuid, int ordinal)
     for (int half = 0; half < 2; half++) {
         uint64_t hash = 0xcbf29ce484222325u + (uint64_t)half * 0x9e3779b97f4a7c15u;
         for (const char *c = host; *c; c++)
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+        for (const char *c = seed ? seed : ""; *c; c++)
             hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
         hash = (hash ^ (uint64_t)(ordinal + 1)) * 0x100000001b3u;
         hash ^= hash >> 29;

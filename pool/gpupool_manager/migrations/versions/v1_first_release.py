@@ -61,6 +61,7 @@ def upgrade() -> None:
         sa.Column("expires", sa.Double(), nullable=True),
         sa.Column("ended", sa.Double(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("request", sa.String(length=64), nullable=False),
         sa.Column("placement", sa.JSON(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -79,6 +80,8 @@ def upgrade() -> None:
         sa.Column("token", sa.String(length=64), nullable=False),
         sa.Column("created", sa.Double(), nullable=False),
         sa.Column("last_seen", sa.Double(), nullable=False),
+        sa.Column("key", sa.String(length=64), nullable=False),
+        sa.Column("door_key", sa.String(length=64), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
