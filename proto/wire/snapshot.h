@@ -63,6 +63,11 @@ struct gp_parameter {
 #define GP_NODES_MAX 4096
 #define GP_ATTRIBUTES_PER_LAUNCH_MAX 32
 
+/* Workers that a worker may be joined to (proto/spec/peer.toml). */
+#define GP_PEERS_MAX 16
+#define GP_PEER_URL_MAX 512 /* with its NUL */
+#define GP_PEER_CONNECT_MS 10000
+
 /* `state` of the load messages */
 enum gp_image_state {
     GP_IMAGE_LOADED = 0,
