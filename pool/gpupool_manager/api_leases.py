@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -69,7 +70,15 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
         lease = pool.leases.admit(unit, ask)
         return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
 
-    return await write.do(caller, admit)
+    return _with_token(pool, await write.do(caller, admit))
+
+
+def _with_token(pool: Pool, answer: Response) -> Response:
+    """The answer with a token in it. It is fresh, and never kept with the answer."""
+    lease = pool.ledger.leases.get(json.loads(bytes(answer.body))["id"])
+    if lease is None:
+        return answer
+    return send(views.lease_with_token(pool, lease), status=answer.status_code)
 
 
 def _check_whole(body: WantIn) -> None:
@@ -147,7 +156,7 @@ async def get_lease(
     if wait and lease.state == "queued":
         await _wait(pool, id, wait)
         lease = await _find(pool, caller, id)
-    return send(views.lease(pool.ledger, lease))
+    return send(views.lease_with_token(pool, lease))
 
 
 async def _wait(pool: Pool, name: str, seconds: int) -> None:
@@ -187,7 +196,7 @@ async def renew_lease(id: Name, pool: ThePool, caller: User) -> Response:
         raise Problem(409, "ended", f"the lease is {lease.state}: {lease.reason}")
     if lease.state == "active":
         pool.leases.renew(lease, pool.clock())
-    return send(views.lease(pool.ledger, lease))
+    return send(views.lease_with_token(pool, lease))
 
 
 @router.post("/leases/{id}/release", response_model=LeaseOut, tags=["leases"])

@@ -95,7 +95,7 @@ async def report(name: Name, body: Report, pool: ThePool, caller: FromNode) -> R
     """A server joins, or says what it has now."""
     token = caller.token
     await pool.desk.do(lambda unit: pool.fleet.report(unit, token, name, body), caller.actor)
-    return send(pool.fleet.orders(name, ""))
+    return send(pool.fleet.orders(name, "", pool.clock()))
 
 
 @router.post("/nodes/{name}/heartbeat", response_model=Orders, tags=["nodes"])

@@ -10,6 +10,7 @@ from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
 from gpupool_manager.nodes import Name
 from gpupool_manager.schemas import NewTokenOut, Page, TenantName, TokenIn, TokenOut
+from gpupool_manager.tokens import join_token
 from gpupool_manager.unit import Unit
 
 router = APIRouter(tags=["tokens"])
@@ -46,7 +47,11 @@ async def create_token(body: TokenIn, pool: ThePool, caller: Admin, write: Write
             description=body.description,
             expires=None if lifetime is None else unit.now + lifetime,
         )
-        shown = NewTokenOut(**views.token(token).model_dump(), secret=secret)
+        shown = NewTokenOut(
+            **views.token(token).model_dump(),
+            secret=join_token(secret, pool.join_key),
+            nodes=pool.join_url if body.scope == "node" else None,
+        )
         return Reply(shown, 201, keep=False)
 
     return await write.do(caller, create)

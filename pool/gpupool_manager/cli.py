@@ -37,6 +37,7 @@ def command(
         Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
     ] = None,
     listen: Annotated[str | None, _text("listen")] = None,
+    nodes: Annotated[str | None, _text("nodes")] = None,
     tls_certificate: Annotated[str | None, _text("tls_certificate")] = None,
     tls_key: Annotated[str | None, _text("tls_key")] = None,
     database: Annotated[str | None, _text("database")] = None,
@@ -45,6 +46,7 @@ def command(
     lost_after_seconds: Annotated[str | None, _text("lost_after_seconds")] = None,
     patience_seconds: Annotated[str | None, _text("patience_seconds")] = None,
     longest_queue: Annotated[str | None, _text("longest_queue")] = None,
+    lease_token_seconds: Annotated[str | None, _text("lease_token_seconds")] = None,
     history_days: Annotated[str | None, _text("history_days")] = None,
     open_metrics: Annotated[
         bool | None, typer.Option("--open-metrics/--no-open-metrics", help=_help("open_metrics"))

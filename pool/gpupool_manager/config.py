@@ -30,6 +30,11 @@ class Settings(BaseModel):
         "http://127.0.0.1:7780",
         description="http://ADDRESS:PORT, or https:// with a certificate; port 0: any",
     )
+    nodes: str = Field(
+        "auto",
+        description="where servers join: tcp://ADDRESS:PORT, none, or auto (the address of"
+        " 'listen' and the port after its own)",
+    )
     tls_certificate: Path | None = Field(None, description="the path of a PEM file, for https")
     tls_key: Path | None = Field(None, description="the path of a PEM file, for https")
     database: SecretStr | None = Field(
@@ -42,6 +47,9 @@ class Settings(BaseModel):
     )
     patience_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
     longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
+    lease_token_seconds: float = Field(
+        3600.0, ge=10, le=7 * 86400, description=_SECONDS.format(10, 7 * 86400)
+    )
     history_days: float = Field(
         365.0, ge=1, le=36500, description="for how long ended leases and the audit log are kept"
     )
@@ -58,6 +66,13 @@ class Settings(BaseModel):
     @classmethod
     def _check_listen(cls, value: str) -> str:
         _split_listen(value)
+        return value
+
+    @field_validator("nodes")
+    @classmethod
+    def _check_nodes(cls, value: str) -> str:
+        if value not in ("auto", "none"):
+            split_tcp(value.removesuffix("*") + "1" if value.endswith(":*") else value)
         return value
 
     @field_validator("database")
@@ -79,6 +94,18 @@ class Settings(BaseModel):
         return _split_listen(self.listen)
 
     @property
+    def nodes_url(self) -> str | None:
+        """Where servers join; None: nowhere."""
+        if self.nodes == "none":
+            return None
+        if self.nodes != "auto":
+            return self.nodes
+        host, port = self.address
+        shown = f"[{host}]" if ":" in host else host
+        # After the last port there is none: any will do there, too.
+        return f"tcp://{shown}:{port + 1 if 0 < port < 65535 else '*'}"
+
+    @property
     def is_tls(self) -> bool:
         return self.listen.startswith("https://")
 
@@ -94,6 +121,7 @@ class Settings(BaseModel):
             patience=self.patience_seconds,
             longest_queue=self.longest_queue,
             history_days=self.history_days,
+            token_seconds=self.lease_token_seconds,
         )
 
 

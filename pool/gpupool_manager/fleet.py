@@ -42,15 +42,15 @@ class Fleet:
 
     # What nodes say --------------------------------------------------------------------
 
-    def report(self, unit: Unit, token: Token, name: str, report: Report) -> Node:
-        """A node joins, or says what it has now."""
+    def report(self, unit: Unit, token: Token, name: str, report: Report, key: str = "") -> Node:
+        """A node joins, or says what it has now. ``key``: what its connection proved to have."""
         ledger = self._ledger
-        self._check_report(token, name, report)
+        self._check_report(token, name, report, key)
         node = ledger.nodes.get(name)
         if node is None:
             node = Node(
                 name, report.address, report.server_version, report.labels, "open", False,
-                token.id, unit.now, unit.now,
+                token.id, unit.now, unit.now, key, report.door_key,
             )  # fmt: skip
             ledger.nodes[name] = node
             ledger.leases_on[name] = set()
@@ -62,6 +62,8 @@ class Fleet:
             node.server_version = report.server_version
             node.labels = {**report.labels, **node.labels}
             node.token = token.id if token.scope == "node" else node.token
+            node.key = key
+            node.door_key = report.door_key
             node.lost = False
             node.last_seen = unit.now
             node.version += 1
@@ -71,9 +73,11 @@ class Fleet:
         self._leases.pump(unit)
         return node
 
-    def _check_report(self, token: Token, name: str, report: Report) -> None:
+    def _check_report(self, token: Token, name: str, report: Report, key: str) -> None:
         node = self._ledger.nodes.get(name)
         self.check_token(token, name)
+        if node is not None:
+            _check_key(node, key)
         uuids = [gpu.uuid for gpu in report.gpus]
         if len(set(uuids)) != len(uuids):
             raise bad_field("gpus", "a UUID is there twice")
@@ -152,7 +156,9 @@ class Fleet:
             if all(grant.lost for grant in lease.grants):
                 self._leases.end(unit, lease, "lost", "all its GPUs are gone")
 
-    def heartbeat(self, token: Token, name: str, beat: Heartbeat, now: float) -> list[Lease]:
+    def heartbeat(
+        self, token: Token, name: str, beat: Heartbeat, now: float, key: str = ""
+    ) -> list[Lease]:
         """Note it in memory; the leases that it says can be released."""
         self.check_token(token, name)
         node = self._ledger.nodes.get(name)
@@ -160,6 +166,7 @@ class Fleet:
             return []
         if token.scope == "node" and node.token != token.id:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
+        _check_key(node, key)
         node.last_seen = now
         self.seen[name] = Seen(beat.sessions)
         here = self._ledger.leases_on[name]
@@ -180,7 +187,7 @@ class Fleet:
             for session in self.seen[node].sessions
         )
 
-    def orders(self, name: str, applied: str) -> Orders:
+    def orders(self, name: str, applied: str, now: float) -> Orders:
         """What a node that has applied this generation must be told."""
         node = self._ledger.nodes.get(name)
         if node is None or node.lost:
@@ -188,9 +195,9 @@ class Fleet:
         generation = self._ledger.generation(name)
         if applied == generation:
             return Orders(next_heartbeat=self._interval)
-        return Orders(next_heartbeat=self._interval, commands=[self._all_orders(node, generation)])
+        return Orders(next_heartbeat=self._interval, commands=[self._all(node, generation, now)])
 
-    def _all_orders(self, node: Node, generation: str) -> Apply:
+    def _all(self, node: Node, generation: str, now: float) -> Apply:
         grants = [
             OrderedGrant(
                 lease=lease.id,
@@ -200,10 +207,11 @@ class Fleet:
                 memory_mib=grant.memory_mib,
                 share=grant.share,
                 priority=lease.priority,
+                request=lease.request,
             )
             for lease in (self._ledger.leases[x] for x in sorted(self._ledger.leases_on[node.name]))
             for grant in lease.grants
-            if grant.node == node.name
+            if grant.node == node.name and not grant.lost
         ]
         gpus = [
             OrderedGpu.model_construct(
@@ -215,7 +223,7 @@ class Fleet:
             for gpu in self.gpus_of(node.name)
             if gpu.present
         ]
-        return Apply(generation=generation, mode=node.mode, grants=grants, gpus=gpus)
+        return Apply(generation=generation, at=now, mode=node.mode, grants=grants, gpus=gpus)
 
     def gpus_of(self, node: str) -> list[Gpu]:
         slots = self._ledger.index.nodes.get(node, {}).values()
@@ -305,3 +313,12 @@ class Fleet:
             silent = round(unit.now - node.last_seen, 1)
             unit.log("node.lost", name, silent_seconds=silent)
             self._ledger.refresh(name)
+
+
+def _check_key(node: Node, key: str) -> None:
+    """Who joined with a key of its own is spoken for by nobody without it."""
+    if node.key and node.key != key:
+        raise Problem(
+            403, "other-key", f"the node '{node.name}' joined with another key; if its host was set"
+            " up anew, remove the node from the pool first, or name the new one otherwise"
+        )  # fmt: skip

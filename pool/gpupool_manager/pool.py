@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gpupool_manager.desk import Desk
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
+from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import COUNTED, Ledger
 from gpupool_manager.nodes import Heartbeat, Orders
@@ -18,7 +19,7 @@ from gpupool_manager.records import Note, Token
 from gpupool_manager.store import Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
-from gpupool_manager.unit import Actor, Unit
+from gpupool_manager.unit import Actor, Event, Unit
 from gpupool_server import logs
 
 HOUR = 3600.0
@@ -38,6 +39,8 @@ class Rules:
     patience: float = 60.0
     longest_queue: int = 10_000
     history_days: float = 365.0
+    #: How long a lease token opens sessions; every renewal of the lease gives another.
+    token_seconds: float = 3600.0
 
 
 class Pool:
@@ -54,7 +57,14 @@ class Pool:
         self.clock = clock
         self.epoch = secrets.token_hex(6)
         self.bus = Bus(self.epoch)
-        self.desk = Desk(store, clock, self.bus.publish, self.reload)
+        self.desk = Desk(store, clock, self._published, self.reload)
+        #: Signs lease tokens; a manager that runs for longer gives it a secret that lasts.
+        self.signer = Signer(secrets.token_bytes(SECRET_BYTES), self.rules.token_seconds)
+        #: Where servers join, and the key by which they know that it is this pool.
+        self.join_url: str | None = None
+        self.join_key: str | None = None
+        #: Told which nodes' orders have changed, once that is written down.
+        self.on_orders: Callable[[set[str]], None] | None = None
         self._log = logs.get("pool")
         self._ticker: asyncio.Task[None] | None = None
         self._loads = 0
@@ -108,6 +118,12 @@ class Pool:
         self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
         self.tenancy = Tenancy(self.ledger, self.leases)
 
+    def _published(self, events: list[Event]) -> None:
+        self.bus.publish(events)
+        touched, self.ledger.touched = self.ledger.touched, set()
+        if touched and self.on_orders is not None:
+            self.on_orders(touched)
+
     def needs_admin(self) -> bool:
         """Whether no admin token is valid."""
         now = self.clock()
@@ -122,13 +138,15 @@ class Pool:
             )
         )
 
-    async def heartbeat(self, token: Token, name: str, beat: Heartbeat, actor: Actor) -> Orders:
+    async def heartbeat(
+        self, token: Token, name: str, beat: Heartbeat, actor: Actor, key: str = ""
+    ) -> Orders:
         """Take a heartbeat, however it came; the orders for the node."""
-        idle = self.fleet.heartbeat(token, name, beat, self.clock())
+        idle = self.fleet.heartbeat(token, name, beat, self.clock(), key)
         if idle:
             names = [lease.id for lease in idle]
             await self.desk.do(lambda unit: self._release(unit, names), actor)
-        return self.fleet.orders(name, beat.applied)
+        return self.fleet.orders(name, beat.applied, self.clock())
 
     def _release(self, unit: Unit, names: list[str]) -> None:
         for name in names:

@@ -152,6 +152,9 @@ class TokenOut(BaseModel):
 
 class NewTokenOut(TokenOut):
     secret: str = Field(description="the token itself; it is not kept and never shown again")
+    nodes: str | None = Field(
+        None, description="of scope node: where servers join with it (gpupool-server --pool)"
+    )
 
 
 # Nodes and GPUs ------------------------------------------------------------------------
@@ -263,6 +266,13 @@ class GrantOut(BaseModel):
     lost: bool
 
 
+class ServerOut(BaseModel):
+    node: str
+    address: str
+    key: str | None = Field(description="the CURVE key of its front door; null: in clear")
+    devices: list[int] = Field(description="the ordinals of the lease that are there")
+
+
 class WantOut(WantIn):
     model_config = ConfigDict(extra="ignore")
 
@@ -283,6 +293,14 @@ class LeaseOut(BaseModel):
     reason: str
     position: int | None = Field(description="in the queue; 1 is next")
     grants: list[GrantOut]
+    servers: list[ServerOut] = Field(
+        description="of an active lease: where clients go, in the order of its devices"
+    )
+    token: str | None = Field(
+        None,
+        description="of an active lease that is asked for by itself: what clients show to servers;"
+        " short-lived, so every renewal gives another",
+    )
 
 
 class VerdictOut(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -16,12 +17,17 @@ from gpupool.errors import GpupoolError
 from gpupool_manager import __version__
 from gpupool_manager.app import make_app
 from gpupool_manager.config import Settings
+from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
+from gpupool_manager.link import Link
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
 from gpupool_server import logs
+from gpupool_server.keys import load_keys
 
 TOKEN_FILE = "admin.token"
+#: What lease tokens are made with; a manager that takes over needs the same one.
+SECRET_FILE = "lease.secret"
 
 
 def default_state_dir(env: Mapping[str, str] | None = None) -> Path:
@@ -62,6 +68,26 @@ def write_secret(path: Path, secret: str) -> None:
         raise GpupoolError(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def read_secret(path: Path) -> bytes:
+    """The secret kept in a file, made at the first start; GpupoolError if it is damaged."""
+    if not path.exists():
+        write_secret(path, secrets.token_hex(SECRET_BYTES))
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="ascii").strip()
+        secret = bytes.fromhex(text)
+    except OSError as error:
+        raise GpupoolError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise GpupoolError(
+            f"{path}: holds no secret of ours; remove it, and leases' tokens with it"
+        )
+    if mode & 0o077:
+        raise GpupoolError(f"{path}: other users may read it; run: chmod 600 {path}")
+    return secret
+
+
 class _Uvicorn(uvicorn.Server):
     """Leaves signals to us, and says where it listens."""
 
@@ -80,6 +106,7 @@ class Manager:
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
         self._pool: Pool | None = None
+        self._link: Link | None = None
         self.url = ""
 
     async def start(self) -> None:
@@ -105,6 +132,9 @@ class Manager:
             raise
         self._pool = pool
         await self._make_first_token(pool, state_dir / TOKEN_FILE)
+        secret = await asyncio.to_thread(read_secret, state_dir / SECRET_FILE)
+        pool.signer = Signer(secret, settings.lease_token_seconds)
+        await self._open_link(pool, state_dir)
         pool.run_clock()
         app = make_app(pool, settings.open_metrics)
         config = uvicorn.Config(
@@ -133,7 +163,22 @@ class Manager:
                 "tokens travel readable: other machines reach this address without TLS",
                 listen=settings.listen,
             )
-        self._log.info("ready", version=__version__, listen=self.url, state_dir=str(state_dir))
+        self._log.info(
+            "ready",
+            version=__version__,
+            listen=self.url,
+            nodes=pool.join_url or "none",
+            state_dir=str(state_dir),
+        )
+
+    async def _open_link(self, pool: Pool, state_dir: Path) -> None:
+        listen = self.settings.nodes_url
+        if listen is None:
+            return
+        keys = await asyncio.to_thread(load_keys, state_dir)
+        self._link = Link(pool, keys, listen)
+        self._link.open()
+        pool.join_url, pool.join_key = self._link.url, keys.public
 
     def _listen(self) -> socket.socket:
         host, port = self.settings.address
@@ -187,9 +232,11 @@ class Manager:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)
+        if self._link is not None:
+            await self._link.close()
         if self._pool is not None:
             await self._pool.close()
-        self._server = self._serving = self._pool = None
+        self._server = self._serving = self._pool = self._link = None
 
 
 def _text(path: Path | None) -> str | None:

@@ -82,7 +82,7 @@ class Tenancy:
         """A new token, and the secret that nobody can be told again."""
         if tenant is not None:
             self.find(tenant)
-        secret = secret or new_secret()
+        secret = secret or new_secret(scope)
         token = Token(
             id=self._ledger.ids.make("token", unit.now),
             digest=digest(secret),

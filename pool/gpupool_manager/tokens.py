@@ -6,18 +6,27 @@ import hashlib
 import secrets
 
 from gpupool_manager.problems import Problem
-from gpupool_manager.records import Token
+from gpupool_manager.records import Scope, Token
 
 PREFIX = "gpp_"
+#: Of tokens with which servers join. These carry the manager's public key, too.
+NODE_PREFIX = "gpn_"
 
 
-def new_secret() -> str:
+def new_secret(scope: Scope = "admin") -> str:
     """A token as its owner gets it, once."""
-    return PREFIX + secrets.token_urlsafe(32)
+    return (NODE_PREFIX if scope == "node" else PREFIX) + secrets.token_urlsafe(32)
+
+
+def join_token(secret: str, key: str | None) -> str:
+    """What a server is given: the token, and the key of the manager that it may trust."""
+    return f"{secret}.{key}" if key and secret.startswith(NODE_PREFIX) else secret
 
 
 def digest(secret: str) -> str:
     """What is kept of it. So much chance needs neither salt nor a slow hash."""
+    if secret.startswith(NODE_PREFIX):
+        secret = secret.partition(".")[0]
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -44,6 +53,10 @@ class TokenBook:
     def remove(self, token: Token) -> None:
         del self.by_id[token.id]
         del self._by_digest[token.digest]
+
+    def of_secret(self, secret: str) -> Token | None:
+        """Whose it is, even if it is no longer valid."""
+        return self._by_digest.get(digest(secret))
 
     def check(self, secret: str | None, now: float) -> Token:
         """Whose it is; Problem 401 if nobody's, or no longer."""

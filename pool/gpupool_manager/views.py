@@ -16,6 +16,7 @@ from gpupool_manager.schemas import (
     NodeOut,
     QueueOut,
     QuotaOut,
+    ServerOut,
     TenantOut,
     TokenOut,
     UseOut,
@@ -130,7 +131,31 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
             )
             for grant in record.grants
         ],
+        servers=_servers(ledger, record),
+        token=None,
     )
+
+
+def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
+    """Where a lease's clients go. Grants on one node are neighbours: see the scheduler."""
+    found: dict[str, ServerOut] = {}
+    for grant in record.grants if record.state == "active" else ():
+        node = ledger.nodes.get(grant.node)
+        if node is None or grant.lost:
+            continue
+        server = found.setdefault(
+            node.name,
+            ServerOut(node=node.name, address=node.address, key=node.door_key or None, devices=[]),
+        )
+        server.devices.append(grant.ordinal)
+    return list(found.values())
+
+
+def lease_with_token(pool: Pool, record: Lease) -> LeaseOut:
+    """For who may use it."""
+    shown = lease(pool.ledger, record)
+    shown.token = pool.signer.issue(pool.ledger, record, pool.clock())
+    return shown
 
 
 def waiting(position: int, entry: Waiting) -> QueueOut:

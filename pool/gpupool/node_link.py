@@ -1,0 +1,270 @@
+"""What a server and the manager say to each other, and how it is written.
+
+A server *joins* with its token and a *report* of what it has; it reports again whenever
+its GPUs have changed. Between that it sends *heartbeats*. The answer to all of them is
+*orders*, which also come unasked when they have changed. The orders that matter are not
+steps but the whole state that the server should have (``apply``), under a generation: a
+server that has applied this generation is not sent it again, one that has another is
+sent all of it. So nothing is lost when either side restarts, and nothing needs to be
+acknowledged.
+
+A message is one frame of MessagePack with a map in it, of at most MAX_BYTES.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from gpupool import __version__
+from gpupool.errors import ProtocolError
+from gpupool.protocol import one_line
+
+PROTOCOL = 1
+
+#: The most that one message may have: the orders of 64 full GPUs fit in it twice.
+MAX_BYTES = 2 << 20
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+#: One line of text.
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
+Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
+#: A CURVE public key in hexadecimal, or nothing.
+KeyHex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
+Labels = Annotated[dict[Name, Line], Field(max_length=64)]
+GpuPolicy = Literal["share", "average", "preemptive", "weighted", "fixed", "weak", "native"]
+Mode = Literal["open", "cordoned", "draining"]
+#: Seconds since 1970, by the manager's clock.
+Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """What both sides refuse: fields that the protocol does not have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# What a node has -----------------------------------------------------------------------
+
+
+class ReportedGpu(Message):
+    """One GPU of the node."""
+
+    uuid: Name
+    index: int = Field(ge=0, le=63)
+    model: Annotated[Line, Field(min_length=1)]
+    compute_capability: Capability
+    memory_mib: int = Field(ge=1, le=1 << 30)
+    pci: Annotated[Line, Field(max_length=32)] = ""
+    policy: GpuPolicy = "share"
+    max_inst: int = Field(20, ge=1, le=25)
+    prio_ratio: int = Field(90, ge=20, le=99)
+
+
+class Report(Message):
+    """What a node has: GPUs that are not in it are gone."""
+
+    protocol: Literal[1] = 1
+    address: Annotated[Line, Field(min_length=1)]
+    #: The public key of its front door; empty: clients speak to it in clear.
+    door_key: KeyHex = ""
+    server_version: Line
+    labels: Labels = Field(default_factory=dict)
+    gpus: list[ReportedGpu] = Field(max_length=64)
+
+
+class ReportedSession(Message):
+    """One client process on the node."""
+
+    id: Name
+    lease: Name
+    program: Line = ""
+
+
+class Heartbeat(Message):
+    """The node is there, has applied these orders, and serves these sessions."""
+
+    protocol: Literal[1] = 1
+    applied: Line = ""
+    sessions: list[ReportedSession] = Field(default_factory=list, max_length=4096)
+    #: Leases that had sessions on this node and have none now.
+    idle: list[Name] = Field(default_factory=list, max_length=4096)
+
+
+# What holds on a node ------------------------------------------------------------------
+
+
+class OrderedGrant(Message):
+    """One virtual GPU that a tenant may use here."""
+
+    lease: Name
+    tenant: Name
+    ordinal: int = Field(ge=0, le=1023)
+    gpu: Name
+    memory_mib: int = Field(ge=1, le=1 << 30)
+    share: int = Field(ge=1, le=100)
+    priority: int = Field(ge=0, le=100)
+    #: The id of the request that asked for it, for logs.
+    request: Line = ""
+
+
+class OrderedGpu(Message):
+    """The settings of one GPU."""
+
+    uuid: Name
+    policy: GpuPolicy
+    max_inst: int = Field(ge=1, le=25)
+    prio_ratio: int = Field(ge=20, le=99)
+
+
+class Apply(Message):
+    """Everything that holds on the node now; a lease that is not in it has ended."""
+
+    do: Literal["apply"] = "apply"
+    generation: Line
+    #: When this held: a lease that was granted later is not in it and has not ended.
+    at: Time = 0.0
+    mode: Mode
+    grants: list[OrderedGrant] = Field(max_length=4096)
+    gpus: list[OrderedGpu] = Field(max_length=64)
+
+
+class SendReport(Message):
+    """The manager does not know what the node has, or took it for lost."""
+
+    do: Literal["report"] = "report"
+
+
+class Orders(Message):
+    """The answer to a report or a heartbeat."""
+
+    protocol: Literal[1] = 1
+    #: When to send the next heartbeat, in seconds.
+    next_heartbeat: float = Field(gt=0, le=3600, allow_inf_nan=False)
+    commands: list[Annotated[Apply | SendReport, Field(discriminator="do")]] = Field(
+        default_factory=list, max_length=8
+    )
+
+
+# The messages of the link --------------------------------------------------------------
+
+Number = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+class Join(Message):
+    """The first message of a node on every new connection."""
+
+    do: Literal["join"] = "join"
+    protocol: Literal[1] = 1
+    number: Number
+    node: Name
+    token: Line
+    report: Report
+
+
+class Again(Message):
+    """A later report."""
+
+    do: Literal["report"] = "report"
+    protocol: Literal[1] = 1
+    number: Number
+    report: Report
+
+
+class Beat(Message):
+    """A heartbeat."""
+
+    do: Literal["heartbeat"] = "heartbeat"
+    protocol: Literal[1] = 1
+    number: Number
+    heartbeat: Heartbeat
+
+
+class Told(Message):
+    """Orders: the answer to the message ``number``, or (0) unasked."""
+
+    do: Literal["orders"] = "orders"
+    protocol: Literal[1] = 1
+    number: Number
+    now: Time
+    orders: Orders
+    #: With the answer to a join: what the lease tokens for this node are signed with.
+    signing_key: Annotated[bytes, Field(min_length=32, max_length=32)] | None = None
+
+
+class Refused(Message):
+    """The message ``number`` was not taken."""
+
+    do: Literal["refused"] = "refused"
+    protocol: Literal[1] = 1
+    number: Number = 0
+    #: "unknown-node" asks for a join; the others are those of the REST door's problems.
+    code: Name
+    message: str = Field(max_length=1024)
+
+
+FromNode = Annotated[Join | Again | Beat, Field(discriminator="do")]
+FromManager = Annotated[Told | Refused, Field(discriminator="do")]
+
+T = TypeVar("T")
+
+_FROM_NODE: TypeAdapter[Join | Again | Beat] = TypeAdapter(FromNode)
+_FROM_MANAGER: TypeAdapter[Told | Refused] = TypeAdapter(FromManager)
+
+
+class VersionError(ProtocolError):
+    """The other side speaks another version of the protocol."""
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message; ProtocolError if it is too large for one."""
+    payload: bytes = msgpack.packb(message.model_dump(mode="python"), use_bin_type=True)
+    if len(payload) > MAX_BYTES:
+        raise ProtocolError(f"a message of {len(payload)} bytes; at most {MAX_BYTES} are allowed")
+    return payload
+
+
+def decode_from_node(payload: bytes) -> Join | Again | Beat:
+    """What a node says; ProtocolError says in one line what is wrong with it."""
+    return _decode(payload, _FROM_NODE)
+
+
+def decode_from_manager(payload: bytes) -> Told | Refused:
+    """What the manager says; ProtocolError says in one line what is wrong with it."""
+    return _decode(payload, _FROM_MANAGER)
+
+
+def _decode(payload: bytes, kind: TypeAdapter[T]) -> T:
+    raw = _unpack(payload)
+    _check_version(raw)
+    try:
+        return kind.validate_python(raw, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "message"
+        raise ProtocolError(one_line(f"{where}: {first['msg']}")[:300]) from None
+
+
+def _unpack(payload: bytes) -> dict[Any, Any]:
+    if len(payload) > MAX_BYTES:
+        raise ProtocolError(f"a message of {len(payload)} bytes; at most {MAX_BYTES} are allowed")
+    try:
+        raw = msgpack.unpackb(payload, raw=False, max_buffer_size=MAX_BYTES)
+    except (ValueError, msgpack.UnpackException, RecursionError, OverflowError):
+        raise ProtocolError("this is no MessagePack") from None
+    if not isinstance(raw, dict):
+        raise ProtocolError("a message is a map")
+    return raw
+
+
+def _check_version(raw: dict[Any, Any]) -> None:
+    spoken = raw.get("protocol")
+    if type(spoken) is not int:
+        raise ProtocolError("protocol: the version of the protocol is missing")
+    if spoken != PROTOCOL:
+        raise VersionError(
+            f"the other side speaks protocol {spoken} of the link between manager and servers,"
+            f" gpupool {__version__} speaks protocol {PROTOCOL}; install the same release on both"
+        )
