@@ -92,7 +92,7 @@ def _notify_prototype(f: Function) -> str:
 
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <stddef.h>\n#include <string.h>\n']
-    lines.append('#include "gpw_handlers.h"\n#include "handles.h"\n')
+    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n')
     for f in spec.wire:
         if f.mode == "notify":
             lines += _notify(f)
@@ -158,6 +158,39 @@ def _notify(f: Function) -> list[str]:
         lines.append(f"    q.n_{p.name} = (uint32_t)(sizeof({p.element}) * ({p.count}));")
         lines.append(f"    gpw_message_tail(&m, {p.name}, q.n_{p.name});")
     lines.append("    return gpw_session_send(s, &m);\n}\n")
+    return lines
+
+
+#: How to get rid of an object whose making took more memory than there may be.
+_UNDO = {
+    "module": "gpw_cuModuleUnload(s, {})",
+    "library": "gpw_cuLibraryUnload(s, {})",
+    "graph_exec": "s->driver->cuGraphExecDestroy({})",
+}
+
+
+def _undo_growth(f: Function) -> list[str]:
+    """What the driver took by itself is more than the tenant may have."""
+    if any(p.has("destroy") for p in f.params):
+        return ["    if (r == CUDA_SUCCESS)\n        gpw_growth_over(s, &growth);"]
+    lines = ["    if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {"]
+    holder = next((p for p in f.params if p.handle in ("module", "library")), None)
+    if holder is not None and not holder.has("create"):
+        # Its variables came with the first use. Whatever is asked of it later fails, too.
+        kind = f"GP_HANDLE_{(holder.handle or '').upper()}"
+        lines.append("        if (gpw_growth_far(&growth)) {\n            uint64_t real;")
+        lines.append(f"            gpw_handle_take(s, {kind}, a.q->{holder.name}, false, &real);")
+        lines.append(f"            {_UNDO[holder.handle or ''].format(holder.name)};")
+        lines.append(
+            f"            gpw_handle_put(s, {kind}, a.q->{holder.name}, 0,"
+            " CUDA_ERROR_OUT_OF_MEMORY);\n        }"
+        )
+    else:
+        lines += [
+            f"        {_UNDO[p.handle].format(p.name)};" for p in f.creates if p.handle in _UNDO
+        ]
+    lines.append("        gpw_growth_undone(s, &growth);")
+    lines.append("        r = CUDA_ERROR_OUT_OF_MEMORY;\n    }")
     return lines
 
 
@@ -227,7 +260,13 @@ def _dispatcher(f: Function) -> list[str]:
         args.insert(0, "gpw_token_of(h)")
     call = f"gpw_{f.name}" if f.worker else f"s->driver->{f.name}"
     head = ["s"] if f.worker else []
+    if f.grows:
+        lines.append(
+            f"    struct gpw_growth growth;\n    gpw_growth_begin(s, GP_OP_{f.name}, &growth);"
+        )
     lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call}({', '.join(head + args)});")
+    if f.grows:
+        lines += _undo_growth(f)
     for p in f.creates:
         kind = f"GP_HANDLE_{(p.handle or '').upper()}"
         lines.append(f"    gpw_handle_put(s, {kind}, a.q->{p.name}, (uint64_t){p.name}, r);")

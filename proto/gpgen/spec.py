@@ -69,7 +69,7 @@ MESSAGE_FILE = "messages.toml"
 ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
-    "invalidates", "reason", "header", "params", "work",
+    "invalidates", "reason", "header", "params", "work", "grows",
 }  # fmt: skip
 
 
@@ -145,6 +145,7 @@ class Function:
     client: str = ""  # "custom": the exported function is hand-written
     worker: str = ""  # "custom", "deferred": the handler is hand-written
     work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
+    grows: bool = False  # the driver may take, or give back, memory that nobody asked for
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"
@@ -305,6 +306,8 @@ def _function(path: Path, name: str, table: dict[str, Any], lines: _Lines) -> Fu
         raise function.fail("work", f"unknown work '{function.work}'; known: {', '.join(WORK)}")
     if function.work and not function.has_wire:
         raise function.fail("work", f"a {function.mode} function puts no work on the GPU by itself")
+    if function.grows and not function.has_wire:
+        raise function.fail("grows", f"a {function.mode} function takes no memory by itself")
     if function.mode == "refuse" and not function.reason:
         raise function.fail("mode", "a refused function needs a reason")
     for index, text in enumerate(table.get("params", [])):

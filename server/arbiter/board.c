@@ -399,13 +399,13 @@ void gp_board_memory_charge(struct gp_board *b, int member, uint64_t bytes)
     gp_board_unlock(b->file);
 }
 
-bool gp_board_memory_over(struct gp_board *b, int member, uint64_t *limit)
+uint64_t gp_board_memory_over(struct gp_board *b, int member)
 {
     struct board_file *f = b->file;
     gp_board_lock(f);
     const struct tenant_slot *t = &f->tenants[f->members[member].tenant];
-    *limit = limit_of(f, t);
-    bool over = t->usage.memory_used > *limit;
+    uint64_t limit = limit_of(f, t), used = t->usage.memory_used;
+    uint64_t over = used > limit ? used - limit : 0;
     gp_board_unlock(f);
     return over;
 }

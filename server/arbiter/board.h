@@ -121,8 +121,8 @@ void gp_board_leave(struct gp_board *b, int member);
 bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes);
 /* Charge what is taken already, over the limit or not. */
 void gp_board_memory_charge(struct gp_board *b, int member, uint64_t bytes);
-/* Whether the tenant has more than its limit. */
-bool gp_board_memory_over(struct gp_board *b, int member, uint64_t *limit);
+/* By how much the tenant has more than its limit; 0: it has not. */
+uint64_t gp_board_memory_over(struct gp_board *b, int member);
 void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes);
 /* Bytes that this member's tenant may still take, and its limit. */
 uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);

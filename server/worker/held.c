@@ -1,8 +1,10 @@
 #include "held.h"
 
 #include <dlfcn.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "quota.h"
 #include "slices.h"
 
 /* Of NVML's interface, version 3 of the call (driver 510 and later). */
@@ -35,6 +37,17 @@ static bool open_nvml(void)
     return processes_of != NULL;
 }
 
+static bool is_soft(struct gpw_session *s)
+{
+    static int soft = -1;
+    char name[256] = "";
+    if (soft < 0) {
+        s->driver->cuDeviceGetName(name, sizeof name, s->devices[0]);
+        soft = strstr(name, "soft GPU") != NULL;
+    }
+    return soft > 0;
+}
+
 static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
 {
     static void *devices[GP_DEVICES_MAX];
@@ -45,8 +58,25 @@ static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
     return devices[ordinal];
 }
 
+/* In what a driver takes memory by itself. */
+#define PIECE (UINT64_C(2) << 20)
+
+/* A soft GPU's memory is its process's own, so the driver itself knows. It takes variables
+ * to the byte: whole pieces are counted, so that what is left stays a number of pieces. */
+static bool held_of_soft(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
+{
+    size_t free_bytes, total;
+    if (gpw_current_ordinal(s) != (int)ordinal ||
+        s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
+        return false;
+    *bytes = (total - free_bytes) / PIECE * PIECE;
+    return true;
+}
+
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
+    if (is_soft(s))
+        return held_of_soft(s, ordinal, bytes);
     static struct process_info infos[PROCESSES_MAX];
     unsigned count = PROCESSES_MAX;
     if (gpw_slices_groups() == 0 || !open_nvml()) /* no kernel driver, no NVML */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "gpw_handlers.h"
+#include "growth.h"
 #include "handles.h"
 #include "module.h"
 
@@ -50,6 +51,27 @@ static CUresult attributes_take(struct gpw_session *s, const CUlaunchAttribute *
     return CUDA_SUCCESS;
 }
 
+static CUresult launch(struct gpw_session *s, CUfunction function, CUlaunchConfig *config,
+                       uint32_t flags, const CUlaunchAttribute *attributes, void **pointers)
+{
+    const CUlaunchConfig *c = config;
+    if (flags & GP_LAUNCH_EX) {
+        CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
+        CUresult r = attributes_take(s, attributes, c->numAttrs, list);
+        if (r != CUDA_SUCCESS)
+            return r;
+        config->attrs = list;
+        return s->driver->cuLaunchKernelEx(config, function, pointers, NULL);
+    }
+    if (flags & GP_LAUNCH_COOPERATIVE)
+        return s->driver->cuLaunchCooperativeKernel(
+            function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+            c->blockDimZ, c->sharedMemBytes, c->hStream, pointers);
+    return s->driver->cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ,
+                                     c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
+                                     c->hStream, pointers, NULL);
+}
+
 CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stream, uint32_t grid_x,
                        uint32_t grid_y, uint32_t grid_z, uint32_t block_x, uint32_t block_y,
                        uint32_t block_z, uint32_t shared_bytes, uint32_t flags,
@@ -65,22 +87,16 @@ CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stre
         gpw_session_broken(s, "a launch whose parameters are not the kernel's");
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (p.local && !gpw_growth_local_fits(s, p.local))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < p.count; i++)
         pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
-    if (!(flags & GP_LAUNCH_EX) && !(flags & GP_LAUNCH_COOPERATIVE))
-        return s->driver->cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y,
-                                         block_z, shared_bytes, stream, pointers, NULL);
-    if (!(flags & GP_LAUNCH_EX))
-        return s->driver->cuLaunchCooperativeKernel(function, grid_x, grid_y, grid_z, block_x,
-                                                    block_y, block_z, shared_bytes, stream,
-                                                    pointers);
-    CUlaunchAttribute list[GP_ATTRIBUTES_PER_LAUNCH_MAX];
-    r = attributes_take(s, attributes, attribute_count, list);
-    if (r != CUDA_SUCCESS)
-        return r;
     CUlaunchConfig config = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                             stream, list, attribute_count};
-    return s->driver->cuLaunchKernelEx(&config, function, pointers, NULL);
+                             stream, NULL, attribute_count};
+    r = launch(s, function, &config, flags, attributes, pointers);
+    if (p.local && r == CUDA_SUCCESS)
+        gpw_growth_local_taken(s, p.local);
+    return r;
 }
 
 CUresult gpw_gp_occupancy_clusters(struct gpw_session *s, CUfunction function, uint32_t potential,

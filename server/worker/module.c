@@ -21,7 +21,7 @@ struct image {
 struct known {
     CUfunction function;
     struct gp_parameter *parameters;
-    uint32_t count, bytes;
+    uint32_t count, bytes, local;
 };
 
 struct gpw_modules {
@@ -89,6 +89,13 @@ static CUresult parameter(struct gpw_session *s, CUfunction f, size_t i, size_t 
     return r;
 }
 
+static uint32_t local_bytes_of(struct gpw_session *s, CUfunction f)
+{
+    int bytes = 0;
+    CUresult r = s->driver->cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f);
+    return r == CUDA_SUCCESS && bytes > 0 ? (uint32_t)bytes : 0;
+}
+
 static CUresult ask_parameters(struct gpw_session *s, CUfunction f, struct known *k)
 {
     struct gp_parameter list[GP_PARAMETERS_MAX];
@@ -113,6 +120,7 @@ static CUresult ask_parameters(struct gpw_session *s, CUfunction f, struct known
     k->function = f;
     k->count = count;
     k->bytes = bytes;
+    k->local = local_bytes_of(s, f);
     return CUDA_SUCCESS;
 }
 
@@ -128,7 +136,7 @@ CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gp
             return r;
         m->known_count++;
     }
-    *out = (struct gpw_parameters){k->count, k->bytes, k->parameters};
+    *out = (struct gpw_parameters){k->count, k->bytes, k->local, k->parameters};
     return CUDA_SUCCESS;
 }
 

@@ -16,6 +16,7 @@ void gpw_modules_context_ended(struct gpw_session *s);
 struct gpw_parameters {
     uint32_t count;
     uint32_t bytes; /* of the packed buffer */
+    uint32_t local; /* bytes of local memory a thread */
     const struct gp_parameter *at;
 };
 CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out);

@@ -10,6 +10,7 @@
 
 #include "allocator.h"
 #include "gpw_handlers.h"
+#include "growth.h"
 #include "memory_internal.h"
 #include "quota.h"
 
@@ -145,8 +146,10 @@ CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t by
 {
     int ordinal = gpw_current_ordinal(s);
     CUmemoryPool real;
-    /* into a graph it is a node, whose memory is counted when the graph has it */
-    if (ordinal < 0 || bytesize == 0 || is_capturing(s, hStream) ||
+    bool capturing = is_capturing(s, hStream);
+    if (capturing)
+        gpw_growth_in_graphs(); /* it is a node, whose memory is counted when the graph has it */
+    if (ordinal < 0 || bytesize == 0 || capturing ||
         s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
         return s->driver->cuMemAllocAsync(dptr, bytesize, hStream);
     struct pool *p = pool_note(real, (uint32_t)ordinal);
@@ -157,7 +160,10 @@ CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, s
                                      CUmemoryPool pool, CUstream hStream)
 {
     int ordinal = gpw_current_ordinal(s);
-    if (ordinal < 0 || bytesize == 0 || is_capturing(s, hStream))
+    bool capturing = is_capturing(s, hStream);
+    if (capturing)
+        gpw_growth_in_graphs();
+    if (ordinal < 0 || bytesize == 0 || capturing)
         return s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
     struct pool *p = pool_note(pool, (uint32_t)ordinal);
     return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;

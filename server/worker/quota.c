@@ -75,21 +75,29 @@ void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total)
         *total = limit;
 }
 
-bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)
+bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
 {
     int member;
     struct gp_board *b = board_of(ordinal, &member);
     uint64_t held;
+    *over = 0;
     if (!b || !gpw_held_bytes(s, ordinal, &held))
         return true;
     struct account *a = &accounts[ordinal];
-    uint64_t overhead = held > a->counted ? held - a->counted : 0, limit;
+    uint64_t overhead = held > a->counted ? held - a->counted : 0;
     if (overhead > a->overhead)
         gp_board_memory_charge(b, member, overhead - a->overhead);
     else
         gp_board_memory_give(b, member, a->overhead - overhead);
     a->overhead = overhead;
-    return !gp_board_memory_over(b, member, &limit);
+    *over = gp_board_memory_over(b, member);
+    return *over == 0;
+}
+
+bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)
+{
+    uint64_t over;
+    return gpw_quota_settle(s, ordinal, &over);
 }
 
 int gpw_current_ordinal(struct gpw_session *s)

@@ -69,6 +69,17 @@ def test_the_peak_never_exceeds_the_limit(pool: Pool, transport: str) -> None:
     end(idle)
 
 
+def test_what_the_driver_takes_by_itself(pool: Pool, transport: str) -> None:
+    """Variables of modules and libraries, graphs' memory nodes, threads' local memory."""
+    asked = {**RED, "GPUPOOL_GROUP": "g", "GPUPOOL_MEMORY": "64MiB"}
+    idle = pool.start(transport, **asked)
+    before = pool.account("red/g")
+    result = pool.run(transport, "driver_growth", **asked)
+    assert result.stdout == "PASS driver_growth\n", result.explain()
+    assert pool.account("red/g")["memory_used"] == before["memory_used"]
+    end(idle)
+
+
 def test_sessions_of_one_group_share_its_limit(pool: Pool, transport: str) -> None:
     asked = {**RED, "GPUPOOL_GROUP": "g", "GPUPOOL_MEMORY": "60MiB"}
     one, two = pool.start(transport, **asked), pool.start(transport, **asked)

@@ -16,3 +16,6 @@ CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, in
                          CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
 CUresult cuThingCopy(void *to, const void *from, size_t bytes);
 CUresult cuThingGetVersion(int *version);
+CUresult cuThingLoad(CUmodule *module);
+CUresult cuThingFind(size_t *bytes, CUmodule module);
+CUresult cuThingUnload(CUmodule module);

@@ -127,6 +127,33 @@ bool gp_decode_cuThingSetAsync(const struct gp_header *h, struct gp_args_cuThing
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingLoad(const struct gp_header *h, struct gp_args_cuThingLoad *a)
+{
+    const struct gp_req_cuThingLoad *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingFind(const struct gp_header *h, struct gp_args_cuThingFind *a)
+{
+    const struct gp_req_cuThingFind *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingUnload(const struct gp_header *h, struct gp_args_cuThingUnload *a)
+{
+    const struct gp_req_cuThingUnload *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -187,6 +214,18 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingSetAsync: {
         struct gp_args_cuThingSetAsync a;
         return gp_decode_cuThingSetAsync(h, &a);
+    }
+    case GP_OP_cuThingLoad: {
+        struct gp_args_cuThingLoad a;
+        return gp_decode_cuThingLoad(h, &a);
+    }
+    case GP_OP_cuThingFind: {
+        struct gp_args_cuThingFind a;
+        return gp_decode_cuThingFind(h, &a);
+    }
+    case GP_OP_cuThingUnload: {
+        struct gp_args_cuThingUnload a;
+        return gp_decode_cuThingUnload(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

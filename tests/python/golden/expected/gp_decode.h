@@ -58,6 +58,21 @@ struct gp_args_cuThingSetAsync {
 };
 bool gp_decode_cuThingSetAsync(const struct gp_header *h, struct gp_args_cuThingSetAsync *a);
 
+struct gp_args_cuThingLoad {
+    const struct gp_req_cuThingLoad *q;
+};
+bool gp_decode_cuThingLoad(const struct gp_header *h, struct gp_args_cuThingLoad *a);
+
+struct gp_args_cuThingFind {
+    const struct gp_req_cuThingFind *q;
+};
+bool gp_decode_cuThingFind(const struct gp_header *h, struct gp_args_cuThingFind *a);
+
+struct gp_args_cuThingUnload {
+    const struct gp_req_cuThingUnload *q;
+};
+bool gp_decode_cuThingUnload(const struct gp_header *h, struct gp_args_cuThingUnload *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

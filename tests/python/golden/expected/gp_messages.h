@@ -88,6 +88,28 @@ struct gp_req_cuThingSetAsync {
     uint64_t hStream;
 };
 
+struct gp_req_cuThingLoad {
+    struct gp_header h;
+    uint64_t module;
+};
+struct gp_rep_cuThingLoad {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingFind {
+    struct gp_header h;
+    uint64_t module;
+};
+struct gp_rep_cuThingFind {
+    struct gp_reply r;
+    size_t bytes;
+};
+
+struct gp_req_cuThingUnload {
+    struct gp_header h;
+    uint64_t module;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

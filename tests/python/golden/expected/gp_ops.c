@@ -14,6 +14,9 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
     [GP_OP_cuThingGetVersion] = {"cuThingGetVersion", "local", 0},
     [GP_OP_cuOld] = {"cuOld", "refuse", 1},
     [GP_OP_cuThingSetAsync] = {"cuThingSetAsync", "async", 1},
+    [GP_OP_cuThingLoad] = {"cuThingLoad", "sync", 1},
+    [GP_OP_cuThingFind] = {"cuThingFind", "sync", 1},
+    [GP_OP_cuThingUnload] = {"cuThingUnload", "async", 1},
     [GP_OP_gp_query] = {"gp_query", "sync", 0},
     [GP_OP_gp_done] = {"gp_done", "notify", 1},
 };

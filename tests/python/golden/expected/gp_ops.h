@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xf46c09b89ad51fff)
+#define GP_SPEC_HASH UINT64_C(0xe2b7fe24255abb07)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -19,6 +19,9 @@ enum gp_op {
     GP_OP_cuThingGetVersion = 19,
     GP_OP_cuOld = 20,
     GP_OP_cuThingSetAsync = 21,
+    GP_OP_cuThingLoad = 22,
+    GP_OP_cuThingFind = 23,
+    GP_OP_cuThingUnload = 24,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

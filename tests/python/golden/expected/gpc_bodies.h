@@ -18,6 +18,9 @@ CUresult gpc_body_cuThingCopy(void *to, const void *from, size_t bytes);
 CUresult gpc_body_cuThingGetVersion(int *version);
 CUresult gpc_body_cuOld(void);
 CUresult gpc_body_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
+CUresult gpc_body_cuThingLoad(CUmodule *module);
+CUresult gpc_body_cuThingFind(size_t *bytes, CUmodule module);
+CUresult gpc_body_cuThingUnload(CUmodule module);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -34,6 +37,9 @@ CUresult gpc_body_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
 #define cuThingGetVersion gpc_body_cuThingGetVersion
 #define cuOld gpc_body_cuOld
 #define cuThingSetAsync gpc_body_cuThingSetAsync
+#define cuThingLoad gpc_body_cuThingLoad
+#define cuThingFind gpc_body_cuThingFind
+#define cuThingUnload gpc_body_cuThingUnload
 #endif
 
 #endif

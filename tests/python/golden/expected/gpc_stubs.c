@@ -67,3 +67,21 @@ GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
     CUresult r = gpc_enter(GP_OP_cuThingSetAsync, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingSetAsync(where, bytes, hStream));
 }
+
+GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingLoad, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingLoad(module));
+}
+
+GPC_EXPORT CUresult cuThingFind(size_t *bytes, CUmodule module)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingFind, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingFind(bytes, module));
+}
+
+GPC_EXPORT CUresult cuThingUnload(CUmodule module)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingUnload, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingUnload(module));
+}

@@ -274,3 +274,65 @@ GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
         return traced_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream);
     return gpc_body_cuThingSetAsync(where, bytes, hStream);
 }
+
+static CUresult traced_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule *), CUmodule *module)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, module);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(module);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, module);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingLoad("cuThingLoad", gpc_body_cuThingLoad, module);
+    return gpc_body_cuThingLoad(module);
+}
+
+static CUresult traced_cuThingFind(const char *name_, CUresult (*body_)(size_t *, CUmodule), size_t *bytes, CUmodule module)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    GPC_TRACE_ARGUMENT(&t_, module);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(bytes, module);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, bytes);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingFind(size_t *bytes, CUmodule module)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingFind("cuThingFind", gpc_body_cuThingFind, bytes, module);
+    return gpc_body_cuThingFind(bytes, module);
+}
+
+static CUresult traced_cuThingUnload(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, module);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(module);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingUnload(CUmodule module)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module);
+    return gpc_body_cuThingUnload(module);
+}

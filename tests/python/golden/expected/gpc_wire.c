@@ -187,6 +187,69 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingLoad(CUmodule *module)
+{
+    if (!module)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingLoad q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingLoad;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.module = gpc_handle_new(GP_HANDLE_MODULE);
+    if (!q.module)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gp_rep_cuThingLoad rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+    if (r != CUDA_SUCCESS) {
+        gpc_handle_drop(q.module);
+        return r;
+    }
+    *module = (CUmodule)q.module;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module)
+{
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingFind q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingFind;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
+        goto fail;
+    struct gp_rep_cuThingFind rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    *bytes = rep.bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingUnload(CUmodule module)
+{
+    struct gp_req_cuThingUnload q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingUnload;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_handle_drop(q.module);
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

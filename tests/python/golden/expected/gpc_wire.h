@@ -17,6 +17,9 @@ CUresult gpc_wire_cuEventSynchronize(CUevent hEvent);
 CUresult gpc_wire_cuThingGetAttribute(int *pi, int attribute, CUdevice dev);
 CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
 CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
+CUresult gpc_wire_cuThingLoad(CUmodule *module);
+CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module);
+CUresult gpc_wire_cuThingUnload(CUmodule module);
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer);
 /* hand-written: what to do when the worker sends it */
 void gpc_on_gp_done(const struct gp_req_gp_done *q, const uint8_t *text);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "gpw_handlers.h"
+#include "growth.h"
 #include "handles.h"
 
 static int do_cuEventCreate(struct gpw_session *s, const struct gp_header *h)
@@ -167,6 +168,83 @@ static int do_cuThingSetAsync(struct gpw_session *s, const struct gp_header *h)
     return gpw_async_result(s, h, r);
 }
 
+static int do_cuThingLoad(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingLoad a;
+    if (!gp_decode_cuThingLoad(h, &a))
+        return gpw_session_broken(s, "cuThingLoad: the arguments do not fit the message");
+    CUmodule module = 0;
+    if (!gpw_handle_free(s, GP_HANDLE_MODULE, a.q->module))
+        return gpw_session_broken(s, "cuThingLoad: the new handle is not free");
+    CUresult r = CUDA_SUCCESS;
+    struct gpw_growth growth;
+    gpw_growth_begin(s, GP_OP_cuThingLoad, &growth);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingLoad(&module);
+    if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {
+        gpw_cuModuleUnload(s, module);
+        gpw_growth_undone(s, &growth);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    gpw_handle_put(s, GP_HANDLE_MODULE, a.q->module, (uint64_t)module, r);
+    struct gp_rep_cuThingLoad rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingFind(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingFind a;
+    if (!gp_decode_cuThingFind(h, &a))
+        return gpw_session_broken(s, "cuThingFind: the arguments do not fit the message");
+    size_t bytes;
+    memset(&bytes, 0, sizeof bytes);
+    CUmodule module = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_MODULE, a.q->module, false, (uint64_t *)&module);
+    struct gpw_growth growth;
+    gpw_growth_begin(s, GP_OP_cuThingFind, &growth);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingFind(&bytes, module);
+    if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {
+        if (gpw_growth_far(&growth)) {
+            uint64_t real;
+            gpw_handle_take(s, GP_HANDLE_MODULE, a.q->module, false, &real);
+            gpw_cuModuleUnload(s, module);
+            gpw_handle_put(s, GP_HANDLE_MODULE, a.q->module, 0, CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        gpw_growth_undone(s, &growth);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct gp_rep_cuThingFind rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.bytes, &bytes, sizeof bytes);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingUnload(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingUnload a;
+    if (!gp_decode_cuThingUnload(h, &a))
+        return gpw_session_broken(s, "cuThingUnload: the arguments do not fit the message");
+    CUmodule module = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_take(s, GP_HANDLE_MODULE, a.q->module, false, (uint64_t *)&module);
+    struct gpw_growth growth;
+    gpw_growth_begin(s, GP_OP_cuThingUnload, &growth);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingUnload(module);
+    if (r == CUDA_SUCCESS)
+        gpw_growth_over(s, &growth);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -218,6 +296,12 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingUse(s, h);
     case GP_OP_cuThingSetAsync:
         return do_cuThingSetAsync(s, h);
+    case GP_OP_cuThingLoad:
+        return do_cuThingLoad(s, h);
+    case GP_OP_cuThingFind:
+        return do_cuThingFind(s, h);
+    case GP_OP_cuThingUnload:
+        return do_cuThingUnload(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

@@ -75,6 +75,22 @@ static CUresult no_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingLoad(CUmodule *module)
+{
+    (void)module;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingFind(size_t *bytes, CUmodule module)
+{
+    (void)bytes;
+    (void)module;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingUnload(CUmodule module)
+{
+    (void)module;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -115,5 +131,14 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingSetAsync = (__typeof__(&cuThingSetAsync))dlsym(library, "cuThingSetAsync");
     if (!driver->cuThingSetAsync)
         driver->cuThingSetAsync = no_cuThingSetAsync;
+    driver->cuThingLoad = (__typeof__(&cuThingLoad))dlsym(library, "cuThingLoad");
+    if (!driver->cuThingLoad)
+        driver->cuThingLoad = no_cuThingLoad;
+    driver->cuThingFind = (__typeof__(&cuThingFind))dlsym(library, "cuThingFind");
+    if (!driver->cuThingFind)
+        driver->cuThingFind = no_cuThingFind;
+    driver->cuThingUnload = (__typeof__(&cuThingUnload))dlsym(library, "cuThingUnload");
+    if (!driver->cuThingUnload)
+        driver->cuThingUnload = no_cuThingUnload;
     return 0;
 }

@@ -18,6 +18,9 @@ struct gpw_driver {
     __typeof__(&cuThingCopy) cuThingCopy;
     __typeof__(&cuThingGetVersion) cuThingGetVersion;
     __typeof__(&cuThingSetAsync) cuThingSetAsync;
+    __typeof__(&cuThingLoad) cuThingLoad;
+    __typeof__(&cuThingFind) cuThingFind;
+    __typeof__(&cuThingUnload) cuThingUnload;
 };
 
 /* 0, or -1 with one line in `error`. */

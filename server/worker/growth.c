@@ -1,0 +1,91 @@
+#include "growth.h"
+
+#include "gate.h"
+#include "gp_ops.h"
+#include "quota.h"
+
+/* Code of one module is less; its variables may be more. */
+#define FAR (UINT64_C(32) << 20)
+
+static bool in_graphs;
+/* Bytes a thread for which the driver has made room, on each device. */
+static uint32_t local_bytes[GP_DEVICES_MAX];
+
+void gpw_growth_in_graphs(void)
+{
+    in_graphs = true;
+}
+
+static bool is_graph(uint16_t op)
+{
+    return op == GP_OP_cuGraphLaunch || op == GP_OP_cuGraphUpload ||
+           op == GP_OP_cuGraphInstantiateWithFlags || op == GP_OP_cuGraphExecDestroy;
+}
+
+/* The current context's device if it has a limit, else -1. */
+static int limited_ordinal(struct gpw_session *s)
+{
+    int member, ordinal = gpw_current_ordinal(s);
+    return ordinal >= 0 && gpw_gate_board((uint32_t)ordinal, &member) ? ordinal : -1;
+}
+
+void gpw_growth_begin(struct gpw_session *s, uint16_t op, struct gpw_growth *g)
+{
+    size_t free_bytes, total;
+    *g = (struct gpw_growth){.ordinal = -1};
+    if (is_graph(op) && !in_graphs)
+        return;
+    int ordinal = limited_ordinal(s);
+    if (ordinal < 0 || s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
+        return;
+    g->ordinal = ordinal;
+    g->free_before = free_bytes;
+}
+
+bool gpw_growth_over(struct gpw_session *s, struct gpw_growth *g)
+{
+    size_t free_bytes, total;
+    if (g->ordinal < 0 || s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS ||
+        free_bytes == g->free_before)
+        return false;
+    return !gpw_quota_settle(s, (uint32_t)g->ordinal, &g->over) && free_bytes < g->free_before;
+}
+
+bool gpw_growth_far(const struct gpw_growth *g)
+{
+    return g->over > FAR;
+}
+
+void gpw_growth_undone(struct gpw_session *s, const struct gpw_growth *g)
+{
+    gpw_quota_reconcile(s, (uint32_t)g->ordinal);
+}
+
+/* Threads that a device can hold at once. */
+static uint64_t resident_threads(struct gpw_session *s, uint32_t ordinal)
+{
+    int processors = 0, threads = 0;
+    CUdevice device = s->devices[ordinal];
+    s->driver->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    s->driver->cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+                                    device);
+    return (uint64_t)processors * (uint64_t)threads;
+}
+
+bool gpw_growth_local_fits(struct gpw_session *s, uint32_t bytes)
+{
+    int ordinal = limited_ordinal(s);
+    if (ordinal < 0 || bytes <= local_bytes[ordinal])
+        return true;
+    uint64_t more = (bytes - local_bytes[ordinal]) * resident_threads(s, (uint32_t)ordinal);
+    return more <= gpw_quota_left((uint32_t)ordinal);
+}
+
+void gpw_growth_local_taken(struct gpw_session *s, uint32_t bytes)
+{
+    int ordinal = limited_ordinal(s);
+    if (ordinal < 0 || bytes <= local_bytes[ordinal])
+        return;
+    local_bytes[ordinal] = bytes;
+    gpw_quota_reconcile(s, (uint32_t)ordinal);
+}
