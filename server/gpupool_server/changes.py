@@ -44,6 +44,7 @@ def set_gpu(gpus: Gpus, index: int, asked: Mapping[str, Any]) -> dict[str, Any]:
     before = gpu.changed
     gpu.changed = _read_settings(asked).over(before)
     try:
+        gpu.share_slices()
         _check_slices(gpu)
         gpu.write_settings()
     except BoardError as error:

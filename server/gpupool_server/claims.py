@@ -72,6 +72,8 @@ class Claim:
     ceiling: int | None = None
     weight: int = 1
     high_priority: bool = False
+    #: It is of a lease of the pool: its weight follows from its share.
+    pooled: bool = False
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Claim:
@@ -269,3 +271,17 @@ def _ceilings(
         name: shares[name] + (spare * (wanted[name] - shares[name]) // above if above else 0)
         for name in wanted
     }
+
+
+def slices(shares: Mapping[str, int], number: int) -> dict[str, int]:
+    """So many slices, divided as nearly by share as whole ones can be; each has at least one.
+
+    Where there are more shares than slices, some have none.
+    """
+    found = {name: max(1, number * share // WHOLE) for name, share in shares.items()}
+    excess = sum(found.values()) - max(0, number)
+    while excess > 0:
+        largest = max(found, key=lambda name: (found[name], name))
+        found[largest] -= 1
+        excess -= 1
+    return found

@@ -54,7 +54,12 @@ def command(
         bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
     ] = None,
     metrics_listen: Annotated[str | None, _text("metrics_listen")] = None,
-    pool: Annotated[str | None, typer.Option(hidden=True)] = None,
+    pool: Annotated[str | None, _text("pool")] = None,
+    pool_token: Annotated[str | None, _text("pool_token")] = None,
+    node_name: Annotated[str | None, _text("node_name")] = None,
+    advertise: Annotated[str | None, _text("advertise")] = None,
+    labels: Annotated[str | None, _text("labels")] = None,
+    state_dir: Annotated[str | None, _text("state_dir")] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     private: Annotated[bool, typer.Option(hidden=True)] = False,
     version: Annotated[
@@ -68,11 +73,6 @@ def command(
         if key in Settings.model_fields and value is not None
     }
     try:
-        if pool is not None:
-            raise ConfigError(
-                "flag --pool: this release has no pools of several servers; leave it out and let"
-                " clients name this server"
-            )
         settings = load_settings(config, flags)
         logs.configure(settings.log_level, settings.log_json)
         uvloop.run(serve(settings, ready_fd, private))

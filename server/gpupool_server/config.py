@@ -7,6 +7,8 @@ wrong value stands, under which key, and what is allowed there.
 from __future__ import annotations
 
 import os
+import platform
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 
 from gpupool.ask import split_tcp
 from gpupool.errors import ConfigError
+from gpupool.node_link import Line, Name
 from gpupool.protocol import one_line
 from gpupool.sizes import parse_size
 from gpupool_server.sharing import (
@@ -28,6 +31,9 @@ from gpupool_server.sharing import (
 )
 
 MAX_DEVICES = 64
+
+#: How tokens begin with which servers join a pool.
+JOIN_PREFIX = "gpn_"
 
 #: The tenant of who has the server's own token.
 DEFAULT_TENANT = "default"
@@ -77,8 +83,25 @@ class Settings(BaseModel):
     )
     log_json: bool = Field(False, description="true or false")
     metrics_listen: str = Field(
-        "none", description="none, or http://ADDRESS:PORT with an address of this machine's"
+        "none",
+        description="none, or http://ADDRESS:PORT with an address of this machine's"
         " loopback (127.0.0.1, [::1] or localhost)",
+    )
+    pool: str | None = Field(
+        None, description="tcp://HOST:PORT, where the pool's manager takes servers"
+    )
+    pool_token: SecretStr | None = Field(
+        None, description="the path of a file with the token with which servers join the pool"
+    )
+    node_name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -")
+    advertise: str | None = Field(
+        None, description="tcp://HOST:PORT, the address at which the pool's clients reach 'listen'"
+    )
+    labels: dict[Name, Line] = Field(
+        default_factory=dict, max_length=64, description="KEY=VALUE,KEY=VALUE, or a table [labels]"
+    )
+    state_dir: Path | None = Field(
+        None, description="an absolute path; it holds what must outlast a reboot: this node's key"
     )
     tenants: dict[TenantName, TenantSettings] = Field(
         default_factory=dict, description=f"tables [tenants.NAME], with {NAME_ALLOWED}"
@@ -151,12 +174,51 @@ class Settings(BaseModel):
                 raise ValueError("not on the loopback")
         return value
 
+    @field_validator("pool", "advertise")
+    @classmethod
+    def _check_pool(cls, value: str | None) -> str | None:
+        if value is not None:
+            host, _ = split_tcp(value)
+            if host in ("*", "0.0.0.0", "::"):
+                raise ValueError("nobody can connect to that")
+        return value
+
+    @field_validator("node_name")
+    @classmethod
+    def _check_node_name(cls, value: str | None) -> str | None:
+        if value is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value) is None:
+            raise ValueError("not allowed")
+        return value
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _parse_labels(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        parts = [part.partition("=") for part in value.split(",")]
+        labels = {key.strip(): text.strip() for key, equals, text in parts if equals}
+        if len(labels) != len(parts):
+            raise ValueError("no list of labels, or one comes twice")
+        return labels
+
+    @field_validator("state_dir")
+    @classmethod
+    def _check_state_dir(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_absolute():
+            raise ValueError("relative")
+        return value
+
     @field_validator("token")
     @classmethod
     def _check_token(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not token_allowed(value.get_secret_value()):
             raise ValueError("not allowed")
         return value
+
+    @property
+    def node(self) -> str:
+        """The name of this host in the pool."""
+        return self.node_name or re.sub(r"[^A-Za-z0-9._-]", "-", platform.node())[:64] or "node"
 
     @property
     def data_url(self) -> str | None:
@@ -196,17 +258,18 @@ def load_settings(
     """Gather and check everything; ConfigError names source, key and what is allowed.
 
     ``flags`` has the keys of :class:`Settings`; None means not given. Of ``env`` only
-    GPUPOOL_TOKEN is read.
+    GPUPOOL_TOKEN and GPUPOOL_POOL_TOKEN are read.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     if config is not None:
         values.update(_read_toml(config))
         sources.update((key, f"{config}: key '{key}'") for key in values)
-    token = (os.environ if env is None else env).get("GPUPOOL_TOKEN")
-    if token:
-        values["token"] = token
-        sources["token"] = "environment: GPUPOOL_TOKEN"
+    environment = os.environ if env is None else env
+    for key, variable in (("token", "GPUPOOL_TOKEN"), ("pool_token", "GPUPOOL_POOL_TOKEN")):
+        if environment.get(variable):
+            values[key] = environment[variable]
+            sources[key] = f"environment: {variable}"
     for key, value in flags.items():
         if value is not None:
             values[key] = value
@@ -218,6 +281,7 @@ def load_settings(
         settings = Settings.model_validate(values)
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(error, sources))) from None
+    _check_pool(settings, sources)
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings
@@ -232,6 +296,31 @@ def _check_tokens(source: str, name: str, tenant: TenantSettings) -> None:
         )
     if name != DEFAULT_TENANT and given != 1:
         raise ConfigError(f"{source}: exactly one of 'token' and 'token_file' must be set")
+
+
+def _check_pool(settings: Settings, sources: Mapping[str, str]) -> None:
+    if settings.pool is None:
+        given = [key for key in ("pool_token", "advertise") if key in sources]
+        if given and not sources[given[0]].startswith("environment"):
+            raise ConfigError(f"{sources[given[0]]}: is only used with 'pool'")
+        return
+    if settings.pool_token is None:
+        raise ConfigError(
+            f"{sources['pool']}: needs 'pool_token', the path of a file with the token that the"
+            " manager gave for servers"
+        )
+    if settings.listen.startswith("ipc://") and settings.advertise is None:
+        raise ConfigError(f"{sources['pool']}: needs 'listen' at tcp://, or 'advertise'")
+    if join_token_given(settings.pool_token) and sources["pool_token"].startswith("flag"):
+        raise ConfigError(
+            f"{sources['pool_token']}: a token in a command can be read by every user of the host;"
+            " put it into a file and name that, or set GPUPOOL_POOL_TOKEN"
+        )
+
+
+def join_token_given(value: SecretStr) -> bool:
+    """Whether it is the token itself, and not the path of a file that holds it."""
+    return value.get_secret_value().startswith(JOIN_PREFIX)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -297,6 +386,6 @@ def _explain_one(
     key = top if model is Settings else str(names[-1])
     allowed = model.model_fields[key].description
     # A table's content may hold a token, as may the key itself.
-    secret = key == "token" or isinstance(value, dict | list)
+    secret = key in ("token", "pool_token") or isinstance(value, dict | list)
     given = "" if secret else f"{one_line(str(value))[:80]!r} "
     return f"{source}: {given}is not allowed; allowed: {allowed}"

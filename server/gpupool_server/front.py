@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from gpupool import __version__, protocol
+from gpupool import __version__, lease_token, protocol
 from gpupool.errors import GpupoolError, ProtocolError
 from gpupool_server import logs
 from gpupool_server.claims import Refusal
@@ -22,6 +22,7 @@ from gpupool_server.config import Settings
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import NvmlDesk
+from gpupool_server.pool_member import PoolMember
 from gpupool_server.sessions import Opened, SessionKeeper
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
@@ -67,7 +68,12 @@ class FrontDesk:
         self._boot_id = boot_id()
         self._started = time.time()
         self._log = logs.get("front")
+        self._member: PoolMember | None = None
         self.draining = False
+
+    def join(self, member: PoolMember) -> None:
+        """From now on leases of a pool open sessions, too."""
+        self._member = member
 
     async def answer(self, payload: bytes) -> bytes:
         """The answer to one question; never an exception, whatever was asked."""
@@ -77,7 +83,7 @@ class FrontDesk:
             if question.word == "hello":
                 return await self._hello(question, tenant)
             if question.word == "nvml":
-                return await self._nvml.answer(question, tenant=tenant.name)
+                return await self._nvml.answer(question, tenant.name, tenant.lease)
             return await self._info(question, tenant)
         except Refusal as error:
             self._log.warning("refused", code=error.code, reason=str(error))
@@ -95,7 +101,7 @@ class FrontDesk:
         if question.word not in ("hello", "info", "nvml"):
             raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
         token = question.fields.get("token", "")
-        tenant = self._tenants.of_token(token)
+        tenant = self._find_tenant(token)
         if tenant is None:
             what = "is not this server's" if token else "is missing"
             raise Refusal("bad-token", f"the token {what}; set GPUPOOL_TOKEN to the server's token")
@@ -103,7 +109,16 @@ class FrontDesk:
             raise Refusal(
                 "draining", "the server is stopping and opens no sessions; try again later"
             )
+        if self._member is not None and question.word == "hello":
+            self._member.check_open()
         return tenant
+
+    def _find_tenant(self, token: str) -> Tenant | None:
+        if not lease_token.looks_like(token):
+            return self._tenants.of_token(token)
+        if self._member is None:
+            raise Refusal("bad-token", "the token is of a pool's lease, and this server is in none")
+        return self._member.admit(token)
 
     async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)

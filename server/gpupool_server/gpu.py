@@ -143,6 +143,20 @@ class Gpu:
             free_weight=free,
         )
 
+    def share_slices(self) -> None:
+        """Give the leases of the pool slices by their shares, of those that others have not.
+
+        Whoever calls this writes the grants.
+        """
+        pooled = {name: claim for name, claim in self.claims.items() if claim.pooled}
+        others = sum(claim.weight for claim in self.claims.values() if not claim.pooled)
+        left = (self.settings.max_inst or 0) - others
+        weights = claims.slices({name: claim.share or 1 for name, claim in pooled.items()}, left)
+        for name, claim in pooled.items():
+            if claim.weight != weights[name]:
+                self.claims[name] = dataclasses.replace(claim, weight=weights[name])
+                self.dirty.add(tenant_of(name))
+
     def write_grants(self, tenant: Tenant, must: Iterable[str] = ()) -> None:
         """Put what follows from a tenant's claims on the board.
 

@@ -17,7 +17,7 @@ from gpupool_server.config import Settings
 from gpupool_server.gpu import Gpu
 from gpupool_server.inventory import Inventory
 from gpupool_server.sharing import GpuSettings
-from gpupool_server.tenants import Tenant, Tenants
+from gpupool_server.tenants import Promise, Tenant, Tenants
 
 
 def board_name(tenant: str, group: str | None) -> str:
@@ -158,6 +158,8 @@ class Gpus:
         if found is not None:
             _check_same(found, request)
         entry = found or Group(tenant, group, request)
+        if tenant.lease is not None:
+            entry.tenant = tenant  # the newest token knows best what is left of the lease
         self._extend(entry, gpus)
         entry.sessions.add(session)
         self._groups[entry.name] = entry
@@ -175,13 +177,18 @@ class Gpus:
         """Claim for the group on those GPUs where it is not yet; on all or on none."""
         name, plain = group.name, group.group is None
         new = [(place, gpu) for place, gpu in enumerate(gpus) if name not in gpu.claims]
+        lease = group.tenant.lease
         claimed = [
-            (gpu, claims.claim(gpu.room(group.tenant), group.request, place, plain))
+            (gpu, promised(lease.promises[gpu.index]))
+            if lease is not None
+            else (gpu, claims.claim(gpu.room(group.tenant), group.request, place, plain))
             for place, gpu in new
         ]
         try:
             for gpu, claim in claimed:
                 gpu.claims[name] = claim
+                if lease is not None:
+                    gpu.share_slices()
                 gpu.write_grants(group.tenant, must=(name,))
         except BoardError as error:
             self._retract(group, [gpu for gpu, _ in claimed])
@@ -201,6 +208,7 @@ class Gpus:
         for gpu in gpus:
             if gpu.claims.pop(group.name, None) is not None:
                 gpu.drop(group.name)
+                gpu.share_slices()
                 gpu.write_grants(group.tenant)
                 gpu.save()
 
@@ -278,6 +286,16 @@ class Gpus:
             if gpu.board is not None:
                 gpu.board.close()
                 gpu.board = None
+
+
+def promised(promise: Promise) -> Claim:
+    """What a lease has been promised, once the pool's manager has found that it fits."""
+    return Claim(
+        memory=promise.memory,
+        share=promise.share,
+        high_priority=promise.high_priority,
+        pooled=True,
+    )
 
 
 def _read_record(record: Mapping[str, Any]) -> tuple[Request, dict[int, Claim]]:

@@ -30,6 +30,8 @@ class Device:
     uuid: str
     memory_bytes: int
     pci: str
+    #: The compute capability, e.g. 9.0.
+    capability: str = "0.0"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,10 +52,13 @@ class Inventory:
 
 def soft_environment(settings: Settings) -> dict[str, str]:
     """What the soft GPU reads about itself."""
-    return {
+    values = {
         "GPUPOOL_SOFT_GPUS": str(settings.soft_gpus),
         "GPUPOOL_SOFT_MEMORY": str(settings.soft_memory),
     }
+    # Several servers of a machine must not have GPUs of the same UUIDs.
+    seed = settings.node_name or (str(settings.run_dir) if settings.run_dir else "")
+    return {**values, "GPUPOOL_SOFT_SEED": seed} if seed else values
 
 
 def driver_environment(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -104,7 +109,17 @@ def _nvml_device(nvml: Any, index: int) -> Device:
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         pci=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
+        capability=_nvml_capability(nvml, handle),
     )
+
+
+def _nvml_capability(nvml: Any, handle: Any) -> str:
+    """Only a pool asks for it; a driver that does not say is no reason not to serve."""
+    try:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except nvml.NVMLError:
+        return "0.0"
+    return f"{major}.{minor}"
 
 
 def probe_devices(library: Path, env: Mapping[str, str]) -> tuple[Device, ...]:

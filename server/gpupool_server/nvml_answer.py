@@ -17,6 +17,7 @@ from gpupool_server.config import parse_indexes
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.nvml_cards import Cards, Facts, SoftCards, open_cards
 from gpupool_server.sessions import SessionKeeper
+from gpupool_server.tenants import PoolLease
 
 #: What one answer may hold: less than the protocol allows, by the lines before the devices.
 PAGE_BYTES = 7400
@@ -38,6 +39,8 @@ class Asker:
     gpus: int | None
     memory: int | None
     devices: tuple[int, ...] | None
+    #: Of the pool, if its token is of one.
+    lease: PoolLease | None = None
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,18 @@ class NvmlDesk:
         self._inventory = inventory
         self._cards: Cards | None = None
 
-    async def answer(self, question: protocol.Message, tenant: str) -> bytes:
+    async def answer(
+        self, question: protocol.Message, tenant: str, lease: PoolLease | None = None
+    ) -> bytes:
         """One page of what the asker may see."""
         what = question.fields.get("what", "all")
         if what not in ("all", "fresh"):
             raise ProtocolError(f"nvml: 'what' must be 'all' or 'fresh', not '{what}'")
         first = _number(question, "from", 0, 1023) or 0
-        views = await self._visible(_read_asker(question, tenant))
+        asker = _read_asker(question, tenant)
+        if lease is not None:
+            asker = Asker(tenant, lease.lease, asker.host, asker.pid, None, None, None, lease)
+        views = await self._visible(asker)
         if self._cards is None:
             self._cards = open_cards(self._inventory)
         head = {**(await self._cards.versions()), "devices": str(len(views))}

@@ -13,6 +13,7 @@ import uuid
 from typing import Any
 
 _PCI_DOMAIN, _PCI_BUS, _PCI_DEVICE = 50, 33, 34
+_MAJOR, _MINOR = 75, 76
 
 
 class ProbeError(Exception):
@@ -51,6 +52,7 @@ class _Driver:
             "uuid": f"GPU-{uuid.UUID(bytes=bytes(ident))}",
             "memory_bytes": memory.value,
             "pci": f"{domain:08x}:{bus:02x}:{slot:02x}.0",
+            "capability": f"{self.attribute(device, _MAJOR)}.{self.attribute(device, _MINOR)}",
         }
 
 

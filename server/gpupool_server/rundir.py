@@ -4,6 +4,7 @@
 
     RUN/lock                        held by the server that runs
     RUN/token                       the token, if nobody gave one (mode 0600)
+    RUN/pool.json                   what the pool's manager has ordered (mode 0600)
     RUN/admin.sock                  where the operator's commands ask (mode 0600)
     RUN/gpus/INDEX.board, .json     who may have what of a GPU (gpu.py)
     RUN/sessions/ID/meta.json       written by the server when it starts a worker
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool.errors import ConfigError, GpupoolError
-from gpupool_server.config import DEFAULT_TENANT, check_indexes
+from gpupool_server.config import DEFAULT_TENANT, Settings, check_indexes
 from gpupool_server.sharing import name_allowed, token_allowed
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -39,6 +40,25 @@ def default_run_dir(env: Mapping[str, str] | None = None) -> Path:
     if base and os.path.isabs(base):
         return Path(base) / "gpupool"
     return Path(f"/tmp/gpupool-{os.geteuid()}")
+
+
+def make_state_dir(settings: Settings, run_dir: Path) -> Path:
+    """The folder for what must outlast a reboot, made if it is not there.
+
+    Who chose a run directory and nothing else has everything in it.
+    """
+    if settings.state_dir is not None:
+        path = settings.state_dir
+    elif settings.run_dir is not None:
+        path = run_dir
+    elif os.geteuid() == 0:
+        path = Path("/var/lib/gpupool-server")
+    else:
+        base = os.environ.get("XDG_STATE_HOME", "")
+        home = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+        path = home / "gpupool-server"
+    _make_private(path, "state", "--state-dir")
+    return path
 
 
 @dataclass(frozen=True)
@@ -57,6 +77,9 @@ class Meta:
     group: str | None = None
     #: What gpus.py wrote of its claims; empty: its worker is on no board.
     grant: Mapping[str, Any] = field(default_factory=dict)
+    #: The lease of the pool that it is of, and the id of the request that asked for that.
+    lease: str | None = None
+    request: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Meta:
@@ -77,6 +100,8 @@ class Meta:
                 tenant=str(raw.get("tenant", DEFAULT_TENANT)),
                 group=None if raw.get("group") is None else str(raw["group"]),
                 grant=dict(raw.get("grant", {})),
+                lease=None if raw.get("lease") is None else str(raw["lease"]),
+                request=str(raw.get("request", "")),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the field {error} is missing or wrong") from None
@@ -200,17 +225,17 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _make_private(path: Path) -> None:
+def _make_private(path: Path, kind: str = "run", option: str = "--run-dir") -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
     except OSError as error:
         raise ConfigError(
-            f"the run directory {path} cannot be made: {error.strerror}; choose one: --run-dir"
+            f"the {kind} directory {path} cannot be made: {error.strerror}; choose one: {option}"
         ) from None
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
         raise ConfigError(
-            f"the run directory {path} is no folder of this user; choose another: --run-dir"
+            f"the {kind} directory {path} is no folder of this user; choose another: {option}"
         )
     if info.st_mode & 0o077:
         path.chmod(0o700)

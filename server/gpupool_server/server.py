@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpupool import __version__, paths
 from gpupool.errors import InstallError
+from gpupool.node_link import Report
 from gpupool_server import admin, board, logs, worker
 from gpupool_server import inventory as inventories
 from gpupool_server.admin import AdminDesk, AdminDoor
@@ -19,7 +20,10 @@ from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk, FrontDoor
 from gpupool_server.gpus import Gpus
-from gpupool_server.rundir import RunDir, default_run_dir, read_token
+from gpupool_server.keys import Keys, load_keys
+from gpupool_server.pool_link import JoinToken, PoolLink, find_address
+from gpupool_server.pool_member import PoolMember
+from gpupool_server.rundir import RunDir, default_run_dir, make_state_dir, read_token
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.tenants import Tenants
 
@@ -42,6 +46,10 @@ class Server:
         self._door: FrontDoor | None = None
         self._admin: AdminDoor | None = None
         self._metrics: MetricsDoor | None = None
+        self._join: JoinToken
+        self._keys: Keys
+        self._member: PoolMember | None = None
+        self._link: PoolLink | None = None
         self._stopping = asyncio.Event()
 
     @property
@@ -85,7 +93,10 @@ class Server:
         if settings.metrics_listen != "none":
             self._metrics = _metrics_door(gpus, self._keeper)
             await self._metrics.open(settings.metrics_listen)
+        member = self._make_member(gpus, desk)
         self._door = FrontDoor(desk, settings.listen)
+        if member is not None and settings.pool is not None:
+            self._start_link(member, settings.pool)
         self._log.info(
             "ready",
             version=__version__,
@@ -95,6 +106,28 @@ class Server:
             sessions=len(self._keeper),
             run_dir=str(self._run_dir.path),
         )
+
+    def _make_member(self, gpus: Gpus, desk: FrontDesk) -> PoolMember | None:
+        settings = self.settings
+        if settings.pool is None or settings.pool_token is None:
+            return None
+        assert self._run_dir is not None and self._keeper is not None
+        self._join = JoinToken.read(settings.pool_token)
+        self._keys = load_keys(make_state_dir(settings, self._run_dir.path))
+        self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._keeper)
+        desk.join(self._member)
+        return self._member
+
+    def _start_link(self, member: PoolMember, pool: str) -> None:
+        assert self._keeper is not None
+        address, labels = find_address(self.settings, self.url), self.settings.labels
+
+        def make_report() -> Report:
+            return member.report(address, "", labels)
+
+        self._link = PoolLink(pool, self._join, self._keys, member, make_report)
+        self._keeper.on_change = self._link.wake
+        self._link.start()
 
     def _find_boards(self, program: Path) -> OpenBoard | None:
         """How boards are opened, if library and worker are both there for them."""
@@ -130,6 +163,10 @@ class Server:
         """Close the front door, then let the sessions go on or end them."""
         if self._door is not None:
             await self._door.close(DRAIN_SECONDS)
+        if self._link is not None:
+            await self._link.close()
+        if self._member is not None:
+            self._member.close()
         if self._admin is not None:
             await self._admin.close()
         if self._metrics is not None:
@@ -139,6 +176,7 @@ class Server:
         if self._run_dir is not None:
             self._run_dir.close()
         self._door = self._admin = self._metrics = self._keeper = self._run_dir = None
+        self._link = self._member = None
 
 
 def _metrics_door(gpus: Gpus, keeper: SessionKeeper) -> MetricsDoor:

@@ -71,6 +71,8 @@ class Session:
     readers: list[LineReader] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
+    #: Whether it was told to end.
+    ending: bool = False
 
     def let_go(self) -> None:
         """Release what this process holds of it."""
@@ -102,6 +104,9 @@ class SessionKeeper:
         self._opening: list[tuple[str, tuple[int, ...]]] = []
         self._clock: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
+        #: Called after a session began or ended.
+        self.on_change: Callable[[], None] = lambda: None
         self._log = logs.get("sessions")
 
     def __len__(self) -> int:
@@ -229,9 +234,7 @@ class SessionKeeper:
         session: Session | None = None
         lease: Lease | None = None
         try:
-            lease = self._gpus.lease(
-                folder.session, wish.tenant, wish.group, wish.request, devices
-            )
+            lease = self._gpus.lease(folder.session, wish.tenant, wish.group, wish.request, devices)
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             session = self._launch(folder, wish, lease, secret, answer)
             ready = await self._await_ready(session, answer)
@@ -257,6 +260,7 @@ class SessionKeeper:
             program=wish.program,
             devices=list(devices),
             tenant=lease.name,
+            **_pool_fields(session.meta),
         )
         return Opened(folder.session, secret, ready, devices)
 
@@ -268,6 +272,8 @@ class SessionKeeper:
         secret: str,
         answer: asyncio.Future[str],
     ) -> Session:
+        pool = wish.tenant.lease
+        request = pool.request if pool is not None else ""
         stdout = worker.open_fifo(folder.stdout)
         stderr = -1
         readers: list[LineReader] = []
@@ -275,7 +281,7 @@ class SessionKeeper:
         try:
             stderr = worker.open_fifo(folder.stderr)
             readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
-            hear = self._stderr_hearer(folder.session, last_words)
+            hear = self._stderr_hearer(folder.session, last_words, request)
             readers.append(LineReader(folder.stderr, hear))
             env = {
                 **driver_environment(self._settings),
@@ -303,6 +309,8 @@ class SessionKeeper:
             tenant=lease.tenant,
             group=lease.group,
             grant=lease.record(),
+            lease=pool.lease if pool is not None else None,
+            request=request,
         )
         control = Control(folder.control)
         session = Session(meta, folder, process, control, lease, readers, last_words)
@@ -357,8 +365,10 @@ class SessionKeeper:
 
         return hear
 
-    def _stderr_hearer(self, session: str, last_words: list[str]) -> Callable[[str], None]:
-        log = logs.get("worker").bind(session=session)
+    def _stderr_hearer(
+        self, session: str, last_words: list[str], request: str
+    ) -> Callable[[str], None]:
+        log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
 
         def hear(line: str) -> None:
             last_words[:] = [logs.forward_line(log, line)]
@@ -370,6 +380,7 @@ class SessionKeeper:
     def _keep(self, session: Session) -> None:
         self._sessions[session.meta.session] = session
         session.watcher = asyncio.create_task(self._watch(session))
+        self.on_change()
 
     async def _watch(self, session: Session) -> None:
         reason = await session.process.wait()
@@ -388,7 +399,9 @@ class SessionKeeper:
             reason=reason,
             worker_pid=session.meta.pid,
             client_pid=session.meta.client_pid,
+            **_pool_fields(session.meta),
         )
+        self.on_change()
 
     def adopt(self) -> None:
         """Take over the workers that an earlier server started; remove what is dead."""
@@ -436,7 +449,7 @@ class SessionKeeper:
         session = Session(meta, folder, process, Control(folder.control), lease)
         hearers = (
             (folder.stdout, self._stdout_hearer(folder.session, None)),
-            (folder.stderr, self._stderr_hearer(folder.session, session.last_words)),
+            (folder.stderr, self._stderr_hearer(folder.session, session.last_words, meta.request)),
         )
         for path, hear in hearers:
             # Without its FIFOs a session goes on; only its log is lost.
@@ -464,6 +477,7 @@ class SessionKeeper:
             "created": meta.created,
             "tenant": meta.tenant,
             "group": meta.group,
+            "lease": meta.lease,
         }
         try:
             status = await session.control.status()
@@ -474,7 +488,27 @@ class SessionKeeper:
                 known[key] = status.get(key)
         return known
 
+    def of_leases(self) -> list[Meta]:
+        """The sessions that are of leases of the pool."""
+        return [s.meta for s in self._sessions.values() if s.meta.lease is not None]
+
     # Ending --------------------------------------------------------------------
+
+    def end_lease(self, lease: str, reason: str) -> int:
+        """Tell all sessions of a lease to end; returns how many there are."""
+        found = [s for s in self._sessions.values() if s.meta.lease == lease and not s.ending]
+        for session in found:
+            session.ending = True
+            self._log.info(
+                "ending a session",
+                session=session.meta.session,
+                reason=reason,
+                **_pool_fields(session.meta),
+            )
+            task = asyncio.create_task(self._end(session))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return len(found)
 
     async def close(self) -> None:
         """Leave the workers running or end them, as ``on_stop`` says."""
@@ -482,6 +516,8 @@ class SessionKeeper:
             self._clock.cancel()
         if self._settings.on_stop == "end":
             await asyncio.gather(*(self._end(s) for s in list(self._sessions.values())))
+        for task in set(self._ending):
+            task.cancel()
         for session in list(self._sessions.values()):
             if session.watcher is not None:
                 session.watcher.cancel()
@@ -507,3 +543,8 @@ class SessionKeeper:
             self._log.warning("a worker did not stop; killing it", session=session.meta.session)
             session.process.kill()
             await asyncio.wait((watcher,), timeout=STOP_SECONDS)
+
+
+def _pool_fields(meta: Meta) -> dict[str, str]:
+    """What a log line says of a session that is of a lease."""
+    return {} if meta.lease is None else {"lease": meta.lease, "request": meta.request}

@@ -25,6 +25,30 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """What a lease of the pool has of one GPU."""
+
+    memory: int  # bytes; 0: all there is
+    share: int  # thousandths
+    high_priority: bool = False
+
+
+@dataclass(frozen=True)
+class PoolLease:
+    """The part of a pool's lease that is on this server."""
+
+    lease: str
+    #: The id of the request that asked for it, for logs.
+    request: str
+    #: By the index of the GPU, in the order in which a session sees them.
+    promises: Mapping[int, Promise]
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        return tuple(self.promises)
+
+
+@dataclass(frozen=True)
 class Tenant:
     """One tenant; the defaults are those of the server's own token."""
 
@@ -32,6 +56,8 @@ class Tenant:
     quota: Quota = Quota()
     sessions: int | None = None
     gpus: frozenset[int] | None = None
+    #: Who came with a lease of the pool has exactly what that says.
+    lease: PoolLease | None = None
 
     def may_use(self, index: int) -> bool:
         return self.gpus is None or index in self.gpus

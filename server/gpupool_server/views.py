@@ -29,6 +29,9 @@ class TenantViews:
         return [self._view(gpu, asker, name, sessions) for gpu in chosen]
 
     def _choose(self, asker: Asker, own: Mapping[str, Any] | None, name: str) -> list[Gpu]:
+        if asker.lease is not None:
+            found = (self._gpus.get(index) for index in asker.lease.devices)
+            return [gpu for gpu in found if gpu is not None]
         tenant = self._gpus.tenants.named(asker.tenant)
         allowed = {gpu.index: gpu for gpu in self._gpus if tenant and tenant.may_use(gpu.index)}
         if asker.devices is not None:
@@ -60,6 +63,8 @@ class TenantViews:
         claim = gpu.claims.get(name)
         if claim is not None:
             return claim.memory or None
+        if asker.lease is not None:
+            return asker.lease.promises[gpu.index].memory or None
         tenant = self._gpus.tenants.named(asker.tenant)
         quota = gpu.quota(tenant).memory if tenant is not None else None
         wanted = asker.memory or gpu.default_memory or quota

@@ -12,7 +12,7 @@ from gpupool_server.config import MAX_DEVICES, check_indexes, parse_indexes
 from gpupool_server.inventory import Inventory
 from gpupool_server.sessions import Wish
 from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, name_allowed
-from gpupool_server.tenants import Tenant
+from gpupool_server.tenants import PoolLease, Tenant
 
 _FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 
@@ -33,6 +33,8 @@ def _maybe(question: protocol.Message, key: str, low: int, high: int) -> int | N
 
 def read_wish(question: protocol.Message, tenant: Tenant, inventory: Inventory) -> Wish:
     """The wish of a hello; ProtocolError says which field is wrong."""
+    if tenant.lease is not None:
+        return _read_lease_wish(question, tenant, tenant.lease)
     group = question.fields.get("group")
     if group is not None and not name_allowed(group):
         raise ProtocolError("hello: 'group' must be 1 to 32 of A-Z a-z 0-9 . _ -")
@@ -45,6 +47,30 @@ def read_wish(question: protocol.Message, tenant: Tenant, inventory: Inventory) 
         tenant=tenant,
         group=group,
         request=read_request(question),
+    )
+
+
+#: What a client that comes with a lease has asked the pool for, and not the server.
+_OF_LEASES = (
+    "gpus", "devices", "group", "memory", "memory-fraction", "share", "ceiling", "weight",
+    "priority", "policy",
+)  # fmt: skip
+
+
+def _read_lease_wish(question: protocol.Message, tenant: Tenant, lease: PoolLease) -> Wish:
+    asked = [key for key in _OF_LEASES if key in question.fields]
+    if asked:
+        raise ProtocolError(
+            f"hello: '{asked[0]}' cannot be asked for with a token of a lease, which says it"
+            " already; unset the variable that asks for it"
+        )
+    return Wish(
+        pid=read_number(question, "pid", 1, 2**22),
+        program=question.require("program")[:256],
+        host=question.require("host")[:256],
+        devices=lease.devices,
+        tenant=tenant,
+        group=lease.lease,
     )
 
 

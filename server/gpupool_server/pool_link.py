@@ -1,0 +1,335 @@
+"""The link to the pool's manager: joins, reports, heartbeats, and joins again, for ever.
+
+The server serves with or without it. A message that is not answered, a manager that does
+not know us, a connection that is made anew: whatever happens, the next step is a join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+import zmq.asyncio
+from pydantic import SecretStr
+from zmq.utils.monitor import recv_monitor_message
+
+from gpupool.ask import split_tcp
+from gpupool.errors import ConfigError, ProtocolError
+from gpupool.node_link import (
+    MAX_BYTES,
+    Again,
+    Beat,
+    Join,
+    Message,
+    Refused,
+    Report,
+    Told,
+    decode_from_manager,
+    encode,
+)
+from gpupool_server import logs
+from gpupool_server.config import Settings, join_token_given
+from gpupool_server.keys import Keys
+from gpupool_server.pool_member import PoolMember
+from gpupool_server.rundir import read_token
+
+#: How long an answer may take before the connection is given up.
+ANSWER_SECONDS = 5.0
+
+#: How long to wait before the next try: doubled from the first to the last.
+FIRST_RETRY, LAST_RETRY = 0.2, 10.0
+
+#: Sessions that begin and end together are told together.
+GATHER_SECONDS = 0.02
+
+_TOKEN = re.compile(r"(gpn_[A-Za-z0-9_-]{20,100})\.([0-9a-f]{64})")
+_LOST = zmq.EVENT_DISCONNECTED
+_KEY_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
+
+
+@dataclass(frozen=True)
+class JoinToken:
+    """What an operator was given for this node."""
+
+    secret: str
+    #: The manager's public key, in hexadecimal.
+    key: str
+
+    @classmethod
+    def read(cls, given: SecretStr) -> JoinToken:
+        """From the setting, or the file that it names; ConfigError."""
+        text = given.get_secret_value()
+        source = "GPUPOOL_POOL_TOKEN or key 'pool_token'"
+        if not join_token_given(given):
+            source = f"the file {text}"
+            text = read_token(Path(text))
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise ConfigError(
+                f"{source}: holds no token for servers; they look like gpn_TEXT.KEY, and the"
+                " manager gives them: gpupool token create --scope node"
+            )
+        return cls(match[1], match[2])
+
+
+def find_address(settings: Settings, url: str) -> str:
+    """Where the pool's clients reach the front door that listens at ``url``."""
+    if settings.advertise is not None:
+        return settings.advertise
+    host, port = split_tcp(url)
+    if host in ("*", "0.0.0.0", "::"):
+        return f"tcp://{socket.getfqdn()}:{port}"
+    return url
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An answer that was obeyed already."""
+
+    next_heartbeat: float
+    wants_report: bool
+
+
+class _Away(Exception):
+    """The manager cannot be spoken to now; the text says why."""
+
+
+class PoolLink:
+    """One server's end of the link."""
+
+    def __init__(
+        self,
+        url: str,
+        token: JoinToken,
+        keys: Keys,
+        member: PoolMember,
+        make_report: Callable[[], Report],
+    ) -> None:
+        self._url = url
+        self._token = token
+        self._keys = keys
+        self._member = member
+        self._make_report = make_report
+        self._log = logs.get("pool")
+        self._context = zmq.asyncio.Context()
+        self._running: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[Heard]] = {}
+        self._sent: dict[int, float] = {}
+        self._trouble = ""
+        self._best_trip = float("inf")
+        self.joined = asyncio.Event()
+
+    def start(self) -> None:
+        self._running = asyncio.create_task(self._run(), name="pool link")
+
+    def wake(self) -> None:
+        """Something has changed that the manager should hear of now."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Hang up, after a last word of what runs here."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self._context.destroy(linger=0)
+
+    async def _run(self) -> None:
+        delay = FIRST_RETRY
+        while True:
+            try:
+                await self._serve()
+            except _Away as away:
+                was_joined = self.joined.is_set()
+                self._say_trouble(str(away))
+                delay = FIRST_RETRY if was_joined else min(2 * delay, LAST_RETRY)
+            except Exception:
+                self._log.exception("the link to the pool failed; it is made anew")
+                delay = LAST_RETRY
+            self.joined.clear()
+            await asyncio.sleep(delay)
+
+    def _say_trouble(self, text: str) -> None:
+        """Once for each kind: a manager may be away for days."""
+        if text != self._trouble:
+            self._log.warning(
+                "not joined to the pool; sessions go on", reason=text, manager=self._url
+            )
+        self._trouble = text
+
+    # One connection ----------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Use one socket until it is of no more use: _Away."""
+        dealer = self._context.socket(zmq.DEALER)
+        monitor = None
+        parts: list[asyncio.Task[None]] = []
+        try:
+            self._configure(dealer)
+            monitor = dealer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | _LOST | _KEY_FAILED)
+            dealer.connect(self._url)
+            parts.append(asyncio.create_task(self._read(dealer)))
+            await self._until_connected(monitor)
+            parts.append(asyncio.create_task(self._watch(monitor)))
+            parts.append(asyncio.create_task(self._talk(dealer)))
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            for waiting in self._waiting.values():
+                waiting.cancel()
+            self._waiting.clear()
+            self._sent.clear()
+            if monitor is not None:
+                dealer.disable_monitor()
+            dealer.close(linger=0)
+
+    def _configure(self, dealer: zmq.asyncio.Socket) -> None:
+        for option, value in (
+            (zmq.MAXMSGSIZE, MAX_BYTES),
+            (zmq.SNDHWM, 64),
+            (zmq.RCVHWM, 64),
+            (zmq.LINGER, 0),
+            (zmq.IMMEDIATE, 1),
+            (zmq.IPV6, int("[" in self._url)),
+            (zmq.RECONNECT_IVL, 200),
+            (zmq.RECONNECT_IVL_MAX, 2000),
+            (zmq.HEARTBEAT_IVL, 5000),
+            (zmq.HEARTBEAT_TIMEOUT, 15000),
+        ):
+            dealer.setsockopt(option, value)
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(self._token.key))
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+
+    async def _until_connected(self, monitor: zmq.asyncio.Socket) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while await self._event(monitor) != zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    pass
+        except TimeoutError:
+            raise _Away("no manager answers there; is its address right, and is it up?") from None
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        while await self._event(monitor) != _LOST:
+            pass
+        raise _Away("the connection broke")
+
+    async def _event(self, monitor: zmq.asyncio.Socket) -> int:
+        found = await recv_monitor_message(monitor)
+        event = int(found["event"])
+        if event & _KEY_FAILED:
+            raise _Away("the manager there does not have the key that the token names")
+        return event
+
+    # What is said ------------------------------------------------------------------------
+
+    async def _talk(self, dealer: zmq.asyncio.Socket) -> None:
+        self._wake.clear()
+        heard = await self._ask(dealer, self._join())
+        self._trouble = ""
+        self._log.info("joined the pool", node=self._member.node, manager=self._url)
+        self.joined.set()
+        while True:
+            if heard.wants_report:
+                again = Again(number=self._next(), report=self._make_report())
+                heard = await self._ask(dealer, again)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(heard.next_heartbeat):
+                    await self._wake.wait()
+                    await asyncio.sleep(GATHER_SECONDS)
+            self._wake.clear()
+            beat = Beat(number=self._next(), heartbeat=self._member.heartbeat())
+            heard = await self._ask(dealer, beat)
+
+    def _join(self) -> Join:
+        return Join(
+            number=self._next(),
+            node=self._member.node,
+            token=self._token.secret,
+            report=self._make_report(),
+        )
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _ask(self, dealer: zmq.asyncio.Socket, message: Join | Again | Beat) -> Heard:
+        """Send and wait for the answer; _Away if none comes or it is a no."""
+        answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
+        self._waiting[message.number] = answer
+        self._sent[message.number] = time.time()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._send(dealer, message)
+                return await answer
+        except TimeoutError:
+            raise _Away(f"the manager did not answer within {ANSWER_SECONDS:g} s") from None
+        finally:
+            self._waiting.pop(message.number, None)
+            self._sent.pop(message.number, None)
+
+    async def _send(self, dealer: zmq.asyncio.Socket, message: Message) -> None:
+        sending: Awaitable[object] = dealer.send(encode(message))
+        await sending
+
+    # What is heard -----------------------------------------------------------------------
+
+    async def _read(self, dealer: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await dealer.recv_multipart()
+            try:
+                if len(frames) != 1:
+                    raise ProtocolError(f"a message is one frame, not {len(frames)}")
+                message = decode_from_manager(frames[0])
+            except ProtocolError as error:
+                raise _Away(f"the manager's answer cannot be read: {error}") from None
+            if isinstance(message, Refused):
+                self._hear_no(message)
+            else:
+                self._hear(message)
+
+    def _hear_no(self, refused: Refused) -> None:
+        if refused.code == "unknown-node":
+            raise _Away("the manager has started anew")
+        answer = self._waiting.get(refused.number)
+        if answer is None or answer.done():
+            self._log.warning("the manager refused", code=refused.code, reason=refused.message)
+            return
+        answer.set_exception(_Away(f"the manager refused ({refused.code}): {refused.message}"))
+
+    def _hear(self, told: Told) -> None:
+        """Obey at once, in the order in which it came; then let who waits for it go on."""
+        now = time.time()
+        sent = self._sent.get(told.number)
+        if sent is not None:
+            self._set_clock(told, sent, now)
+        wants_report = self._member.apply(told)
+        answer = self._waiting.get(told.number)
+        if answer is not None and not answer.done():
+            answer.set_result(Heard(told.orders.next_heartbeat, wants_report))
+        elif wants_report:
+            self.wake()  # the next heartbeat is answered with the same wish
+
+    def _set_clock(self, told: Told, sent: float, now: float) -> None:
+        # The shorter the round trip, the less can be wrong about it; and clocks drift.
+        trip = now - sent
+        if 0 <= trip <= 1.5 * self._best_trip + 0.01:
+            self._best_trip = min(trip, self._best_trip)
+            self._member.set_clock(told.now - (now + sent) / 2)

@@ -1,0 +1,263 @@
+"""This server as a node of a pool: what it reports, what it was ordered, whom it lets in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpupool import __version__, lease_token
+from gpupool.errors import ProtocolError
+from gpupool.lease_token import LeaseToken, TokenGrant
+from gpupool.node_link import (
+    Apply,
+    Heartbeat,
+    OrderedGpu,
+    Report,
+    ReportedGpu,
+    ReportedSession,
+    Told,
+)
+from gpupool.protocol import one_line
+from gpupool_server import changes, logs
+from gpupool_server.claims import Refusal
+from gpupool_server.gpu import Gpu
+from gpupool_server.gpus import Gpus
+from gpupool_server.pool_state import PoolState
+from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sharing import MEBIBYTE, name_allowed
+from gpupool_server.tenants import PoolLease, Promise, Tenant
+
+#: How far clocks may be apart after all that is known of them.
+SLACK_SECONDS = 30.0
+
+#: How long sessions of a lease that has ended may go on while the node is drained.
+DRAIN_SECONDS = 30.0
+
+
+class PoolMember:
+    """Methods are for the event loop's thread only; none of them waits."""
+
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        gpus: Gpus,
+        keeper: SessionKeeper,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.node = node
+        self._folder = folder
+        self._gpus = gpus
+        self._keeper = keeper
+        self._clock = clock
+        self._state = PoolState.load(folder, node)
+        #: When the newest token that was shown for a lease was issued.
+        self._shown: dict[str, float] = {}
+        self._late: set[asyncio.Task[None]] = set()
+        self._log = logs.get("pool")
+
+    # What it says of itself ------------------------------------------------------------
+
+    def report(self, address: str, door_key: str, labels: dict[str, str]) -> Report:
+        return Report(
+            address=address,
+            door_key=door_key,
+            server_version=__version__,
+            labels=labels,
+            gpus=[_reported(gpu) for gpu in self._gpus],
+        )
+
+    def heartbeat(self) -> Heartbeat:
+        sessions = self._keeper.of_leases()
+        busy = {meta.lease for meta in sessions}
+        new = {lease for lease in busy if lease is not None} - self._state.used
+        if new:
+            self._state.used |= new
+            self._state.save(self._folder)
+        orders = self._state.orders
+        return Heartbeat(
+            applied="" if orders is None else orders.generation,
+            sessions=[
+                ReportedSession(
+                    id=meta.session, lease=meta.lease or "", program=one_line(meta.program)
+                )
+                for meta in sessions
+            ],
+            # Said again and again until the lease has ended: no answer, nothing lost.
+            idle=sorted((self._state.used & self._state.leases) - busy),
+        )
+
+    # What it is told ---------------------------------------------------------------------
+
+    def set_clock(self, ahead: float) -> None:
+        """How much the manager's clock is ahead of this host's."""
+        self._state.ahead = ahead
+
+    def apply(self, told: Told) -> bool:
+        """Do what the manager orders; whether it wants a report."""
+        if told.signing_key is not None:
+            self._state.signing_key = told.signing_key
+            self._state.save(self._folder)
+        wanted = False
+        for command in told.orders.commands:
+            if isinstance(command, Apply):
+                self._apply(command)
+            else:
+                wanted = True
+        return wanted
+
+    def _apply(self, orders: Apply) -> None:
+        before = self._state.orders
+        self._state.orders = orders
+        self._state.used &= self._state.leases
+        self._state.save(self._folder)
+        if before is None or before.mode != orders.mode:
+            self._log.info("the node's mode is set", mode=orders.mode)
+        for each in orders.gpus:
+            self._set_gpu(each)
+        held = self._state.leases
+        self._shown = {k: v for k, v in self._shown.items() if k in held or v > orders.at}
+        for lease in {meta.lease for meta in self._keeper.of_leases()} - held - set(self._shown):
+            if lease is not None:
+                self._end(lease, orders)
+
+    def _set_gpu(self, wanted: OrderedGpu) -> None:
+        gpu = self._gpu_of(wanted.uuid)
+        if gpu is None:
+            return
+        now = gpu.settings
+        differ = {
+            key: value
+            for key, value in wanted.model_dump(exclude={"uuid"}).items()
+            if value != getattr(now, key)
+        }
+        if not differ:
+            return
+        try:
+            changes.set_gpu(self._gpus, gpu.index, differ)
+            self._log.info("the pool changed a GPU's settings", gpu=gpu.index, **differ)
+        except Refusal as error:
+            self._log.error("the pool's settings of a GPU cannot be", reason=str(error), **differ)
+
+    def _end(self, lease: str, orders: Apply) -> None:
+        if orders.mode != "draining":
+            self._keeper.end_lease(lease, "its lease has ended")
+            return
+        task = asyncio.create_task(self._end_late(lease))
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _end_late(self, lease: str) -> None:
+        await asyncio.sleep(DRAIN_SECONDS)
+        if lease not in self._state.leases:
+            self._keeper.end_lease(lease, "its lease has ended, and the node is drained")
+
+    def close(self) -> None:
+        """Stop what is waited for, and remember everything."""
+        for task in self._late:
+            task.cancel()
+        self._state.save(self._folder)
+
+    # Whom it lets in -----------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Refusal while the node is drained."""
+        orders = self._state.orders
+        if orders is not None and orders.mode == "draining":
+            raise Refusal("draining", f"the node '{self.node}' is drained: it opens no sessions")
+
+    def admit(self, text: str) -> Tenant:
+        """Whose lease a token is of, with what it has here; Refusal."""
+        key = self._state.signing_key
+        if key is None:
+            raise Refusal(
+                "no-worker", "the server has not joined its pool yet; try again in a moment"
+            )
+        try:
+            token = lease_token.check(text, self.node, key)
+        except ProtocolError as error:
+            raise Refusal("bad-token", f"the lease token is refused: {error}") from None
+        self._check_time(token)
+        self._check_names(token)
+        promises = self._promises(token)
+        self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
+        lease = PoolLease(token.lease, token.request, promises)
+        return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
+
+    def _check_time(self, token: LeaseToken) -> None:
+        now = self._clock() + self._state.ahead
+        if now > token.expires + SLACK_SECONDS:
+            raise Refusal(
+                "bad-token",
+                f"the token of lease '{token.lease}' expired {now - token.expires:.0f} s ago;"
+                " renew the lease for another",
+            )
+        if token.issued > now + SLACK_SECONDS:
+            raise Refusal(
+                "bad-token",
+                f"the token of lease '{token.lease}' is from {token.issued - now:.0f} s in the"
+                " future; the clocks of manager and server must agree",
+            )
+
+    def _check_names(self, token: LeaseToken) -> None:
+        if not name_allowed(token.tenant) or not name_allowed(token.lease):
+            raise Refusal("bad-token", "the token's tenant or lease has a name too long for us")
+        if self._gpus.tenants.named(token.tenant) is not None:
+            raise Refusal(
+                "bad-token",
+                f"the server has a tenant '{token.tenant}' of its own, who is not the pool's;"
+                " rename one of the two",
+            )
+
+    def _promises(self, token: LeaseToken) -> dict[int, Promise]:
+        """What the orders say of the lease, or, where they are older, the token itself."""
+        ordered = self._state.grants(token.lease)
+        orders = self._state.orders
+        if not ordered and orders is not None and orders.at >= token.issued:
+            raise Refusal("bad-token", f"the lease '{token.lease}' has ended")
+        grants: Sequence[TokenGrant] = [
+            TokenGrant(each.ordinal, each.gpu, each.memory_mib, each.share) for each in ordered
+        ] or sorted(token.nodes.get(self.node, ()), key=lambda grant: grant.ordinal)
+        if not grants:
+            raise Refusal("bad-token", f"the lease '{token.lease}' has no GPU on this server")
+        promises: dict[int, Promise] = {}
+        for grant in grants:
+            gpu = self._gpu_of(grant.gpu)
+            if gpu is None:
+                raise Refusal(
+                    "bad-token", f"the lease '{token.lease}' is on {grant.gpu}, which is not here"
+                )
+            promises[gpu.index] = _promise(grant, gpu, token.priority)
+        return promises
+
+    def _gpu_of(self, uuid: str) -> Gpu | None:
+        return next((gpu for gpu in self._gpus if gpu.device.uuid == uuid), None)
+
+
+def _promise(grant: TokenGrant, gpu: Gpu, priority: int) -> Promise:
+    memory = grant.memory_mib * MEBIBYTE
+    whole = gpu.device.memory_bytes // MEBIBYTE * MEBIBYTE
+    return Promise(
+        memory=0 if memory >= whole else memory,
+        share=10 * grant.share,
+        high_priority=priority > 0,
+    )
+
+
+def _reported(gpu: Gpu) -> ReportedGpu:
+    now, device = gpu.settings, gpu.device
+    return ReportedGpu.model_validate(
+        {
+            "uuid": device.uuid,
+            "index": device.index,
+            "model": one_line(device.name)[:256] or "GPU",
+            "compute_capability": device.capability,
+            "memory_mib": device.memory_bytes // MEBIBYTE,
+            "pci": device.pci[:32],
+            "policy": now.policy,
+            "max_inst": now.max_inst,
+            "prio_ratio": now.prio_ratio,
+        }
+    )

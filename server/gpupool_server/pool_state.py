@@ -1,0 +1,86 @@
+"""What a server remembers of its pool: RUN/pool.json, for the server after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpupool.node_link import Apply, OrderedGrant
+from gpupool_server import logs
+
+NAME = "pool.json"
+
+
+@dataclass
+class PoolState:
+    """The orders in force, and what it takes to check lease tokens."""
+
+    node: str
+    #: What tokens for this node are signed with; None: the server has never joined.
+    signing_key: bytes | None = None
+    #: How much the manager's clock is ahead of ours, in seconds.
+    ahead: float = 0.0
+    orders: Apply | None = None
+    #: Leases that have had sessions here.
+    used: set[str] = field(default_factory=set)
+
+    def grants(self, lease: str) -> list[OrderedGrant]:
+        """What a lease has here, in the order of its devices."""
+        grants = self.orders.grants if self.orders is not None else []
+        return sorted((g for g in grants if g.lease == lease), key=lambda grant: grant.ordinal)
+
+    @property
+    def leases(self) -> set[str]:
+        return {grant.lease for grant in self.orders.grants} if self.orders is not None else set()
+
+    def save(self, folder: Path) -> None:
+        """Write it down, whole or not at all; a disk that is full does not stop the server."""
+        text = json.dumps(
+            {
+                "node": self.node,
+                "signing_key": None if self.signing_key is None else self.signing_key.hex(),
+                "ahead": self.ahead,
+                "orders": None if self.orders is None else self.orders.model_dump(),
+                "used": sorted(self.used),
+            }
+        )
+        path = folder / NAME
+        draft = path.with_suffix(".new")
+        try:
+            draft.unlink(missing_ok=True)
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+            draft.rename(path)
+        except OSError as error:
+            logs.get("pool").error("the pool's orders cannot be saved", reason=str(error))
+
+    @classmethod
+    def load(cls, folder: Path, node: str) -> PoolState:
+        """What the last server of this name wrote; empty if there was none."""
+        try:
+            raw: Any = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            if raw["node"] != node:
+                return cls(node)
+            return cls(node, **_read(raw))
+        except FileNotFoundError:
+            return cls(node)
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            logs.get("pool").warning("the saved orders cannot be read", reason=str(error)[:200])
+            return cls(node)
+
+
+def _read(raw: Mapping[str, Any]) -> dict[str, Any]:
+    key, orders = raw["signing_key"], raw["orders"]
+    return {
+        "signing_key": None if key is None else bytes.fromhex(key),
+        "ahead": float(raw["ahead"]),
+        "orders": None if orders is None else Apply.model_validate(orders),
+        "used": {str(name) for name in raw["used"]},
+    }
