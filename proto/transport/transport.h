@@ -65,9 +65,11 @@ struct gp_transport {
     unsigned caps;
 
     /* Start to listen. `url` may leave the port or name to the transport
-     * ("tcp://0.0.0.0:*", "shm:///run/x.sock", "inproc://name"). Never blocks. */
+     * ("tcp://0.0.0.0:*", "shm:///run/x.sock", "inproc://name"); "?key=own" behind a
+     * tcp:// address encrypts under a key pair of this process. Never blocks. */
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
-    /* The address to connect to, valid until the listener is closed. */
+    /* The address to connect to, with "?key=KEY" if it is encrypted; valid until the
+     * listener is closed. */
     const char *(*listener_url)(const struct gp_listener *l);
     /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq
      * listener takes one peer in its life, then -ENOTSUP: its sockets become the
@@ -77,7 +79,9 @@ struct gp_transport {
     void (*listener_close)(struct gp_listener *l);
 
     /* Blocks up to `timeout_ms`. -ECONNREFUSED nobody listens or we may not
-     * (shm: another user's), -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what answers is no gpupool, -EHOSTUNREACH. */
+     * (shm: another user's), -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what
+     * answers is no gpupool, -EACCES one side encrypts and the other not, or the key is
+     * wrong, -EHOSTUNREACH. */
     int (*connect)(const char *url, int timeout_ms, struct gp_channel **out,
                    struct gp_error *err);
 

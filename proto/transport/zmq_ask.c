@@ -6,10 +6,22 @@
 /* A server's answer is a few kB of text; this bounds what a stranger can send. */
 #define ANSWER_MAX ((int64_t)16 << 20)
 
-static int question_fail(const char *url, int rc, bool connected, int timeout_ms,
-                         struct gp_error *err)
+/* A question, and how it went so far. */
+struct question {
+    const char *url; /* as it is shown: without a key */
+    struct link_curve curve;
+    int timeout_ms;
+    int64_t deadline;
+    struct link link;
+    enum link_trouble trouble;
+};
+
+static int question_fail(const struct question *q, int rc, struct gp_error *err)
 {
+    const char *url = q->url;
     switch (rc) {
+    case -EACCES:
+        return link_trouble_explain(q->trouble, "server", url, err);
     case -ECONNREFUSED:
         gp_error_set(err, "no gpupool server answers at %.100s: connection refused; is "
                           "gpupool-server running there and the port right?", url);
@@ -24,10 +36,11 @@ static int question_fail(const char *url, int rc, bool connected, int timeout_ms
                           "network", url, strerror(-rc));
         return -EHOSTUNREACH;
     case -ETIMEDOUT:
-        gp_error_set(err, "no gpupool server answers at %.100s within %d ms: %s", url, timeout_ms,
-                     connected ? "somebody accepts the connection, but says nothing; is it a "
-                                 "gpupool-server, and not stopped?"
-                               : "check the address, and that no firewall drops the port");
+        gp_error_set(err, "no gpupool server answers at %.100s within %d ms: %s", url,
+                     q->timeout_ms,
+                     q->link.connected ? "somebody accepts the connection, but says nothing; is it a "
+                                         "gpupool-server, and not stopped?"
+                                       : "check the address, and that no firewall drops the port");
         return rc;
     case -EPROTO:
         gp_error_set(err, "what answers at %.100s is no gpupool server; check the port", url);
@@ -63,11 +76,22 @@ static int answer_take(void *socket, void *answer, size_t *answer_size)
     return rc;
 }
 
-static int answer_wait(struct link *link, const char *url, void *answer, size_t *answer_size,
-                       int64_t deadline)
+/* The connection broke. -EAGAIN: as happens when a server stops; ask again. */
+static int question_broken(struct question *q, bool again)
 {
+    if (q->link.shaken)
+        return -EPROTO;
+    q->trouble = link_curve_trouble(&q->curve, q->url, gp_deadline_left_ms(q->deadline, 1000));
+    if (q->trouble == LINK_TROUBLE_OTHER)
+        return -EPROTO;
+    return q->trouble == LINK_TROUBLE_WRONG_KEY && !again ? -EAGAIN : -EACCES;
+}
+
+static int answer_wait(struct question *q, void *answer, size_t *answer_size, bool again)
+{
+    struct link *link = &q->link;
     for (;;) {
-        int left = gp_deadline_left_ms(deadline, 1000);
+        int left = gp_deadline_left_ms(q->deadline, 1000);
         zmq_pollitem_t items[] = {
             {.socket = link->socket, .events = ZMQ_POLLIN},
             {.socket = link->monitor, .events = ZMQ_POLLIN},
@@ -78,9 +102,9 @@ static int answer_wait(struct link *link, const char *url, void *answer, size_t 
         if (rc != -EAGAIN)
             return rc;
         if (link->broken)
-            return -EPROTO;
+            return question_broken(q, again);
         if (link->refused) {
-            rc = link_probe(url, gp_deadline_left_ms(deadline, 1000));
+            rc = link_probe(q->url, gp_deadline_left_ms(q->deadline, 1000));
             return rc ? rc : -ECONNREFUSED;
         }
         if (left == 0)
@@ -88,39 +112,55 @@ static int answer_wait(struct link *link, const char *url, void *answer, size_t 
     }
 }
 
-static int ask_open(struct link *link, void *ctx, const char *url)
+static int ask_open(struct question *q, void *ctx)
 {
+    struct link *link = &q->link;
     int64_t longest = ANSWER_MAX;
     *link = (struct link){.peer_fd = -1};
     link->socket = zmq_socket(ctx, ZMQ_DEALER);
     if (!link->socket)
         return link_errno();
-    int rc = link_common_options(link->socket, url);
+    int rc = link_common_options(link->socket, q->url, &q->curve);
     if (rc == 0 && zmq_setsockopt(link->socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) != 0)
         rc = link_errno();
     if (rc == 0 && !(link->monitor = link_monitor_open(ctx, link->socket)))
         rc = link_errno();
-    if (rc == 0 && zmq_connect(link->socket, url) != 0)
+    if (rc == 0 && zmq_connect(link->socket, q->url) != 0)
         rc = link_errno();
+    return rc;
+}
+
+static int ask_once(struct question *q, const struct iovec *text, void *answer,
+                    size_t *answer_size, bool again)
+{
+    void *ctx = zmq_ctx_new();
+    if (!ctx)
+        return link_errno();
+    int rc = ask_open(q, ctx);
+    if (rc == 0 && zmq_send(q->link.socket, text->iov_base, text->iov_len, ZMQ_DONTWAIT) < 0)
+        rc = link_errno();
+    if (rc == 0)
+        rc = answer_wait(q, answer, answer_size, again);
+    link_close(&q->link, 0);
+    link_context_end(ctx);
     return rc;
 }
 
 int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
             size_t *answer_size, int timeout_ms, struct gp_error *err)
 {
-    int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
-    struct link link = {0};
-    void *ctx = strlen(url) < LINK_ENDPOINT_MAX ? zmq_ctx_new() : NULL;
-    if (!ctx)
-        return question_fail(url, strlen(url) < LINK_ENDPOINT_MAX ? -ENOMEM : -EINVAL, false,
-                             timeout_ms, err);
-    int rc = ask_open(&link, ctx, url);
-    if (rc == 0 && zmq_send(link.socket, question, question_size, ZMQ_DONTWAIT) < 0)
-        rc = link_errno();
-    if (rc == 0)
-        rc = answer_wait(&link, url, answer, answer_size, deadline);
-    bool connected = link.connected;
-    link_close(&link, 0);
-    link_context_end(ctx);
-    return rc ? question_fail(url, rc, connected, timeout_ms, err) : 0;
+    char plain[2 * LINK_ENDPOINT_MAX];
+    struct question q = {
+        .url = plain,
+        .timeout_ms = timeout_ms,
+        .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
+    };
+    struct iovec text = {(void *)(uintptr_t)question, question_size};
+    int rc = link_curve_parse(url, false, plain, &q.curve, err);
+    if (rc)
+        return rc;
+    rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
+    for (int i = 0; i < 2 && rc == -EAGAIN; i++)
+        rc = ask_once(&q, &text, answer, answer_size, i > 0);
+    return rc ? question_fail(&q, rc, err) : 0;
 }

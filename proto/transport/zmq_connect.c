@@ -16,6 +16,8 @@
  * and dropped: a worker shows strangers out by dropping all it has. */
 #define DROPPED_MAX 6
 #define DROPPED_PAUSE_US 50000
+/* And with a key, before it is taken to be the wrong one. */
+#define UNSHAKEN_MAX 2
 /* How long the address of a socket just closed may stay taken. */
 #define REBIND_MS 2000
 
@@ -29,7 +31,7 @@ struct gp_listener {
     void *ctx; /* NULL once a channel has taken it */
     struct link up, down;
     struct link_endpoints endpoints; /* as bound, without wildcards */
-    char url[2 * LINK_ENDPOINT_MAX];
+    char url[2 * LINK_ENDPOINT_MAX + LINK_QUERY_MAX];
     unsigned generation;
     int64_t guest_since; /* ns, 0: nobody is connected */
     struct guest guest;
@@ -102,9 +104,10 @@ static int link_bind(struct link *link, char endpoint[LINK_ENDPOINT_MAX])
 
 static int listener_bind(struct gp_listener *l)
 {
-    int rc = link_open(&l->up, l->ctx, LINK_RECEIVES, l->endpoints.up);
+    const struct link_curve *curve = &l->endpoints.curve;
+    int rc = link_open(&l->up, l->ctx, LINK_RECEIVES, l->endpoints.up, curve);
     if (rc == 0)
-        rc = link_open(&l->down, l->ctx, LINK_SENDS, l->endpoints.down);
+        rc = link_open(&l->down, l->ctx, LINK_SENDS, l->endpoints.down, curve);
     if (rc == 0)
         rc = link_bind(&l->up, l->endpoints.up);
     if (rc == 0)
@@ -134,11 +137,13 @@ static int listener_reset(struct gp_listener *l)
 static void listener_url_set(struct gp_listener *l)
 {
     const char *second = l->endpoints.down;
+    char query[LINK_QUERY_MAX];
+    link_curve_show(&l->endpoints.curve, query);
     if (strncmp(second, "tcp://", 6) == 0)
         second = strrchr(second, ':') + 1;
     else
         second += strlen("ipc://");
-    snprintf(l->url, sizeof l->url, "%s,%s", l->endpoints.up, second);
+    snprintf(l->url, sizeof l->url, "%s,%s%s", l->endpoints.up, second, query);
 }
 
 int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err)
@@ -296,13 +301,16 @@ struct attempt {
     struct link up, down;
     unsigned char nonce[16];
     bool connected; /* somebody accepted, now or in an earlier attempt */
+    bool shaken;    /* and spoke as we do */
+    enum link_trouble trouble;
 };
 
 static int attempt_open(struct attempt *a)
 {
-    int rc = link_open(&a->up, a->ctx, LINK_SENDS, a->endpoints->up);
+    const struct link_curve *curve = &a->endpoints->curve;
+    int rc = link_open(&a->up, a->ctx, LINK_SENDS, a->endpoints->up, curve);
     if (rc == 0)
-        rc = link_open(&a->down, a->ctx, LINK_RECEIVES, a->endpoints->down);
+        rc = link_open(&a->down, a->ctx, LINK_RECEIVES, a->endpoints->down, curve);
     if (rc == 0 && (zmq_connect(a->up.socket, a->endpoints->up) != 0 ||
                     zmq_connect(a->down.socket, a->endpoints->down) != 0))
         rc = link_errno();
@@ -350,6 +358,7 @@ static int attempt_run(struct attempt *a)
         int left = gp_deadline_left_ms(a->deadline, 200);
         links_poll(&a->up, &a->down, left);
         a->connected |= a->up.connected || a->down.connected;
+        a->shaken |= a->up.shaken || a->down.shaken;
         rc = attempt_hear(a, heard);
         if (rc != -EAGAIN)
             return rc;
@@ -379,10 +388,23 @@ static int attempt_once(struct attempt *a, struct gp_channel **out)
     return rc;
 }
 
+/* It dropped us: whether that will not change, because of the keys. */
+static bool attempt_hopeless(struct attempt *a, int dropped)
+{
+    if (a->shaken)
+        return false;
+    int left = gp_deadline_left_ms(a->deadline, 1000);
+    a->trouble = link_curve_trouble(&a->endpoints->curve, a->endpoints->up, left);
+    return a->trouble != LINK_TROUBLE_OTHER &&
+           (a->trouble != LINK_TROUBLE_WRONG_KEY || dropped >= UNSHAKEN_MAX);
+}
+
 static int connect_fail(const char *url, const struct attempt *a, int rc, int timeout_ms,
                         struct gp_error *err)
 {
     switch (rc) {
+    case -EACCES:
+        return link_trouble_explain(a->trouble, "worker", a->endpoints->up, err);
     case -ECONNREFUSED:
         gp_error_set(err, "no gpupool worker listens at %.100s: connection refused; has it ended, "
                           "or does a firewall keep its ports closed?", url);
@@ -425,11 +447,17 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
         rc = attempt_once(&a, out);
         if (rc != -EAGAIN)
             break;
+        if (attempt_hopeless(&a, dropped)) {
+            rc = -EACCES;
+            break;
+        }
         if (dropped == DROPPED_MAX) {
             rc = -EPROTO;
             break;
         }
         usleep(DROPPED_PAUSE_US << dropped);
     }
-    return rc ? connect_fail(url, &a, rc, timeout_ms, err) : 0;
+    char plain[2 * LINK_ENDPOINT_MAX];
+    snprintf(plain, sizeof plain, "%.*s", (int)strcspn(url, "?"), url);
+    return rc ? connect_fail(plain, &a, rc, timeout_ms, err) : 0;
 }

@@ -70,10 +70,14 @@ static int ipc_parse(const char *url, struct link_endpoints *out)
 int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
                    struct gp_error *err)
 {
-    bool tcp = strncmp(url, "tcp://", 6) == 0;
-    int rc = tcp ? tcp_parse(url, listening, out) : ipc_parse(url, out);
+    char plain[2 * LINK_ENDPOINT_MAX];
+    int rc = link_curve_parse(url, listening, plain, &out->curve, err);
     if (rc)
-        gp_error_set(err, "'%.120s' is no address of a worker: write %s", url,
+        return rc;
+    bool tcp = strncmp(plain, "tcp://", 6) == 0;
+    rc = tcp ? tcp_parse(plain, listening, out) : ipc_parse(plain, out);
+    if (rc)
+        gp_error_set(err, "'%.120s' is no address of a worker: write %s", plain,
                      !tcp        ? "ipc:///ABSOLUTE/PATH of at most 102 bytes"
                      : listening ? "tcp://HOST:*, tcp://HOST:PORT or tcp://HOST:PORT,PORT"
                                  : "tcp://HOST:PORT,PORT");
@@ -87,9 +91,11 @@ static int option_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0 ? 0 : link_errno();
 }
 
-int link_common_options(void *socket, const char *endpoint)
+int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve)
 {
-    int rc = option_int(socket, ZMQ_LINGER, 0);
+    int rc = link_curve_options(socket, curve);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_LINGER, 0);
     if (rc == 0)
         rc = option_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS);
     if (rc == 0)
@@ -103,11 +109,13 @@ int link_common_options(void *socket, const char *endpoint)
     return rc;
 }
 
-static int link_options(void *socket, enum link_direction direction, const char *endpoint)
+static int link_options(void *socket, enum link_direction direction, const char *endpoint,
+                        const struct link_curve *curve)
 {
-    bool receives = direction == LINK_RECEIVES;
-    int64_t longest = receives ? (int64_t)GP_BATCH_MAX : LINK_BACKWARD_MAX;
-    int rc = link_common_options(socket, endpoint);
+    bool receives = direction == LINK_RECEIVES, encrypts = curve->role != LINK_CLEAR;
+    int64_t longest = receives ? (int64_t)GP_BATCH_MAX + (encrypts ? LINK_CURVE_EXTRA : 0)
+                               : (encrypts ? LINK_CURVE_HANDSHAKE_MAX : LINK_BACKWARD_MAX);
+    int rc = link_common_options(socket, endpoint, curve);
     if (rc == 0 && zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &longest, sizeof longest) != 0)
         rc = link_errno();
     /* A sender is bounded by its credit, so its socket never says "full". */
@@ -138,13 +146,14 @@ void *link_monitor_open(void *ctx, void *socket)
     return monitor;
 }
 
-int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint)
+int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint,
+              const struct link_curve *curve)
 {
     *link = (struct link){.peer_fd = -1};
     link->socket = zmq_socket(ctx, ZMQ_PAIR);
     if (!link->socket)
         return link_errno();
-    int rc = link_options(link->socket, direction, endpoint);
+    int rc = link_options(link->socket, direction, endpoint, curve);
     if (rc == 0) {
         link->monitor = link_monitor_open(ctx, link->socket);
         if (!link->monitor)
@@ -196,6 +205,9 @@ static void link_event(struct link *link, unsigned event, int value)
         break;
     case ZMQ_EVENT_CONNECTED:
         link->connected = true;
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        link->shaken = true;
         break;
     case ZMQ_EVENT_DISCONNECTED:
         open_remove(link, value);
@@ -266,7 +278,7 @@ static int probe_unix(const char *path)
     return rc == -ENOENT ? -ECONNREFUSED : rc;
 }
 
-static int probe_tcp(const char *endpoint, int timeout_ms)
+int link_dial(const char *endpoint, int timeout_ms, int *out)
 {
     char host[LINK_ENDPOINT_MAX];
     snprintf(host, sizeof host, "%s", endpoint + strlen("tcp://"));
@@ -289,9 +301,20 @@ static int probe_tcp(const char *endpoint, int timeout_ms)
         if (fd < 0)
             continue;
         rc = connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms);
-        close(fd);
+        if (rc == 0)
+            *out = fd;
+        else
+            close(fd);
     }
     freeaddrinfo(found);
+    return rc;
+}
+
+static int probe_tcp(const char *endpoint, int timeout_ms)
+{
+    int fd, rc = link_dial(endpoint, timeout_ms, &fd);
+    if (rc == 0)
+        close(fd);
     return rc;
 }
 

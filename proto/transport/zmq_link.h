@@ -6,6 +6,7 @@
  *   zmq_connect.c  listening, connecting, the greeting
  *   zmq_ask.c      one question to a server
  *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
+ *   zmq_curve.c    keys in addresses, and what is said when they do not agree
  *   zmq_batch.c    what one ZeroMQ message holds
  *
  * A channel is two PAIR sockets, because a ZeroMQ socket belongs to one thread
@@ -33,6 +34,9 @@
 
 #define LINK_MAGIC "gpupool/1"
 #define LINK_ENDPOINT_MAX 256
+#define LINK_KEY_BYTES 32
+#define LINK_KEY_TEXT 41  /* as ZeroMQ writes it (Z85), with its NUL */
+#define LINK_QUERY_MAX 72 /* "?key=" and 64 digits, with its NUL */
 #define LINK_OPEN_MAX 64
 
 /* The first message each way on each of the two sockets: the connecting side
@@ -53,6 +57,9 @@ struct link_credit {
 
 /* The longest message that flows against a link's direction. */
 #define LINK_BACKWARD_MAX 64
+/* What CURVE adds to a message, and the longest of its handshake. */
+#define LINK_CURVE_EXTRA 64
+#define LINK_CURVE_HANDSHAKE_MAX 1024
 
 enum link_direction { LINK_SENDS, LINK_RECEIVES };
 
@@ -65,32 +72,71 @@ struct link {
     int open[LINK_OPEN_MAX]; /* accepting side: connections now open */
     int open_count;
     bool connected, refused, broken; /* connecting side: what has happened */
+    bool shaken;                     /* and have agreed on how to speak */
     bool gone;                       /* the peer's connection has ended */
+};
+
+/* How a connection is encrypted. Listeners have the key pair, clients know its public
+ * half and so whom they speak to; who they are themselves is told by token and secret. */
+struct link_curve {
+    enum link_role { LINK_CLEAR, LINK_CURVE_CLIENT, LINK_CURVE_SERVER } role;
+    unsigned char server[LINK_KEY_BYTES]; /* the public key of who listens */
 };
 
 struct link_endpoints {
     char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
+    struct link_curve curve;
 };
 
-/* Split "tcp://H:A,B", "tcp://H:A", "tcp://H:*", "ipc://P" or "ipc://P,Q".
- * `listening` allows ports to be left open. -EINVAL. */
+/* Split "tcp://H:A,B", "tcp://H:A", "tcp://H:*" (each with "?key=..." or not),
+ * "ipc://P" or "ipc://P,Q". `listening` allows ports to be left open. -EINVAL, -ENOTSUP. */
 int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
                    struct gp_error *err);
 
 /* Make the socket and its monitor; bind and connect are apart, so that no event
  * is missed. -ENOMEM, -EMFILE, ... */
-int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint);
+int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint,
+              const struct link_curve *curve);
 void link_close(struct link *link, int linger_ms);
 
 /* Take in what the monitor has to say, without blocking. */
 void link_events(struct link *link);
 /* Options that every socket of ours has. */
-int link_common_options(void *socket, const char *endpoint);
+int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve);
 void *link_monitor_open(void *ctx, void *socket);
 
 /* Why does nobody answer at `endpoint`? A plain connection tells: 0 (somebody
  * accepts), -ECONNREFUSED, -EHOSTUNREACH, -ETIMEDOUT, ... */
 int link_probe(const char *endpoint, int timeout_ms);
+/* A plain connection, the caller's to close. Errors as link_probe. */
+int link_dial(const char *endpoint, int timeout_ms, int *fd);
+
+/* zmq_curve.c */
+
+/* Take "?key=KEY" off an address: 64 hexadecimal digits, the key of who listens there;
+ * to listen oneself, "own". Addresses without one are not encrypted. -EINVAL, -ENOTSUP. */
+int link_curve_parse(const char *url, bool listening, char endpoint[2 * LINK_ENDPOINT_MAX],
+                     struct link_curve *out, struct gp_error *err);
+/* What goes behind the address of a listener: "" or "?key=KEY". */
+void link_curve_show(const struct link_curve *curve, char out[LINK_QUERY_MAX]);
+int link_curve_options(void *socket, const struct link_curve *curve);
+
+/* What a ZMTP listener's greeting says about how it wants to be spoken to. */
+enum mechanism { LINK_SPEAKS_OTHER, LINK_SPEAKS_CLEAR, LINK_SPEAKS_CURVE };
+enum mechanism link_mechanism_read(const unsigned char *greeting, size_t size);
+
+/* A handshake has failed: do the keys not agree? Asks whoever listens there. */
+enum link_trouble {
+    LINK_TROUBLE_OTHER,
+    LINK_TROUBLE_NO_KEY,
+    LINK_TROUBLE_KEY_UNWANTED,
+    LINK_TROUBLE_WRONG_KEY,
+};
+enum link_trouble link_curve_trouble(const struct link_curve *curve, const char *endpoint,
+                                     int timeout_ms);
+/* Say so of `who` ("server", "worker"): -EACCES; for LINK_TROUBLE_OTHER -EPROTO, unsaid. */
+int link_trouble_explain(enum link_trouble trouble, const char *who, const char *endpoint,
+                         struct gp_error *err);
 
 /* End a context however often signals interrupt it. */
 void link_context_end(void *ctx);

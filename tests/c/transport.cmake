@@ -12,7 +12,7 @@ add_library(gp_transport_suite STATIC
 target_include_directories(gp_transport_suite PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(gp_transport_suite PUBLIC gp_transport ${GPUPOOL_CMOCKA_LIBRARY})
 
-foreach(name inproc shm zmq_tcp zmq_ipc)
+foreach(name inproc shm zmq_tcp zmq_ipc zmq_curve)
   add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
   target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite)
   add_test(NAME transport_${name} COMMAND test_transport_${name})
@@ -27,10 +27,12 @@ foreach(name ring shm_socket)
   add_test(NAME transport_${name} COMMAND test_transport_${name})
 endforeach()
 
-# Its server is a ROUTER, as the real one: the only test that links libzmq.
-add_executable(test_transport_ask ${CMAKE_CURRENT_LIST_DIR}/test_transport_ask.c)
-target_link_libraries(test_transport_ask PRIVATE gp_transport_suite ${GPUPOOL_ZMQ_LIBRARY})
-add_dependencies(test_transport_ask gpupool_zmq)
-add_test(NAME transport_ask COMMAND test_transport_ask)
-set_tests_properties(transport_ask PROPERTIES
-  TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+# Their server is a ROUTER, as the real one: the only tests that link libzmq.
+foreach(name ask curve)
+  add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
+  target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite ${GPUPOOL_ZMQ_LIBRARY})
+  add_dependencies(test_transport_${name} gpupool_zmq)
+  add_test(NAME transport_${name} COMMAND test_transport_${name})
+  set_tests_properties(transport_${name} PROPERTIES
+    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+endforeach()

@@ -1,0 +1,373 @@
+/* Keys in addresses: who has the right one is let in, and everybody else is told why not. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <cmocka.h>
+
+#include "transport/transport.h"
+#include "transport_raw.h"
+
+#define PATIENCE_MS 20000
+#define KEY_OF_NOBODY "00112233445566778899aabbccddeeff00112233445566778899aabbccddee0f"
+
+static const struct gp_transport *tp;
+
+static void expect_words(const struct gp_error *err, const char *words)
+{
+    if (!strstr(err->text, words))
+        fail_msg("'%s' does not say '%s'", err->text, words);
+    assert_null(strchr(err->text, '\n'));
+}
+
+/* --- a front door ----------------------------------------------------------- */
+
+/* A ROUTER that answers every question with "yes" until it is stopped. */
+struct server {
+    void *ctx, *socket;
+    pthread_t thread;
+    char url[256]; /* with its key, if it has one */
+    size_t plain;  /* bytes of it before the key */
+};
+
+static void *server_main(void *arg)
+{
+    struct server *s = arg;
+    char id[64], text[256];
+    for (;;) {
+        int id_size = zmq_recv(s->socket, id, sizeof id, 0);
+        int size = zmq_recv(s->socket, text, sizeof text, 0);
+        if (id_size <= 0 || size < 0)
+            return NULL; /* the context has been shut down */
+        zmq_send(s->socket, id, (size_t)id_size, ZMQ_SNDMORE);
+        zmq_send(s->socket, "yes", 3, 0);
+    }
+}
+
+static void server_encrypt(struct server *s)
+{
+    char public[41], secret[41];
+    unsigned char bytes[32];
+    int yes = 1;
+    assert_int_equal(zmq_curve_keypair(public, secret), 0);
+    assert_int_equal(zmq_setsockopt(s->socket, ZMQ_CURVE_SERVER, &yes, sizeof yes), 0);
+    assert_int_equal(zmq_setsockopt(s->socket, ZMQ_CURVE_SECRETKEY, secret, 40), 0);
+    assert_non_null(zmq_z85_decode(bytes, public));
+    strcat(s->url, "?key=");
+    for (int i = 0; i < 32; i++)
+        snprintf(s->url + strlen(s->url), 3, "%02x", bytes[i]);
+}
+
+static void server_start(struct server *s, bool encrypts)
+{
+    memset(s, 0, sizeof *s);
+    int port, held = raw_port_reserve(&port);
+    assert_true(held >= 0);
+    close(held);
+    s->ctx = zmq_ctx_new();
+    s->socket = zmq_socket(s->ctx, ZMQ_ROUTER);
+    s->plain = (size_t)snprintf(s->url, sizeof s->url, "tcp://127.0.0.1:%d", port);
+    char plain[64];
+    snprintf(plain, sizeof plain, "%.60s", s->url);
+    if (encrypts)
+        server_encrypt(s);
+    assert_int_equal(zmq_bind(s->socket, plain), 0);
+    assert_int_equal(pthread_create(&s->thread, NULL, server_main, s), 0);
+}
+
+static void server_stop(struct server *s)
+{
+    zmq_ctx_shutdown(s->ctx);
+    pthread_join(s->thread, NULL);
+    zmq_close(s->socket);
+    zmq_ctx_term(s->ctx);
+}
+
+static int ask(const char *url, struct gp_error *err)
+{
+    char answer[64];
+    size_t size = sizeof answer;
+    err->text[0] = '\0';
+    int rc = tp->ask(url, "hello", 5, answer, &size, PATIENCE_MS, err);
+    if (rc == 0) {
+        assert_int_equal(size, 3);
+        assert_memory_equal(answer, "yes", 3);
+    }
+    return rc;
+}
+
+static void test_ask(void **state)
+{
+    (void)state;
+    struct server s;
+    struct gp_error err;
+    char url[256];
+    server_start(&s, true);
+    assert_int_equal(ask(s.url, &err), 0);
+    snprintf(url, sizeof url, "%.*s", (int)s.plain, s.url);
+    assert_int_equal(ask(url, &err), -EACCES);
+    expect_words(&err, "encrypts, and the address has no key");
+    snprintf(url, sizeof url, "%.*s?key=" KEY_OF_NOBODY, (int)s.plain, s.url);
+    assert_int_equal(ask(url, &err), -EACCES);
+    expect_words(&err, "does not have this key");
+    assert_null(strstr(err.text, KEY_OF_NOBODY));
+    assert_int_equal(ask(s.url, &err), 0);
+    server_stop(&s);
+}
+
+static void test_ask_in_clear(void **state)
+{
+    (void)state;
+    struct server s;
+    struct gp_error err;
+    char url[256];
+    server_start(&s, false);
+    assert_int_equal(ask(s.url, &err), 0);
+    snprintf(url, sizeof url, "%.60s?key=" KEY_OF_NOBODY, s.url);
+    assert_int_equal(ask(url, &err), -EACCES);
+    expect_words(&err, "does not encrypt, and the address has a key");
+    server_stop(&s);
+}
+
+static void test_ask_nobody(void **state)
+{
+    (void)state;
+    char url[160];
+    int port, held = raw_port_reserve(&port);
+    struct gp_error err;
+    assert_true(held >= 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d?key=" KEY_OF_NOBODY, port);
+    assert_int_equal(ask(url, &err), -ECONNREFUSED);
+    expect_words(&err, "connection refused");
+    close(held);
+}
+
+static const char *const garbage[] = {
+    "?key=",
+    "?key=00",
+    "?key=00112233445566778899AABBCCDDEEFF00112233445566778899AABBCCDDEE0F",
+    "?key=00112233445566778899aabbccddeeff00112233445566778899aabbccddee0",
+    "?key=00112233445566778899aabbccddeeff00112233445566778899aabbccddee0ff",
+    "?key=00112233445566778899aabbccddeeff00112233445566778899aabbccddee0g",
+    "?key= 0112233445566778899aabbccddeeff00112233445566778899aabbccddee0f",
+    "?key=own",
+};
+
+static void test_garbage_key(void **state)
+{
+    (void)state;
+    struct gp_error err;
+    char url[160];
+    for (size_t i = 0; i < sizeof garbage / sizeof garbage[0]; i++) {
+        struct gp_channel *ch = NULL;
+        snprintf(url, sizeof url, "tcp://127.0.0.1:1%s", garbage[i]);
+        assert_int_equal(ask(url, &err), -EINVAL);
+        expect_words(&err, "64 digits");
+        snprintf(url, sizeof url, "tcp://127.0.0.1:1,1%s", garbage[i]);
+        assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -EINVAL);
+        expect_words(&err, "64 digits");
+        assert_null(ch);
+    }
+    assert_int_equal(ask("ipc:///tmp/x?key=" KEY_OF_NOBODY, &err), -EINVAL);
+    expect_words(&err, "only tcp://");
+}
+
+/* --- a worker ----------------------------------------------------------------- */
+
+struct accepting {
+    struct gp_listener *listener;
+    struct gp_channel *channel;
+    int rc;
+};
+
+static void *accept_main(void *arg)
+{
+    struct accepting *a = arg;
+    a->rc = tp->accept(a->listener, PATIENCE_MS, &a->channel, NULL);
+    return NULL;
+}
+
+/* After whoever was refused, the right one gets in. */
+static void expect_let_in(struct accepting *a, pthread_t thread)
+{
+    struct gp_channel *client = NULL;
+    struct gp_error err = {.text = ""};
+    if (tp->connect(tp->listener_url(a->listener), PATIENCE_MS, &client, &err) != 0)
+        fail_msg("%s", err.text);
+    pthread_join(thread, NULL);
+    assert_int_equal(a->rc, 0);
+    uint64_t words[2] = {16, 4711};
+    struct iovec iov = {words, sizeof words};
+    const void *message;
+    size_t size;
+    assert_int_equal(tp->send(client, &iov, 1, 0), 0);
+    assert_int_equal(tp->recv(a->channel, (int64_t)PATIENCE_MS * 1000, &message, &size), 0);
+    assert_int_equal(size, sizeof words);
+    assert_memory_equal(message, words, sizeof words);
+    tp->release(a->channel);
+    tp->close(client);
+    tp->close(a->channel);
+    tp->listener_close(a->listener);
+}
+
+static pthread_t listen_start(struct accepting *a, const char *url)
+{
+    struct gp_error err = {.text = ""};
+    pthread_t thread;
+    memset(a, 0, sizeof *a);
+    if (tp->listen(url, &a->listener, &err) != 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(pthread_create(&thread, NULL, accept_main, a), 0);
+    return thread;
+}
+
+static void expect_refused(const char *url, const char *words)
+{
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -EACCES);
+    assert_null(ch);
+    expect_words(&err, words);
+}
+
+static void test_connect(void **state)
+{
+    (void)state;
+    struct accepting a;
+    char url[256];
+    pthread_t thread = listen_start(&a, "tcp://127.0.0.1:*?key=own");
+    const char *right = tp->listener_url(a.listener);
+    int plain = (int)strcspn(right, "?");
+    assert_int_equal(strlen(right) - (size_t)plain, strlen("?key=" KEY_OF_NOBODY));
+    snprintf(url, sizeof url, "%.*s", plain, right);
+    expect_refused(url, "encrypts, and the address has no key");
+    snprintf(url, sizeof url, "%.*s?key=" KEY_OF_NOBODY, plain, right);
+    expect_refused(url, "does not have this key");
+    expect_let_in(&a, thread);
+}
+
+static void test_connect_in_clear(void **state)
+{
+    (void)state;
+    struct accepting a;
+    char url[256];
+    pthread_t thread = listen_start(&a, "tcp://127.0.0.1:*");
+    assert_null(strchr(tp->listener_url(a.listener), '?'));
+    snprintf(url, sizeof url, "%s?key=" KEY_OF_NOBODY, tp->listener_url(a.listener));
+    expect_refused(url, "does not encrypt");
+    expect_let_in(&a, thread);
+}
+
+static void test_listen(void **state)
+{
+    (void)state;
+    struct gp_listener *first = NULL, *second = NULL;
+    struct gp_error err = {.text = ""};
+    char url[256];
+    assert_int_equal(tp->listen("tcp://127.0.0.1:*?key=" KEY_OF_NOBODY, &first, &err), -EINVAL);
+    expect_words(&err, "?key=own");
+    assert_null(first);
+    assert_int_equal(tp->listen("tcp://127.0.0.1:*?key=xyz", &first, &err), -EINVAL);
+    assert_int_equal(tp->listen("tcp://127.0.0.1:*?key=own", &first, &err), 0);
+    /* Our own key, written out, is ours as well. */
+    const char *key = strchr(tp->listener_url(first), '?');
+    assert_non_null(key);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:*%s", key);
+    assert_int_equal(tp->listen(url, &second, &err), 0);
+    assert_string_equal(key, strchr(tp->listener_url(second), '?'));
+    tp->listener_close(first);
+    tp->listener_close(second);
+}
+
+/* --- strangers ------------------------------------------------------------------ */
+
+/* Says a few bytes to everybody, and hangs up. */
+struct stranger {
+    int fd;
+    char url[160];
+    const void *words;
+    size_t size;
+    pthread_t thread;
+};
+
+static void *stranger_main(void *arg)
+{
+    struct stranger *s = arg;
+    int fd;
+    while ((fd = accept(s->fd, NULL, NULL)) >= 0) {
+        if (send(fd, s->words, s->size, MSG_NOSIGNAL) < 0)
+            perror("send");
+        close(fd);
+    }
+    return NULL;
+}
+
+static void expect_no_server(const void *words, size_t size)
+{
+    struct stranger s = {.words = words, .size = size};
+    struct gp_error err;
+    int port;
+    s.fd = raw_port_reserve(&port);
+    assert_int_equal(listen(s.fd, 16), 0);
+    assert_int_equal(pthread_create(&s.thread, NULL, stranger_main, &s), 0);
+    snprintf(s.url, sizeof s.url, "tcp://127.0.0.1:%d?key=" KEY_OF_NOBODY, port);
+    int rc = ask(s.url, &err);
+    shutdown(s.fd, SHUT_RDWR);
+    pthread_join(s.thread, NULL);
+    close(s.fd);
+    assert_int_equal(rc, -EPROTO);
+    expect_words(&err, "no gpupool server");
+}
+
+/* Whatever is no whole greeting says nothing about keys. */
+static void test_strange_greetings(void **state)
+{
+    (void)state;
+    unsigned char greeting[80] = {0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1};
+    memcpy(greeting + 12, "PLAIN", 5);
+    expect_no_server(greeting, 64);
+    memcpy(greeting + 12, "CURVES", 6);
+    expect_no_server(greeting, 64);
+    memset(greeting + 12, 'N', 20);
+    expect_no_server(greeting, sizeof greeting);
+    memset(greeting + 12, 0, 20);
+    memcpy(greeting + 12, "CURVE", 5);
+    expect_no_server(greeting, 63);
+    expect_no_server(greeting, 12);
+    expect_no_server(greeting, 0);
+    greeting[10] = 2;
+    expect_no_server(greeting, 64);
+    greeting[10] = 3;
+    greeting[0] = 0x16;
+    expect_no_server(greeting, 64);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ask),
+        cmocka_unit_test(test_ask_in_clear),
+        cmocka_unit_test(test_ask_nobody),
+        cmocka_unit_test(test_garbage_key),
+        cmocka_unit_test(test_connect),
+        cmocka_unit_test(test_connect_in_clear),
+        cmocka_unit_test(test_listen),
+        cmocka_unit_test(test_strange_greetings),
+    };
+    struct gp_error err = {.text = ""};
+    tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);
+    if (!tp) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    return cmocka_run_group_tests_name("curve", tests, NULL, NULL);
+}

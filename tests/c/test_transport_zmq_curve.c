@@ -1,0 +1,13 @@
+/* The conformance suite over ZeroMQ and TCP, encrypted. */
+#include "transport_suite.h"
+
+int main(void)
+{
+    static const struct transport_suite suite = {
+        .name = "zmq_curve",
+        .listen_url = "tcp://127.0.0.1:*?key=own",
+        .nobody_url = "tcp://127.0.0.1:1,1",
+        .raw = RAW_TCP,
+    };
+    return transport_suite_run(&suite);
+}
