@@ -5,6 +5,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
+#include "peer.h"
 #include "quota.h"
 #include "slices.h"
 
@@ -62,6 +63,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     CUresult r = gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     if (r != CUDA_SUCCESS)
         return r;
+    gpw_peers_context_ended(s, (CUcontext)real);
     gpw_memory_context_ended(s, dev, (CUcontext)real);
     gpw_gate_context_ended(s, (CUcontext)real);
     gpw_waits_context_ended((CUcontext)real);
@@ -98,6 +100,7 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
 
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
+    gpw_peers_context_ended(s, ctx);
     gpw_gate_context_ended(s, ctx);
     gpw_waits_context_ended(ctx);
     gpw_modules_context_ended(s);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "memory.h"
+#include "peer.h"
 
 #define PEERS 8
 
@@ -27,13 +28,17 @@ bool gpw_control_stopped(void)
 
 static int status(char *out, size_t size)
 {
+    uint64_t sent, received;
+    gpw_peers_bytes(&sent, &received);
     return snprintf(out, size,
                     "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
-                    "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, \"connected\": %s}\n",
+                    "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
+                    "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s}\n",
                     session_id, (int)getpid(), session->client_pid, session->program,
                     session->device_count,
                     (unsigned long long)gpw_memory_bytes(session),
-                    (unsigned long long)session->calls, session->greeted ? "true" : "false");
+                    (unsigned long long)session->calls, (unsigned long long)sent,
+                    (unsigned long long)received, session->greeted ? "true" : "false");
 }
 
 /* Lines may come in pieces: only whole ones, at most 63 bytes, are commands. */

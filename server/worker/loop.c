@@ -8,6 +8,7 @@
 #include "dispatch.h"
 #include "gate.h"
 #include "host_function.h"
+#include "peer.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
  * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
@@ -35,7 +36,8 @@ static int64_t patience(uint64_t waited_ns)
  * the driver (loading a module does) would wait for ever: the function's end
  * comes as a message, which this thread would not take. So a call whose answer
  * the client waits for is put off until the host functions are through, unless
- * it is one that never waits in the driver.
+ * it is one that never waits in the driver. Likewise while a stream stands for
+ * another worker.
  */
 struct put_off {
     struct gpw_wait wait;
@@ -60,16 +62,25 @@ static bool never_blocks(const struct gp_header *h)
     case GP_OP_cuStreamIsCapturing:
     case GP_OP_gp_capture_info:
     case GP_OP_gp_captured_read:
+    case GP_OP_gp_peer_listen:
+    case GP_OP_gp_peer_connect:
+    case GP_OP_gp_peer_send:
+    case GP_OP_gp_peer_recv:
         return true;
     default:
         return false;
     }
 }
 
+static bool streams_held(void)
+{
+    return gpw_host_functions_pending() || gpw_peers_pending();
+}
+
 static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     (void)s, (void)w;
-    return !gpw_host_functions_pending();
+    return !streams_held();
 }
 
 static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
@@ -111,11 +122,12 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
 {
     if (h->op == GP_OP_cuStreamDestroy_v2)
         gpw_gate_stream_ending(s);
-    if (gpw_host_functions_pending() && !never_blocks(h))
+    if (streams_held() && !never_blocks(h))
         put_off(s, h);
     else
         gpw_dispatch(s, h);
     gpw_gate_passed(s, h);
+    gpw_peers_passed(h);
     s->transport->release(s->channel);
 }
 
@@ -125,7 +137,7 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
     const void *message;
     size_t size;
     if (held) {
-        if (!gpw_gate_admit(s, held))
+        if (!gpw_peers_admit(held) || !gpw_gate_admit(s, held))
             return false;
         const struct gp_header *h = held;
         held = NULL;
@@ -147,7 +159,7 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
         gpw_session_broken(s, "the size in the header is not the message's");
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
-    else if (!gpw_gate_admit(s, h))
+    else if (!gpw_peers_admit(h) || !gpw_gate_admit(s, h))
         held = h;
     else
         handle(s, h);
@@ -161,6 +173,13 @@ static bool client_lives(struct gpw_session *s)
         return true;
     gpw_log("info", "the client is gone");
     return false;
+}
+
+/* Behind a stream that stands, with as much submitted as may be. */
+static void pause_us(int64_t us)
+{
+    struct timespec t = {0, us * 1000};
+    nanosleep(&t, NULL);
 }
 
 static int64_t waits_patience(struct gpw_session *s)
@@ -184,8 +203,10 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
     uint64_t looked = now_ns();
     while (!s->ended) {
         int64_t timeout = gpw_gate_patience(waits_patience(s));
-        if (held)
+        if (held && gpw_peers_admit(held))
             gpw_gate_wait(s, timeout);
+        else if (held)
+            pause_us(timeout);
         take(s, timeout);
         if (s->waits)
             gpw_waits_poll(s);
@@ -197,5 +218,6 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
                 s->ended = true;
         }
     }
+    gpw_peers_close();
     gpw_waits_cancel(s);
 }

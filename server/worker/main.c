@@ -24,6 +24,7 @@
 #include "memory.h"
 #include "module.h"
 #include "output.h"
+#include "peer.h"
 #include "pool.h"
 #include "quota.h"
 
@@ -276,6 +277,7 @@ int main(int argc, char **argv)
     r = 1;
     if (session_open(&s, &o) == 0 && door_wait(&door, &s) == 0) {
         door_close(&door);
+        gpw_peers_open(o.listen, o.listen_count, o.plugins);
         gpw_loop_run(&s, idle);
         s.transport->close(s.channel);
         r = 0;

@@ -7,6 +7,7 @@
 #include "host_function.h"
 #include "loop.h"
 #include "memory_internal.h"
+#include "peer.h"
 #include "pool.h"
 #include "quota.h"
 
@@ -107,8 +108,8 @@ static struct gpw_window *window_of(struct gpw_session *s, CUdeviceptr address)
 /* Memory that frees have not given back yet, because the GPU may still use it. */
 static void finish_frees(struct gpw_session *s)
 {
-    /* a host function may hold them up, and its end comes as a message */
-    while (s->memory->frees_pending && !gpw_host_functions_pending())
+    /* a host function may hold them up, and its end comes as a message; or another worker */
+    while (s->memory->frees_pending && !gpw_host_functions_pending() && !gpw_peers_pending())
         gpw_waits_poll(s);
 }
 

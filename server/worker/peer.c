@@ -1,31 +1,650 @@
-/* Workers of the same client on other hosts: bytes and signals go to them directly. */
+/*
+ * Bytes and signals between this worker's GPUs and those of others: what the client
+ * asks for, in the order of its streams.
+ *
+ * A stream that sends or receives stands at a word of pinned memory, from when it comes
+ * to the transfer until its threads (peer_pump.c) are through with it and the loop sets
+ * the word. A signal is only told when the stream comes to it.
+ */
+#include "peer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
 #include "gpw_handlers.h"
+#include "host_function.h"
+#include "loop.h"
+#include "memory.h"
+#include "peer_internal.h"
+
+/* What may be submitted behind a stream that stands. The driver's own queue holds about
+ * a thousand launches; a call that finds it full would block this thread. */
+#define BEHIND_MAX 256u
+
+static struct gpw_peer *peers[GP_PEERS_MAX];
+static struct gpw_transfer *transfers; /* all, the oldest first */
+static struct gpw_transfer **transfers_end = &transfers;
+static uint64_t work_submitted;
+static bool closing;
+
+static const char *const *listen_urls;
+static unsigned listen_count;
+static const char *plugins;
+
+void gpw_peers_open(const char *const *listen, unsigned count, const char *plugin_folder)
+{
+    listen_urls = listen;
+    listen_count = count;
+    plugins = plugin_folder;
+}
+
+/* --- joining ------------------------------------------------------------------------ */
+
+/* A fresh address of the kind at which the client was awaited: over the network if
+ * there is one, as the other worker may be anywhere. */
+static int fresh_address(uint32_t peer, char *url, size_t size)
+{
+    static const char *const order[] = {"tcp://", "shm://", "ipc://"};
+    static unsigned number;
+    for (unsigned k = 0; k < sizeof order / sizeof order[0]; k++)
+        for (unsigned i = 0; i < listen_count; i++) {
+            const char *at = listen_urls[i], *colon = strrchr(at, ':');
+            if (strncmp(at, order[k], strlen(order[k])) != 0)
+                continue;
+            int n = k == 0 ? snprintf(url, size, "%.*s:*", (int)(colon - at), at)
+                           : snprintf(url, size, "%s-peer%u-%u", at, peer, number++);
+            return n > 0 && (size_t)n < size ? 0 : -1;
+        }
+    return -1;
+}
+
+/* As the client is told it: for every address of the host, it knows which one it uses. */
+static void told_address(const char *url, char out[GP_PEER_URL_MAX])
+{
+    static const char *const wild[] = {"tcp://0.0.0.0:", "tcp://[::]:", "tcp://*:"};
+    for (unsigned i = 0; i < sizeof wild / sizeof wild[0]; i++)
+        if (strncmp(url, wild[i], strlen(wild[i])) == 0) {
+            snprintf(out, GP_PEER_URL_MAX, "tcp://*:%s", url + strlen(wild[i]));
+            return;
+        }
+    snprintf(out, GP_PEER_URL_MAX, "%s", url);
+}
+
+static void peer_free(struct gpw_peer *p)
+{
+    if (p->listener)
+        p->transport->listener_close(p->listener);
+    pthread_cond_destroy(&p->work);
+    free(p->url);
+    free(p);
+}
+
+static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const uint8_t *secret,
+                                 const char *url, struct gp_error *err)
+{
+    const struct gp_transport *transport = gp_transport_find(url, plugins, err);
+    struct gpw_peer *p = transport ? calloc(1, sizeof *p) : NULL;
+    if (!p)
+        return NULL;
+    p->index = index;
+    p->driver = s->driver;
+    p->transport = transport;
+    p->url = strdup(url);
+    p->notes_end = &p->notes;
+    memcpy(p->secret, secret, sizeof p->secret);
+    pthread_cond_init(&p->work, NULL);
+    if (!p->url) {
+        peer_free(p);
+        return NULL;
+    }
+    return p;
+}
+
+static bool used(const struct gpw_peer *p)
+{
+    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
+        if (t->peer == p)
+            return true;
+    return false;
+}
+
+/* Its number may be had again: nothing refers to it, and its thread ends or has. */
+static void peer_forget(uint32_t index)
+{
+    struct gpw_peer *p = peers[index];
+    pthread_join(p->reader, NULL);
+    peers[index] = NULL;
+    peer_free(p);
+}
+
+/* Whether a link may be made under this number: none was, or it is gone. */
+static bool number_free(uint32_t index)
+{
+    if (index >= GP_PEERS_MAX)
+        return false;
+    struct gpw_peer *p = peers[index];
+    if (!p)
+        return true;
+    pthread_mutex_lock(&gpw_peer_lock);
+    bool gone = p->state == GPW_PEER_DOWN;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    if (!gone || used(p))
+        return false;
+    peer_forget(index);
+    return true;
+}
+
+static CUresult peer_begin(struct gpw_peer *p)
+{
+    int rc = gpw_peer_start(p);
+    if (rc == 0) {
+        peers[p->index] = p;
+        return CUDA_SUCCESS;
+    }
+    gpw_log("warn", "peer %u: cannot start a thread: %s", p->index, strerror(-rc));
+    peer_free(p);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
 
 CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t *secret, char *url,
                             uint32_t *n_url)
 {
-    (void)s, (void)peer, (void)secret, (void)url;
+    char address[GP_PEER_URL_MAX];
+    struct gp_error err = {""};
     *n_url = 0;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    if (!number_free(peer))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (fresh_address(peer, address, sizeof address) != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
+    if (!p)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (p->transport->listen(p->url, &p->listener, &err) != 0) {
+        gpw_log("warn", "peer %u: cannot listen at %s: %s", peer, p->url, err.text);
+        peer_free(p);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    const char *bound = p->transport->listener_url(p->listener);
+    char *again = strdup(bound); /* where to listen again, should a stranger come */
+    if (!again || strlen(bound) >= GP_PEER_URL_MAX) {
+        free(again);
+        peer_free(p);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    free(p->url);
+    p->url = again;
+    told_address(bound, address);
+    CUresult r = peer_begin(p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *n_url = (uint32_t)strlen(address) + 1;
+    memcpy(url, address, *n_url);
+    return CUDA_SUCCESS;
+}
+
+/* A client that waits for a link. */
+struct joining {
+    struct gpw_wait wait;
+    struct gpw_token token;
+    uint32_t peer;
+};
+
+static enum gpw_peer_state state_of(const struct gpw_peer *p)
+{
+    pthread_mutex_lock(&gpw_peer_lock);
+    enum gpw_peer_state state = p->state;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return state;
+}
+
+static bool joining_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    return state_of(peers[((struct joining *)w)->peer]) != GPW_PEER_OPENING;
+}
+
+static bool joining_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct joining *j = (struct joining *)w;
+    bool up = state_of(peers[j->peer]) == GPW_PEER_UP;
+    if (!up && !used(peers[j->peer]))
+        peer_forget(j->peer); /* as if it had never been tried */
+    gpw_answer_gp_peer_connect(s, j->token, up ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE);
+    free(j);
+    return true;
+}
+
+static void joining_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    free(w);
 }
 
 CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint32_t peer,
                              const uint8_t *secret, const char *url)
 {
-    (void)s, (void)token, (void)peer, (void)secret, (void)url;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    struct gp_error err = {""};
+    if (!number_free(peer) || strlen(url) >= GP_PEER_URL_MAX || strchr(url, '*'))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct joining *j = malloc(sizeof *j);
+    if (!j)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpw_peer *p = peer_new(s, peer, secret, url, &err);
+    if (!p) {
+        gpw_log("warn", "peer %u: cannot connect to %.200s: %s", peer, url, err.text);
+        free(j);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult r = peer_begin(p);
+    if (r != CUDA_SUCCESS) {
+        free(j);
+        return r;
+    }
+    *j = (struct joining){
+        {.ready = joining_ready, .poll = joining_poll, .cancel = joining_cancel}, token, peer};
+    gpw_wait_add(s, &j->wait);
+    return GPW_DEFERRED;
+}
+
+/* --- transfers ------------------------------------------------------------------------ */
+
+static void transfer_unlink(struct gpw_transfer *t)
+{
+    struct gpw_transfer **at = &transfers;
+    while (*at && *at != t)
+        at = &(*at)->all_next;
+    if (!*at)
+        return;
+    *at = t->all_next;
+    if (!*at)
+        transfers_end = at;
+}
+
+/* One of those that hold it has let go: the stream before it, the stream behind it, its
+ * end. The last one frees it. */
+static void transfer_finish(struct gpw_session *s, struct gpw_transfer *t)
+{
+    if (--t->awaited || closing)
+        return;
+    transfer_unlink(t);
+    if (t->word >= 0)
+        gpw_lane_word_give(t->lane, (unsigned)t->word);
+    if (t->result != CUDA_SUCCESS)
+        gpw_async_result(s, &(struct gp_header){.op = t->sends ? GP_OP_gp_peer_send
+                                                               : GP_OP_gp_peer_recv},
+                         t->result);
+    free(t);
+}
+
+/* Tell the other side, which waits for it, that a transfer will not be. */
+static void call_off(struct gpw_peer *p, bool sends, uint64_t tag, CUresult result)
+{
+    gpw_peer_note(p, sends ? GPW_PEER_ABORT : GPW_PEER_REFUSE, tag, 0, result);
+}
+
+static void on_reached(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct gpw_transfer *t = arg;
+    pthread_mutex_lock(&gpw_peer_lock);
+    if (!t->over && result != CUDA_SUCCESS) {
+        call_off(t->peer, t->sends, t->tag, result);
+        gpw_transfer_fail(t, result);
+    } else if (!t->over) {
+        t->reached = true;
+        if (!t->sends)
+            gpw_peer_note(t->peer, GPW_PEER_READY, t->tag, t->bytes, CUDA_SUCCESS);
+        else if (!t->ready)
+            gpw_peer_note(t->peer, GPW_PEER_OFFER, t->tag, t->bytes, CUDA_SUCCESS);
+        if (t->bytes == 0)
+            gpw_transfer_end(t);
+        pthread_cond_signal(&t->peer->work);
+    }
+    pthread_mutex_unlock(&gpw_peer_lock);
+    transfer_finish(s, t);
+}
+
+static void on_passed(struct gpw_session *s, void *arg, CUresult result)
+{
+    struct gpw_transfer *t = arg;
+    if (result != CUDA_SUCCESS && t->result == CUDA_SUCCESS)
+        t->result = result;
+    transfer_finish(s, t);
+}
+
+static bool over_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct gpw_transfer *t = (struct gpw_transfer *)w;
+    pthread_mutex_lock(&gpw_peer_lock);
+    bool over = t->over, recorded = t->recorded;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return over && (!recorded || s->driver->cuEventQuery(t->event) != CUDA_ERROR_NOT_READY);
+}
+
+static bool over_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct gpw_transfer *t = (struct gpw_transfer *)w;
+    if (t->event) {
+        CUresult r = t->recorded ? s->driver->cuEventQuery(t->event) : CUDA_SUCCESS;
+        if (t->result == CUDA_SUCCESS)
+            t->result = r;
+        gpw_event_give(s, t->context, t->event);
+        t->event = NULL;
+    }
+    if (t->flag)
+        __atomic_store_n(t->flag, 1, __ATOMIC_SEQ_CST);
+    t->released = true;
+    transfer_finish(s, t);
+    return true;
+}
+
+/* The threads may still be at it; it goes with the process. */
+static void over_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s, (void)w;
+}
+
+/* Where streams cannot wait for values: on a thread of the driver's. */
+static void CUDA_CB stand(void *flag)
+{
+    const struct timespec pause = {0, 20000};
+    while (!__atomic_load_n((uint32_t *)flag, __ATOMIC_SEQ_CST))
+        nanosleep(&pause, NULL);
+}
+
+static CUresult stream_stand(struct gpw_session *s, struct gpw_transfer *t)
+{
+    CUdeviceptr at = t->lane->words_device + (unsigned)t->word * sizeof(uint32_t);
+    CUresult r = s->driver->cuStreamWaitValue32_v2(t->stream, at, 1, CU_STREAM_WAIT_VALUE_EQ);
+    if (r == CUDA_ERROR_NOT_SUPPORTED)
+        r = s->driver->cuLaunchHostFunc(t->stream, stand, t->flag);
+    return r;
+}
+
+static CUresult may_transfer(struct gpw_session *s, CUstream stream, uint64_t address,
+                             uint64_t bytes)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = s->driver->cuStreamIsCapturing(stream, &status);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED; /* a graph would run it again and again */
+    return bytes == 0 || gpw_memory_is_device(s, address, bytes) ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What it needs beside the struct; the caller frees that on failure. */
+static CUresult transfer_equip(struct gpw_session *s, struct gpw_transfer *t)
+{
+    t->lane = gpw_lane_here(s);
+    if (!t->lane)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    t->context = t->lane->context;
+    t->word = -1;
+    if (t->sends && t->bytes == 0)
+        return CUDA_SUCCESS;
+    if (!t->sends && t->bytes) {
+        CUresult r = gpw_event_take(s, t->context, &t->event);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    t->word = gpw_lane_word_take(t->lane);
+    if (t->word < 0) {
+        if (t->event)
+            gpw_event_give(s, t->context, t->event);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    t->flag = &t->lane->words[t->word];
+    return CUDA_SUCCESS;
+}
+
+/* From here on the other side's messages find it. Some may have come already; true: it
+ * is over with that. */
+static bool transfer_enter(struct gpw_transfer *t)
+{
+    struct gpw_peer *p = t->peer;
+    uint64_t bytes;
+    CUresult result;
+    pthread_mutex_lock(&gpw_peer_lock);
+    struct gpw_transfer **end = t->sends ? &p->sends : &p->recvs;
+    while (*end)
+        end = &(*end)->next;
+    *end = t;
+    if (p->state == GPW_PEER_DOWN)
+        gpw_transfer_fail(t, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    else if (gpw_peer_early_take(p, t->sends, t->tag, &bytes, &result))
+        gpw_transfer_meet(t, bytes, result);
+    bool over = t->over;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return over;
+}
+
+/* Behind what the stream has to do first. It stands there, unless it is a signal to send. */
+static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
+{
+    bool signal = t->bytes == 0;
+    CUresult r = CUDA_SUCCESS;
+    if (!signal || t->sends) {
+        t->awaited++;
+        r = gpw_after_stream(s, t->stream, on_reached, t);
+        t->awaited -= r != CUDA_SUCCESS;
+    }
+    if (r != CUDA_SUCCESS || (signal && t->sends))
+        return r;
+    r = stream_stand(s, t);
+    if (r != CUDA_SUCCESS)
+        return r;
+    t->stands = true;
+    t->awaited++;
+    if (gpw_after_stream(s, t->stream, on_passed, t) != CUDA_SUCCESS) {
+        t->awaited--;
+        t->word = -1; /* nobody will say when it may be used again: never */
+    }
+    return CUDA_SUCCESS;
+}
+
+static void transfer_submit(struct gpw_session *s, struct gpw_transfer *t)
+{
+    t->at = work_submitted;
+    t->awaited = 2; /* this function, and the end */
+    *transfers_end = t;
+    transfers_end = &t->all_next;
+    CUresult r = transfer_place(s, t);
+    if (r != CUDA_SUCCESS) {
+        pthread_mutex_lock(&gpw_peer_lock);
+        if (!t->over)
+            call_off(t->peer, t->sends, t->tag, r);
+        gpw_transfer_fail(t, r);
+        pthread_mutex_unlock(&gpw_peer_lock);
+    }
+    t->wait = (struct gpw_wait){.ready = over_ready, .poll = over_poll, .cancel = over_cancel};
+    gpw_wait_add(s, &t->wait);
+    transfer_finish(s, t);
+}
+
+static void transfer_drop(struct gpw_session *s, struct gpw_transfer *t)
+{
+    if (t->word >= 0)
+        gpw_lane_word_give(t->lane, (unsigned)t->word);
+    if (t->event)
+        gpw_event_give(s, t->context, t->event);
+    free(t);
+}
+
+static CUresult transfer_begin(struct gpw_session *s, const struct gpw_transfer *like)
+{
+    CUresult r = may_transfer(s, like->stream, like->address, like->bytes);
+    struct gpw_transfer *t = r == CUDA_SUCCESS ? malloc(sizeof *t) : NULL;
+    if (!t)
+        return r == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r;
+    *t = *like;
+    r = transfer_equip(s, t);
+    if (r != CUDA_SUCCESS) {
+        free(t);
+        return r;
+    }
+    if (!transfer_enter(t)) {
+        transfer_submit(s, t);
+        return CUDA_SUCCESS;
+    }
+    r = t->result; /* over before it began: the stream need not know of it */
+    transfer_drop(s, t);
+    return r;
+}
+
+/* A link that may carry a transfer of this tag. */
+static CUresult link_of(uint32_t index, bool sends, uint64_t tag, struct gpw_peer **out)
+{
+    struct gpw_peer *p = index < GP_PEERS_MAX ? peers[index] : NULL;
+    if (!p)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&gpw_peer_lock);
+    bool down = p->state == GPW_PEER_DOWN;
+    bool twice = *gpw_transfer_find(sends ? &p->sends : &p->recvs, tag) != NULL;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    *out = p;
+    return down ? CUDA_ERROR_DEVICE_UNAVAILABLE : twice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult transfer(struct gpw_session *s, uint32_t peer, struct gpw_transfer like)
+{
+    CUresult r = link_of(peer, like.sends, like.tag, &like.peer);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = transfer_begin(s, &like);
+    if (r != CUDA_SUCCESS) {
+        pthread_mutex_lock(&gpw_peer_lock);
+        call_off(like.peer, like.sends, like.tag, r);
+        pthread_mutex_unlock(&gpw_peer_lock);
+    }
+    return r;
 }
 
 CUresult gpw_gp_peer_send(struct gpw_session *s, CUstream stream, uint32_t peer, uint64_t tag,
                           CUdeviceptr src, uint64_t bytes)
 {
-    (void)s, (void)stream, (void)peer, (void)tag, (void)src, (void)bytes;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return transfer(s, peer, (struct gpw_transfer){.sends = true, .stream = stream, .tag = tag,
+                                                   .address = src, .bytes = bytes});
 }
 
 CUresult gpw_gp_peer_recv(struct gpw_session *s, CUstream stream, uint32_t peer, uint64_t tag,
                           CUdeviceptr dst, uint64_t bytes)
 {
-    (void)s, (void)stream, (void)peer, (void)tag, (void)dst, (void)bytes;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return transfer(s, peer, (struct gpw_transfer){.stream = stream, .tag = tag,
+                                                   .address = dst, .bytes = bytes});
+}
+
+/* --- what the rest of the worker asks -------------------------------------------------- */
+
+static bool standing(const struct gpw_transfer *t)
+{
+    return t->stands && !t->released;
+}
+
+bool gpw_peers_pending(void)
+{
+    for (const struct gpw_transfer *t = transfers; t; t = t->all_next)
+        if (standing(t))
+            return true;
+    return false;
+}
+
+/* A stream stands here, and not before: at a host function, say, whose end comes as a
+ * message that must be taken. */
+static bool stands_here(const struct gpw_transfer *t)
+{
+    pthread_mutex_lock(&gpw_peer_lock);
+    bool here = t->reached || t->bytes == 0;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return here && standing(t);
+}
+
+bool gpw_peers_admit(const struct gp_header *h)
+{
+    if (!transfers || gpw_work_of(h->op).kind == GPW_WORK_NONE || gpw_host_functions_pending())
+        return true;
+    const struct gpw_transfer *t = transfers;
+    while (t && !stands_here(t))
+        t = t->all_next;
+    return !t || work_submitted - t->at < BEHIND_MAX;
+}
+
+void gpw_peers_passed(const struct gp_header *h)
+{
+    if (gpw_work_of(h->op).kind != GPW_WORK_NONE)
+        work_submitted++;
+}
+
+void gpw_peers_bytes(uint64_t *sent, uint64_t *received)
+{
+    pthread_mutex_lock(&gpw_peer_lock);
+    *sent = gpw_peer_bytes_sent;
+    *received = gpw_peer_bytes_received;
+    pthread_mutex_unlock(&gpw_peer_lock);
+}
+
+static bool fail_in_context(CUcontext context)
+{
+    bool over = true;
+    pthread_mutex_lock(&gpw_peer_lock);
+    for (struct gpw_transfer *t = transfers; t; t = t->all_next) {
+        if (t->context != context || t->over)
+            continue;
+        if (t->result == CUDA_SUCCESS)
+            call_off(t->peer, t->sends, t->tag, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        gpw_transfer_fail(t, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        over &= t->over;
+    }
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return over;
+}
+
+static bool any_in_context(CUcontext context)
+{
+    for (const struct gpw_transfer *t = transfers; t; t = t->all_next)
+        if (t->context == context)
+            return true;
+    return false;
+}
+
+void gpw_peers_context_ended(struct gpw_session *s, CUcontext context)
+{
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    while (!fail_in_context(context)) /* a piece under way: soon */
+        usleep(100);
+    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
+        if (t->context == context && t->flag)
+            __atomic_store_n(t->flag, 1, __ATOMIC_SEQ_CST);
+    if (any_in_context(context))
+        s->driver->cuCtxSynchronize();
+    while (any_in_context(context)) /* their events have passed */
+        gpw_waits_poll(s);
+    gpw_lane_context_ended(s, context);
+    s->driver->cuCtxSetCurrent(before);
+}
+
+void gpw_peers_close(void)
+{
+    struct timespec until;
+    closing = true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    for (uint32_t i = 0; i < GP_PEERS_MAX; i++) {
+        if (!peers[i])
+            continue;
+        pthread_mutex_lock(&gpw_peer_lock);
+        peers[i]->stop = true;
+        pthread_cond_broadcast(&peers[i]->work);
+        pthread_mutex_unlock(&gpw_peer_lock);
+    }
+    /* so that the others hear of it; one that cannot be waited for goes with the process */
+    for (uint32_t i = 0; i < GP_PEERS_MAX; i++)
+        if (peers[i])
+            pthread_timedjoin_np(peers[i]->reader, NULL, &until);
 }

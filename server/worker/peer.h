@@ -1,0 +1,23 @@
+/*
+ * Other workers of the same client, on other hosts, to whose GPUs bytes go directly.
+ */
+#ifndef GPW_PEER_H
+#define GPW_PEER_H
+
+#include "session.h"
+
+/* Where workers may be met: where the client is. The array stays the caller's. */
+void gpw_peers_open(const char *const *listen, unsigned count, const char *plugins);
+/* Whether a stream stands, or may come to stand, until another worker acts. */
+bool gpw_peers_pending(void);
+/* Whether more work may be submitted behind transfers that are not over. */
+bool gpw_peers_admit(const struct gp_header *h);
+void gpw_peers_passed(const struct gp_header *h);
+/* A context is about to end, and everything of it on the way with it. */
+void gpw_peers_context_ended(struct gpw_session *s, CUcontext context);
+/* The session is over. */
+void gpw_peers_close(void);
+/* Bytes of this session so far. Any thread. */
+void gpw_peers_bytes(uint64_t *sent, uint64_t *received);
+
+#endif

@@ -1,0 +1,172 @@
+/*
+ * Joined workers, as the files of this part see it.
+ *
+ *   peer.c       the client's messages; transfers in the order of their streams
+ *   peer_link.c  how two workers find each other and prove who they are
+ *   peer_pump.c  a link's two threads: bytes from and to the GPU, and over the wire
+ *   peer_lane.c  what a context needs for that: streams, pinned memory
+ *   peer_wire.c  the messages
+ *
+ * Threads. The worker's loop submits to the client's streams, and lets them go on; it
+ * never waits for a link. Each link has a reader and a writer. The reader drains the
+ * link whatever happens, as it waits for nothing but copies on streams of our own, so
+ * no order of transfers, and no number of them, can make two workers wait for each
+ * other's buffers. Data is only sent when the receiving stream has come to it.
+ *
+ * `gpw_peer_lock` guards everything below that says so. It is never held over a call of
+ * the driver or of a transport.
+ */
+#ifndef GPW_PEER_INTERNAL_H
+#define GPW_PEER_INTERNAL_H
+
+#include <pthread.h>
+
+#include "peer.h"
+#include "peer_wire.h"
+#include "session.h"
+
+extern pthread_mutex_t gpw_peer_lock;
+
+/* --- lanes ------------------------------------------------------------------------ */
+
+/* Pieces of a context under way in each direction. */
+#define GPW_LANE_SLOTS 8u
+/* Streams of a context that may stand at once. */
+#define GPW_LANE_WORDS 4096u
+
+struct gpw_lane_slot {
+    struct gpw_lane_slot *next;
+    void *memory; /* GP_CHUNK_MAX bytes, pinned */
+    CUevent event; /* behind the last copy from or to it */
+};
+struct gpw_lane_ring { /* of free slots, the one given back last at the end; under the lock */
+    struct gpw_lane_slot *first, **end;
+};
+
+struct gpw_lane {
+    struct gpw_lane *next;
+    CUcontext context;
+    CUstream in, out; /* ordered with no stream of the client's */
+    struct gpw_lane_slot slots[2 * GPW_LANE_SLOTS];
+    struct gpw_lane_ring free_in, free_out;
+    unsigned busy; /* slots taken; under the lock */
+    void *pinned;  /* of the slots and the words */
+    /* A stream that stands waits for its word to be 1. Loop's only. */
+    uint32_t *words;
+    CUdeviceptr words_device;
+    uint64_t words_used[GPW_LANE_WORDS / 64];
+};
+
+/* The current context's; made on first use. NULL: no memory. Loop only. */
+struct gpw_lane *gpw_lane_here(struct gpw_session *s);
+/* Nothing of the context stands or moves any more; the context is current. Loop only. */
+void gpw_lane_context_ended(struct gpw_session *s, CUcontext context);
+int gpw_lane_word_take(struct gpw_lane *lane); /* -1: all in use */
+void gpw_lane_word_give(struct gpw_lane *lane, unsigned word);
+/* Wait for a slot, or NULL if `wait` is false and there is none. The lock is held. */
+struct gpw_lane_slot *gpw_lane_slot_take(struct gpw_lane *lane, bool in, bool wait);
+void gpw_lane_slot_give(struct gpw_lane *lane, bool in, struct gpw_lane_slot *slot);
+
+/* --- transfers ---------------------------------------------------------------------- */
+
+struct gpw_transfer {
+    struct gpw_wait wait; /* until it is over */
+    struct gpw_peer *peer;
+    struct gpw_transfer *next; /* of the peer's, in one direction; under the lock */
+    struct gpw_lane *lane;
+    bool sends;
+    uint64_t tag, address, bytes;
+
+    /* Under the lock. */
+    bool reached;  /* its stream has come to it */
+    bool ready;    /* sends: the other side's has, too */
+    bool over;     /* the threads have let go; in no list any more */
+    unsigned busy; /* pieces that a thread works on */
+    uint64_t moved; /* bytes whose copies have been started */
+    CUresult result;
+
+    /* recv: behind the last copy; recorded by the reader, asked once it is over */
+    CUevent event;
+    bool recorded;
+
+    /* Loop's only. */
+    struct gpw_transfer *all_next;
+    CUcontext context;
+    CUstream stream;
+    int word;        /* -1: the stream does not stand */
+    uint32_t *flag;  /* the word */
+    bool stands;     /* the stream does, unless released */
+    bool released;
+    unsigned awaited; /* callbacks that refer to it */
+    uint64_t at;      /* work submitted before it */
+};
+
+/* Something came before the transfer it belongs to. */
+struct gpw_peer_early {
+    struct gpw_peer_early *next;
+    bool of_send;
+    CUresult result; /* aborted or refused; else CUDA_SUCCESS */
+    uint64_t tag, bytes;
+};
+
+/* A message without data that waits to be sent. */
+struct gpw_peer_note {
+    struct gpw_peer_note *next;
+    struct gpw_peer_message message;
+};
+
+enum gpw_peer_state { GPW_PEER_OPENING, GPW_PEER_UP, GPW_PEER_DOWN };
+
+struct gpw_peer {
+    uint32_t index;
+    struct gpw_driver *driver;
+    uint8_t secret[GPW_PEER_SECRET];
+    char *url; /* listening: where, connecting: where to */
+    const struct gp_transport *transport;
+    struct gp_listener *listener; /* NULL: connects */
+    struct gp_channel *channel;
+    pthread_t reader, writer;
+    pthread_cond_t work; /* for the writer */
+
+    /* Under the lock. */
+    enum gpw_peer_state state;
+    bool stop;
+    struct gp_error why; /* DOWN */
+    struct gpw_transfer *sends, *recvs;
+    struct gpw_peer_early *early;
+    unsigned early_count;
+    struct gpw_peer_note *notes, **notes_end;
+    unsigned note_count;
+};
+
+/* Of all links; under the lock. */
+extern uint64_t gpw_peer_bytes_sent, gpw_peer_bytes_received;
+
+/* All with the lock held. */
+struct gpw_transfer **gpw_transfer_find(struct gpw_transfer **list, uint64_t tag);
+/* The transfer ends so, as soon as no thread works on it. */
+void gpw_transfer_fail(struct gpw_transfer *t, CUresult result);
+/* As it stands, if no thread works on it. */
+void gpw_transfer_end(struct gpw_transfer *t);
+/* The other side's stream has come to it, or it has failed there. */
+void gpw_transfer_meet(struct gpw_transfer *t, uint64_t bytes, CUresult result);
+/* What has come already for a transfer of this tag; false: nothing. */
+bool gpw_peer_early_take(struct gpw_peer *p, bool of_send, uint64_t tag, uint64_t *bytes,
+                         CUresult *result);
+/* False: no memory; the link is then down. */
+bool gpw_peer_note(struct gpw_peer *p, enum gpw_peer_kind kind, uint64_t tag, uint64_t bytes,
+                   CUresult result);
+/* The link has ended: everything on it does. Once; `why` of the first call stays. */
+void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* --- link and pump -------------------------------------------------------------------- */
+
+/* Listen or connect, and prove. On the reader's thread. 0, or -1 with `err`. */
+int gpw_peer_link(struct gpw_peer *p, struct gp_error *err);
+/* Start the threads. 0, or a negative errno. */
+int gpw_peer_start(struct gpw_peer *p);
+/* Whether the link has been given up; for loops. */
+bool gpw_peer_stopped(struct gpw_peer *p);
+
+#endif

@@ -1,0 +1,149 @@
+/* What a context needs to exchange bytes with other workers. */
+#include "peer_internal.h"
+
+#include <stdlib.h>
+
+#define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + GPW_LANE_WORDS * sizeof(uint32_t))
+
+static struct gpw_lane *lanes; /* loop's only */
+static pthread_cond_t slot_free = PTHREAD_COND_INITIALIZER;
+
+static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
+{
+    for (unsigned i = 0; i < 2 * GPW_LANE_SLOTS; i++)
+        if (lane->slots[i].event)
+            s->driver->cuEventDestroy_v2(lane->slots[i].event);
+    if (lane->in)
+        s->driver->cuStreamDestroy_v2(lane->in);
+    if (lane->out)
+        s->driver->cuStreamDestroy_v2(lane->out);
+    if (lane->pinned)
+        s->driver->cuMemFreeHost(lane->pinned);
+    free(lane);
+}
+
+static void ring_add(struct gpw_lane_ring *ring, struct gpw_lane_slot *slot)
+{
+    slot->next = NULL;
+    *ring->end = slot;
+    ring->end = &slot->next;
+}
+
+static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
+{
+    struct gpw_driver *d = s->driver;
+    CUresult r = d->cuMemHostAlloc(&lane->pinned, LANE_PINNED,
+                                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    if (r == CUDA_SUCCESS)
+        r = d->cuStreamCreate(&lane->in, CU_STREAM_NON_BLOCKING);
+    if (r == CUDA_SUCCESS)
+        r = d->cuStreamCreate(&lane->out, CU_STREAM_NON_BLOCKING);
+    for (unsigned i = 0; i < 2 * GPW_LANE_SLOTS && r == CUDA_SUCCESS; i++) {
+        struct gpw_lane_slot *slot = &lane->slots[i];
+        slot->memory = (char *)lane->pinned + i * GP_CHUNK_MAX;
+        r = d->cuEventCreate(&slot->event, CU_EVENT_DISABLE_TIMING);
+        ring_add(i < GPW_LANE_SLOTS ? &lane->free_in : &lane->free_out, slot);
+    }
+    if (r == CUDA_SUCCESS) {
+        lane->words = (uint32_t *)(void *)((char *)lane->pinned +
+                                           2 * GPW_LANE_SLOTS * GP_CHUNK_MAX);
+        r = d->cuMemHostGetDevicePointer_v2(&lane->words_device, lane->words, 0);
+    }
+    return r;
+}
+
+/* Made whole before the first stream of the context stands: to allocate pinned memory
+ * may wait for all streams. */
+static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
+{
+    struct gpw_lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return NULL;
+    lane->context = context;
+    lane->free_in.end = &lane->free_in.first;
+    lane->free_out.end = &lane->free_out.first;
+    /* a capture in global mode elsewhere forbids it; our own mode says that it is meant */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    CUresult r = lane_fill(s, lane);
+    if (r != CUDA_SUCCESS) {
+        gpw_log("warn", "no pinned memory to exchange bytes with other workers (CUDA error %d)",
+                (int)r);
+        lane_free(s, lane);
+        lane = NULL;
+    }
+    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return lane;
+}
+
+struct gpw_lane *gpw_lane_here(struct gpw_session *s)
+{
+    CUcontext context = NULL;
+    if (s->driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
+        return NULL;
+    for (struct gpw_lane *lane = lanes; lane; lane = lane->next)
+        if (lane->context == context)
+            return lane;
+    struct gpw_lane *lane = lane_new(s, context);
+    if (lane) {
+        lane->next = lanes;
+        lanes = lane;
+    }
+    return lane;
+}
+
+void gpw_lane_context_ended(struct gpw_session *s, CUcontext context)
+{
+    struct gpw_lane **at = &lanes;
+    while (*at && (*at)->context != context)
+        at = &(*at)->next;
+    struct gpw_lane *lane = *at;
+    if (!lane)
+        return;
+    *at = lane->next;
+    pthread_mutex_lock(&gpw_peer_lock);
+    while (lane->busy)
+        pthread_cond_wait(&slot_free, &gpw_peer_lock);
+    pthread_mutex_unlock(&gpw_peer_lock);
+    lane_free(s, lane);
+}
+
+int gpw_lane_word_take(struct gpw_lane *lane)
+{
+    for (unsigned i = 0; i < GPW_LANE_WORDS / 64; i++) {
+        if (~lane->words_used[i] == 0)
+            continue;
+        unsigned bit = (unsigned)__builtin_ctzll(~lane->words_used[i]), word = 64 * i + bit;
+        lane->words_used[i] |= UINT64_C(1) << bit;
+        __atomic_store_n(&lane->words[word], 0, __ATOMIC_SEQ_CST);
+        return (int)word;
+    }
+    return -1;
+}
+
+void gpw_lane_word_give(struct gpw_lane *lane, unsigned word)
+{
+    lane->words_used[word / 64] &= ~(UINT64_C(1) << word % 64);
+}
+
+struct gpw_lane_slot *gpw_lane_slot_take(struct gpw_lane *lane, bool in, bool wait)
+{
+    struct gpw_lane_ring *ring = in ? &lane->free_in : &lane->free_out;
+    while (!ring->first && wait)
+        pthread_cond_wait(&slot_free, &gpw_peer_lock);
+    struct gpw_lane_slot *slot = ring->first;
+    if (!slot)
+        return NULL;
+    ring->first = slot->next;
+    if (!ring->first)
+        ring->end = &ring->first;
+    lane->busy++;
+    return slot;
+}
+
+void gpw_lane_slot_give(struct gpw_lane *lane, bool in, struct gpw_lane_slot *slot)
+{
+    ring_add(in ? &lane->free_in : &lane->free_out, slot);
+    lane->busy--;
+    pthread_cond_broadcast(&slot_free);
+}
