@@ -251,7 +251,7 @@ def _unpack(payload: bytes) -> dict[Any, Any]:
     if len(payload) > MAX_BYTES:
         raise ProtocolError(f"a message of {len(payload)} bytes; at most {MAX_BYTES} are allowed")
     try:
-        raw = msgpack.unpackb(payload, raw=False, max_buffer_size=MAX_BYTES)
+        raw = msgpack.unpackb(payload, raw=False)
     except (ValueError, msgpack.UnpackException, RecursionError, OverflowError):
         raise ProtocolError("this is no MessagePack") from None
     if not isinstance(raw, dict):
