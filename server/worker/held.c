@@ -58,7 +58,7 @@ static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
     return devices[ordinal];
 }
 
-/* In what a driver takes memory by itself. */
+/* Drivers take memory by themselves in such pieces. */
 #define PIECE (UINT64_C(2) << 20)
 
 /* A soft GPU's memory is its process's own, so the driver itself knows. It takes variables
@@ -71,6 +71,11 @@ static bool held_of_soft(struct gpw_session *s, uint32_t ordinal, uint64_t *byte
         return false;
     *bytes = (total - free_bytes) / PIECE * PIECE;
     return true;
+}
+
+uint64_t gpw_held_ahead(struct gpw_session *s)
+{
+    return is_soft(s) ? 0 : 4 * PIECE;
 }
 
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)

@@ -4,7 +4,11 @@
 
 #include "session.h"
 
-/* False where NVML does not say: the soft GPU, or a container that hides processes. */
+/* False where it is not known: a container that hides processes, or a soft GPU (which has
+ * the process's memory only, and is asked itself) without a current context. */
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes);
+/* What a driver with a context takes between two looks, for streams, events, pools and
+ * kernels of its own: charged ahead, so that a full account stays within its limit. */
+uint64_t gpw_held_ahead(struct gpw_session *s);
 
 #endif

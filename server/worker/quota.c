@@ -10,7 +10,7 @@
 
 struct account {
     uint64_t counted;  /* reserved by gpw_quota_take */
-    uint64_t overhead; /* what the driver took besides */
+    uint64_t overhead; /* charged for what the driver took besides, and may soon */
 };
 static struct account accounts[GP_DEVICES_MAX];
 
@@ -85,11 +85,18 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
         return true;
     struct account *a = &accounts[ordinal];
     uint64_t overhead = held > a->counted ? held - a->counted : 0;
-    if (overhead > a->overhead)
+    uint64_t ahead = overhead + (held ? gpw_held_ahead(s) : 0);
+    if (overhead > a->overhead) {
         gp_board_memory_charge(b, member, overhead - a->overhead);
-    else
-        gp_board_memory_give(b, member, a->overhead - overhead);
-    a->overhead = overhead;
+        a->overhead = overhead;
+    }
+    if (ahead < a->overhead) {
+        gp_board_memory_give(b, member, a->overhead - ahead);
+        a->overhead = ahead;
+    } else if (ahead > a->overhead && ahead - a->overhead <= gpw_quota_left(ordinal) &&
+               gp_board_memory_take(b, member, ahead - a->overhead)) {
+        a->overhead = ahead;
+    }
     *over = gp_board_memory_over(b, member);
     return *over == 0;
 }
