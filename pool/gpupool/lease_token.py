@@ -135,8 +135,8 @@ def _read(payload: bytes) -> LeaseToken:
         token = LeaseToken(
             _name(lease),
             _name(tenant),
-            float(issued),
-            float(expires),
+            _time(issued),
+            _time(expires),
             _number(priority, 0, 100),
             str(request)[:256],
             {_name(node): tuple(_grant(grant) for grant in grants) for node, grants in nodes},
@@ -160,6 +160,13 @@ def _name(value: Any) -> str:
     if not isinstance(value, str) or _NAME.fullmatch(value) is None:
         raise ValueError("no name")
     return value
+
+
+def _time(value: Any) -> float:
+    """No NaN: nothing is later than that, so it would never expire."""
+    if type(value) not in (int, float) or not 0 <= value <= 1e11:
+        raise ValueError("no such time")
+    return float(value)
 
 
 def _number(value: Any, low: int, high: int) -> int:

@@ -1,0 +1,457 @@
+"""Lease tokens: what is in them, who can make them, and what a server makes of one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpupool import lease_token
+from gpupool.errors import ProtocolError
+from gpupool.lease_token import LeaseToken, TokenGrant
+from gpupool.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
+from gpupool_server import claims
+from gpupool_server.pool_member import DRAIN_SECONDS, SLACK_SECONDS, PoolMember
+from gpupool_server.pool_state import NAME
+from server_harness import MakeOffice, Office, accepted, eventually, hello, refused
+
+MIB = 1 << 20
+NOW = 1_800_000_000.0
+KEY = bytes(range(32))
+OTHER_KEY = bytes(32)
+GPUS = [f"GPU-{uuid.UUID(bytes=bytes([index + 1]) * 16)}" for index in range(2)]
+
+
+def token_of(*grants: TokenGrant, **changes: Any) -> LeaseToken:
+    values: dict[str, Any] = {
+        "lease": "lease-1",
+        "tenant": "red",
+        "issued": NOW,
+        "expires": NOW + 600,
+        "priority": 0,
+        "request": "r-1",
+        "nodes": {"here": grants or (TokenGrant(0, GPUS[0], 64, 50),)},
+        **changes,
+    }
+    return LeaseToken(**values)
+
+
+def issued(token: LeaseToken | None = None, **changes: Any) -> str:
+    token = replace(token or token_of(), **changes)
+    return lease_token.issue(token, dict.fromkeys(token.nodes, KEY))
+
+
+# The text -----------------------------------------------------------------------------------
+
+
+def test_every_node_reads_what_was_written() -> None:
+    token = token_of(
+        nodes={
+            "here": (TokenGrant(0, GPUS[0], 64, 50), TokenGrant(1, "GPU-soft.1", 1, 100)),
+            "there": (TokenGrant(2, GPUS[1], 1 << 30, 1),),
+        }
+    )
+    text = lease_token.issue(token, {"here": KEY, "there": OTHER_KEY})
+    assert lease_token.check(text, "here", KEY) == token
+    assert lease_token.check(text, "there", OTHER_KEY) == token
+
+
+def test_no_node_makes_what_another_one_takes() -> None:
+    token = token_of(nodes={"here": (TokenGrant(0, GPUS[0], 64, 50),), "there": ()})
+    forged = lease_token.issue(token, {"here": OTHER_KEY, "there": OTHER_KEY})
+    lease_token.check(forged, "there", OTHER_KEY)
+    for node, key in (("here", KEY), ("there", KEY), ("here-", OTHER_KEY)):
+        with pytest.raises(ProtocolError, match="not issued for this server"):
+            lease_token.check(forged, node, key)
+
+
+def test_any_other_character_makes_it_worthless() -> None:
+    text = issued()
+    for place in range(len(lease_token.PREFIX), len(text)):
+        other = "B" if text[place] == "A" else "A"
+        with pytest.raises(ProtocolError):
+            lease_token.check(text[:place] + other + text[place + 1 :], "here", KEY)
+        with pytest.raises(ProtocolError):
+            lease_token.check(text[:place], "here", KEY)
+    with pytest.raises(ProtocolError):
+        lease_token.check(text + "A", "here", KEY)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
+def test_no_text_is_more_than_refused(text: str) -> None:
+    for tried in (text, lease_token.PREFIX + text, f"{lease_token.PREFIX}{text}.{text}"):
+        with pytest.raises(ProtocolError):
+            lease_token.check(tried, "here", KEY)
+
+
+@given(st.recursive(st.none() | st.integers(-9, 1 << 60) | st.floats() | st.text() | st.binary(),
+                    lambda inner: st.lists(inner, max_size=9), max_leaves=30))  # fmt: skip
+def test_no_signed_payload_is_more_than_refused(content: Any) -> None:
+    """Not even the manager's own mistakes get further than the check."""
+    try:
+        payload = msgpack.packb(content)
+    except (ValueError, OverflowError):
+        return
+    with pytest.raises(ProtocolError):
+        lease_token.check(signed(payload), "here", KEY)
+
+
+def signed(payload: bytes) -> str:
+    mac = lease_token._mac(KEY, "here", payload)
+    parts = (base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (payload, mac))
+    return lease_token.PREFIX + ".".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (1, "a b"), (1, ""), (1, 7), (2, "x" * 65), (3, "soon"), (4, None), (5, 101), (5, True),
+        (7, [["here", [[0, "GPU 0", 64, 50]]]]), (7, [["here", [[0, "GPU-0", 0, 50]]]]),
+        (7, [["here", [[0, "GPU-0", 64, 101]]]]), (7, [["here", [[0, b"short", 64, 50]]]]),
+        (7, [["here", [[0, "GPU-0", 64]]]]), (7, 3), (3, float("nan")), (4, float("inf")),
+    ],
+)  # fmt: skip
+def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> None:
+    fields: list[object] = [1, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
+    lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
+    fields[place] = value
+    with pytest.raises(ProtocolError, match="understands"):
+        lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
+
+
+def test_another_version_is_named() -> None:
+    with pytest.raises(ProtocolError, match="version 2, this server knows version 1"):
+        lease_token.check(signed(msgpack.packb([2, "new"])), "here", KEY)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "most"), [(16, 16, 4096), (64, 8, lease_token.MAX_LENGTH)]
+)
+def test_a_large_lease_fits_in_a_question(gpus: int, nodes: int, most: int) -> None:
+    names = [f"node-with-a-rather-long-name.example.org-{n:02}" for n in range(nodes)]
+    each = gpus // nodes
+    token = token_of(
+        request="r" * 32,
+        nodes={
+            name: tuple(
+                TokenGrant(place * each + i, f"GPU-{uuid.uuid4()}", 1 << 20, 100)
+                for i in range(each)
+            )
+            for place, name in enumerate(names)
+        },
+    )
+    assert len(lease_token.issue(token, dict.fromkeys(names, KEY))) <= most
+
+
+# What a server makes of it --------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> Iterator[None]:
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Node:
+    """A server's desk that belongs to a pool, without a link."""
+
+    def __init__(self, office: Office, clock: Clock | None = None) -> None:
+        self.office = office
+        self.clock = clock or Clock()
+        self.member = PoolMember(
+            "here", office.run_dir.path, office.gpus, office.keeper, self.clock
+        )
+        office.desk.join(self.member)
+
+    def told(self, *commands: Apply | SendReport, key: bytes | None = None) -> bool:
+        orders = Orders(next_heartbeat=10, commands=list(commands))
+        return self.member.apply(Told(number=1, now=NOW, orders=orders, signing_key=key))
+
+    def apply(self, *grants: OrderedGrant, at: float = NOW, **more: Any) -> None:
+        values: dict[str, Any] = {"generation": "g-1", "mode": "open", "gpus": [], **more}
+        self.told(Apply(at=at, grants=list(grants), **values), key=KEY)
+
+    async def hello(self, token: str, **changes: str | None) -> bytes:
+        return await self.office.desk.answer(hello(token=token, **changes))
+
+    async def refused(self, token: str, **changes: str | None) -> tuple[str, str]:
+        return refused(await self.hello(token, **changes))
+
+
+def grant(lease: str = "lease-1", ordinal: int = 0, index: int = 0, **more: Any) -> OrderedGrant:
+    values: dict[str, Any] = {
+        "tenant": "red", "memory_mib": 64, "share": 50, "priority": 0, **more,
+    }  # fmt: skip
+    return OrderedGrant(lease=lease, ordinal=ordinal, gpu=GPUS[index], **values)
+
+
+async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(ordinal=0, index=1), grant(ordinal=1, index=0, memory_mib=32, share=20))
+    answer = accepted(await node.hello(issued(priority=7)))
+    assert answer["devices"] == "1,0"
+    boards = node.office.boards
+    first, second = (boards.of(index).grants["red/lease-1"] for index in (1, 0))
+    assert (first.memory, first.share, first.high_priority) == (64 * MIB, 500, True)
+    assert (second.memory, second.share) == (32 * MIB, 200)
+    meta = json.loads((node.office.run_dir.sessions / answer["session"] / "meta.json").read_text())
+    assert (meta["lease"], meta["request"], meta["tenant"]) == ("lease-1", "r-1", "red")
+
+
+async def test_before_the_first_join_nothing_is_opened(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    code, message = await node.refused(issued())
+    assert (code, "not joined" in message) == ("no-worker", True)
+
+
+async def test_a_server_in_no_pool_says_so(make_office: MakeOffice) -> None:
+    office = await make_office()
+    code, message = refused(await office.desk.answer(hello(token=issued())))
+    assert (code, "in none" in message) == ("bad-token", True)
+
+
+async def test_time_is_the_managers(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant())
+    token = issued()
+    node.clock.now = NOW + 600 + SLACK_SECONDS + 1
+    code, message = await node.refused(token)
+    assert code == "bad-token"
+    assert "expired 31 s ago" in message and "renew" in message
+    node.member.set_clock(-2.0)  # this host's clock is ahead, and that is known
+    accepted(await node.hello(token))
+    node.clock.now = NOW - SLACK_SECONDS - 1
+    _, message = await node.refused(token)
+    assert "future" in message
+    node.member.set_clock(+3.0)
+    accepted(await node.hello(token))
+
+
+async def test_a_lease_that_is_not_in_the_orders(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(lease="lease-0"), at=NOW - 1)
+    accepted(await node.hello(issued()))  # it is newer than the orders are
+    node.apply(grant(lease="lease-0"), at=NOW)
+    code, message = await node.refused(issued())
+    assert (code, message) == ("bad-token", "the lease 'lease-1' has ended")
+
+
+async def test_orders_know_better_than_a_token(make_office: MakeOffice) -> None:
+    """A grant that was lost since the token was issued is not there any more."""
+    node = Node(await make_office())
+    node.apply(grant(ordinal=1, index=1))
+    both = (TokenGrant(0, GPUS[0], 64, 50), TokenGrant(1, GPUS[1], 64, 50))
+    assert accepted(await node.hello(issued(token_of(*both))))["devices"] == "1"
+
+
+async def test_only_what_is_here_is_given(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(at=NOW - 1)
+    gone = TokenGrant(0, "GPU-gone", 64, 50)
+    code, message = await node.refused(issued(token_of(gone)))
+    assert (code, "GPU-gone, which is not here" in message) == ("bad-token", True)
+    elsewhere = token_of(nodes={"there": (gone,), "here": ()})
+    assert "no GPU on this server" in (await node.refused(issued(elsewhere)))[1]
+
+
+async def test_a_drained_node_opens_nothing(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(), mode="draining")
+    assert (await node.refused(issued()))[0] == "draining"
+    assert refused(await node.office.desk.answer(hello()))[0] == "draining"
+    node.apply(grant(), mode="cordoned")  # the manager places nothing here; what is here goes on
+    accepted(await node.hello(issued()))
+
+
+async def test_a_tenant_of_the_servers_own_is_not_the_pools(make_office: MakeOffice) -> None:
+    node = Node(await make_office(tenants={"red": {"token": "the-token-of-red"}}))
+    node.apply(grant())
+    code, message = await node.refused(issued())
+    assert (code, "of its own" in message) == ("bad-token", True)
+    for tenant, lease in (("x" * 33, "lease-1"), ("red", "x" * 33)):
+        token = issued(token_of(tenant=tenant, lease=lease), issued=NOW + 1)
+        assert "too long" in (await node.refused(token))[1]
+
+
+@pytest.mark.parametrize(
+    "key", ["gpus", "devices", "group", "memory", "share", "ceiling", "weight", "priority"]
+)
+async def test_a_lease_is_not_asked_for_more(make_office: MakeOffice, key: str) -> None:
+    node = Node(await make_office())
+    node.apply(grant())
+    code, message = await node.refused(issued(), **{key: "1"})
+    assert (code, f"'{key}'" in message) == ("bad-request", True)
+
+
+async def test_a_group_of_that_name_is_not_the_lease(make_office: MakeOffice) -> None:
+    """Whoever has the server's own token cannot slip into a lease's group."""
+    node = Node(await make_office())
+    node.apply(grant())
+    accepted(await node.hello(issued()))
+    accepted(await node.hello("the-token-of-the-tests", group="lease-1"))
+    assert set(node.office.boards.of(0).grants) == {"red/lease-1", "default/lease-1"}
+
+
+async def test_slices_follow_shares(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    settings = OrderedGpu(uuid=GPUS[0], policy="fixed", max_inst=10, prio_ratio=50)
+    shares = {"lease-a": 80, "lease-b": 15, "lease-c": 1}
+    node.apply(*(grant(lease=name, share=share) for name, share in shares.items()), gpus=[settings])
+    gpu = node.office.gpus.get(0)
+    assert gpu is not None and (gpu.settings.policy, gpu.settings.prio_ratio) == ("fixed", 50)
+    for name in shares:
+        accepted(await node.hello(issued(lease=name)))
+    node.office.gpus.look()
+    weights = {
+        name.removeprefix("red/"): put.weight
+        for name, put in node.office.boards.of(0).grants.items()
+    }
+    assert weights == {"lease-a": 8, "lease-b": 1, "lease-c": 1}
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 1000), max_size=25), st.integers(1, 25))
+def test_slices_are_never_more_than_there_are(shares: dict[str, int], number: int) -> None:
+    found = claims.slices(shares, number)
+    assert set(found) == set(shares)
+    assert sum(found.values()) <= max(number, 0)
+    if len(shares) <= number and sum(shares.values()) <= 1000:
+        assert all(slices >= 1 for slices in found.values())
+        ordered = sorted(shares, key=lambda name: shares[name])
+        assert all(
+            found[less] <= found[more] + 1 for less, more in zip(ordered, ordered[1:], strict=False)
+        )
+
+
+async def test_settings_that_cannot_be_stop_nothing(make_office: MakeOffice) -> None:
+    node = Node(await make_office(boards=False))
+    settings = OrderedGpu(uuid=GPUS[0], policy="fixed", max_inst=10, prio_ratio=50)
+    unknown = OrderedGpu(uuid="GPU-unknown", policy="fixed", max_inst=10, prio_ratio=50)
+    node.apply(grant(), gpus=[settings, unknown])
+    accepted(await node.hello(issued()))
+
+
+# Its end ----------------------------------------------------------------------------------------
+
+
+async def test_the_end_of_a_lease_ends_its_sessions(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(), grant(lease="lease-2"))
+    accepted(await node.hello(issued()))
+    accepted(await node.hello(issued(lease="lease-2")))
+    accepted(await node.hello("the-token-of-the-tests"))
+    node.apply(grant(lease="lease-2"), at=NOW + 1)
+    keeper = node.office.keeper
+    await eventually(lambda: [meta.lease for meta in keeper.of_leases()] == ["lease-2"])
+    assert len(keeper) == 2
+    assert "red/lease-1" not in node.office.boards.of(0).grants
+
+
+async def test_older_orders_do_not_end_what_is_newer(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(at=NOW - 2)
+    accepted(await node.hello(issued()))
+    node.apply(at=NOW - 1)  # they were under way when the lease was granted
+    assert [meta.lease for meta in node.office.keeper.of_leases()] == ["lease-1"]
+    node.apply(at=NOW + 1)
+    await eventually(lambda: len(node.office.keeper) == 0)
+
+
+async def test_while_drained_the_end_comes_later(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert DRAIN_SECONDS > 1
+    monkeypatch.setattr("gpupool_server.pool_member.DRAIN_SECONDS", 0.05)
+    node = Node(await make_office())
+    node.apply(grant())
+    accepted(await node.hello(issued()))
+    node.apply(at=NOW + 1, mode="draining")
+    assert len(node.office.keeper.of_leases()) == 1
+    await eventually(lambda: len(node.office.keeper) == 0)
+
+
+async def test_idle_is_said_until_it_is_heard(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(), grant(lease="lease-2"))
+    heard: list[str] = []
+    node.office.keeper.on_change = lambda: heard.append("change")
+    session = accepted(await node.hello(issued()))["session"]
+    beat = node.member.heartbeat()
+    assert [(s.id, s.lease) for s in beat.sessions] == [(session, "lease-1")]
+    assert (beat.idle, beat.applied, heard) == ([], "g-1", ["change"])
+    node.office.keeper._sessions[session].process.kill()
+    await eventually(lambda: len(heard) == 2)
+    assert node.member.heartbeat().idle == node.member.heartbeat().idle == ["lease-1"]
+    node.apply(grant(lease="lease-2"), at=NOW + 1)
+    assert node.member.heartbeat().idle == []
+
+
+# The next server ----------------------------------------------------------------------------------
+
+
+async def restarted(node: Node, make_office: MakeOffice) -> Node:
+    node.member.close()
+    await node.office.keeper.close()
+    node.office.run_dir.close()
+    office = await make_office(on_stop="end")
+    office.keeper.adopt()
+    return Node(office, node.clock)
+
+
+async def test_the_next_server_knows_what_was_ordered(make_office: MakeOffice) -> None:
+    node = Node(await make_office(on_stop="leave"))
+    node.apply(grant(), grant(lease="lease-2"))
+    accepted(await node.hello(issued()))
+    node.member.heartbeat()
+    after = await restarted(node, make_office)
+    assert [meta.lease for meta in after.office.keeper.of_leases()] == ["lease-1"]
+    assert after.office.boards.of(0).grants["red/lease-1"].memory == 64 * MIB
+    accepted(await after.hello(issued(lease="lease-2")))
+    assert after.member.heartbeat().applied == "g-1"
+    assert "has ended" in (await after.refused(issued(lease="lease-3")))[1]
+    after.apply(grant(lease="lease-2"), at=NOW + 1)
+    await eventually(lambda: [m.lease for m in after.office.keeper.of_leases()] == ["lease-2"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"node": "here"}', '{"node": "other", "signing_key": null}', "\udcff"]
+)
+async def test_what_cannot_be_read_is_not_known(
+    make_office: MakeOffice, folder: Path, text: str
+) -> None:
+    office = await make_office()
+    (folder / "run" / NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
+    node = Node(office)
+    assert (await node.refused(issued()))[0] == "no-worker"
+    node.apply(grant())
+    accepted(await node.hello(issued()))
+    assert (folder / "run" / NAME).stat().st_mode & 0o777 == 0o600
+
+
+async def test_its_report(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    report = node.member.report("tcp://here:7700", "", {"rack": "7"})
+    assert [(gpu.uuid, gpu.index, gpu.memory_mib) for gpu in report.gpus] == [
+        (GPUS[0], 0, 1024),
+        (GPUS[1], 1, 1024),
+    ]
+    assert (report.labels, report.gpus[0].policy) == ({"rack": "7"}, "share")
+    assert node.told(SendReport()) and not node.told()
