@@ -16,7 +16,8 @@ FUZZ_SECONDS ?= 600
 GPU_OUT ?= bench/results/gpu
 
 APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
-	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev clang libclang-rt-dev llvm
+	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev clang libclang-rt-dev llvm \
+	postgresql
 
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -20,6 +20,9 @@ from gpupool_server import logs
 
 T = TypeVar("T")
 
+_STOPPING = "the manager is stopping"
+_DOWN = "the database cannot be read; nothing was changed"
+
 #: The most operations in one transaction.
 BATCH = 256
 
@@ -49,6 +52,9 @@ class Desk:
         self._runner: asyncio.Task[None] | None = None
         self._log = logs.get("desk")
         self.commits = 0
+        #: Whether the database cannot be read.
+        self._down = False
+        self._stopping = False
 
     def start(self) -> None:
         self._runner = asyncio.create_task(self._run(), name="desk")
@@ -60,14 +66,17 @@ class Desk:
     async def close(self) -> None:
         """Finish what was asked for, then refuse the rest."""
         if self._runner is not None:
+            self._stopping = True
             self._jobs.put_nowait(None)
             await self._runner
             self._runner = None
 
     async def do(self, operation: Callable[[Unit], T], actor: Actor = MANAGER) -> T:
         """The operation's result, once it is in the database; what it raised otherwise."""
-        if not self.running:
-            raise unavailable("the manager is stopping")
+        if not self.running or self._stopping:
+            raise unavailable(_STOPPING)
+        if self._down:
+            raise unavailable(_DOWN)
         job = _Job(operation, actor, asyncio.get_running_loop().create_future())
         self._jobs.put_nowait(job)
         result: T = await asyncio.shield(job.done)
@@ -87,10 +96,16 @@ class Desk:
             todo = [job for job in batch if job is not None]
             while todo:
                 todo = await self._run_batch(todo)
+        _refuse(self._waiting(), _STOPPING)
+
+    def _waiting(self) -> list[_Job]:
+        """Take out all that are in the queue."""
+        jobs: list[_Job] = []
         while not self._jobs.empty():
-            late = self._jobs.get_nowait()
-            if late is not None:
-                _fail(late, unavailable("the manager is stopping"))
+            job = self._jobs.get_nowait()
+            if job is not None:
+                jobs.append(job)
+        return jobs
 
     async def _run_batch(self, jobs: list[_Job]) -> list[_Job]:
         """Run and commit; what is left to do if one of them failed badly."""
@@ -115,36 +130,45 @@ class Desk:
                 # The ledger may be half changed: what comes after starts from the database.
                 left = jobs[number + 1 :]
                 break
-        if not await self._commit(unit, finished) or broken:
-            await self._recover()
-        return left
-
-    async def _commit(self, unit: Unit, finished: list[tuple[_Job, Any]]) -> bool:
         try:
             await self._store.commit(unit)
         except StoreError as error:
             self._log.error("nothing was written", reason=str(error))
-            for job, _ in finished:
-                _fail(job, unavailable("the database cannot be written; nothing was changed"))
-            return False
+            return await self._recover([job for job, _ in finished], left)
         self.commits += not unit.empty
         self._publish(unit.events)
         for job, result in finished:
             if not job.done.done():
                 job.done.set_result(result)
-        return True
+        return await self._recover([], left) if broken else left
 
-    async def _recover(self) -> None:
-        """Take the state from the database again; until that succeeds nothing else is done."""
+    async def _recover(self, lost: list[_Job], left: list[_Job]) -> list[_Job]:
+        """Take the state from the database again; what is left to do then.
+
+        Nobody is told that nothing was done before the ledger says so, too. While the
+        database cannot be read, everything is refused.
+        """
         delay = 0.1
-        while True:
-            try:
-                await self._reload()
-                return
-            except StoreError as error:
-                self._log.error("the database cannot be read", reason=str(error), again_in=delay)
+        while not await self._reloaded(delay):
+            _refuse(lost + left, "the database cannot be read; ask again what was done")
+            lost, left = [], []
+            if self._stopping:
+                return []
+            _refuse(self._waiting(), _DOWN)
             await asyncio.sleep(delay)
             delay = min(delay * 2, 5.0)
+        _refuse(lost, "the database cannot be written; nothing was changed")
+        return left
+
+    async def _reloaded(self, delay: float) -> bool:
+        try:
+            await self._reload()
+        except StoreError as error:
+            self._down = True
+            self._log.error("the database cannot be read", reason=str(error), again_in=delay)
+            return False
+        self._down = False
+        return True
 
 
 def _fail(job: _Job, error: Exception) -> None:
@@ -152,3 +176,8 @@ def _fail(job: _Job, error: Exception) -> None:
         job.done.set_exception(error)
         # Who asked may have gone away: then nobody looks at it, and that is no fault.
         job.done.exception()
+
+
+def _refuse(jobs: list[_Job], reason: str) -> None:
+    for job in jobs:
+        _fail(job, unavailable(reason))

@@ -13,14 +13,11 @@ from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.quotas import Use, use_of
 from gpupool_manager.records import Answer, Gpu, Lease, Node, Quota, Tenant
-from gpupool_manager.store import Loaded
+from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
 from gpupool_manager.waiting import Line, Waiting
 from gpupool_manager.want import Capability, Slot, Want
-
-#: The note that says until when usage was counted.
-COUNTED = "usage-counted-until"
 
 
 class Ledger:

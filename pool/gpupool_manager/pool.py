@@ -13,10 +13,11 @@ from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
-from gpupool_manager.ledger import COUNTED, Ledger
+from gpupool_manager.ledger import Ledger
 from gpupool_manager.nodes import Heartbeat, Orders
+from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
-from gpupool_manager.store import Store, StoreError
+from gpupool_manager.store import COUNTED, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
 from gpupool_manager.unit import Actor, Event, Unit
@@ -102,13 +103,18 @@ class Pool:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
         if self.desk.running:
-            await self.desk.do(self._flush)
+            try:
+                await self.desk.do(self._flush)
+            except Problem as problem:
+                self._log.warning("what was used last is not counted", reason=problem.detail)
             await self.desk.close()
         self.bus.close()
         await self.store.close()
 
     async def reload(self) -> None:
         """Take everything from the database, as at a start."""
+        if self.store.dispossessed:
+            self.dispossessed.set()
         loaded = await self.store.load()
         self._loads += 1
         # Nodes must notice that their orders may be others now.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Select, Table, event, func, select, text
+from sqlalchemy import Connection, Select, Table, event, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -37,11 +38,18 @@ from gpupool_manager.records import (
 )
 from gpupool_manager.tables import TABLES
 from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
+from gpupool_manager.usage import HOUR
 
 R = TypeVar("R", bound=Record)
 
 #: Told apart from other users of a PostgreSQL server's advisory locks: "gpupool" in ASCII.
 _LOCK = 0x677075706F6F6C
+
+#: The note that says whose the database is; every transaction checks it.
+OWNER = "owner"
+
+#: The note that says until when usage was counted.
+COUNTED = "usage-counted-until"
 
 #: PostgreSQL takes at most 32767 parameters a statement.
 _MOST_ROWS = 1000
@@ -49,6 +57,10 @@ _MOST_ROWS = 1000
 
 class StoreError(GpupoolError):
     """The database does not answer, or not as it should."""
+
+
+class Dispossessed(StoreError):
+    """The database is another manager's."""
 
 
 @dataclass(slots=True)
@@ -93,6 +105,9 @@ class Store:
         self._engine: AsyncEngine | None = None
         self._lock_file: int | None = None
         self._lock_connection: AsyncConnection | None = None
+        self._owner = secrets.token_hex(8)
+        #: Whether a transaction found the database to be another manager's.
+        self.dispossessed = False
 
     @property
     def engine(self) -> AsyncEngine:
@@ -111,6 +126,7 @@ class Store:
                     await self._lock_postgresql()
                 async with self._engine.begin() as connection:
                     migrated: bool = await connection.run_sync(migrate)
+                    await self._take_over(connection)
                     return migrated
         except BaseException:
             await self.close()
@@ -131,6 +147,7 @@ class Store:
             if self.is_sqlite:
                 engine = create_async_engine(self.url)
                 event.listen(engine.sync_engine, "connect", _set_pragmas)
+                event.listen(engine.sync_engine, "begin", _begin)
                 return engine
             return create_async_engine(self.url, pool_pre_ping=True, pool_size=5)
         except ImportError as error:
@@ -156,23 +173,56 @@ class Store:
         connection = await engine.connect()
         self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
         if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
-            raise StoreError("another manager uses this database")
+            raise Dispossessed("another manager uses this database")
+
+    async def _take_over(self, connection: AsyncConnection) -> None:
+        """Whoever had the lock before can write nothing from now on, even if it does not know."""
+        statement = self._upsert(tables.notes, Note)
+        await connection.execute(statement, [row_of(Note(OWNER, self._owner))])
+
+    async def _check_owner(self, connection: AsyncConnection) -> None:
+        question = select(tables.notes.c.value).where(tables.notes.c.name == OWNER)
+        if not self.is_sqlite:
+            question = question.with_for_update(read=True)
+        if await connection.scalar(question) != self._owner:
+            self.dispossessed = True
+            raise Dispossessed("another manager uses this database")
 
     async def still_mine(self) -> bool:
-        """Whether the lock is still held: a lost connection gives it to another manager."""
-        if self._lock_connection is None:
+        """Whether no other manager has taken the database over.
+
+        A lost connection loses PostgreSQL's lock, and then whoever comes first gets it. While
+        the database does not answer there is nothing to be lost: no commit gets through.
+        """
+        if self.is_sqlite:
             return self._lock_file is not None
+        if self._lock_connection is not None:
+            with contextlib.suppress(SQLAlchemyError, OSError):
+                await self._lock_connection.scalar(text("SELECT 1"))
+                return True
+            with contextlib.suppress(SQLAlchemyError, OSError):
+                await self._lock_connection.close()
+            self._lock_connection = None
+        return await self._lock_again()
+
+    async def _lock_again(self) -> bool:
         try:
-            return bool(await self._lock_connection.scalar(text("SELECT 1")) == 1)
-        except (SQLAlchemyError, OSError):
-            return False
+            with self._explained():
+                await self._lock_postgresql()
+                async with self.engine.begin() as connection:
+                    await self._check_owner(connection)
+        except StoreError as error:
+            return not isinstance(error, Dispossessed)
+        return True
 
     async def commit(self, unit: Unit) -> None:
         """Write all of a unit, or nothing and StoreError."""
         if unit.empty:
             return
+        unit.seal()
         with self._explained():
             async with self.engine.begin() as connection:
+                await self._check_owner(connection)
                 for kind in reversed(TABLES):
                     await self._delete(connection, kind, unit)
                 for kind in TABLES:
@@ -182,7 +232,7 @@ class Store:
                     await connection.execute(tables.audit.insert(), rows)
 
     async def _delete(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
-        gone = [key for key, record in unit.puts.get(kind, {}).items() if record is None]
+        gone = [key for key, row in unit.rows.get(kind, {}).items() if row is None]
         names = keys_of(kind)
         table = TABLES[kind]
         for key in gone:
@@ -192,7 +242,7 @@ class Store:
             await connection.execute(statement)
 
     async def _write(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
-        rows = [row_of(record) for record in unit.puts.get(kind, {}).values() if record is not None]
+        rows = [row for row in unit.rows.get(kind, {}).values() if row is not None]
         if rows:
             statement = self._upsert(TABLES[kind], kind)
             for start in range(0, len(rows), _MOST_ROWS):
@@ -223,8 +273,13 @@ class Store:
                 )
                 for grant in await _all(connection, grants, Grant):
                     live[grant.lease].grants.append(grant)
-                newest = select(tables.usage).order_by(tables.usage.c.hour.desc()).limit(10_000)
-                notes = await _all(connection, select(tables.notes), Note)
+                notes = {
+                    note.name: note.value
+                    for note in await _all(connection, select(tables.notes), Note)
+                }
+                # Rows that can still grow; those before are history.
+                hour = int(float(notes.get(COUNTED, 0.0)) // HOUR)
+                growing = select(tables.usage).where(tables.usage.c.hour >= hour)
                 return Loaded(
                     tenants=await _all(connection, select(tables.tenants), Tenant),
                     quotas=await _all(connection, select(tables.quotas), Quota),
@@ -232,9 +287,9 @@ class Store:
                     nodes=await _all(connection, select(tables.nodes), Node),
                     gpus=await _all(connection, select(tables.gpus), Gpu),
                     leases=list(live.values()),
-                    usage=await _all(connection, newest, Usage),
+                    usage=await _all(connection, growing, Usage),
                     answers=await _all(connection, select(tables.answers), Answer),
-                    notes={note.name: note.value for note in notes},
+                    notes=notes,
                 )
 
     async def fetch(self, statement: Select[Any]) -> Sequence[Any]:
@@ -262,6 +317,7 @@ class Store:
         """Forget what is too old to be asked for."""
         with self._explained():
             async with self.engine.begin() as connection:
+                await self._check_owner(connection)
                 await connection.execute(
                     tables.answers.delete().where(tables.answers.c.created < answers_before)
                 )
@@ -289,7 +345,13 @@ async def _all(connection: AsyncConnection, statement: Select[Any], kind: type[R
     return [make(**{name: row[name] for name in names}) for row in rows]
 
 
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
 def _set_pragmas(connection: Any, _record: Any) -> None:
+    # Python's sqlite3 begins no transaction before a CREATE TABLE: half a migration would stay.
+    connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in (
         "journal_mode=WAL",

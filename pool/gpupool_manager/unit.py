@@ -21,6 +21,10 @@ _KEYS: dict[type[Record], tuple[str, ...]] = {
 }
 
 
+Key = tuple[Any, ...]
+Row = dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
     """Who asks for a change, for the audit log."""
@@ -44,12 +48,12 @@ class Event:
     detail: dict[str, Any]
 
 
-def row_of(record: Record) -> dict[str, Any]:
+def row_of(record: Record) -> Row:
     """The columns of a record."""
     return {name: getattr(record, name) for name in _COLUMNS[type(record)]}
 
 
-def key_of(record: Record) -> tuple[Any, ...]:
+def key_of(record: Record) -> Key:
     """The values of its primary key."""
     return tuple(getattr(record, name) for name in _KEYS[type(record)])
 
@@ -60,7 +64,9 @@ class Unit:
 
     now: float
     actor: Actor = MANAGER
-    puts: dict[type[Record], dict[tuple[Any, ...], Record | None]] = field(default_factory=dict)
+    puts: dict[type[Record], dict[Key, Record | None]] = field(default_factory=dict)
+    #: What :meth:`seal` made of them: rows to be written, None: to be deleted.
+    rows: dict[type[Record], dict[Key, Row | None]] = field(default_factory=dict)
     audit: list[AuditEntry] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -85,12 +91,21 @@ class Unit:
 
     @property
     def empty(self) -> bool:
-        return not self.puts and not self.audit
+        return not self.puts and not self.rows and not self.audit
+
+    def seal(self) -> None:
+        """Take the rows as they are now: whatever changes the records later is another's doing."""
+        for kind, puts in self.puts.items():
+            rows = self.rows.setdefault(kind, {})
+            for key, record in puts.items():
+                rows[key] = None if record is None else row_of(record)
+        self.puts.clear()
 
     def merge(self, other: Unit) -> None:
         """Let what the other writes come after this."""
-        for kind, rows in other.puts.items():
-            self.puts.setdefault(kind, {}).update(rows)
+        other.seal()
+        for kind, rows in other.rows.items():
+            self.rows.setdefault(kind, {}).update(rows)
         self.audit.extend(other.audit)
         self.events.extend(other.events)
 

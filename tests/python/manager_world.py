@@ -1,0 +1,127 @@
+"""A pool to test: its clock, its nodes, and short ways to ask it for things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpupool_manager.leases import Ask
+from gpupool_manager.nodes import Report, ReportedGpu
+from gpupool_manager.pool import Pool, Rules
+from gpupool_manager.records import Lease, LeaseState, Node, Quota, Tenant, Token
+from gpupool_manager.store import Store
+from gpupool_manager.unit import Actor, Unit
+
+#: What a lease's request may leave out.
+WANT: dict[str, Any] = {
+    "gpus": 1,
+    "memory_mib": 1000,
+    "share": 10,
+    "policy": "binpack",
+    "hosts": "any",
+    "model": None,
+    "capability": None,
+    "labels": {},
+    "until": "released",
+}
+
+ACTOR = Actor("a test", "request-1")
+
+
+class Clock:
+    """Time that goes on when it is told to."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def gpu(node: str, index: int, memory_mib: int = 10_000, **more: Any) -> ReportedGpu:
+    more = {"model": "NVIDIA H200", "compute_capability": "9.0", **more}
+    uuid = more.pop("uuid", f"GPU-{node}-{index}")
+    return ReportedGpu(uuid=uuid, index=index, memory_mib=memory_mib, **more)
+
+
+def report(node: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Report:
+    if isinstance(gpus, int):
+        gpus = [gpu(node, index) for index in range(gpus)]
+    return Report(address=f"tcp://{node}:7700", server_version="0", gpus=gpus, **more)
+
+
+class World:
+    """One manager's state on a database, and the time that is in it."""
+
+    def __init__(self, url: str, clock: Clock | None = None, **rules: Any) -> None:
+        self.url = url
+        self.clock = clock or Clock()
+        self.rules = Rules(**rules)
+        self.pool: Pool
+        self.node_token: Token
+
+    async def open(self) -> World:
+        self.pool = Pool(Store(self.url), self.rules, self.clock)
+        await self.pool.open()
+        known = [t for t in self.pool.ledger.tokens.by_id.values() if t.scope == "node"]
+        if known:
+            self.node_token = known[0]
+        else:
+            self.node_token, _ = await self.pool.desk.do(
+                lambda unit: self.pool.tenancy.create_token(unit, "node")
+            )
+        return self
+
+    async def restart(self) -> None:
+        await self.pool.close()
+        await self.open()
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    async def tenant(self, name: str, **quota: Any) -> Tenant:
+        return await self.pool.desk.do(
+            lambda unit: self.pool.tenancy.create(unit, name, "", quota), ACTOR
+        )
+
+    async def quota(self, name: str, **quota: Any) -> Quota:
+        return await self.pool.desk.do(
+            lambda unit: self.pool.tenancy.set_quota(unit, name, quota), ACTOR
+        )
+
+    async def join(self, name: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Node:
+        what = report(name, gpus, **more)
+        return await self.pool.desk.do(
+            lambda unit: self.pool.fleet.report(unit, self.node_token, name, what), ACTOR
+        )
+
+    async def ask(
+        self,
+        tenant: str,
+        *,
+        priority: int = 0,
+        wait: float = 0.0,
+        ttl: float = 60.0,
+        **want: Any,
+    ) -> Lease:
+        asked = Ask(tenant, {**WANT, **want}, priority, wait, ttl)
+        return await self.pool.desk.do(lambda unit: self.pool.leases.admit(unit, asked), ACTOR)
+
+    async def end(self, lease: Lease) -> None:
+        def operation(unit: Unit) -> None:
+            live = self.pool.ledger.leases[lease.id]
+            state: LeaseState = "cancelled" if live.state == "queued" else "released"
+            self.pool.leases.end(unit, live, state, "the test said so")
+
+        await self.pool.desk.do(operation, ACTOR)
+
+    async def later(self, seconds: float) -> None:
+        """Let time pass, and what is due happen."""
+        self.clock.now += seconds
+        await self.pool.tick()
+
+    def state(self, lease: Lease) -> str:
+        live = self.pool.ledger.leases.get(lease.id)
+        return "gone" if live is None else live.state
+
+    def queue(self) -> list[str]:
+        return [waiting.lease.id for waiting in self.pool.ledger.line]
