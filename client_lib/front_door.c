@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -90,6 +91,12 @@ static CUresult refusal_error(const char *code)
     return CUDA_ERROR_NO_DEVICE;
 }
 
+/* Who asks a server by its key is not to be sent on in clear. */
+static bool secrecy_lost(const char *server, const struct gpc_admission *a)
+{
+    return strstr(server, "?key=") && a->zmq[0] && !strstr(a->zmq, "?key=");
+}
+
 CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
                             struct gpc_admission *out, char *why, size_t why_size)
 {
@@ -116,8 +123,11 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
         return CUDA_ERROR_NO_DEVICE;
     char code[32], text[512];
     int parsed = gpc_front_door_parse(answer, (size_t)size, out, code, text, sizeof text);
-    if (parsed == 0)
+    if (parsed == 0 && !secrecy_lost(server, out))
         return CUDA_SUCCESS;
-    snprintf(why, why_size, "%s: %s", server, text);
+    if (parsed == 0)
+        snprintf(text, sizeof text, "it encrypts, but offers a worker that does not; do the "
+                                    "releases of server and worker match?");
+    snprintf(why, why_size, "%.*s: %s", (int)strcspn(server, "?"), server, text);
     return parsed > 0 ? refusal_error(code) : CUDA_ERROR_NO_DEVICE;
 }

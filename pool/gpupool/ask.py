@@ -3,14 +3,61 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from gpupool import protocol
 from gpupool.errors import ProtocolError, RefusedError, UnreachableError
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+#: What a ZMTP listener must hear before it says how it wants to be spoken to, how long
+#: that is, and where in it the mechanism stands.
+_GREETING = bytes((0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 0))
+_GREETING_BYTES = 64
+_MECHANISM = slice(12, 32)
+
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is asked, and the public key it must have; None: in clear."""
+
+    endpoint: str
+    key: bytes | None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """ValueError unless ``url`` has a form that a server can be asked at."""
+        endpoint, query, key = url.partition("?")
+        if endpoint.startswith("tcp://"):
+            split_tcp(endpoint)
+        elif not endpoint.startswith("ipc:///"):
+            raise ValueError(f"{url!r} is no server address; use tcp://HOST:PORT or ipc:///PATH")
+        if not query:
+            return cls(endpoint, None)
+        if not endpoint.startswith("tcp://"):
+            raise ValueError(f"{url!r}: only tcp:// is encrypted, so it has no key")
+        if not key.startswith("key=") or _KEY.fullmatch(key.removeprefix("key=")) is None:
+            raise ValueError(f"{url!r}: '?' must be followed by key= and 64 digits 0-9 a-f")
+        return cls(endpoint, bytes.fromhex(key.removeprefix("key=")))
+
+
+def with_key(url: str, key: str | None) -> str:
+    """The address of who listens at ``url`` and has the public key, if it has one."""
+    return f"{url}?key={key}" if key else url
 
 
 def split_tcp(url: str) -> tuple[str, int]:
@@ -25,10 +72,7 @@ def split_tcp(url: str) -> tuple[str, int]:
 
 def check_url(url: str) -> None:
     """ValueError unless ``url`` has a form that a server can be asked at."""
-    if url.startswith("tcp://"):
-        split_tcp(url)
-    elif not url.startswith("ipc:///"):
-        raise ValueError(f"{url!r} is no server address; use tcp://HOST:PORT or ipc:///PATH")
+    Address.parse(url)
 
 
 def _knock(url: str, timeout: float) -> None:
@@ -50,28 +94,102 @@ def _knock(url: str, timeout: float) -> None:
 def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) -> protocol.Message:
     """One question, one answer ``ok``; every other outcome is an exception of gpupool.errors."""
     try:
-        check_url(url)
+        address = Address.parse(url)
     except ValueError as error:
         raise UnreachableError(str(error)) from None
     question = protocol.encode(word, fields)
-    _knock(url, timeout)
+    _knock(address.endpoint, timeout)
     context = zmq.Context()
     try:
         dealer = context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.IPV6, int("[" in url))
+        dealer.setsockopt(zmq.IPV6, int("[" in address.endpoint))
         dealer.setsockopt(zmq.MAXMSGSIZE, 4 * protocol.MAX_BYTES)
-        dealer.connect(url)
+        _encrypt(dealer, address)
+        monitor = dealer.get_monitor_socket(_HANDSHAKE_FAILED)
+        dealer.connect(address.endpoint)
         dealer.send(question)
-        if not dealer.poll(int(timeout * 1000)):
-            raise UnreachableError(
-                f"what listens at {url} gave no answer within {timeout:g} s;"
-                " it may be no gpupool server, or it hangs"
-            )
-        payload = dealer.recv_multipart()[-1]
+        payload = _await(dealer, monitor, address, timeout)
     finally:
         context.destroy(linger=0)
-    return _judge(protocol.decode(payload), url)
+    return _judge(protocol.decode(payload), address.endpoint)
+
+
+def _encrypt(dealer: zmq.Socket[bytes], address: Address) -> None:
+    if address.key is None:
+        return
+    if not zmq.has("curve"):
+        raise UnreachableError(
+            f"{address.endpoint} has a key, and this libzmq cannot encrypt; install pyzmq's wheel"
+        )
+    public, secret = zmq.curve_keypair()  # the token says who we are
+    dealer.setsockopt(zmq.CURVE_SERVERKEY, address.key)
+    dealer.setsockopt(zmq.CURVE_PUBLICKEY, public)
+    dealer.setsockopt(zmq.CURVE_SECRETKEY, secret)
+
+
+def _await(
+    dealer: zmq.Socket[bytes], monitor: zmq.Socket[bytes], address: Address, timeout: float
+) -> bytes:
+    """The answer; UnreachableError says why there is none."""
+    deadline = time.monotonic() + timeout
+    poller = zmq.Poller()
+    poller.register(dealer, zmq.POLLIN)
+    poller.register(monitor, zmq.POLLIN)
+    failures = 0
+    while (left := deadline - time.monotonic()) > 0:
+        there = dict(poller.poll(int(left * 1000) + 1))
+        if dealer in there:
+            return dealer.recv_multipart()[-1]
+        if monitor in there:
+            recv_monitor_message(monitor)
+            failures += 1
+            # A server that stops looks as one with another key: ZeroMQ tries again.
+            _explain_handshake(address, deadline - time.monotonic(), again=failures > 1)
+    raise UnreachableError(
+        f"what listens at {address.endpoint} gave no answer within {timeout:g} s;"
+        " it may be no gpupool server, or it hangs"
+    )
+
+
+def _explain_handshake(address: Address, timeout: float, again: bool) -> None:
+    """A handshake failed: UnreachableError if the keys do not agree."""
+    mechanism = _ask_mechanism(address.endpoint, max(timeout, 0.1))
+    at = f"the server at {address.endpoint}"
+    if mechanism == b"CURVE" and address.key is None:
+        raise UnreachableError(
+            f"{at} encrypts, and the address has no key: write tcp://HOST:PORT?key=KEY;"
+            " `gpupool-server --show-key` prints it there"
+        )
+    if mechanism == b"NULL" and address.key is not None:
+        raise UnreachableError(
+            f"{at} does not encrypt, and the address has a key: start the server with --curve,"
+            " or take ?key=… away"
+        )
+    if mechanism == b"CURVE" and again:
+        raise UnreachableError(
+            f"{at} does not have this key; `gpupool-server --show-key` prints the right one there"
+        )
+
+
+def _ask_mechanism(endpoint: str, timeout: float) -> bytes:
+    """How whoever listens there wants to be spoken to; empty if it is not ZeroMQ."""
+    if not endpoint.startswith("tcp://"):
+        return b""
+    greeting = b""
+    try:
+        with socket.create_connection(split_tcp(endpoint), timeout=timeout) as sock:
+            sock.sendall(_GREETING)
+            while len(greeting) < _GREETING_BYTES:
+                more = sock.recv(_GREETING_BYTES - len(greeting))
+                if not more:
+                    return b""
+                greeting += more
+    except OSError:
+        return b""
+    if greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:
+        return b""
+    return greeting[_MECHANISM].rstrip(b"\0")
 
 
 def _judge(answer: protocol.Message, url: str) -> protocol.Message:

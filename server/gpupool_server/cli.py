@@ -13,7 +13,7 @@ from gpupool import __version__
 from gpupool.errors import ConfigError, GpupoolError
 from gpupool_server import logs
 from gpupool_server.config import Settings, load_settings
-from gpupool_server.server import serve
+from gpupool_server.server import serve, server_keys
 
 
 def _help(key: str) -> str:
@@ -38,6 +38,13 @@ def command(
     ] = None,
     listen: Annotated[str | None, _text("listen")] = None,
     data_listen: Annotated[str | None, _text("data_listen")] = None,
+    curve: Annotated[
+        bool | None,
+        typer.Option("--curve/--no-curve", help="encrypt tcp://; clients then need the key"),
+    ] = None,
+    show_key: Annotated[
+        bool, typer.Option("--show-key", help="print this server's public key, and end")
+    ] = False,
     run_dir: Annotated[str | None, _text("run_dir")] = None,
     driver: Annotated[str | None, _text("driver")] = None,
     soft_gpus: Annotated[str | None, _text("soft_gpus")] = None,
@@ -74,6 +81,9 @@ def command(
     }
     try:
         settings = load_settings(config, flags)
+        if show_key:
+            typer.echo(server_keys(settings).public)
+            return
         logs.configure(settings.log_level, settings.log_json)
         uvloop.run(serve(settings, ready_fd, private))
     except GpupoolError as error:

@@ -55,6 +55,10 @@ class Settings(BaseModel):
         description="auto (the address of 'listen', any port), none (this machine's clients"
         " only), or tcp://ADDRESS:*",
     )
+    curve: bool = Field(
+        False,
+        description="true (what listens at tcp:// is encrypted, and clients need the key) or false",
+    )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
         "auto", description="auto, cuda, soft, or the absolute path of a driver library"
@@ -225,12 +229,13 @@ class Settings(BaseModel):
         """Where workers listen for clients of other machines; None: nowhere."""
         if self.data_listen == "none":
             return None
+        key = "?key=own" if self.curve else ""  # each makes a pair of its own
         if self.data_listen != "auto":
-            return self.data_listen
+            return self.data_listen + key
         if self.listen.startswith("ipc://"):
             return None
         address = self.listen.removeprefix("tcp://").rpartition(":")[0]
-        return f"tcp://{'0.0.0.0' if address == '*' else address}:*"
+        return f"tcp://{'0.0.0.0' if address == '*' else address}:*{key}"
 
 
 def parse_indexes(text: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
 
 from gpupool import __version__, lease_token, protocol
 from gpupool.errors import GpupoolError, ProtocolError
@@ -21,6 +22,7 @@ from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
+from gpupool_server.keys import Keys
 from gpupool_server.nvml_answer import NvmlDesk
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.sessions import Opened, SessionKeeper
@@ -36,8 +38,13 @@ MAX_ASKING = 256
 #: the protocol allows but shorter than this still gets an answer.
 MAX_FRAME = 8 * protocol.MAX_BYTES
 
+#: Of connections without the right key at most one in so many seconds is logged.
+REFUSED_SECONDS = 5.0
+
 #: Bytes of JSON in one answer to ``info``; the rest of the answer's 8 KiB is framing.
 PAGE_BYTES = 7000
+
+_HANDSHAKE_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 _WILDCARDS = re.compile(r"tcp://(0\.0\.0\.0|\*|\[::\]):")
 _SPEC = re.compile(r"[0-9a-f]{16}")
@@ -190,10 +197,21 @@ def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> 
     return [*pages, json.dumps(current)]
 
 
+def _handshake_failure(value: int) -> str:
+    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return (
+            "it does not encrypt; the client's address needs ?key=, see gpupool-server --show-key"
+        )
+    if value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+        return "the key in the client's address is not this server's"
+    return "it broke off; no client of gpupool, or one without ?key= in its address"
+
+
 class FrontDoor:
     """The socket before a desk."""
 
-    def __init__(self, desk: FrontDesk, listen: str) -> None:
+    def __init__(self, desk: FrontDesk, listen: str, keys: Keys | None = None) -> None:
+        """With ``keys`` it is encrypted."""
         self._desk = desk
         self._log = logs.get("front")
         self._asking: set[asyncio.Task[None]] = set()
@@ -201,6 +219,8 @@ class FrontDoor:
         self._socket = self._context.socket(zmq.ROUTER)
         try:
             self._configure(listen)
+            if keys is not None:
+                self._encrypt(keys)
             self._socket.bind(listen)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
@@ -208,7 +228,9 @@ class FrontDoor:
                 f"cannot listen at {listen}: {error.strerror}; choose another address: --listen"
             ) from None
         self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._reader = asyncio.create_task(self._read())
+        self._tasks = [asyncio.create_task(self._read())]
+        if keys is not None:
+            self._tasks.append(asyncio.create_task(self._watch()))
 
     def _configure(self, listen: str) -> None:
         for option, value in (
@@ -222,6 +244,21 @@ class FrontDoor:
             (zmq.HANDSHAKE_IVL, 5000),
         ):
             self._socket.setsockopt(option, value)
+
+    def _encrypt(self, keys: Keys) -> None:
+        """Whoever knows the public key may speak; the token says who that is."""
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
+
+    async def _watch(self) -> None:
+        """Write down who could not speak to us, now and then: strangers choose how often."""
+        monitor = self._socket.get_monitor_socket(_HANDSHAKE_FAILED)
+        while True:
+            event = await recv_monitor_message(monitor)
+            self._log.warning("a connection was refused", reason=_handshake_failure(event["value"]))
+            await asyncio.sleep(REFUSED_SECONDS)
+            while await monitor.poll(0):
+                await recv_monitor_message(monitor)
 
     async def _read(self) -> None:
         while True:
@@ -254,8 +291,8 @@ class FrontDoor:
         self._desk.draining = True
         if self._asking:
             await asyncio.wait(set(self._asking), timeout=seconds)
-        self._reader.cancel()
-        for task in set(self._asking):
+        ending = [*self._tasks, *self._asking]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(self._reader, *self._asking, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         self._context.destroy(linger=500)

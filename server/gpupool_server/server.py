@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupool import __version__, paths
+from gpupool.ask import with_key
 from gpupool.errors import InstallError
 from gpupool.node_link import Report
 from gpupool_server import admin, board, logs, worker
@@ -47,7 +48,7 @@ class Server:
         self._admin: AdminDoor | None = None
         self._metrics: MetricsDoor | None = None
         self._join: JoinToken
-        self._keys: Keys
+        self._keys: Keys | None = None
         self._member: PoolMember | None = None
         self._link: PoolLink | None = None
         self._stopping = asyncio.Event()
@@ -58,6 +59,12 @@ class Server:
         if self._door is None:
             raise RuntimeError("the server has not started")
         return self._door.url
+
+    @property
+    def door_key(self) -> str:
+        """The public key that clients must know; empty: they speak to it in clear."""
+        encrypts = self.settings.curve and self.settings.listen.startswith("tcp://")
+        return self._keys.public if self._keys is not None and encrypts else ""
 
     async def start(self) -> None:
         """Bring everything up; on an error nothing stays behind."""
@@ -93,14 +100,16 @@ class Server:
         if settings.metrics_listen != "none":
             self._metrics = _metrics_door(gpus, self._keeper)
             await self._metrics.open(settings.metrics_listen)
+        if settings.curve or settings.pool is not None:
+            self._keys = await asyncio.to_thread(server_keys, settings)
         member = self._make_member(gpus, desk)
-        self._door = FrontDoor(desk, settings.listen)
+        self._door = FrontDoor(desk, settings.listen, self._keys if self.door_key else None)
         if member is not None and settings.pool is not None:
             self._start_link(member, settings.pool)
         self._log.info(
             "ready",
             version=__version__,
-            listen=self._door.url,
+            listen=with_key(self._door.url, self.door_key),
             driver=str(inventory.driver),
             devices=[device.name for device in inventory.devices],
             sessions=len(self._keeper),
@@ -113,17 +122,16 @@ class Server:
             return None
         assert self._run_dir is not None and self._keeper is not None
         self._join = JoinToken.read(settings.pool_token)
-        self._keys = load_keys(make_state_dir(settings, self._run_dir.path))
         self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._keeper)
         desk.join(self._member)
         return self._member
 
     def _start_link(self, member: PoolMember, pool: str) -> None:
-        assert self._keeper is not None
+        assert self._keeper is not None and self._keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
 
         def make_report() -> Report:
-            return member.report(address, "", labels)
+            return member.report(address, self.door_key, labels)
 
         self._link = PoolLink(pool, self._join, self._keys, member, make_report)
         self._keeper.on_change = self._link.wake
@@ -179,6 +187,11 @@ class Server:
         self._link = self._member = None
 
 
+def server_keys(settings: Settings) -> Keys:
+    """The key pair of this host, made at the first start of a server that needs one."""
+    return load_keys(make_state_dir(settings, settings.run_dir or default_run_dir()))
+
+
 def _metrics_door(gpus: Gpus, keeper: SessionKeeper) -> MetricsDoor:
     """Loads Prometheus' library, which only a server with metrics needs."""
     try:
@@ -216,7 +229,7 @@ async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None
     try:
         await server.start()
         if ready_fd is not None:
-            os.write(ready_fd, f"{server.url}\n".encode())
+            os.write(ready_fd, f"{with_key(server.url, server.door_key)}\n".encode())
             os.close(ready_fd)
         await server.run()
     finally:

@@ -27,7 +27,7 @@ MAX_LINE = 8192
 FIFO_BYTES = 256 * 1024
 CONTROL_SECONDS = 2.0
 
-_NETWORK_URL = re.compile(r"(tcp|ipc)://[^\s,]{1,255}(,[^\s,]{1,255})?")
+_NETWORK_URL = re.compile(r"(tcp|ipc)://[^\s,?]{1,255}(,[^\s,?]{1,255})?(\?key=[0-9a-f]{64})?")
 
 
 class WorkerError(GpupoolError):

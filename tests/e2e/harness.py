@@ -74,6 +74,8 @@ class PoolServer:
     def __init__(self, driver: str = "soft", **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpe-", dir="/tmp"))  # short: Unix sockets
         self.url = f"tcp://127.0.0.1:{free_port()}"
+        #: Where clients ask: with its key, once it has started, if it encrypts.
+        self.address = self.url
         self.settings = {
             "driver": driver,
             "data-listen": "tcp://127.0.0.1:*",
@@ -89,7 +91,7 @@ class PoolServer:
         command = [sys.executable, "-m", "gpupool_server", "--listen", self.url]
         command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
         for key, value in self.settings.items():
-            command += [f"--{key}", value]
+            command += [f"--{key}", value] if value else [f"--{key}"]
         env = {**os.environ, "GPUPOOL_TOKEN": TOKEN}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         with self.log.open("ab") as log:
@@ -110,6 +112,7 @@ class PoolServer:
         if not said:
             self.kill()
             raise AssertionError(f"gpupool-server did not start:\n{self.log.read_text()}")
+        self.address = said.decode().strip()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self._process is not None:
@@ -136,7 +139,7 @@ class PoolServer:
 
     def sessions(self) -> list[dict[str, Any]]:
         """What `gpupool info` says about sessions."""
-        command = [sys.executable, "-m", "gpupool", "info", "--json", "--server", self.url]
+        command = [sys.executable, "-m", "gpupool", "info", "--json", "--server", self.address]
         env = {**os.environ, "GPUPOOL_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -146,7 +149,7 @@ class PoolServer:
         return listed
 
     def environment(self, transport: str, **extra: str) -> dict[str, str]:
-        env = client_environment(self.home, self.url, TOKEN, transport)
+        env = client_environment(self.home, self.address, TOKEN, transport)
         env.update(extra)
         return env
 
