@@ -59,8 +59,8 @@ class ReportedGpu(Message):
     memory_mib: int = Field(ge=1, le=1 << 30)
     pci: Annotated[Line, Field(max_length=32)] = ""
     policy: GpuPolicy = "share"
-    max_inst: int = Field(20, ge=1, le=25)
-    prio_ratio: int = Field(90, ge=20, le=99)
+    max_inst: int = Field(default=20, ge=1, le=25)
+    prio_ratio: int = Field(default=90, ge=20, le=99)
 
 
 class Report(Message):

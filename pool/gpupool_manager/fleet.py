@@ -154,7 +154,7 @@ class Fleet:
                     grant.lost = True
                     unit.put(grant)
             if all(grant.lost for grant in lease.grants):
-                self._leases.end(unit, lease, "lost", "all its GPUs are gone")
+                self._leases.finish(unit, lease, "lost", "all its GPUs are gone")
 
     def heartbeat(
         self, token: Token, name: str, beat: Heartbeat, now: float, key: str = ""
@@ -313,12 +313,13 @@ class Fleet:
             silent = round(unit.now - node.last_seen, 1)
             unit.log("node.lost", name, silent_seconds=silent)
             self._ledger.refresh(name)
+        self._leases.pump(unit)  # who waits for these alone holds nobody up any more
 
 
 def _check_key(node: Node, key: str) -> None:
     """Who joined with a key of its own is spoken for by nobody without it."""
     if node.key and node.key != key:
         raise Problem(
-            403, "other-key", f"the node '{node.name}' joined with another key; if its host was set"
+            403, "forbidden", f"the node '{node.name}' joined with another key; if its host was set"
             " up anew, remove the node from the pool first, or name the new one otherwise"
         )  # fmt: skip

@@ -236,6 +236,10 @@ class Link:
             peer = self._at.get(node)
             if peer is None:
                 continue
+            known = self._pool.ledger.nodes.get(node)
+            if known is None or known.key != peer.key:
+                self._forget(peer)  # it was removed, and may be another one's by now
+                continue
             try:
                 self._tell(peer, 0)
             except Exception:  # who changed something is not to suffer from it

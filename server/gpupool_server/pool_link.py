@@ -240,11 +240,11 @@ class PoolLink:
     # What is said ------------------------------------------------------------------------
 
     async def _talk(self, dealer: zmq.asyncio.Socket) -> None:
-        self._wake.clear()
         heard = await self._ask(dealer, self._join())
         self._trouble = ""
         self._log.info("joined the pool", node=self._member.node, manager=self._url)
         self.joined.set()
+        self._wake.set()  # a report says nothing of sessions; the manager may be a new one
         while True:
             if heard.wants_report:
                 again = Again(number=self._next(), report=self._make_report())

@@ -1,0 +1,645 @@
+"""The link: who may join, what a node is told and when, and what becomes of broken peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+import zmq
+import zmq.asyncio
+from structlog.testing import capture_logs
+from zmq.utils import z85
+
+from gpupool.errors import ConfigError, GpupoolError
+from gpupool.node_link import (
+    Again,
+    Apply,
+    Beat,
+    Heartbeat,
+    Join,
+    Message,
+    Refused,
+    Report,
+    ReportedGpu,
+    ReportedSession,
+    Told,
+    decode_from_manager,
+    encode,
+)
+from gpupool_manager.leases import Ask
+from gpupool_manager.link import Link
+from gpupool_manager.pool import Pool, Rules
+from gpupool_manager.records import Lease, Node, Token
+from gpupool_manager.store import Store
+from gpupool_server import pool_link
+from gpupool_server.config import Settings
+from gpupool_server.keys import Keys, load_keys
+from gpupool_server.pool_link import JoinToken, PoolLink, find_address
+from gpupool_server.pool_member import PoolMember
+from server_harness import MakeOffice, accepted, eventually, hello
+
+WANT: dict[str, Any] = {
+    "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
+    "capability": None, "labels": {}, "until": "released",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _plain_logs() -> Iterator[None]:
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()
+
+
+def new_keys() -> Keys:
+    public, secret = (z85.decode(key).hex() for key in zmq.curve_keypair())
+    return Keys(public, secret)
+
+
+def report_of(node: str, gpus: int = 1, **more: Any) -> Report:
+    return Report(
+        address=f"tcp://{node}:7700",
+        server_version="0",
+        gpus=[
+            ReportedGpu(
+                uuid=f"GPU-{node}-{index}", index=index, model="a GPU", compute_capability="9.0",
+                memory_mib=1024,
+            )
+            for index in range(gpus)
+        ],
+        **more,
+    )  # fmt: skip
+
+
+class Host:
+    """A manager with its link, on a database in a folder."""
+
+    def __init__(self, folder: Path, **rules: Any) -> None:
+        self._folder = folder
+        self._rules = Rules(**{"heartbeat_seconds": 60.0, "lost_after": 600.0, **rules})
+        folder.mkdir(exist_ok=True)
+        self.keys = load_keys(folder)
+        self.listen = "tcp://127.0.0.1:*"
+        self.ahead = 0.0
+        self.pool: Pool
+        self.link: Link
+
+    async def start(self) -> None:
+        import time
+
+        store = Store(f"sqlite:///{self._folder / 'manager.db'}")
+        self.pool = Pool(store, self._rules, clock=lambda: time.time() + self.ahead)
+        await self.pool.open()
+        self.link = Link(self.pool, self.keys, self.listen)
+        self.link.open()
+        self.listen = self.link.url  # the next one is at the same place
+
+    async def stop(self) -> None:
+        await self.link.close()
+        await self.pool.close()
+
+    async def token(self, scope: Any = "node", **more: Any) -> tuple[Token, str]:
+        return await self.pool.desk.do(
+            lambda unit: self.pool.tenancy.create_token(unit, scope, **more)
+        )
+
+    async def tenant(self, name: str = "red") -> None:
+        await self.pool.desk.do(lambda unit: self.pool.tenancy.create(unit, name, "", {}))
+
+    async def lease(self, **want: Any) -> Lease:
+        ask = Ask("red", {**WANT, **want})
+        return await self.pool.desk.do(lambda unit: self.pool.leases.admit(unit, ask))
+
+    async def end(self, lease: Lease) -> None:
+        await self.pool.desk.do(
+            lambda unit: self.pool.leases.end(unit, lease, "released", "released")
+        )
+
+    def seen(self, node: str) -> list[ReportedSession]:
+        """The sessions that its last heartbeat named."""
+        found = self.pool.fleet.seen.get(node)
+        return found.sessions if found is not None else []
+
+    def node(self, name: str) -> Node | None:
+        return self.pool.ledger.nodes.get(name)
+
+
+class Peer:
+    """A raw connection, to say whatever one likes."""
+
+    def __init__(self, host: Host, keys: Keys | None = None, curve: bool = True) -> None:
+        self.keys = keys or new_keys()
+        self._context = zmq.asyncio.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        if curve:
+            self.socket.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(host.keys.public))
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self.keys.public))
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self.keys.secret))
+        self.socket.connect(host.link.url)
+
+    async def hear(self) -> Told | Refused:
+        return decode_from_manager((await self.socket.recv_multipart())[-1])
+
+    async def ask(self, message: Message) -> Told | Refused:
+        await self.socket.send(encode(message))
+        return await self.hear()
+
+    async def join(self, secret: str, node: str = "n", gpus: int = 1) -> Told | Refused:
+        return await self.ask(Join(number=1, node=node, token=secret, report=report_of(node, gpus)))
+
+    async def told(self) -> Told:
+        message = await self.hear()
+        assert isinstance(message, Told), message
+        return message
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+MakePeer = Callable[..., Peer]
+
+
+@pytest_asyncio.fixture
+async def host(folder: Path) -> AsyncIterator[Host]:
+    made = Host(folder / "manager")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+def make_peer(host: Host) -> Iterator[MakePeer]:
+    peers: list[Peer] = []
+
+    def make(**more: Any) -> Peer:
+        peers.append(Peer(host, **more))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.close()
+
+
+def applied(told: Told | Refused) -> Apply:
+    assert isinstance(told, Told), told
+    (command,) = told.orders.commands
+    assert isinstance(command, Apply)
+    return command
+
+
+def no(told: Told | Refused, code: str, part: str = "") -> None:
+    assert isinstance(told, Refused), told
+    assert (told.code, part in told.message) == (code, True), told
+
+
+# Joining --------------------------------------------------------------------------------------
+
+
+async def test_a_node_joins_and_is_told_everything(host: Host, make_peer: MakePeer) -> None:
+    token, secret = await host.token()
+    peer = make_peer()
+    told = await peer.join(secret, gpus=2)
+    orders = applied(told)
+    assert (orders.mode, orders.grants, len(orders.gpus)) == ("open", [], 2)
+    assert isinstance(told, Told) and told.number == 1 and told.signing_key is not None
+    assert len(told.signing_key) == 32
+    node = host.node("n")
+    assert node is not None and (node.key, node.token) == (peer.keys.public, token.id)
+    beat = await peer.ask(Beat(number=2, heartbeat=Heartbeat(applied=orders.generation)))
+    assert isinstance(beat, Told) and beat.orders.commands == [] and beat.signing_key is None
+
+
+async def test_keys_of_nodes_differ(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    keys = set()
+    for name in ("a", "b"):
+        told = await make_peer().join(secret, name)
+        assert isinstance(told, Told)
+        keys.add(told.signing_key)
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("scope", ["admin", "tenant"])
+async def test_only_nodes_tokens_join(host: Host, make_peer: MakePeer, scope: str) -> None:
+    await host.tenant()
+    _, secret = await host.token(scope, tenant="red" if scope == "tenant" else None)
+    no(await make_peer().join(secret), "bad-token", "no node's")
+    no(await make_peer().join("gpn_unknown"), "bad-token", "no node's")
+    assert host.node("n") is None
+
+
+async def test_a_revoked_token_joins_nobody_and_cuts_off(host: Host, make_peer: MakePeer) -> None:
+    token, secret = await host.token()
+    await host.token("admin")
+    peer = make_peer()
+    applied(await peer.join(secret))
+    await host.pool.desk.do(lambda unit: host.pool.tenancy.revoke_token(unit, token.id))
+    no(await peer.ask(Beat(number=2, heartbeat=Heartbeat())), "bad-token", "revoked")
+    no(await peer.ask(Beat(number=3, heartbeat=Heartbeat())), "unknown-node")
+    no(await peer.join(secret), "bad-token", "revoked")
+
+
+async def test_an_expired_token_is_for_those_who_have_joined(
+    host: Host, make_peer: MakePeer
+) -> None:
+    _, secret = await host.token(expires=host.pool.clock() + 100)
+    peer = make_peer()
+    applied(await peer.join(secret))
+    host.ahead = 200.0
+    applied(await make_peer(keys=peer.keys).join(secret))
+    no(await make_peer().join(secret, "new"), "bad-token", "expired")
+    no(await make_peer().join(secret), "bad-token", "expired")
+
+
+async def test_a_token_of_one_node_is_of_no_other(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token(node="mine")
+    no(await make_peer().join(secret, "other"), "forbidden", "for the node 'mine'")
+    applied(await make_peer().join(secret, "mine"))
+
+
+async def test_a_name_stays_with_its_key_until_it_is_removed(
+    host: Host, make_peer: MakePeer
+) -> None:
+    _, secret = await host.token()
+    first = make_peer()
+    applied(await first.join(secret))
+    thief = make_peer()
+    no(await thief.join(secret), "forbidden", "another key")
+    no(await thief.ask(Beat(number=2, heartbeat=Heartbeat())), "unknown-node")
+    # Nor over the REST door, where nobody proves to have a key.
+    token = host.pool.ledger.tokens.of_secret(secret)
+    assert token is not None
+    with pytest.raises(Exception, match="another key"):
+        host.pool.fleet.heartbeat(token, "n", Heartbeat(), 0.0)
+    assert isinstance(await first.ask(Beat(number=3, heartbeat=Heartbeat())), Told)
+    await host.pool.desk.do(lambda unit: host.pool.fleet.remove(unit, "n"))
+    applied(await thief.join(secret))
+    no(await first.ask(Again(number=4, report=report_of("n"))), "unknown-node")
+
+
+async def test_the_connection_that_joined_last_is_told(host: Host, make_peer: MakePeer) -> None:
+    """As after a cable was pulled: the old connection is still there and speaks for nobody."""
+    _, secret = await host.token()
+    await host.tenant()
+    old = make_peer()
+    applied(await old.join(secret))
+    new = make_peer(keys=old.keys)
+    applied(await new.join(secret))
+    lease = await host.lease()
+    assert [grant.lease for grant in applied(await new.told()).grants] == [lease.id]
+    await old.socket.send(encode(Beat(number=9, heartbeat=Heartbeat())))
+    answers = [await old.hear(), await old.hear()]  # what it was still told as it was replaced
+    no(answers[-1], "unknown-node")
+
+
+async def test_nobody_joins_in_clear(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    plain = make_peer(curve=False)
+    await plain.socket.send(encode(Join(number=1, node="n", token=secret, report=report_of("n"))))
+    # Who is encrypted gets an answer after it: the plain one has had its time.
+    applied(await make_peer().join(secret, "other"))
+    assert not await plain.socket.poll(200)
+    assert host.node("n") is None
+
+
+# Bad messages ---------------------------------------------------------------------------------
+
+
+async def test_bad_messages_are_answered_and_harm_nobody(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    good, bad = make_peer(), make_peer()
+    applied(await good.join(secret))
+    for frames, code in (
+        ([b""], "bad-request"),
+        ([b"\xc1"], "bad-request"),
+        ([b"a", b"b"], "bad-request"),
+        ([b"", b""], "bad-request"),
+        ([b"\x81\xa8protocol\x02"], "version"),
+        ([encode(Beat(number=5, heartbeat=Heartbeat()))], "unknown-node"),
+        ([encode(Again(number=5, report=report_of("n")))], "unknown-node"),
+        ([encode(Refused(code="x", message=""))], "bad-request"),
+    ):
+        await bad.socket.send_multipart(frames)
+        no(await bad.hear(), code)
+    assert isinstance(await good.ask(Beat(number=2, heartbeat=Heartbeat())), Told)
+
+
+async def test_a_bad_report_changes_nothing(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    peer = make_peer()
+    applied(await peer.join(secret, gpus=2))
+    twice = report_of("n", 2)
+    twice.gpus[1] = twice.gpus[0]
+    no(await peer.ask(Again(number=7, report=twice)), "bad-request", "twice")
+    theirs = make_peer()
+    stolen = report_of("m")
+    stolen.gpus[0] = twice.gpus[0]
+    join = Join(number=8, node="m", token=secret, report=stolen)
+    no(await theirs.ask(join), "bad-request", "on node 'n'")
+    assert host.node("m") is None
+    assert len(host.pool.ledger.gpus) == 2
+
+
+async def test_too_much_ends_only_its_connection(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    good, bad = make_peer(), make_peer()
+    applied(await good.join(secret))
+    await bad.socket.send(bytes(3 << 20))
+    assert isinstance(await good.ask(Beat(number=2, heartbeat=Heartbeat())), Told)
+    assert not await bad.socket.poll(200)
+
+
+# Orders ---------------------------------------------------------------------------------------
+
+
+async def test_orders_come_before_the_lease_is_known(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    await host.tenant()
+    peer, other = make_peer(), make_peer()
+    applied(await peer.join(secret, "a"))
+    applied(await other.join(secret, "b"))
+    first = await host.lease(gpus=2, hosts="spread")
+    orders = [applied(await each.told()) for each in (peer, other)]
+    for each in orders:
+        (grant,) = each.grants
+        assert (grant.lease, grant.tenant, grant.memory_mib) == (first.id, "red", 64)
+        assert each.at > 0
+    await host.end(first)
+    assert [applied(await each.told()).grants for each in (peer, other)] == [[], []]
+
+
+async def test_changes_of_nodes_and_gpus_are_told_at_once(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    peer = make_peer()
+    applied(await peer.join(secret))
+    pool = host.pool
+    await pool.desk.do(lambda unit: pool.fleet.change(unit, "n", "draining", None))
+    assert applied(await peer.told()).mode == "draining"
+    changes = {"policy": "fixed", "max_inst": 5}
+    await pool.desk.do(lambda unit: pool.fleet.change_gpu(unit, "GPU-n-0", changes))
+    (gpu,) = applied(await peer.told()).gpus
+    assert (gpu.policy, gpu.max_inst) == ("fixed", 5)
+
+
+async def test_a_node_that_is_away_is_told_when_it_is_back(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    await host.tenant()
+    peer = make_peer()
+    applied(await peer.join(secret))
+    peer.close()
+    lease = await host.lease()
+    again = make_peer(keys=peer.keys)
+    assert [g.lease for g in applied(await again.join(secret)).grants] == [lease.id]
+
+
+async def test_a_heartbeat_keeps_and_releases(host: Host, make_peer: MakePeer) -> None:
+    _, secret = await host.token()
+    await host.tenant()
+    peer = make_peer()
+    applied(await peer.join(secret))
+    lease = await host.lease(until="last-session")
+    orders = applied(await peer.told())
+    session = ReportedSession(id="s1", lease=lease.id, program="p")
+    before = lease.expires
+    host.ahead = 5.0
+    busy = Heartbeat(applied=orders.generation, sessions=[session])
+    told = await peer.ask(Beat(number=3, heartbeat=busy))
+    assert isinstance(told, Told) and told.orders.commands == []
+    assert before is not None and lease.expires is not None and lease.expires > before
+    idle = Heartbeat(applied=orders.generation, idle=[lease.id, "lease-unknown"])
+    await peer.socket.send(encode(Beat(number=4, heartbeat=idle)))
+    # The push comes first, then the answer, which has nothing to add or says it again.
+    assert applied(await peer.told()).grants == []
+    assert (await peer.told()).number == 4
+    assert lease.state == "released"
+
+
+async def test_a_node_that_was_taken_for_lost_reports_again(
+    host: Host, make_peer: MakePeer
+) -> None:
+    _, secret = await host.token()
+    peer = make_peer()
+    applied(await peer.join(secret))
+    host.ahead = 10_000.0
+    await host.pool.tick()
+    node = host.node("n")
+    assert node is not None and node.lost
+    told = await peer.ask(Beat(number=2, heartbeat=Heartbeat()))
+    while isinstance(told, Told) and told.number == 0:
+        told = await peer.hear()
+    assert isinstance(told, Told) and [each.do for each in told.orders.commands] == ["report"]
+    await peer.socket.send(encode(Again(number=3, report=report_of("n"))))
+    while (told := await peer.told()).number != 3:
+        pass
+    assert applied(told).mode == "open" and not node.lost
+
+
+# Both ends ------------------------------------------------------------------------------------
+
+
+class End:
+    """A server's end of the link with a real member behind it."""
+
+    def __init__(self, host: Host, member: PoolMember, secret: str, keys: Keys) -> None:
+        token = JoinToken(secret, host.keys.public)
+        self.member = member
+        self.link = PoolLink(
+            host.link.url, token, keys, member, lambda: member.report("tcp://h:7700", "", {})
+        )
+
+
+MakeEnd = Callable[..., Awaitable[End]]
+
+
+@pytest_asyncio.fixture
+async def make_end(
+    host: Host, make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[MakeEnd]:
+    monkeypatch.setattr(pool_link, "FIRST_RETRY", 0.02)
+    monkeypatch.setattr(pool_link, "LAST_RETRY", 0.1)
+    ends: list[End] = []
+
+    async def make(secret: str | None = None, keys: Keys | None = None) -> End:
+        office = await make_office()
+        member = PoolMember("n", office.run_dir.path, office.gpus, office.keeper)
+        office.desk.join(member)
+        end = End(host, member, secret or (await host.token())[1], keys or new_keys())
+        end.link.start()
+        office.keeper.on_change = end.link.wake
+        end.office = office  # type: ignore[attr-defined]
+        ends.append(end)
+        return end
+
+    yield make
+    for end in ends:
+        await end.link.close()
+        end.member.close()
+
+
+async def test_a_lease_is_usable_at_once(host: Host, make_end: MakeEnd) -> None:
+    await host.tenant()
+    end = await make_end()
+    await end.link.joined.wait()
+    lease = await host.lease(gpus=2)
+    token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
+    desk = end.office.desk  # type: ignore[attr-defined]
+    assert accepted(await desk.answer(hello(token=token)))["devices"] == "0,1"
+    # The session is told without waiting for the next heartbeat, a minute from now.
+    await eventually(lambda: len(host.seen("n")) == 1)
+    await host.end(lease)
+    await eventually(lambda: len(end.office.keeper) == 0)  # type: ignore[attr-defined]
+    await eventually(lambda: not host.seen("n"))
+
+
+async def test_clocks_need_not_agree(host: Host, make_end: MakeEnd) -> None:
+    await host.tenant()
+    host.ahead = 5000.0
+    end = await make_end()
+    await end.link.joined.wait()
+    lease = await host.lease()
+    token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
+    accepted(await end.office.desk.answer(hello(token=token)))  # type: ignore[attr-defined]
+
+
+async def test_the_next_manager_is_joined(host: Host, make_end: MakeEnd) -> None:
+    await host.tenant()
+    end = await make_end()
+    await end.link.joined.wait()
+    lease = await host.lease()
+    token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
+    desk = end.office.desk  # type: ignore[attr-defined]
+    accepted(await desk.answer(hello(token=token)))
+    signer = host.pool.signer
+    with capture_logs() as logs:
+        await host.stop()
+        await eventually(lambda: any("not joined" in entry["event"] for entry in logs))
+        accepted(await desk.answer(hello(token=token)))
+        await host.start()
+        host.pool.signer = signer  # the state folder keeps its secret
+        await eventually(lambda: any("joined the pool" in entry["event"] for entry in logs))
+    await eventually(lambda: len(host.seen("n")) == 2)
+    assert [each.id for each in host.pool.ledger.leases.values()] == [lease.id]
+    accepted(await desk.answer(hello(token=token)))
+
+
+async def test_a_refused_server_says_why_once(host: Host, make_end: MakeEnd) -> None:
+    with capture_logs() as logs:
+        await make_end(secret="gpn_" + "x" * 43)
+        await eventually(lambda: sum(entry["event"] == "refused" for entry in logs) >= 3)
+    said = [entry for entry in logs if "not joined" in entry["event"]]
+    assert len(said) == 1 and "bad-token" in said[0]["reason"]
+
+
+async def test_a_manager_without_the_key_is_not_trusted(
+    host: Host, make_end: MakeEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_link, "ANSWER_SECONDS", 1.0)
+    right, host.keys = host.keys, new_keys()
+    with capture_logs() as logs:
+        end = await make_end()
+        await eventually(lambda: any("not joined" in entry["event"] for entry in logs))
+    host.keys = right
+    assert not end.link.joined.is_set()
+    assert host.node("n") is None
+
+
+async def test_a_manager_of_another_version_is_named(
+    folder: Path, host: Host, make_end: MakeEnd
+) -> None:
+    keys = host.keys
+    await host.link.close()
+    context = zmq.asyncio.Context()
+    try:
+        router = context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
+        router.setsockopt(zmq.LINGER, 0)
+        router.bind(host.listen)
+        with capture_logs() as logs:
+            await make_end()
+            connection, _ = await router.recv_multipart()
+            await router.send_multipart([connection, b"\x81\xa8protocol\x09"])
+            await eventually(lambda: any("not joined" in entry["event"] for entry in logs))
+        reasons = [entry["reason"] for entry in logs if "not joined" in entry["event"]]
+        assert "protocol 9" in reasons[-1] and "protocol 1" in reasons[-1]
+    finally:
+        context.destroy(linger=0)
+        host.link = Link(host.pool, keys, "tcp://127.0.0.1:*")
+        host.link.open()
+
+
+async def test_a_server_goes_on_without_any_manager(make_office: MakeOffice) -> None:
+    office = await make_office()
+    member = PoolMember("n", office.run_dir.path, office.gpus, office.keeper)
+    office.desk.join(member)
+    token = JoinToken("gpn_" + "x" * 43, new_keys().public)
+    link = PoolLink(
+        "tcp://127.0.0.1:1", token, new_keys(), member, lambda: member.report("tcp://h:1", "", {})
+    )
+    link.start()
+    accepted(await office.desk.answer(hello()))
+    await asyncio.sleep(0)
+    await link.close()
+    member.close()
+
+
+# What operators give ----------------------------------------------------------------------------
+
+
+def join_settings(**values: Any) -> Settings:
+    return Settings.model_validate({"pool": "tcp://m:7781", **values})
+
+
+GOOD = "gpn_" + "x" * 43 + "." + "ab" * 32
+
+
+def test_a_join_token_from_its_file(folder: Path) -> None:
+    path = folder / "token"
+    path.write_text(GOOD + "\n")
+    path.chmod(0o600)
+    for given in (str(path), GOOD):
+        token = join_settings(pool_token=given).pool_token
+        assert token is not None
+        assert JoinToken.read(token) == JoinToken("gpn_" + "x" * 43, "ab" * 32)
+
+
+@pytest.mark.parametrize(
+    "text", ["gpp_" + GOOD[4:], GOOD[:-1], GOOD + "0", GOOD.replace(".", ""), "xyz", GOOD.upper()]
+)
+def test_a_file_without_a_join_token(folder: Path, text: str) -> None:
+    path = folder / "token"
+    path.write_text(text)
+    path.chmod(0o600)
+    token = join_settings(pool_token=str(path)).pool_token
+    assert token is not None
+    with pytest.raises(ConfigError, match="no token for servers") as caught:
+        JoinToken.read(token)
+    assert text not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "address"),
+    [
+        ("tcp://10.0.0.1:7700", None, "tcp://10.0.0.1:7700"),
+        ("tcp://0.0.0.0:7700", "tcp://gpu1:9", "tcp://gpu1:9"),
+    ],
+)
+def test_where_clients_go(listen: str, advertise: str | None, address: str) -> None:
+    assert find_address(join_settings(advertise=advertise), listen) == address
+
+
+def test_an_address_for_everybody_is_named_after_the_host() -> None:
+    found = find_address(join_settings(), "tcp://0.0.0.0:7700")
+    assert found.endswith(":7700") and "0.0.0.0" not in found
+
+
+async def test_an_address_in_use_is_named(host: Host) -> None:
+    second = Link(host.pool, host.keys, host.link.url)
+    with pytest.raises(GpupoolError, match=r"--nodes"):
+        second.open()
