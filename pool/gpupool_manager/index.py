@@ -10,12 +10,21 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from gpupool_manager.want import WHOLE, Capability, Slot, Want, wrong_kind
 
 Entry = tuple[int, int, str, int, Slot]
 Row = list[Entry]
 Kind = tuple[str, Capability, int]
+
+
+@dataclass(slots=True)
+class Stock:
+    """How many GPUs of one kind a node has."""
+
+    all: int = 0
+    open: int = 0
 
 
 class Shelf:
@@ -35,6 +44,8 @@ class Index:
         self.nodes: dict[str, dict[str, Slot]] = {}
         self._shelves: dict[Kind, Shelf] = {}
         self._wholes: dict[str, int] = {}
+        #: How many GPUs of a kind each node has: all, and those that are given out.
+        self._stock: dict[Kind, dict[str, Stock]] = {}
         for slot in slots:
             self.add(slot)
 
@@ -50,6 +61,16 @@ class Index:
         """The kinds that will do, without what stands on their shelves."""
         return frozenset(shelf.kind for shelf in self.shelves(want))
 
+    def stock(self, want: Want) -> Iterator[tuple[str, Stock]]:
+        """Nodes with GPUs of the kinds that will do, kind by kind."""
+        for kind, nodes in self._stock.items():
+            if not wrong_kind(want, *kind):
+                yield from nodes.items()
+
+    def labels(self, node: str) -> dict[str, str]:
+        """What a node that has GPUs is labelled with."""
+        return next(iter(self.nodes[node].values())).labels
+
     def add(self, slot: Slot) -> None:
         """A GPU appears; its use so far counts."""
         if slot.uuid in self.slots:
@@ -57,11 +78,13 @@ class Index:
         self.slots[slot.uuid] = slot
         self.nodes.setdefault(slot.node, {})[slot.uuid] = slot
         self._put(slot)
+        self._count_stock(slot, 1)
 
     def remove(self, uuid: str) -> Slot:
         """A GPU goes away."""
         slot = self.slots.pop(uuid)
         self._pull(slot)
+        self._count_stock(slot, -1)
         on_node = self.nodes[slot.node]
         del on_node[uuid]
         if not on_node:
@@ -87,7 +110,9 @@ class Index:
         slot = self.slots[uuid]
         if slot.closed != reason:
             self._pull(slot)
+            self._count_stock(slot, -1)
             slot.closed = reason
+            self._count_stock(slot, 1)
             self._put(slot)
 
     def limit(self, uuid: str, most: int) -> None:
@@ -108,8 +133,16 @@ class Index:
         wholes = self._wholes.get(slot.node, 0) if slot.whole else 0
         return (slot.free_mib, wholes, slot.node, slot.index, slot)
 
+    def _count_stock(self, slot: Slot, step: int) -> None:
+        nodes = self._stock.setdefault(_kind(slot), {})
+        stock = nodes.setdefault(slot.node, Stock())
+        stock.all += step
+        stock.open += step * (slot.closed is None)
+        if not stock.all:
+            del nodes[slot.node]
+
     def _row(self, slot: Slot) -> Row:
-        kind = (slot.model, slot.capability, slot.total_mib)
+        kind = _kind(slot)
         shelf = self._shelves.get(kind)
         if shelf is None:
             shelf = self._shelves[kind] = Shelf(kind)
@@ -151,3 +184,7 @@ class Index:
         """All GPUs, by node and index."""
         for node in sorted(self.nodes):
             yield from sorted(self.nodes[node].values(), key=lambda slot: slot.index)
+
+
+def _kind(slot: Slot) -> Kind:
+    return (slot.model, slot.capability, slot.total_mib)

@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, want_of
 from gpupool_manager.problems import Problem, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
@@ -51,23 +52,26 @@ class Leases:
         _check_priority(quota, ask)
         lease = self._draft(unit, ask)
         want = want_of(lease, quota)
-        found = excesses(
-            quota,
-            use_of(lease),
-            ledger.use(ledger.active, ask.tenant),
-            ledger.use(ledger.queued, ask.tenant),
-        )
+        active, queued = (ledger.use(uses, ask.tenant) for uses in (ledger.active, ledger.queued))
+        found = excesses(quota, self._least_use(lease, want), active, queued)
         if found:
             raise over_quota(ask.tenant, found)
-        never = could_ever(ledger.index, want)
-        if never is not None:
-            raise Problem(409, "impossible", never)
         result = self._try_now(unit, lease, want)
         if isinstance(result, Placement):
             self._grant(unit, lease, result)
+        elif (never := could_ever(ledger.index, want)) is not None:
+            raise Problem(409, "impossible", never)
         else:
             self._queue(unit, lease, want, result.reason, ask.wait)
         return lease
+
+    def _least_use(self, lease: Lease, want: Want) -> Use:
+        """What a request would count as: of whole GPUs, as many of the smallest kind."""
+        use = use_of(lease)
+        kinds = self._ledger.index.kinds(want) if want.memory_mib is None else ()
+        if kinds:
+            use.memory_mib = want.gpus * min(total_mib for _, _, total_mib in kinds)
+        return use
 
     def _draft(self, unit: Unit, ask: Ask) -> Lease:
         return Lease(
@@ -86,7 +90,7 @@ class Leases:
     def _try_now(self, unit: Unit, lease: Lease, want: Want) -> Placement | NoRoom:
         """A newcomer's chance: like everybody's, behind those who have waited too long."""
         if len(self._ledger.line):
-            kinds = self._ledger.index.kinds(want)
+            kinds = self._kinds(want, lease.tenant)
             blocker = self._ledger.line.blocker(lease, kinds, unit.now, self._patience)
             if blocker is not None:
                 return NoRoom(_behind(blocker))
@@ -109,6 +113,9 @@ class Leases:
         left = limit - self._ledger.use(self._ledger.active, tenant).memory_mib
         return replace(want, memory_most=max(left, 0) // want.gpus)
 
+    def _kinds(self, want: Want, tenant: str) -> frozenset[Kind]:
+        return self._ledger.index.kinds(self._within(want, tenant))
+
     def _queue(self, unit: Unit, lease: Lease, want: Want, reason: str, wait: float) -> None:
         line = self._ledger.line
         if wait <= 0:
@@ -116,7 +123,7 @@ class Leases:
         if len(line) >= self._longest_line:
             raise Problem(503, "unavailable", f"{len(line)} requests wait already, the most")
         lease.reason = reason
-        line.join(Waiting(lease, want, reason, self._ledger.index.kinds(want)))
+        line.join(lease, want, reason, self._kinds(want, lease.tenant))
         self._ledger.leases[lease.id] = lease
         self._ledger.use(self._ledger.queued, lease.tenant).add(use_of(lease))
         self._ledger.remind(lease.deadline, lease.id)
@@ -165,6 +172,11 @@ class Leases:
 
     def end(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
         """An active or a queued lease ends; who waits may get what it had."""
+        self.finish(unit, lease, state, reason)
+        self.pump(unit)
+
+    def finish(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
+        """As :meth:`end`, for those who end several, or change more: they must pump."""
         ledger = self._ledger
         if lease.state == "queued":
             ledger.line.leave(lease)
@@ -180,42 +192,43 @@ class Leases:
         lease.ended = unit.now
         unit.put(lease)
         unit.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
-        self.pump(unit)
 
     def pump(self, unit: Unit) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
         ahead: list[Waiting] = []
-        for waiting in self._ledger.line:
-            waiting.kinds = self._ledger.index.kinds(waiting.want)
-            blocker = next((one for one in ahead if not one.kinds.isdisjoint(waiting.kinds)), None)
+        for waiting in self._ledger.line.heads():
+            group = waiting.group
+            group.kinds = self._kinds(group.want, waiting.lease.tenant)
+            blocker = next(
+                (one for one in ahead if not one.group.kinds.isdisjoint(group.kinds)), None
+            )
             if blocker is not None:
-                waiting.reason = _behind(blocker)
+                group.reason = _behind(blocker)
                 continue
             self._try_waiting(unit, waiting)
             if waiting.lease.state == "queued" and self._is_late(unit, waiting):
                 ahead.append(waiting)
 
     def _is_late(self, unit: Unit, waiting: Waiting) -> bool:
-        late = unit.now - waiting.lease.created > self._patience
-        if late and waiting.for_room:
-            never = could_ever(self._ledger.index, waiting.want, open_only=True)
-            waiting.hopeful = never is None
-        return waiting.goes_first(waiting.kinds, unit.now, self._patience)
+        group = waiting.group
+        if group.for_room:
+            group.hopeful = could_ever(self._ledger.index, group.want, open_only=True) is None
+        return waiting.goes_first(group.kinds, unit.now, self._patience)
 
     def _try_waiting(self, unit: Unit, waiting: Waiting) -> None:
-        ledger, lease = self._ledger, waiting.lease
+        ledger, lease, group = self._ledger, waiting.lease, waiting.group
         quota = ledger.quotas[lease.tenant]
         active = ledger.use(ledger.active, lease.tenant)
-        found = excesses(quota, use_of(lease), active, Use())
+        found = excesses(quota, self._least_use(lease, group.want), active, Use())
         if found or ledger.tenants[lease.tenant].disabled:
-            waiting.for_room = False
-            waiting.reason = "quota: " + "; ".join(map(str, found)) if found else "tenant: disabled"
+            group.for_room = False
+            group.reason = "quota: " + "; ".join(map(str, found)) if found else "tenant: disabled"
             return
-        result = self._place(self._within(waiting.want, lease.tenant))
+        result = self._place(self._within(group.want, lease.tenant))
         if isinstance(result, NoRoom):
-            waiting.for_room = True
-            waiting.reason = result.reason
+            group.for_room = True
+            group.reason = result.reason
             return
         ledger.line.leave(lease)
         ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
@@ -223,9 +236,10 @@ class Leases:
 
     def rethink(self, tenant: str) -> None:
         """A tenant's quota has changed: so may what its requests can be given."""
-        for waiting in self._ledger.line:
+        for waiting in list(self._ledger.line):
             if waiting.lease.tenant == tenant:
-                waiting.want = want_of(waiting.lease, self._ledger.quotas[tenant])
+                want = want_of(waiting.lease, self._ledger.quotas[tenant])
+                self._ledger.line.regroup(waiting.lease, want)
 
     def any_due(self, now: float) -> bool:
         """Whether :meth:`sweep` has something to do."""
@@ -244,9 +258,10 @@ class Leases:
                 self._ledger.remind(until, name)
             elif lease.state == "queued":
                 waited = f"no room within {lease.deadline - lease.created:.0f} s"
-                self.end(unit, lease, "timed-out", waited)
+                self.finish(unit, lease, "timed-out", waited)
             else:
-                self.end(unit, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
+                self.finish(unit, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
+        self.pump(unit)
 
 
 def _behind(blocker: Waiting) -> str:

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.quotas import Use, use_of
-from gpupool_manager.records import Answer, Gpu, Lease, Node, Quota, Tenant
+from gpupool_manager.records import Answer, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
-from gpupool_manager.waiting import Line, Waiting
+from gpupool_manager.waiting import Line
 from gpupool_manager.want import Capability, Slot, Want
 
 
@@ -24,7 +24,7 @@ class Ledger:
     """Tenants, nodes, leases and what follows from them."""
 
     def __init__(self, loaded: Loaded, now: float, epoch: str) -> None:
-        self.ids = Ids()
+        self.ids = Ids(name for rows in (loaded.leases, loaded.tokens) for name in map(_id, rows))
         self.epoch = epoch
         self.index = Index()
         self.line = Line()
@@ -69,7 +69,7 @@ class Ledger:
             self.leases[lease.id] = lease
             self.use(self.queued, lease.tenant).add(use_of(lease))
             want = want_of(lease, self.quotas[lease.tenant])
-            self.line.join(Waiting(lease, want, lease.reason, self.index.kinds(want)))
+            self.line.join(lease, want, lease.reason, self.index.kinds(want))
             self.remind(lease.deadline, lease.id)
 
     # GPUs ------------------------------------------------------------------------------
@@ -140,6 +140,10 @@ class Ledger:
 
     def leases_of(self, tenant: str) -> Iterable[Lease]:
         return (lease for lease in self.leases.values() if lease.tenant == tenant)
+
+
+def _id(record: Lease | Token) -> str:
+    return record.id
 
 
 def parse_capability(text: str) -> Capability:

@@ -85,6 +85,7 @@ class Pool:
             await self.store.close()
             raise
         self.desk.start()
+        await self.desk.do(lambda unit: self.leases.pump(unit))
         self._log.info(
             "pool loaded",
             migrated=migrated,
@@ -158,7 +159,8 @@ class Pool:
         for name in names:
             lease = self.ledger.leases.get(name)
             if lease is not None and lease.state == "active":
-                self.leases.end(unit, lease, "released", "its last session ended")
+                self.leases.finish(unit, lease, "released", "its last session ended")
+        self.leases.pump(unit)
 
     # Time ------------------------------------------------------------------------------
 

@@ -140,13 +140,11 @@ def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
 
     Unless ``open_only``, a GPU that is closed counts: its node may come back.
     """
-    nodes = Counter(
-        slot.node
-        for slot in index.slots.values()
-        if not (open_only and slot.closed)
-        and not wrong_kind(want, slot.model, slot.capability, slot.total_mib)
-        and not wrong_labels(want, slot.labels)
-    )
+    nodes = Counter[str]()
+    for node, stock in index.stock(want):
+        if not (want.labels and wrong_labels(want, index.labels(node))):
+            nodes[node] += stock.open if open_only else stock.all
+    nodes = +nodes
     if nodes.total() < want.gpus:
         return f"{nodes.total()} GPUs of the pool are such that {_what(want)} could fit"
     if want.hosts == "same" and max(nodes.values()) < want.gpus:
