@@ -44,8 +44,6 @@ REFUSED_SECONDS = 5.0
 #: Bytes of JSON in one answer to ``info``; the rest of the answer's 8 KiB is framing.
 PAGE_BYTES = 7000
 
-_HANDSHAKE_FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-
 _WILDCARDS = re.compile(r"tcp://(0\.0\.0\.0|\*|\[::\]):")
 _SPEC = re.compile(r"[0-9a-f]{16}")
 
@@ -204,7 +202,7 @@ def _handshake_failure(value: int) -> str:
         )
     if value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
         return "the key in the client's address is not this server's"
-    return "it broke off; no client of gpupool, or one without ?key= in its address"
+    return "it is no client of gpupool"
 
 
 class FrontDoor:
@@ -251,8 +249,11 @@ class FrontDoor:
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
 
     async def _watch(self) -> None:
-        """Write down who could not speak to us, now and then: strangers choose how often."""
-        monitor = self._socket.get_monitor_socket(_HANDSHAKE_FAILED)
+        """Write down who could not speak to us, now and then: strangers choose how often.
+
+        Who only connects and goes is no event: our own commands look so whether we are there.
+        """
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         while True:
             event = await recv_monitor_message(monitor)
             self._log.warning("a connection was refused", reason=_handshake_failure(event["value"]))

@@ -55,6 +55,17 @@ def worker_version(home: paths.Home) -> tuple[str, str]:
     return said[said.index("wire") + 1], said[said.index("spec") + 1]
 
 
+def key_in(socket: zmq.Socket[bytes], url: str) -> str:
+    """Make a socket encrypt if the address has a key; the address without it."""
+    endpoint, _, key = url.partition("?key=")
+    if key:
+        public, secret = zmq.curve_keypair()
+        socket.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(key))
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+    return endpoint
+
+
 def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> dict[str, str]:
     """The front door's answer: its fields, and its first word's as 'word'."""
     wire, spec = worker_version(server.home)
@@ -64,7 +75,7 @@ def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> d
     context = zmq.Context()
     asker = context.socket(zmq.DEALER)
     try:
-        asker.connect(server.url)
+        asker.connect(key_in(asker, server.address))
         asker.send(question.encode())
         assert asker.poll(int(PATIENCE * 1000)), "the front door gave no answer"
         first, *lines = asker.recv_multipart()[-1].decode().splitlines()
@@ -80,11 +91,12 @@ class RawClient:
 
     def __init__(self, session: dict[str, str]) -> None:
         self.session = session
-        base, _, second = session["zmq"].rpartition(",")
-        host = base.rpartition(":")[0].replace("*", "127.0.0.1")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.up = self._context.socket(zmq.PAIR)
         self.down = self._context.socket(zmq.PAIR)
+        key_in(self.up, session["zmq"])
+        base, _, second = key_in(self.down, session["zmq"]).rpartition(",")
+        host = base.rpartition(":")[0].replace("*", "127.0.0.1")
         self.up.connect(base.replace("*", "127.0.0.1"))
         self.down.connect(f"{host}:{second}")
         self._sequence = 0
