@@ -145,7 +145,7 @@ async def get_gpu(uuid: Name, pool: ThePool, caller: Admin) -> Response:
 async def change_gpu(
     uuid: Name, body: GpuChange, pool: ThePool, caller: Admin, write: Write
 ) -> Response:
-    """How a GPU's compute is divided; its server is told with the next heartbeat."""
+    """How a GPU's compute is divided; its server is told at once."""
 
     def change(unit: Unit) -> Reply:
         write.check(pool.fleet.find_gpu(uuid).version)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import lease_token
+from gpupool import lease_token, protocol
 from gpupool.errors import ProtocolError
 from gpupool.lease_token import LeaseToken, TokenGrant
 from gpupool.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
@@ -215,6 +216,22 @@ async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     assert (second.memory, second.share) == (32 * MIB, 200)
     meta = json.loads((node.office.run_dir.sessions / answer["session"] / "meta.json").read_text())
     assert (meta["lease"], meta["request"], meta["tenant"]) == ("lease-1", "r-1", "red")
+
+
+async def test_nvml_shows_the_lease_before_and_in_a_session(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant(index=1))
+    fields = {"token": issued(), "pid": str(os.getpid()), "host": "here"}
+    question = protocol.encode("nvml", fields)
+    for _ in range(2):
+        answer = accepted(await node.office.desk.answer(question))
+        assert answer["devices"] == "1"
+        assert f"uuid={GPUS[1]}" in answer["gpu0"]
+        assert f"memory-total={64 * MIB}" in answer["gpu0"]
+        accepted(await node.hello(issued()))
+    others = protocol.encode("info", {"token": issued()})
+    (session, _) = json.loads(accepted(await node.office.desk.answer(others))["json"])["sessions"]
+    assert (session["lease"], session["devices"]) == ("lease-1", [1])
 
 
 async def test_before_the_first_join_nothing_is_opened(make_office: MakeOffice) -> None:
