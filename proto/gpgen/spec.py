@@ -63,7 +63,8 @@ HANDLES = {
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
 #: Kinds of work for the GPU, as tenants are charged and counted for it.
-WORK = ("kernel", "graph", "copy", "memset")
+#: Uploads and downloads are copies from and to the host, which have engines of their own.
+WORK = ("kernel", "graph", "copy", "memset", "upload", "download")
 
 MESSAGE_FILE = "messages.toml"
 ERROR_FILE = "errors.toml"

@@ -60,6 +60,7 @@ struct gp_board_usage {
     uint64_t turns;
     uint64_t launches;      /* kernels and graphs */
     uint64_t bytes_copied;
+    uint64_t copy_ns;       /* of copy engines, as its copies' sizes say */
     uint32_t members;       /* workers */
     uint32_t entitled;      /* permille that the policy gives it now, ceiling */
 };
@@ -141,6 +142,10 @@ bool gp_board_must_yield(struct gp_board *b, int member);
 bool gp_board_contended(struct gp_board *b, int member);
 /* The member has had nothing on the GPU for `idle_ns`. */
 void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns);
+/* Copies between device and host have engines of their own, one for each way, and an
+ * account of their own. True: this one may be submitted. False: ask again in a millisecond. */
+enum gp_board_way { GP_BOARD_UPLOAD, GP_BOARD_DOWNLOAD, GP_BOARD_WAYS };
+bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64_t bytes);
 /* Sleep until the turn may have come, at most `timeout_us`. */
 void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us);
 void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes);

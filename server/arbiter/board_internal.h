@@ -7,7 +7,15 @@
 #include "board.h"
 
 #define GP_BOARD_MAGIC UINT64_C(0x6472616f62706770) /* "pgpboard" */
-#define GP_BOARD_VERSION 1u
+#define GP_BOARD_VERSION 2u
+
+/* What a tenant has copied one way, to or from its host (copy.c). */
+struct copy_account {
+    uint64_t vtime;       /* ns of the engine * 1000 / weight */
+    uint64_t seen_at;     /* it asked last */
+    uint64_t waits_since; /* ns, 0: does not wait */
+    uint64_t paced_to;    /* the ceiling's time for what was let through */
+};
 
 struct tenant_slot {
     char name[GP_BOARD_NAME]; /* empty: free */
@@ -27,6 +35,7 @@ struct tenant_slot {
     uint32_t amnesty;    /* what it has on the GPU is not charged */
     uint32_t wanting;    /* members that wait at the gate */
     uint32_t busy;       /* members with work on the GPU */
+    struct copy_account copies[GP_BOARD_WAYS];
 };
 
 struct member_slot {
@@ -63,6 +72,10 @@ struct board_file {
     uint64_t longest; /* ns: of the turns of late */
     int64_t high_tokens; /* ns that prio_ratio still allows */
     uint64_t high_tokens_at;
+    struct {
+        uint64_t vclock;  /* of the copy that was let through last */
+        uint64_t free_at; /* when the engine has done what was let through */
+    } copies[GP_BOARD_WAYS];
     struct tenant_slot tenants[GP_BOARD_TENANTS];
     struct member_slot members[GP_BOARD_MEMBERS];
 };

@@ -86,6 +86,7 @@ class Account:
     turns: int
     launches: int
     bytes_copied: int
+    copy_ns: int
     members: int
     entitled: int
 

@@ -7,7 +7,10 @@
 #include "board.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "host_function.h"
 #include "loop.h"
+#include "memory.h"
+#include "peer.h"
 #include "slices.h"
 
 /* Streams between two marks; with more of them a mark says less than it could. */
@@ -26,6 +29,8 @@
 #define LOOK_US 1000
 #define LOOK_CONTENDED_US 100
 #define LOOK_ENDING_US 20
+/* How long a turn that ends waits for work that may be standing. */
+#define STANDING_NS 50000000u
 
 /* Events behind everything that was submitted to some streams. */
 struct mark {
@@ -51,6 +56,7 @@ struct gate {
     CUevent start;         /* passes when the GPU has changed over to this tenant */
     CUcontext start_context;
     uint64_t slice_us;
+    uint64_t yields; /* ns: since when the turn should end; 0: it need not */
 };
 
 static struct gate gates[GP_DEVICES_MAX];
@@ -172,10 +178,49 @@ static void start_check(struct gpw_session *s, struct gate *g)
     gp_board_started(g->board, g->member);
 }
 
+/*
+ * Streams may stand until the client has run a host function or another worker has
+ * acted, which may itself be waiting for a turn on this GPU or another. What is marked
+ * behind that may not pass before somebody else has had a turn, or before a message
+ * comes that would not be taken in front of a closed gate.
+ */
+static bool may_stand(void)
+{
+    return gpw_host_functions_pending() || gpw_peers_pending();
+}
+
+static void mark_drop(struct gpw_session *s, struct gate *g)
+{
+    struct mark *m = &g->marks[g->first];
+    while (m->count)
+        gpw_event_give(s, m->context, m->events[--m->count]);
+    g->first = (g->first + 1) % MARKS;
+    g->mark_count--;
+}
+
+/* The turn should end. Work that may be standing is waited for no longer than others
+ * can bear; once it goes on it is charged again (gpw_gate_resume). */
+static void yield_standing(struct gpw_session *s, struct gate *g)
+{
+    uint64_t now = now_ns();
+    if (!gp_board_must_yield(g->board, g->member)) {
+        g->yields = 0;
+        return;
+    }
+    if (g->yields == 0)
+        g->yields = now;
+    if (now - g->yields < STANDING_NS || captures || !may_stand())
+        return;
+    while (g->mark_count)
+        mark_drop(s, g);
+    g->unmarked = g->stream_count = 0;
+}
+
 static void gate_poll(struct gpw_session *s, struct gate *g)
 {
     if (!g->busy)
         return;
+    yield_standing(s, g);
     start_check(s, g);
     marks_check(s, g);
     if (g->unmarked && (g->mark_count == 0 || gp_board_must_yield(g->board, g->member)))
@@ -183,6 +228,7 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     marks_check(s, g);
     if (drained(g)) {
         g->busy = false;
+        g->yields = 0;
         gp_board_idle(g->board, g->member, 0);
     }
 }
@@ -260,8 +306,10 @@ static bool admit(struct gpw_session *s, struct gate *g)
     unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
-        if (g->mark_count >= ahead)
+        if (g->mark_count >= ahead && !may_stand())
             return false;
+        if (g->mark_count == MARKS && !captures)
+            mark_drop(s, g);
     }
     if (!gp_board_enter(g->board, g->member))
         return false;
@@ -303,17 +351,49 @@ static bool admit_slow(struct gpw_session *s)
     return true;
 }
 
+/* A copy whose ends are both known to the worker may still be one to or from the host. */
+static enum gpw_work_kind kind_of(struct gpw_session *s, const struct gp_header *h)
+{
+    const struct gp_req_gp_copy *q = (const struct gp_req_gp_copy *)h;
+    if (h->op != GP_OP_gp_copy || h->size < sizeof *q)
+        return gpw_work_of(h->op).kind;
+    bool to = gpw_memory_is_device(s, q->dst, q->bytes);
+    bool from = gpw_memory_is_device(s, q->src, q->bytes);
+    return to == from ? GPW_WORK_COPY : to ? GPW_WORK_UPLOAD : GPW_WORK_DOWNLOAD;
+}
+
+static bool is_transfer(enum gpw_work_kind kind)
+{
+    return kind == GPW_WORK_UPLOAD || kind == GPW_WORK_DOWNLOAD;
+}
+
+static uint64_t bytes_of(const struct gp_header *h)
+{
+    struct gpw_work work = gpw_work_of(h->op);
+    return field(h, work.bytes_at, work.bytes_size);
+}
+
+static bool admit_transfer(const struct gate *g, const struct gp_header *h,
+                           enum gpw_work_kind kind)
+{
+    enum gp_board_way way = kind == GPW_WORK_UPLOAD ? GP_BOARD_UPLOAD : GP_BOARD_DOWNLOAD;
+    return gp_board_copy(g->board, g->member, way, bytes_of(h));
+}
+
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
 {
     closed = NULL;
     if (gate_count == 0)
         return true;
-    if (gpw_work_of(h->op).kind == GPW_WORK_NONE)
+    enum gpw_work_kind kind = kind_of(s, h);
+    if (kind == GPW_WORK_NONE)
         return !is_slow(h->op) || admit_slow(s);
     struct gate *g = gate_here(s);
     if (!g)
         return true;
-    if (admit(s, g)) {
+    if (is_transfer(kind) && (captures || admit_transfer(g, h, kind)))
+        return true;
+    if (!is_transfer(kind) && admit(s, g)) {
         CUstream stream;
         if (gp_board_fresh(g->board, g->member) && stream_of(s, h, &stream))
             start_place(s, g, stream);
@@ -339,28 +419,47 @@ static void note_stream(struct gpw_session *s, struct gate *g, CUstream stream)
         g->streams[g->stream_count++] = stream;
 }
 
-static void note_work(struct gpw_session *s, const struct gp_header *h, struct gpw_work work)
+static void note_work(struct gpw_session *s, const struct gp_header *h, enum gpw_work_kind kind)
 {
     struct gate *g = gate_here(s);
-    if (!g || !g->busy)
+    if (g && is_transfer(kind))
+        gp_board_count(g->board, g->member, 0, bytes_of(h));
+    if (!g || !g->busy || is_transfer(kind))
         return;
     CUstream stream;
     if (stream_of(s, h, &stream))
         note_stream(s, g, stream);
     g->unmarked++;
-    bool launch = work.kind == GPW_WORK_KERNEL || work.kind == GPW_WORK_GRAPH;
-    gp_board_count(g->board, g->member, launch, field(h, work.bytes_at, work.bytes_size));
+    bool launch = kind == GPW_WORK_KERNEL || kind == GPW_WORK_GRAPH;
+    gp_board_count(g->board, g->member, launch, bytes_of(h));
     if (g->unmarked >= g->every)
         mark_place(s, g);
+}
+
+bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
+{
+    if (gate_count == 0)
+        return true;
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    struct gate *g = gate_here(s);
+    bool open = !g || admit(s, g);
+    if (g && open) {
+        note_stream(s, g, stream);
+        g->unmarked++;
+    }
+    s->driver->cuCtxSetCurrent(before);
+    return open;
 }
 
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
 {
     if (gate_count == 0)
         return;
-    struct gpw_work work = gpw_work_of(h->op);
-    if (work.kind != GPW_WORK_NONE)
-        note_work(s, h, work);
+    enum gpw_work_kind kind = kind_of(s, h);
+    if (kind != GPW_WORK_NONE)
+        note_work(s, h, kind);
     else if (h->op == GP_OP_cuStreamBeginCapture_v2)
         captures++;
     else if (h->op == GP_OP_cuStreamEndCapture && captures)

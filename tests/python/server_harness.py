@@ -98,6 +98,7 @@ class FakeBoard:
             turns=3,
             launches=4,
             bytes_copied=5,
+            copy_ns=6,
             members=sum(m.tenant == name for m in self.members.values()),
             entitled=1000,
         )

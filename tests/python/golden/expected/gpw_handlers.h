@@ -24,6 +24,8 @@ enum gpw_work_kind {
     GPW_WORK_GRAPH,
     GPW_WORK_COPY,
     GPW_WORK_MEMSET,
+    GPW_WORK_UPLOAD,
+    GPW_WORK_DOWNLOAD,
 };
 
 /* What the operation of a message puts on the GPU, and where in it its stream's
