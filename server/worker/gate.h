@@ -20,6 +20,8 @@ void gpw_gate_close(void);
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h);
 /* It has been. */
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h);
+/* A stream that stands may go on, to work that has been let in before: so it is again. */
+bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream);
 /* Look which work is over. Between messages; does not block. */
 void gpw_gate_poll(struct gpw_session *s);
 /* Sleep before a closed gate, at most `most_us`. */

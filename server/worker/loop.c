@@ -120,8 +120,10 @@ static const struct gp_header *held;
 
 static void handle(struct gpw_session *s, const struct gp_header *h)
 {
-    if (h->op == GP_OP_cuStreamDestroy_v2)
+    if (h->op == GP_OP_cuStreamDestroy_v2) {
         gpw_gate_stream_ending(s);
+        gpw_peers_stream_ending(s, h);
+    }
     if (streams_held() && !never_blocks(h))
         put_off(s, h);
     else

@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "gate.h"
 #include "gpw_handlers.h"
+#include "handles.h"
 #include "host_function.h"
 #include "loop.h"
 #include "memory.h"
@@ -52,10 +54,10 @@ static int fresh_address(uint32_t peer, char *url, size_t size)
     static unsigned number;
     for (unsigned k = 0; k < sizeof order / sizeof order[0]; k++)
         for (unsigned i = 0; i < listen_count; i++) {
-            const char *at = listen_urls[i], *colon = strrchr(at, ':');
+            const char *at = listen_urls[i], *colon = strrchr(at, ':'), *key = strchr(at, '?');
             if (strncmp(at, order[k], strlen(order[k])) != 0)
                 continue;
-            int n = k == 0 ? snprintf(url, size, "%.*s:*", (int)(colon - at), at)
+            int n = k == 0 ? snprintf(url, size, "%.*s:*%s", (int)(colon - at), at, key ? key : "")
                            : snprintf(url, size, "%s-peer%u-%u", at, peer, number++);
             return n > 0 && (size_t)n < size ? 0 : -1;
         }
@@ -327,6 +329,8 @@ static bool over_ready(struct gpw_session *s, struct gpw_wait *w)
 static bool over_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_transfer *t = (struct gpw_transfer *)w;
+    if (t->stands && t->stream && !t->ending && !gpw_gate_resume(s, t->context, t->stream))
+        return false; /* what is behind it has to wait for its turn */
     if (t->event) {
         CUresult r = t->recorded ? s->driver->cuEventQuery(t->event) : CUDA_SUCCESS;
         if (t->result == CUDA_SUCCESS)
@@ -573,6 +577,18 @@ bool gpw_peers_admit(const struct gp_header *h)
     return !t || work_submitted - t->at < BEHIND_MAX;
 }
 
+void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h)
+{
+    const struct gp_req_cuStreamDestroy_v2 *q = (const void *)h;
+    uint64_t real;
+    if (!transfers || h->size < sizeof *q ||
+        gpw_handle_get(s, GP_HANDLE_STREAM, q->hStream, false, &real) != CUDA_SUCCESS)
+        return;
+    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
+        if (t->stream == (CUstream)real)
+            t->stream = NULL;
+}
+
 void gpw_peers_passed(const struct gp_header *h)
 {
     if (gpw_work_of(h->op).kind != GPW_WORK_NONE)
@@ -618,9 +634,11 @@ void gpw_peers_context_ended(struct gpw_session *s, CUcontext context)
     s->driver->cuCtxSetCurrent(context);
     while (!fail_in_context(context)) /* a piece under way: soon */
         usleep(100);
-    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
-        if (t->context == context && t->flag)
+    for (struct gpw_transfer *t = transfers; t; t = t->all_next) {
+        t->ending |= t->context == context;
+        if (t->ending && t->flag)
             __atomic_store_n(t->flag, 1, __ATOMIC_SEQ_CST);
+    }
     if (any_in_context(context))
         s->driver->cuCtxSynchronize();
     while (any_in_context(context)) /* their events have passed */

@@ -13,6 +13,8 @@ bool gpw_peers_pending(void);
 /* Whether more work may be submitted behind transfers that are not over. */
 bool gpw_peers_admit(const struct gp_header *h);
 void gpw_peers_passed(const struct gp_header *h);
+/* The message destroys a stream; what it has to do still goes on. */
+void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h);
 /* A context is about to end, and everything of it on the way with it. */
 void gpw_peers_context_ended(struct gpw_session *s, CUcontext context);
 /* The session is over. */

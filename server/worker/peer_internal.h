@@ -92,7 +92,8 @@ struct gpw_transfer {
     /* Loop's only. */
     struct gpw_transfer *all_next;
     CUcontext context;
-    CUstream stream;
+    CUstream stream; /* NULL once it has been destroyed */
+    bool ending;     /* its context does */
     int word;        /* -1: the stream does not stand */
     uint32_t *flag;  /* the word */
     bool stands;     /* the stream does, unless released */
