@@ -104,7 +104,8 @@ test-gpu: build $(VENV)/.toolchain
 	@export GPUPOOL_HOME=$(abspath $(BUILD)/stage); failed=0; \
 	  $(PY) tests/gpu/run.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/ptx.py || failed=1; \
-	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; exit $$failed
+	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
+  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py

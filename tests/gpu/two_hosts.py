@@ -17,14 +17,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from two_hosts_programs import PROGRAMS  # noqa: E402
-
 from harness import PoolServer  # noqa: E402
+
+#: Of two_hosts_programs.py.
+PROGRAMS = ("devices", "copies", "ordering", "training")
 
 #: Bytes that a program copies between the devices, at least.
 BETWEEN = {"copies": 9 * (512 << 20), "training": 20 * 2 * 500_000}
@@ -44,6 +47,11 @@ def run(python: str, name: str, env: dict[str, str]) -> Report:
     return report
 
 
+def gpus() -> int:
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetCount())
+
+
 def plain(report: Report) -> Report:
     return {key: value for key, value in report.items() if not key.startswith("_")}
 
@@ -56,11 +64,14 @@ def through(servers: list[PoolServer], way: str, stats: Path) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="one process with GPUs of two servers")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
     parser.add_argument("--ways", nargs="+", choices=("shm", "zmq"), default=["shm", "zmq"])
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--driver", default="cuda", help="of the servers (soft: to try this)")
     given = parser.parse_args()
+    if given.driver == "cuda" and (count := gpus()) < 2:
+        print(f"skipped: two GPUs are needed, this machine has {count}")
+        return 0
     given.out.mkdir(parents=True, exist_ok=True)
     native = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
     servers = [PoolServer(given.driver, devices=index) for index in ("0", "1")]
