@@ -288,6 +288,121 @@ static void test_listen(void **state)
     tp->listener_close(second);
 }
 
+/* --- on the wire ------------------------------------------------------------------ */
+
+static const char MARKER[32] = "what nobody on the wire may read";
+
+static uint64_t *marked_message(size_t size)
+{
+    char *bytes = calloc(1, size);
+    assert_non_null(bytes);
+    memcpy(bytes, &(uint32_t){(uint32_t)size}, 4);
+    for (size_t at = 16; at + sizeof MARKER <= size; at += sizeof MARKER)
+        memcpy(bytes + at, MARKER, sizeof MARKER);
+    return (uint64_t *)(void *)bytes;
+}
+
+/* A client and a worker with somebody between them. */
+struct tapped {
+    struct raw_tap up, down;
+    struct accepting a;
+    struct gp_channel *client;
+};
+
+static void tapped_open(struct tapped *t, const char *listen_url)
+{
+    struct gp_error err = {.text = ""};
+    char url[256];
+    int up, down;
+    memset(t, 0, sizeof *t);
+    pthread_t thread = listen_start(&t->a, listen_url);
+    const char *there = tp->listener_url(t->a.listener);
+    assert_int_equal(sscanf(there, "tcp://127.0.0.1:%d,%d", &up, &down), 2);
+    assert_int_equal(raw_tap_start(&t->up, up), 0);
+    assert_int_equal(raw_tap_start(&t->down, down), 0);
+    const char *key = strchr(there, '?');
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d,%d%.80s", t->up.port, t->down.port,
+             key ? key : "");
+    if (tp->connect(url, PATIENCE_MS, &t->client, &err) != 0)
+        fail_msg("%s", err.text);
+    pthread_join(thread, NULL);
+    assert_int_equal(t->a.rc, 0);
+}
+
+static void tapped_close(struct tapped *t)
+{
+    tp->close(t->client);
+    tp->close(t->a.channel);
+    tp->listener_close(t->a.listener);
+    raw_tap_stop(&t->up);
+    raw_tap_stop(&t->down);
+}
+
+static int marked_send(struct tapped *t, size_t size)
+{
+    uint64_t *bytes = marked_message(size);
+    struct iovec iov = {bytes, size};
+    int rc = tp->send(t->client, &iov, 1, 0);
+    free(bytes);
+    return rc;
+}
+
+/* 0 the message came as it was sent, else what recv said. */
+static int marked_recv(struct tapped *t, size_t size)
+{
+    const void *message;
+    size_t got;
+    int rc = tp->recv(t->a.channel, (int64_t)PATIENCE_MS * 1000, &message, &got);
+    if (rc)
+        return rc;
+    uint64_t *bytes = marked_message(size);
+    assert_int_equal(got, size);
+    assert_memory_equal(message, bytes, size);
+    free(bytes);
+    tp->release(t->a.channel);
+    return 0;
+}
+
+static void test_wire(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {48, 4096, 1 << 20};
+    for (int encrypts = 0; encrypts < 2; encrypts++) {
+        struct tapped t;
+        size_t total = 0;
+        tapped_open(&t, encrypts ? "tcp://127.0.0.1:*?key=own" : "tcp://127.0.0.1:*");
+        for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+            assert_int_equal(marked_send(&t, sizes[i]), 0);
+            assert_int_equal(marked_recv(&t, sizes[i]), 0);
+            total += sizes[i];
+        }
+        tapped_close(&t);
+        assert_true(t.up.seen_bytes > total);
+        bool readable = memmem(t.up.seen, t.up.seen_bytes, MARKER, sizeof MARKER) != NULL;
+        assert_int_equal(readable, !encrypts);
+        raw_tap_free(&t.up);
+        raw_tap_free(&t.down);
+    }
+}
+
+/* One bit that changes on the way ends the channel, at the latest when heartbeats are
+ * missed; it is never taken for a message. */
+static void test_wire_tampered(void **state)
+{
+    (void)state;
+    struct tapped t;
+    tapped_open(&t, "tcp://127.0.0.1:*?key=own");
+    assert_int_equal(marked_send(&t, 4096), 0);
+    assert_int_equal(marked_recv(&t, 4096), 0);
+    raw_tap_spoil(&t.up, 5000);
+    assert_int_equal(marked_send(&t, 8192), 0);
+    assert_int_equal(marked_recv(&t, 8192), -EPIPE);
+    assert_true(t.up.spoiled);
+    tapped_close(&t);
+    raw_tap_free(&t.up);
+    raw_tap_free(&t.down);
+}
+
 /* --- strangers ------------------------------------------------------------------ */
 
 /* Says a few bytes to everybody, and hangs up. */
@@ -361,6 +476,8 @@ int main(void)
         cmocka_unit_test(test_connect),
         cmocka_unit_test(test_connect_in_clear),
         cmocka_unit_test(test_listen),
+        cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_wire_tampered),
         cmocka_unit_test(test_strange_greetings),
     };
     struct gp_error err = {.text = ""};

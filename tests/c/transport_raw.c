@@ -131,3 +131,104 @@ void raw_server_stop(struct raw_server *s)
             unlink(s->paths[i]);
     }
 }
+
+/* --- a tap ------------------------------------------------------------------ */
+
+#define TAP_SEEN_MAX ((size_t)8 << 20)
+
+static int send_whole(int fd, const unsigned char *bytes, size_t size)
+{
+    for (size_t at = 0; at < size;) {
+        ssize_t n = send(fd, bytes + at, size - at, MSG_NOSIGNAL);
+        if (n <= 0)
+            return -1;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static void tap_see(struct raw_tap *tap, unsigned char *bytes, size_t size)
+{
+    size_t room = TAP_SEEN_MAX - tap->seen_bytes, keep = size < room ? size : room;
+    memcpy(tap->seen + tap->seen_bytes, bytes, keep);
+    tap->seen_bytes += keep;
+    size_t in = tap->spoil_in;
+    if (in == 0)
+        return;
+    if (in > size) {
+        tap->spoil_in = in - size;
+        return;
+    }
+    bytes[in - 1] ^= 0x10;
+    tap->spoil_in = 0;
+    tap->spoiled = true;
+}
+
+/* False at the end of what `from` has to say. */
+static bool tap_pass(struct raw_tap *tap, int from, int to, bool forward)
+{
+    static const size_t room = 65536;
+    unsigned char *bytes = malloc(room);
+    ssize_t n = bytes ? recv(from, bytes, room, 0) : -1;
+    if (n > 0 && forward)
+        tap_see(tap, bytes, (size_t)n);
+    bool goes_on = n > 0 && send_whole(to, bytes, (size_t)n) == 0;
+    free(bytes);
+    return goes_on;
+}
+
+static void *tap_main(void *arg)
+{
+    struct raw_tap *tap = arg;
+    int client = accept(tap->listener, NULL, NULL);
+    if (client < 0)
+        return NULL; /* shut down */
+    bool goes_on = true;
+    while (goes_on) {
+        struct pollfd fds[2] = {{.fd = client, .events = POLLIN},
+                                {.fd = tap->behind, .events = POLLIN}};
+        if (poll(fds, 2, -1) < 0)
+            continue;
+        if (fds[0].revents)
+            goes_on = tap_pass(tap, client, tap->behind, true);
+        if (goes_on && fds[1].revents)
+            goes_on = tap_pass(tap, tap->behind, client, false);
+    }
+    shutdown(client, SHUT_RDWR);
+    shutdown(tap->behind, SHUT_RDWR);
+    close(client);
+    return NULL;
+}
+
+int raw_tap_start(struct raw_tap *tap, int port)
+{
+    char url[64];
+    memset(tap, 0, sizeof *tap);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    tap->seen = malloc(TAP_SEEN_MAX);
+    tap->behind = raw_dial(RAW_TCP, url);
+    tap->listener = tcp_listen(&tap->port);
+    if (!tap->seen || tap->behind < 0 || tap->listener < 0 || listen(tap->listener, 1) != 0)
+        return -1;
+    return pthread_create(&tap->thread, NULL, tap_main, tap) == 0 ? 0 : -1;
+}
+
+void raw_tap_spoil(struct raw_tap *tap, size_t offset)
+{
+    tap->spoil_in = offset + 1;
+}
+
+void raw_tap_stop(struct raw_tap *tap)
+{
+    shutdown(tap->listener, SHUT_RDWR);
+    shutdown(tap->behind, SHUT_RDWR);
+    pthread_join(tap->thread, NULL);
+    close(tap->listener);
+    close(tap->behind);
+}
+
+void raw_tap_free(struct raw_tap *tap)
+{
+    free(tap->seen);
+    tap->seen = NULL;
+}

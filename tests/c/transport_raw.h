@@ -3,6 +3,8 @@
 #define GP_TRANSPORT_RAW_H
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "transport_suite.h"
@@ -20,6 +22,22 @@ struct raw_server {
 };
 int raw_server_start(struct raw_server *s, enum raw_kind kind, const char *url);
 void raw_server_stop(struct raw_server *s);
+
+/* Somebody between two ends of one tcp connection, who sees what goes forward. */
+struct raw_tap {
+    int port; /* where to connect to instead */
+    int listener, behind;
+    pthread_t thread;
+    unsigned char *seen; /* bytes that went forward, up to 8 MiB; after raw_tap_stop */
+    size_t seen_bytes;
+    _Atomic size_t spoil_in; /* bytes until one is changed, plus 1; 0: none is */
+    _Atomic bool spoiled;
+};
+int raw_tap_start(struct raw_tap *tap, int port);
+/* Change a bit of the byte that comes after `offset` more. */
+void raw_tap_spoil(struct raw_tap *tap, size_t offset);
+void raw_tap_stop(struct raw_tap *tap);
+void raw_tap_free(struct raw_tap *tap);
 
 /* A tcp port where nobody listens and nobody will while the socket is open. */
 int raw_port_reserve(int *port);
