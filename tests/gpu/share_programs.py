@@ -1,9 +1,10 @@
 """What tenants of one GPU run side by side: ResNet-50, counted between two moments.
 
-    python share_programs.py train|infer BATCH START SECONDS
+    python share_programs.py train|infer|upload|download BATCH START SECONDS
 
 START is in seconds of CLOCK_MONOTONIC. ``train`` trains in bf16, ``infer`` replays a CUDA graph
-and waits after every step. The program is ready before START and works until the end; it prints
+and waits after every step; ``upload`` and ``download`` copy BATCH MiB of pinned memory to or
+from the GPU, four at a time (their "images" are MiB). The program is ready before START and works until the end; it prints
 one line of JSON: images per second and steps between the two moments.
 """
 
@@ -69,9 +70,35 @@ def inference(batch: int) -> Callable[[], None]:
     return step
 
 
+def copying(batch: int, *, up: bool) -> Callable[[], None]:
+    import torch
+
+    host = [torch.empty(batch << 18, dtype=torch.float32, pin_memory=True) for _ in range(4)]
+    there = [torch.empty_like(one, device="cuda") for one in host]
+
+    def step() -> None:
+        for mine, other in zip(host, there, strict=True):
+            if up:
+                other.copy_(mine, non_blocking=True)
+            else:
+                mine.copy_(other, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def upload(batch: int) -> Callable[[], None]:
+    return copying(batch, up=True)
+
+
+def download(batch: int) -> Callable[[], None]:
+    return copying(batch, up=False)
+
+
 def main() -> int:
     kind, batch, start, seconds = sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:5])
-    step = {"train": training, "infer": inference}[kind](batch)
+    kinds = {"train": training, "infer": inference, "upload": upload, "download": download}
+    step = kinds[kind](batch)
     for _ in range(5):
         step()
     late = clock() > start
@@ -79,6 +106,7 @@ def main() -> int:
     while (now := clock()) < start + seconds:
         step()
         steps += now >= start
+    batch *= 4 if kind in ("upload", "download") else 1
     print(json.dumps({"images": steps * batch / seconds, "steps": steps, "late": late}))
     return 0
 

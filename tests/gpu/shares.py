@@ -2,7 +2,7 @@
 
     python tests/gpu/shares.py --out DIR [--only SECTION ...] [--list]
 
-Sections: ratios, resnet, fixed, priority, crash, memory, many, alone, live. One server with a
+Sections: ratios, resnet, copies, fixed, priority, crash, memory, many, alone, live. One server with a
 tenant for every role; policies and weights are changed through its admin socket, as an operator
 would. Each row says what was asked, what was measured and whether that is within the promise;
 DIR/shares.json has everything. The exit code is 1 if any row failed.
@@ -225,6 +225,19 @@ def resnet(bench: Bench) -> None:
         check_ratio(bench, "resnet", f"1 : 2, {kind} {batch}", got, (1, 2), alone=alone)
 
 
+def copies(bench: Bench) -> None:
+    """Pinned memory to and from the GPU: an account of its own, beside kernels too."""
+    bench.policy("weighted")
+    a, b = TENANTS[:2]
+    for kind in ("upload", "download"):
+        bench.weights(1)
+        alone = bench.images([(a, kind, 64)], 14.0)[0]
+        bench.weights(1, 2)
+        got = bench.images([(a, kind, 64), (b, kind, 64)], 20.0)
+        name = f"1 : 2, {kind} of 64 MiB, {alone / 1024:.1f} GiB/s"
+        check_ratio(bench, "copies", name, got, (1, 2), alone=alone)
+
+
 def fixed(bench: Bench) -> None:
     """A fixed share with nobody else there: what it does of what it could."""
     a = TENANTS[0]
@@ -387,6 +400,7 @@ def live(bench: Bench) -> None:
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ratios": ratios,
     "resnet": resnet,
+    "copies": copies,
     "fixed": fixed,
     "priority": priority,
     "crash": crash,
