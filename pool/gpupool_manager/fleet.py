@@ -115,6 +115,7 @@ class Fleet:
                 gpu.version += 1
                 unit.put(gpu)
                 unit.log("gpu.gone", gpu.uuid, node=node.name)
+                ledger.index.close(gpu.uuid, ledger.why_closed(gpu))
                 self._lose_grants(unit, gpu)
         for new in reported:
             self._take_gpu(unit, node, new)

@@ -69,6 +69,8 @@ class Pool:
         self._log = logs.get("pool")
         self._ticker: asyncio.Task[None] | None = None
         self._loads = 0
+        #: Whether nobody who waits was looked at since.
+        self._reloaded = False
         self.ledger: Ledger
         self.leases: Leases
         self.fleet: Fleet
@@ -85,7 +87,7 @@ class Pool:
             await self.store.close()
             raise
         self.desk.start()
-        await self.desk.do(lambda unit: self.leases.pump(unit))
+        await self.desk.do(lambda unit: self.leases.sweep(unit))
         self._log.info(
             "pool loaded",
             migrated=migrated,
@@ -118,6 +120,7 @@ class Pool:
             self.dispossessed.set()
         loaded = await self.store.load()
         self._loads += 1
+        self._reloaded = True
         # Nodes must notice that their orders may be others now.
         self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
         rules = self.rules
@@ -169,7 +172,8 @@ class Pool:
         now = self.clock()
         if self.fleet.overdue(now):
             await self.desk.do(lambda unit: self.fleet.lose(unit))
-        if self.leases.any_due(now):
+        if self.leases.any_due(now) or self._reloaded:
+            self._reloaded = False
             await self.desk.do(lambda unit: self.leases.sweep(unit))
 
     async def _run_clock(self) -> None:

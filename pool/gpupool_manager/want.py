@@ -60,6 +60,10 @@ class Slot:
     used_share: int = 0
     holders: int = 0
 
+    def __lt__(self, other: Slot) -> bool:
+        """Decides between two that a node has under one number: one of them is just going."""
+        return self.uuid < other.uuid
+
     @property
     def free_mib(self) -> int:
         return self.total_mib - self.used_mib

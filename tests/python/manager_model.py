@@ -1,0 +1,202 @@
+"""A simple model of a pool's leases, to which the real one is compared after every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupool_manager.records import Lease
+
+#: What an amount of a tenant's quota counts.
+COUNTED = ("gpus", "memory_mib", "compute", "sessions")
+
+
+@dataclass
+class ModelNode:
+    gpus: dict[str, int]
+    max_inst: dict[str, int]
+    lost: bool = False
+    mode: str = "open"
+    #: Whether it sends heartbeats.
+    alive: bool = True
+    seen: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return not self.lost and self.mode == "open"
+
+
+@dataclass
+class ModelLease:
+    id: str
+    tenant: str
+    want: dict[str, Any]
+    ttl: float
+    created: float
+    deadline: float
+    state: str = "queued"
+    expires: float = 0.0
+    #: (GPU, memory, share), as first granted.
+    grants: list[tuple[str, int, int]] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in ("queued", "active")
+
+    def use(self) -> dict[str, int]:
+        """What it counts as; a whole GPU that is not there yet has no size."""
+        if self.grants:
+            gpus, memory = len(self.grants), sum(mib for _, mib, _ in self.grants)
+        else:
+            gpus = self.want["gpus"]
+            memory = gpus * (self.want["memory_mib"] or 0)
+        return {
+            "gpus": gpus,
+            "memory_mib": memory,
+            "compute": gpus * self.want["share"],
+            "sessions": 1,
+        }
+
+
+class Model:
+    """What must be so, worked out the slow way."""
+
+    def __init__(self, lost_after: float, patience: float) -> None:
+        self.lost_after = lost_after
+        self.patience = patience
+        self.quotas: dict[str, dict[str, int | None]] = {}
+        self.disabled: set[str] = set()
+        self.nodes: dict[str, ModelNode] = {}
+        self.leases: dict[str, ModelLease] = {}
+
+    def live(self, state: str, tenant: str | None = None) -> list[ModelLease]:
+        return [
+            lease
+            for lease in self.leases.values()
+            if lease.state == state and tenant in (None, lease.tenant)
+        ]
+
+    def use(self, state: str, tenant: str) -> dict[str, int]:
+        uses = [lease.use() for lease in self.live(state, tenant)]
+        return {name: sum(use[name] for use in uses) for name in COUNTED}
+
+    def on_gpu(self, uuid: str) -> list[tuple[int, int]]:
+        """Memory and share of everything that is on a GPU."""
+        return [
+            (mib, share)
+            for lease in self.live("active")
+            for gpu, mib, share in lease.grants
+            if gpu == uuid
+        ]
+
+    def total(self, uuid: str) -> int:
+        return next(node.gpus[uuid] for node in self.nodes.values() if uuid in node.gpus)
+
+    # What may be -----------------------------------------------------------------------
+
+    def over_quota(self, tenant: str, want: dict[str, Any], with_queue: bool) -> bool:
+        asked = ModelLease("", tenant, want, 0, 0, 0).use()
+        sizes = {size for node in self.nodes.values() for size in node.gpus.values()}
+        if want["memory_mib"] is None and sizes:
+            asked["memory_mib"] = want["gpus"] * min(sizes)
+        used = self.use("active", tenant)
+        waits = self.use("queued", tenant) if with_queue else dict.fromkeys(COUNTED, 0)
+        return any(
+            limit is not None and asked[name] + used[name] + waits[name] > limit
+            for name, limit in self.quotas[tenant].items()
+        )
+
+    def fits(self, tenant: str, want: dict[str, Any]) -> bool:
+        """Whether there is room now, without anybody's turn being looked at."""
+        by_node: dict[str, int] = {}
+        limit = self.quotas[tenant]["memory_mib"]
+        left = None if limit is None else limit - self.use("active", tenant)["memory_mib"]
+        for name, node in self.nodes.items():
+            for uuid, size in node.gpus.items():
+                if node.is_open and self._has_room(node, uuid, size, want, left):
+                    by_node[name] = by_node.get(name, 0) + 1
+        if want["hosts"] == "same":
+            return max(by_node.values(), default=0) >= want["gpus"]
+        if want["hosts"] == "spread":
+            return len(by_node) >= want["gpus"]
+        return sum(by_node.values()) >= want["gpus"]
+
+    def _has_room(
+        self, node: ModelNode, uuid: str, size: int, want: dict[str, Any], left: int | None
+    ) -> bool:
+        there = self.on_gpu(uuid)
+        if len(there) >= node.max_inst[uuid]:
+            return False
+        if want["memory_mib"] is None:
+            return not there and (left is None or size * want["gpus"] <= left)
+        free = size - sum(mib for mib, _ in there)
+        return (
+            free >= want["memory_mib"] and 100 - sum(share for _, share in there) >= want["share"]
+        )
+
+    def someone_is_late(self, now: float) -> bool:
+        return any(now - lease.created > self.patience for lease in self.live("queued"))
+
+    # What happens ----------------------------------------------------------------------
+
+    def take(self, lease: Lease) -> None:
+        """A lease that the pool has made, or has now granted; what it may not be is an error."""
+        known = self.leases.get(lease.id)
+        if known is None:
+            known = self.leases[lease.id] = ModelLease(
+                lease.id, lease.tenant, dict(lease.want), lease.ttl, lease.created, lease.deadline
+            )
+        if lease.state == "active":
+            self._grant(known, lease)
+
+    def _grant(self, known: ModelLease, lease: Lease) -> None:
+        assert known.state == "queued", f"{lease.id} was {known.state} and is granted"
+        want = known.want
+        grants = [(grant.gpu, grant.memory_mib, grant.share) for grant in lease.grants]
+        uuids = [gpu for gpu, _, _ in grants]
+        assert len(set(uuids)) == len(uuids) == want["gpus"]
+        for grant in lease.grants:
+            node = self.nodes[grant.node]
+            assert node.is_open, f"{lease.id} was granted on {grant.node}: {node}"
+            size = node.gpus[grant.gpu]
+            assert grant.memory_mib == (want["memory_mib"] or size)
+            assert grant.share == want["share"]
+            if want["memory_mib"] is None:
+                assert not self.on_gpu(grant.gpu)
+        nodes = {grant.node for grant in lease.grants}
+        assert want["hosts"] != "same" or len(nodes) == 1
+        assert want["hosts"] != "spread" or len(nodes) == want["gpus"]
+        assert known.tenant not in self.disabled
+        known.grants, known.state = grants, "active"
+        assert lease.granted is not None and lease.expires == lease.granted + lease.ttl
+        known.expires = lease.expires
+        used = self.use("active", known.tenant)
+        for name, limit in self.quotas[known.tenant].items():
+            assert limit is None or used[name] <= limit, f"{known.tenant}: {name} {used[name]}"
+
+    def gpu_gone(self, uuid: str) -> None:
+        """Leases go on with what they have left, and end with their last GPU."""
+        for lease in self.live("active"):
+            if uuid in {gpu for gpu, _, _ in lease.grants}:
+                lease.lost.add(uuid)
+                if lease.lost == {gpu for gpu, _, _ in lease.grants}:
+                    lease.state = "lost"
+
+    def pass_time(self, now: float) -> None:
+        """What a tick at this time ends."""
+        for node in self.nodes.values():
+            if now - node.seen > self.lost_after:
+                node.lost = True
+        for lease in self.leases.values():
+            if lease.state == "queued" and lease.deadline <= now:
+                lease.state = "timed-out"
+            elif lease.state == "active" and lease.expires <= now:
+                lease.state = "expired"
+
+    def restart(self, now: float) -> None:
+        """Renewals and heartbeats were not written down: everybody gets a whole period again."""
+        for node in self.nodes.values():
+            node.seen = now
+        for lease in self.live("active"):
+            lease.expires = max(lease.expires, now + lease.ttl)

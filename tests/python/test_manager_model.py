@@ -1,0 +1,410 @@
+"""Leases, quotas and nodes in any order, with failures and restarts, against a model."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from sqlalchemy import select
+
+from gpupool_manager import tables
+from gpupool_manager.ledger import Ledger
+from gpupool_manager.nodes import Heartbeat
+from gpupool_manager.problems import Problem
+from gpupool_manager.quotas import Use
+from gpupool_manager.records import Lease
+from gpupool_manager.store import StoreError
+from gpupool_manager.unit import Unit
+from manager_databases import Postgres
+from manager_model import COUNTED, Model, ModelLease, ModelNode
+from manager_world import WANT, World, gpu
+
+T = TypeVar("T")
+TENANTS = ("a", "b")
+NODES = ("n1", "n2", "n3")
+SIZES = (6000, 10_000)
+LOST_AFTER, PATIENCE = 40.0, 100.0
+
+AMOUNT = st.none() | st.integers(0, 4)
+WANTS = st.fixed_dictionaries(
+    {
+        "gpus": st.sampled_from((1, 1, 1, 2, 3)),
+        "hosts": st.sampled_from(("any", "same", "spread")),
+        "policy": st.sampled_from(("binpack", "spread", "fragmentation")),
+        "size": st.sampled_from(((1000, 10), (3000, 60), (6000, 30), (10_000, 100), (None, 100))),
+    }
+)
+
+
+class Pools(RuleBasedStateMachine):
+    """One pool and its model."""
+
+    #: Makes the address of an empty database.
+    new_url: Callable[[], Coroutine[Any, Any, str]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.model = Model(LOST_AFTER, PATIENCE)
+        self.names = itertools.count()
+        self.run(self._open())
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
+
+    async def _open(self) -> None:
+        url = await type(self).new_url()
+        self.world = await World(url, lost_after=LOST_AFTER, patience=PATIENCE).open()
+        for name in TENANTS:
+            await self.world.tenant(name)
+            self.model.quotas[name] = dict.fromkeys(COUNTED)
+        self._join("n1", [SIZES[1], SIZES[0]])
+        await self._join_pool("n1")
+
+    def teardown(self) -> None:
+        self.run(self.world.close())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+    @property
+    def now(self) -> float:
+        return self.world.clock.now
+
+    # Nodes -----------------------------------------------------------------------------
+
+    def _join(self, name: str, sizes: list[int]) -> None:
+        gpus = {f"GPU-{next(self.names)}": size for size in sizes}
+        self.model.nodes[name] = ModelNode(gpus, dict.fromkeys(gpus, 3), seen=self.now)
+
+    async def _join_pool(self, name: str) -> None:
+        node = self.model.nodes[name]
+        reported = [
+            gpu(name, index, size, uuid=uuid, max_inst=3)
+            for index, (uuid, size) in enumerate(node.gpus.items())
+        ]
+        await self.world.join(name, reported)
+
+    @precondition(lambda self: len(self.model.nodes) < len(NODES))
+    @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=3))
+    def join(self, sizes: list[int]) -> None:
+        name = next(name for name in NODES if name not in self.model.nodes)
+        self._join(name, sizes)
+        self.run(self._join_pool(name))
+        self.check()
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data(), keep=st.integers(0, 3), more=st.integers(0, 2))
+    def report(self, data: st.DataObject, keep: int, more: int) -> None:
+        """A node that may have been lost is there, with other GPUs."""
+        name = data.draw(st.sampled_from(sorted(self.model.nodes)))
+        node = self.model.nodes[name]
+        for uuid in list(node.gpus)[keep:]:
+            del node.gpus[uuid]
+            self.model.gpu_gone(uuid)
+        for _ in range(more):
+            uuid = f"GPU-{next(self.names)}"
+            node.gpus[uuid], node.max_inst[uuid] = SIZES[0], 3
+        node.lost, node.alive, node.seen = False, True, self.now
+        self.run(self._join_pool(name))
+        self.check()
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data(), mode=st.sampled_from(("open", "cordoned", "draining")))
+    def set_mode(self, data: st.DataObject, mode: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model.nodes)))
+        self.do(lambda unit: self.world.pool.fleet.change(unit, name, mode, None))
+        self.model.nodes[name].mode = mode
+        self.check()
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data())
+    def fall_silent(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model.nodes)))
+        self.model.nodes[name].alive = False
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data(), most=st.integers(1, 3))
+    def set_max_inst(self, data: st.DataObject, most: int) -> None:
+        places = [(name, uuid) for name, node in self.model.nodes.items() for uuid in node.gpus]
+        if not places:
+            return
+        name, uuid = data.draw(st.sampled_from(sorted(places)))
+        change = {"max_inst": most}
+        status = self.do(lambda unit: self.world.pool.fleet.change_gpu(unit, uuid, change))
+        assert status == (409 if len(self.model.on_gpu(uuid)) > most else None)
+        if status is None:
+            self.model.nodes[name].max_inst[uuid] = most
+        self.check()
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data())
+    def remove_node(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model.nodes)))
+        ledger = self.world.pool.ledger
+        used = any(
+            grant.node == name
+            for lease in self.model.live("active")
+            for grant in ledger.leases[lease.id].grants
+        )
+        status = self.do(lambda unit: self.world.pool.fleet.remove(unit, name))
+        assert status == (409 if used else None)
+        if status is None:
+            del self.model.nodes[name]
+        self.check()
+
+    # Tenants ---------------------------------------------------------------------------
+
+    @rule(tenant=st.sampled_from(TENANTS), gpus=AMOUNT, memory=AMOUNT, compute=AMOUNT, most=AMOUNT)
+    def set_quota(
+        self,
+        tenant: str,
+        gpus: int | None,
+        memory: int | None,
+        compute: int | None,
+        most: int | None,
+    ) -> None:
+        quota = {
+            "gpus": gpus,
+            "memory_mib": None if memory is None else memory * 5000,
+            "compute": None if compute is None else compute * 60,
+            "sessions": most,
+        }
+        self.model.quotas[tenant] = quota
+        self.run(self.world.quota(tenant, **quota, priority=2))
+        self.check()
+
+    @rule(tenant=st.sampled_from(TENANTS), disabled=st.booleans())
+    def disable(self, tenant: str, disabled: bool) -> None:
+        (self.model.disabled.add if disabled else self.model.disabled.discard)(tenant)
+        change = {"disabled": disabled}
+        assert self.do(lambda unit: self.world.pool.tenancy.change(unit, tenant, change)) is None
+        self.check()
+
+    # Leases ----------------------------------------------------------------------------
+
+    @rule(
+        tenant=st.sampled_from(TENANTS),
+        wanted=WANTS,
+        wait=st.sampled_from((0.0, 30.0, 500.0)),
+        ttl=st.sampled_from((30.0, 300.0)),
+    )
+    def ask(self, tenant: str, wanted: dict[str, Any], wait: float, ttl: float) -> None:
+        memory, share = wanted.pop("size")
+        want = {**WANT, **wanted, "memory_mib": memory, "share": share}
+        model = self.model
+        over, fits = model.over_quota(tenant, want, True), model.fits(tenant, want)
+        late, off = model.someone_is_late(self.now), tenant in model.disabled
+        try:
+            lease = self.run(self.world.ask(tenant, wait=wait, ttl=ttl, **want))
+        except Problem as problem:
+            assert (problem.status == 403) == (over or off), problem.detail
+            assert problem.status in (403, 409)
+            if problem.status == 409:
+                assert late or not fits, problem.detail
+                # Without waiting everything is refused, with it only what can never be.
+                assert wait == 0 or problem.code == "impossible"
+        else:
+            assert not over and not off
+            assert fits if lease.state == "active" else (late or not fits) and wait > 0
+            model.take(lease)
+        self.check()
+
+    def _one(self, data: st.DataObject) -> ModelLease:
+        live = [lease.id for lease in self.model.leases.values() if lease.is_live]
+        return self.model.leases[data.draw(st.sampled_from(live))]
+
+    @precondition(lambda self: any(lease.is_live for lease in self.model.leases.values()))
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        known = self._one(data)
+        self.run(self.world.end(self.world.pool.ledger.leases[known.id]))
+        known.state = "cancelled" if known.state == "queued" else "released"
+        self.check()
+
+    @precondition(lambda self: self.model.live("active"))
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        known = data.draw(st.sampled_from(self.model.live("active")))
+        self.world.pool.leases.renew(self.world.pool.ledger.leases[known.id], self.now)
+        known.expires = max(known.expires, self.now + known.ttl)
+
+    # Time, failures --------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from((1.0, 20.0, 45.0, 120.0)))
+    def let_time_pass(self, seconds: float) -> None:
+        self.world.clock.now += seconds
+        for name, node in self.model.nodes.items():
+            if node.alive and not node.lost:
+                node.seen = self.now
+                beat = Heartbeat()
+                self.world.pool.fleet.heartbeat(self.world.node_token, name, beat, self.now)
+        self.run(self.world.pool.tick())
+        self.model.pass_time(self.now)
+        self.check()
+
+    @rule()
+    def restart(self) -> None:
+        self.run(self.world.restart())
+        self.model.restart(self.now)
+        self.model.pass_time(self.now)
+        self.check()
+
+    @rule(tenant=st.sampled_from(TENANTS), fails=st.sampled_from(("before", "after")))
+    def fail(self, tenant: str, fails: str) -> None:
+        """The database fails while something is asked for: it is in it, or nothing is."""
+        store = self.world.pool.store
+        commit = store.commit
+
+        async def commit_badly(unit: Unit) -> None:
+            if fails == "after":
+                await commit(unit)
+            raise StoreError("it broke")
+
+        known = set(self.model.leases)
+        store.commit = commit_badly  # type: ignore[method-assign]
+        try:
+            status = 200
+            try:
+                self.run(self.world.ask(tenant, wait=500.0, ttl=300.0))
+            except Problem as problem:
+                status = problem.status
+            assert status in (403, 409, 503)
+        finally:
+            store.commit = commit  # type: ignore[method-assign]
+        if status == 503:
+            self.model.restart(self.now)  # all is loaded anew
+        for lease in self.world.pool.ledger.leases.values():
+            if lease.id not in known:
+                assert (status, fails) == (503, "after")
+                self.model.take(lease)
+        self.run(self.world.pool.tick())
+        self.model.pass_time(self.now)
+        self.check()
+
+    def do(self, operation: Callable[[Unit], object]) -> int | None:
+        """The status of the refusal, or None."""
+        try:
+            self.run(self.world.pool.desk.do(operation))
+        except Problem as problem:
+            return problem.status
+        return None
+
+    # What always holds -----------------------------------------------------------------
+
+    def check(self) -> None:
+        ledger = self.world.pool.ledger
+        for lease in sorted(ledger.leases.values(), key=lambda lease: lease.granted or 0):
+            known = self.model.leases[lease.id]
+            if lease.state == "active" and known.state == "queued":
+                self.model.take(lease)
+        self._check_leases(ledger)
+        self._check_gpus(ledger)
+        self._check_uses(ledger)
+        self._check_queue(ledger)
+        self.run(self._check_database(ledger))
+
+    def _check_leases(self, ledger: Ledger) -> None:
+        live = {name for name, lease in self.model.leases.items() if lease.is_live}
+        assert set(ledger.leases) == live
+        for lease in ledger.leases.values():
+            known = self.model.leases[lease.id]
+            assert lease.state == known.state
+            grants = [(grant.gpu, grant.memory_mib, grant.share) for grant in lease.grants]
+            assert grants == known.grants
+            assert {grant.gpu for grant in lease.grants if grant.lost} == known.lost
+            assert known.state == "queued" or lease.expires == known.expires
+        on = {
+            name: {
+                lease.id
+                for lease in ledger.leases.values()
+                if name in {grant.node for grant in lease.grants}
+            }
+            for name in ledger.nodes
+        }
+        assert ledger.leases_on == on
+
+    def _check_gpus(self, ledger: Ledger) -> None:
+        for name, node in self.model.nodes.items():
+            for uuid, size in node.gpus.items():
+                there = self.model.on_gpu(uuid)
+                slot = ledger.index.slots[uuid]
+                used = (sum(mib for mib, _ in there), sum(share for _, share in there))
+                assert (slot.used_mib, slot.used_share, slot.holders) == (*used, len(there))
+                assert used[0] <= slot.total_mib == size and used[1] <= 100
+                assert len(there) <= slot.most == node.max_inst[uuid]
+                assert (slot.closed is None) == node.is_open
+                assert slot.node == name
+
+    def _check_uses(self, ledger: Ledger) -> None:
+        for state, uses in (("active", ledger.active), ("queued", ledger.queued)):
+            for tenant in TENANTS:
+                use = dataclasses.asdict(uses.get(tenant, Use()))
+                assert use == self.model.use(state, tenant), (state, tenant)
+
+    def _check_queue(self, ledger: Ledger) -> None:
+        """In order; and none waits who could go, unless somebody has waited too long."""
+        order = [waiting.lease.id for waiting in ledger.line]
+        assert order == sorted(lease.id for lease in self.model.live("queued"))
+        for lease in self.model.live("queued"):
+            if not self.model.someone_is_late(self.now) and lease.tenant not in self.model.disabled:
+                over = self.model.over_quota(lease.tenant, lease.want, False)
+                assert over or not self.model.fits(lease.tenant, lease.want), lease
+            assert ledger.line.get(lease.id) is not None
+
+    async def _check_database(self, ledger: Ledger) -> None:
+        """What is in it is what is in memory."""
+        loaded = await self.world.pool.store.load()
+        assert {x.id: timeless(x) for x in loaded.leases} == {
+            name: timeless(lease) for name, lease in ledger.leases.items()
+        }
+        assert {x.name: x for x in loaded.tenants} == ledger.tenants
+        assert {x.tenant: x for x in loaded.quotas} == ledger.quotas
+        assert {x.id: x for x in loaded.tokens} == ledger.tokens.by_id
+        assert {x.uuid: x for x in loaded.gpus} == ledger.gpus
+        assert {x.name: dataclasses.replace(x, last_seen=0) for x in loaded.nodes} == {
+            name: dataclasses.replace(node, last_seen=0) for name, node in ledger.nodes.items()
+        }
+        columns = select(tables.leases.c.id, tables.leases.c.state)
+        states = {row.id: row.state for row in await self.world.pool.store.fetch(columns)}
+        assert states == {name: lease.state for name, lease in self.model.leases.items()}
+
+
+def timeless(lease: Lease) -> Lease:
+    """Without what is not written down at each renewal."""
+    return dataclasses.replace(lease, expires=None)
+
+
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 40), ("postgresql", 8)])
+def test_a_pool_is_always_as_its_model_says(
+    kind: str, examples: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: Postgres | None = None
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgres")
+    numbers = itertools.count()
+
+    async def new_url() -> str:
+        if server is not None:
+            return server.url(await server.new_database())
+        return f"sqlite:///{tmp_path}/{next(numbers)}.db"
+
+    machine = type("Machine", (Pools,), {"new_url": staticmethod(new_url)})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
