@@ -114,11 +114,13 @@ class PoolServer:
             raise AssertionError(f"gpupool-server did not start:\n{self.log.read_text()}")
         self.address = said.decode().strip()
 
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+    def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+        """Send a signal, by default one that ends it."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(PATIENCE)
-            self._process = None
+            if wait:
+                self._process.wait(PATIENCE)
+                self._process = None
 
     def close(self) -> None:
         """End it and every worker of it."""

@@ -52,11 +52,13 @@ class PoolManager:
             self.kill()
             raise AssertionError(f"gpupool-manager did not start:\n{self.log.read_text()}")
 
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+    def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+        """Send a signal, by default one that ends it."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(PATIENCE)
-            self._process = None
+            if wait:
+                self._process.wait(PATIENCE)
+                self._process = None
 
     def close(self) -> None:
         self.kill()

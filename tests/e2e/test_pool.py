@@ -10,6 +10,7 @@ import pytest
 
 from gpupool import paths
 from gpupool.admin import Admin
+from gpupool.ask import with_key
 from harness import OURS, PoolServer, Result, Talk, client_environment, run_program, wait_until
 from pool_harness import PoolManager
 from tenants import MIB, StartTalk, end, info, tell
@@ -34,8 +35,8 @@ class Site:
             self.add(name)
         self.manager.wait_for("one", "two")
 
-    def add(self, name: str) -> None:
-        self.servers[name] = self.manager.server(name)
+    def add(self, name: str, **settings: str) -> None:
+        self.servers[name] = self.manager.server(name, **settings)
         self.servers[name].start()
 
     def close(self) -> None:
@@ -49,7 +50,9 @@ class Site:
         return self.manager.lease(self.red, **{"memory_mib": 64, "share": 50, **want})
 
     def environment(self, lease: dict[str, Any], transport: str = "zmq") -> dict[str, str]:
-        servers = ",".join(server["address"] for server in lease["servers"])
+        servers = ",".join(
+            with_key(server["address"], server["key"] or "") for server in lease["servers"]
+        )
         return client_environment(self.home, servers, lease["token"], transport)
 
     def run(self, lease: dict[str, Any], name: str, *arguments: str) -> Result:
@@ -150,6 +153,26 @@ def test_a_lease_says_itself_what_it_has(site: Site) -> None:
     refused(run_program([program, "64"], env), "'memory'", "lease")
 
 
+def test_a_lease_on_an_encrypted_server(site: Site) -> None:
+    site.add("three", curve="", labels="rack=7")
+    site.manager.wait_for("three")
+    lease = site.ask(labels={"rack": "7"})
+    (server,) = lease["servers"]
+    assert (server["node"], len(server["key"])) == ("three", 64)
+    result = site.run(lease, "driver_limits", "64")
+    assert result.stdout == "PASS driver_limits\n", result.explain()
+
+
+def test_a_lease_on_two_hosts_names_both(site: Site) -> None:
+    lease = site.ask(gpus=4, share=100)
+    assert [grant["ordinal"] for grant in lease["grants"]] == [0, 1, 2, 3]
+    assert [server["devices"] for server in lease["servers"]] == [[0, 1], [2, 3]]
+    # Each of them takes the one token, and gives what it has of the lease.
+    for server in lease["servers"]:
+        found = site.run({**lease, "servers": [server]}, "driver_limits", "64")
+        assert found.stdout == "PASS driver_limits\n", found.explain()
+
+
 # Tokens -------------------------------------------------------------------------------------
 
 
@@ -185,6 +208,7 @@ def test_the_request_is_named_in_every_log(site: Site) -> None:
     log = site.servers[node_of(lease)].log.read_text()
     opened = next(line for line in log.splitlines() if "session opened" in line)
     assert "request=ask-7" in opened and f"lease={lease['id']}" in opened
+    assert any("part=worker" in x and "request=ask-7" in x for x in log.splitlines())
     assert "request=ask-7" in site.manager.log.read_text()
 
 
@@ -335,6 +359,41 @@ def test_a_node_that_comes_back_with_fewer_gpus(site: Site) -> None:
     fresh = site.manager.do("POST", f"/leases/{lease['id']}/renew", token=site.red)
     assert fresh["servers"][0]["devices"] == [0]
     assert site.run(fresh, "driver_limits", "64").returncode == 0
+
+
+def test_a_host_that_hangs_is_lost_and_back(site: Site) -> None:
+    lease, other = site.ask(ttl_seconds=600), site.ask(ttl_seconds=5, until="last-session")
+    node = node_of(lease)
+    assert node_of(other) == node
+    kept, ended = site.tenant(lease), site.tenant(other)
+    wait_until(lambda: len(site.sessions()) == 2, "the manager heard of both")
+    site.servers[node].kill(signal.SIGSTOP, wait=False)
+    wait_until(lambda: site.manager.node(node)["state"] == "lost", "the node was lost")
+    # Nothing new goes there, and what is not renewed expires.
+    assert node_of(site.ask()) != node
+    wait_until(lambda: site.state(other) == "expired", "an unrenewed lease expired")
+    assert tell(kept, "work 3") == tell(ended, "work 3") == "worked 3"
+    site.servers[node].kill(signal.SIGCONT, wait=False)
+    site.manager.wait_for(node)
+    wait_until(lambda: len(site.admin(node)["sessions"]) == 1, "what expired was ended")
+    assert tell(ended, "work 1").startswith("gone CUDA_ERROR")
+    assert tell(kept, "work 3") == "worked 6"
+    end(kept)
+
+
+def test_a_manager_that_hangs_holds_nobody_up(site: Site) -> None:
+    lease = site.ask()
+    program = site.tenant(lease)
+    site.manager.kill(signal.SIGSTOP, wait=False)
+    try:
+        for _ in range(3):
+            assert site.run(lease, "driver_limits", "64").returncode == 0
+        assert tell(program, "work 3") == "worked 3"
+    finally:
+        site.manager.kill(signal.SIGCONT, wait=False)
+    wait_until(lambda: len(site.sessions()) == 1, "the manager heard of the session")
+    assert site.state(lease) == "active"
+    end(program)
 
 
 # Who may join -------------------------------------------------------------------------------
