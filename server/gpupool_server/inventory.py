@@ -17,6 +17,7 @@ from gpupool.errors import ConfigError, InstallError
 from gpupool.protocol import one_line
 from gpupool_server import driver, logs
 from gpupool_server.config import Settings
+from gpupool_server.rundir import default_run_dir
 
 PROBE_SECONDS = 120.0
 
@@ -58,7 +59,11 @@ def soft_environment(settings: Settings) -> dict[str, str]:
     }
     # Several servers of a machine must not have GPUs of the same UUIDs.
     seed = settings.node_name or (str(settings.run_dir) if settings.run_dir else "")
-    return {**values, "GPUPOOL_SOFT_SEED": seed} if seed else values
+    if seed:
+        values["GPUPOOL_SOFT_SEED"] = seed
+    # Where sessions of a soft GPU take turns on it, as they do on hardware.
+    values["GPUPOOL_SOFT_TIME"] = str((settings.run_dir or default_run_dir()) / "gpus")
+    return values
 
 
 def driver_environment(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:

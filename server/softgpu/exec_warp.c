@@ -7,6 +7,7 @@
 
 #define TURN_FUEL 4096u /* backward jumps and calls of a turn */
 #define TURN_POLLS 64u  /* polling accesses of a group before others go */
+#define BREATH 32u      /* backward jumps and calls from one breath to the next */
 
 static uint32_t guard_mask(const struct sg_warp *w, const struct sg_insn *in)
 {
@@ -31,10 +32,19 @@ void sg_warp_exit(struct sg_warp *w, uint32_t lanes)
     w->deferred &= ~lanes;
 }
 
+static void breathe(const struct sg_warp *w)
+{
+    const struct sg_launch *l = w->block->run->launch;
+    if (l->breathe)
+        l->breathe(l->breathe_context);
+}
+
 bool sg_warp_tired(struct sg_warp *w)
 {
     if (w->fuel) {
         w->fuel--;
+        if (w->fuel % BREATH == 0)
+            breathe(w);
         if (w->polls)
             return false;
     }
@@ -121,6 +131,7 @@ bool sg_warp_turn(struct sg_warp *w)
     w->fuel = TURN_FUEL;
     w->polls = TURN_POLLS;
     bool ran = false;
+    breathe(w);
     while (select_group(w)) {
         ran = true;
         if (!run_group(w))

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "timeslice.h"
+
 static CUresult check_shape(const CUlaunchConfig *c, CUfunction function)
 {
     const struct sg_function_info *info = sg_function_info(function->code);
@@ -205,12 +207,15 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .memory = sg_address_memory(),
         .print = print,
         .cancel = &op->context->cancel,
+        .breathe = sg_time_breathe,
         .clock_hz = 1000000000,
     };
     memcpy(launch.grid, kernel->grid, sizeof(launch.grid));
     memcpy(launch.block, kernel->block, sizeof(launch.block));
     memcpy(launch.cluster, kernel->cluster, sizeof(launch.cluster));
     char fault[512] = "";
+    if (!sg_time_enter(op->context->device, &op->context->cancel))
+        return CUDA_ERROR_LAUNCH_TIMEOUT; /* its context is ending */
     CUresult result = sg_launch_run(&launch, fault, sizeof(fault));
     if (result != CUDA_SUCCESS && !op->context->cancel)
         sg_complain("%s", fault[0] ? fault : "a kernel failed");

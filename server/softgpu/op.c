@@ -3,6 +3,8 @@
 
 #include <time.h>
 
+#include "timeslice.h"
+
 struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context)
 {
     struct sg_op *op = calloc(1, sizeof(*op));
@@ -118,8 +120,17 @@ static CUresult run_graph(const struct sg_op *op)
     return result;
 }
 
+/* Copies have engines of their own, and who waits for the host has no work meanwhile. */
+static bool keeps_device(enum sg_op_kind kind)
+{
+    return kind != SG_OP_COPY && kind != SG_OP_HOST && kind != SG_OP_CALLBACK &&
+           kind != SG_OP_WAIT_VALUE;
+}
+
 CUresult sg_op_run(const struct sg_op *op)
 {
+    if (!keeps_device(op->kind))
+        sg_time_leave();
     switch (op->kind) {
     case SG_OP_EMPTY:
     case SG_OP_WAIT:

@@ -109,6 +109,9 @@ struct sg_launch {
     void (*print)(void *context, const char *text, size_t n);
     void *print_context;
     volatile int *cancel; /* may be NULL; nonzero ends the launch soon */
+    /* Called very often while the grid runs, on its thread, and may wait; may be NULL. */
+    void (*breathe)(void *context);
+    void *breathe_context;
     uint64_t clock_hz;    /* rate of %clock64 against real time; 0: 1 GHz */
 };
 

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "timeslice.h"
+
 #define IDLE_NS 1000000000u
 
 static _Thread_local bool on_stream_thread;
@@ -173,6 +175,8 @@ static void *stream_main(void *argument)
         uint64_t seq = task->seq;
         task_free(task);
         finish(stream, seq);
+        if (!stream->head || !task_ready(stream, stream->head))
+            sg_time_leave();
     }
     stream->thread = false;
     sg_stream_unref(stream);
@@ -269,6 +273,7 @@ static void run_here(CUstream stream, struct sg_op *op)
     run_unlocked(stream, op);
     sg_op_unref(op);
     finish(stream, seq);
+    sg_time_leave();
     sg_stream_unref(stream);
 }
 

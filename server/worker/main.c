@@ -27,6 +27,7 @@
 #include "peer.h"
 #include "pool.h"
 #include "quota.h"
+#include "slices.h"
 
 #define ACCEPT_TIMEOUT_MS 10000
 #define LISTENERS_MAX 4
@@ -218,6 +219,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
             return -1;
     if (!s->handles || choose_devices(s, o->devices) != 0 || join_boards(s, o) != 0)
         return -1;
+    gpw_slices_open(s);
     return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
 }
 

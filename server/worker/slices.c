@@ -1,5 +1,6 @@
 #include "slices.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -43,6 +44,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups;
 static unsigned count, room;
 static uint32_t current_device;
+
+/* Of a driver that sets slices itself, which the soft GPU does; NULL: through the kernel. */
+static CUresult (*set_soft)(CUdevice device, unsigned long long us);
+static const struct gpw_session *session;
+static uint64_t soft_us[GP_DEVICES_MAX];
 
 static int kernel_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -126,6 +132,22 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
     return r;
 }
 
+void gpw_slices_open(const struct gpw_session *s)
+{
+    session = s;
+    set_soft = (__typeof__(set_soft))dlsym(s->driver->library, "sgSetTimeSlice");
+}
+
+/* The calling thread is the only one that sets slices. */
+static void soft_apply(uint32_t ordinal, uint64_t us)
+{
+    if (us == soft_us[ordinal])
+        return;
+    CUresult r = set_soft(session->devices[ordinal], us);
+    if (r == CUDA_SUCCESS)
+        soft_us[ordinal] = us;
+}
+
 void gpw_slices_device(uint32_t ordinal)
 {
     pthread_mutex_lock(&lock);
@@ -135,6 +157,10 @@ void gpw_slices_device(uint32_t ordinal)
 
 void gpw_slices_set(uint32_t ordinal, uint64_t us)
 {
+    if (set_soft) {
+        soft_apply(ordinal, us);
+        return;
+    }
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < count; i++)
         if (groups[i].ordinal == ordinal && (us || groups[i].set_us))

@@ -3,12 +3,17 @@
  * library allocates the groups by ioctl; this worker exports an `ioctl` of its own,
  * which passes everything on and remembers them, and asks the same kernel driver to
  * change their slices. It takes effect at once, inside kernels, and needs no privilege.
+ * The soft GPU has a function of its own for it instead (../softgpu/timeslice.h).
  */
 #ifndef GPW_SLICES_H
 #define GPW_SLICES_H
 
 #include <stdint.h>
 
+#include "session.h"
+
+/* The session has its driver and devices. */
+void gpw_slices_open(const struct gpw_session *s);
 /* Groups allocated from now on belong to the device `ordinal` of the session. */
 void gpw_slices_device(uint32_t ordinal);
 /* Set the slices of a device's groups; 0: the driver's own again. */
