@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import zmq
 
@@ -102,7 +102,7 @@ class RawClient:
         self._sequence = 0
         self._replies: list[bytes] = []
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
