@@ -110,6 +110,7 @@ class Model:
     def fits(self, tenant: str, want: dict[str, Any]) -> bool:
         """Whether there is room now, without anybody's turn being looked at."""
         by_node: dict[str, int] = {}
+        gpus: int = want["gpus"]
         limit = self.quotas[tenant]["memory_mib"]
         left = None if limit is None else limit - self.use("active", tenant)["memory_mib"]
         for name, node in self.nodes.items():
@@ -117,10 +118,10 @@ class Model:
                 if node.is_open and self._has_room(node, uuid, size, want, left):
                     by_node[name] = by_node.get(name, 0) + 1
         if want["hosts"] == "same":
-            return max(by_node.values(), default=0) >= want["gpus"]
+            return max(by_node.values(), default=0) >= gpus
         if want["hosts"] == "spread":
-            return len(by_node) >= want["gpus"]
-        return sum(by_node.values()) >= want["gpus"]
+            return len(by_node) >= gpus
+        return sum(by_node.values()) >= gpus
 
     def _has_room(
         self, node: ModelNode, uuid: str, size: int, want: dict[str, Any], left: int | None
@@ -130,10 +131,9 @@ class Model:
             return False
         if want["memory_mib"] is None:
             return not there and (left is None or size * want["gpus"] <= left)
-        free = size - sum(mib for mib, _ in there)
-        return (
-            free >= want["memory_mib"] and 100 - sum(share for _, share in there) >= want["share"]
-        )
+        memory: int = want["memory_mib"] + sum(mib for mib, _ in there)
+        share: int = want["share"] + sum(part for _, part in there)
+        return memory <= size and share <= 100
 
     def someone_is_late(self, now: float) -> bool:
         return any(now - lease.created > self.patience for lease in self.live("queued"))

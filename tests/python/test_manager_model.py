@@ -397,7 +397,7 @@ def test_a_pool_is_always_as_its_model_says(
         return f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
     machine = type("Machine", (Pools,), {"new_url": staticmethod(new_url)})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
