@@ -83,12 +83,14 @@ class PoolServer:
             **settings,
         }
         self.home = paths.find_home()
+        #: What it is started with, e.g. to be in a network of its own.
+        self.prefix: list[str] = []
         self.log = self.folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         ready, theirs = os.pipe()
-        command = [sys.executable, "-m", "gpupool_server", "--listen", self.url]
+        command = [*self.prefix, sys.executable, "-m", "gpupool_server", "--listen", self.url]
         command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
         for key, value in self.settings.items():
             command += [f"--{key}", value] if value else [f"--{key}"]
@@ -121,6 +123,11 @@ class PoolServer:
             if wait:
                 self._process.wait(PATIENCE)
                 self._process = None
+
+    def signal(self, what: signal.Signals) -> None:
+        """One that it survives."""
+        if self._process is not None:
+            self._process.send_signal(what)
 
     def close(self) -> None:
         """End it and every worker of it."""
