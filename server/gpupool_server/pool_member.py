@@ -55,7 +55,8 @@ class PoolMember:
         self._state = PoolState.load(folder, node)
         #: When the newest token that was shown for a lease was issued.
         self._shown: dict[str, float] = {}
-        self._late: set[asyncio.Task[None]] = set()
+        #: Leases whose sessions may go on for a while yet.
+        self._late: dict[str, asyncio.Task[None]] = {}
         self._log = logs.get("pool")
 
     # What it says of itself ------------------------------------------------------------
@@ -70,6 +71,7 @@ class PoolMember:
         )
 
     def heartbeat(self) -> Heartbeat:
+        self._end_ended()  # those that were just being opened when they should have ended
         sessions = self._keeper.of_leases()
         busy = {meta.lease for meta in sessions}
         new = {lease for lease in busy if lease is not None} - self._state.used
@@ -117,11 +119,7 @@ class PoolMember:
             self._log.info("the node's mode is set", mode=orders.mode)
         for each in orders.gpus:
             self._set_gpu(each)
-        held = self._state.leases
-        self._shown = {k: v for k, v in self._shown.items() if k in held or v > orders.at}
-        for lease in {meta.lease for meta in self._keeper.of_leases()} - held - set(self._shown):
-            if lease is not None:
-                self._end(lease, orders)
+        self._end_ended()
 
     def _set_gpu(self, wanted: OrderedGpu) -> None:
         gpu = self._gpu_of(wanted.uuid)
@@ -141,22 +139,32 @@ class PoolMember:
         except Refusal as error:
             self._log.error("the pool's settings of a GPU cannot be", reason=str(error), **differ)
 
+    def _end_ended(self) -> None:
+        """End sessions of leases that have ended: the orders do not have them, and are newer."""
+        orders, held = self._state.orders, self._state.leases
+        if orders is None:
+            return
+        self._shown = {k: v for k, v in self._shown.items() if k in held or v > orders.at}
+        running = {meta.lease for meta in self._keeper.of_leases() if meta.lease is not None}
+        for lease in running - held - set(self._shown):
+            self._end(lease, orders)
+
     def _end(self, lease: str, orders: Apply) -> None:
         if orders.mode != "draining":
             self._keeper.end_lease(lease, "its lease has ended")
             return
-        task = asyncio.create_task(self._end_late(lease))
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
+        if lease not in self._late:
+            self._late[lease] = asyncio.create_task(self._end_late(lease))
 
     async def _end_late(self, lease: str) -> None:
         await asyncio.sleep(DRAIN_SECONDS)
+        del self._late[lease]
         if lease not in self._state.leases:
             self._keeper.end_lease(lease, "its lease has ended, and the node is drained")
 
     def close(self) -> None:
         """Stop what is waited for, and remember everything."""
-        for task in self._late:
+        for task in self._late.values():
             task.cancel()
         self._state.save(self._folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -392,6 +393,20 @@ async def test_older_orders_do_not_end_what_is_newer(make_office: MakeOffice) ->
     await eventually(lambda: len(node.office.keeper) == 0)
 
 
+async def test_what_was_just_being_opened_ends_too(make_office: MakeOffice) -> None:
+    node = Node(await make_office())
+    node.apply(grant())
+    opening = asyncio.create_task(node.hello(issued()))
+    while len(node.office.keeper) == 0:
+        await asyncio.sleep(0)
+    assert node.office.keeper.of_leases() == []
+    node.apply(at=NOW + 1)
+    accepted(await opening)
+    assert len(node.office.keeper) == 1
+    node.member.heartbeat()  # the link asks for one after every change
+    await eventually(lambda: len(node.office.keeper) == 0)
+
+
 async def test_while_drained_the_end_comes_later(
     make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +416,7 @@ async def test_while_drained_the_end_comes_later(
     node.apply(grant())
     accepted(await node.hello(issued()))
     node.apply(at=NOW + 1, mode="draining")
+    node.member.heartbeat()
     assert len(node.office.keeper.of_leases()) == 1
     await eventually(lambda: len(node.office.keeper) == 0)
 
