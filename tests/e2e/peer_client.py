@@ -76,7 +76,7 @@ class Worker(RawClient):
         for at in range(0, len(data), CHUNK):
             piece = data[at : at + CHUNK]
             head = struct.pack("<QQII", address + at, stream, len(piece), len(piece))
-            self.call("gp_htod", head + piece + bytes(-len(piece) % 8))
+            self.tell("gp_htod", head + piece + bytes(-len(piece) % 8))
 
     def read(self, address: int, size: int, stream: int = LEGACY) -> bytes:
         out = b""
