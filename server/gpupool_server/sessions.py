@@ -483,7 +483,8 @@ class SessionKeeper:
             status = await session.control.status()
         except WorkerError as error:
             return {**known, "trouble": str(error)}
-        for key in ("memory_bytes", "calls", "connected"):
+        counters = ("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected")
+        for key in counters:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
         return known
