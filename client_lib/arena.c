@@ -14,80 +14,86 @@
 
 #define SLOTS 48u
 
-static struct gp_share share;
-static bool open;
-static uint64_t busy; /* one bit per slot */
+struct arena {
+    struct gp_share share;
+    bool open;
+    uint64_t busy; /* one bit per slot */
+};
+static struct arena arenas[GP_SESSIONS_MAX];
 _Static_assert(SLOTS <= 64, "one word of bits");
 
 /* No device address may be a host address of this process. */
-static void keep_windows_free(void)
+static void keep_windows_free(const struct gpc_session *s)
 {
-    for (uint32_t i = 0; i < gpc_device_count(); i++) {
-        const struct gp_device_info *d = gpc_device_info((CUdevice)i);
+    for (uint32_t i = 0; i < s->snapshot->device_count; i++) {
+        const struct gp_device_info *d = &s->snapshot->devices[i];
         uint64_t size = d->window_end - d->window_begin;
         if (d->window_end <= d->window_begin)
             continue;
         void *got = mmap((void *)(uintptr_t)d->window_begin, size, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got == MAP_FAILED)
-            gpc_log(GPC_LOG_DEBUG, "device %u: its addresses cannot be kept free here: %m", i);
+            gpc_log(GPC_LOG_DEBUG, "device %u: its addresses cannot be kept free here: %m",
+                    (unsigned)s->first + i);
     }
 }
 
-void gpc_memory_open(void)
+void gpc_memory_open(struct gpc_session *s)
 {
-    struct gpc_session *s = gpc_session();
-    keep_windows_free();
-    if (!gpc_session_shares())
+    struct arena *a = &arenas[s->index];
+    *a = (struct arena){.open = false};
+    keep_windows_free(s);
+    if (!gpc_session_shares(s))
         return;
-    if (s->transport->share(s->channel, NULL, SLOTS * GP_CHUNK_MAX, &share) != 0 ||
-        gpc_wire_gp_arena_open(share.id, share.size) != CUDA_SUCCESS) {
+    if (s->transport->share(s->channel, NULL, SLOTS * GP_CHUNK_MAX, &a->share) != 0 ||
+        gpc_wire_gp_arena_open(a->share.id, a->share.size) != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_WARN, "no shared arena: copies travel as messages");
         return;
     }
-    open = true;
+    a->open = true;
 }
 
-static int take_free(void)
+static int take_free(struct arena *a)
 {
-    uint64_t now = __atomic_load_n(&busy, __ATOMIC_RELAXED);
+    uint64_t now = __atomic_load_n(&a->busy, __ATOMIC_RELAXED);
     for (;;) {
         uint64_t unused = ~now & ((UINT64_C(1) << SLOTS) - 1);
         if (!unused)
             return -1;
         int slot = __builtin_ctzll(unused);
-        if (__atomic_compare_exchange_n(&busy, &now, now | UINT64_C(1) << slot, true,
+        if (__atomic_compare_exchange_n(&a->busy, &now, now | UINT64_C(1) << slot, true,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return slot;
     }
 }
 
-int gpc_arena_take(void)
+int gpc_arena_take(struct gpc_session *s)
 {
-    if (!open)
+    struct arena *a = &arenas[s->index];
+    if (!a->open)
         return -1;
     for (;;) {
-        uint64_t seen = gpc_session_notices();
-        int slot = take_free();
+        uint64_t seen = gpc_session_notices(s);
+        int slot = take_free(a);
         if (slot >= 0)
             return slot;
-        if (gpc_session_wait_notice(seen) != CUDA_SUCCESS)
+        if (gpc_session_wait_notice(s, seen) != CUDA_SUCCESS)
             return -1;
     }
 }
 
-void gpc_arena_give(unsigned slot)
+void gpc_arena_give(const struct gpc_session *s, unsigned slot)
 {
-    __atomic_fetch_and(&busy, ~(UINT64_C(1) << slot), __ATOMIC_RELEASE);
+    __atomic_fetch_and(&arenas[s->index].busy, ~(UINT64_C(1) << slot), __ATOMIC_RELEASE);
 }
 
-void *gpc_arena_slot(unsigned slot)
+void *gpc_arena_slot(const struct gpc_session *s, unsigned slot)
 {
-    return (char *)share.addr + slot * GP_CHUNK_MAX;
+    return (char *)arenas[s->index].share.addr + slot * GP_CHUNK_MAX;
 }
 
-void gpc_on_gp_arena_free(const struct gp_req_gp_arena_free *q)
+void gpc_on_gp_arena_free(struct gpc_session *s, const struct gp_req_gp_arena_free *q)
 {
     if (q->slot < SLOTS)
-        gpc_arena_give(q->slot);
+        gpc_arena_give(s, q->slot);
 }

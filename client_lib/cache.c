@@ -36,18 +36,20 @@ struct key {
 };
 
 /* False when the question is too long to keep. */
-static bool key_make(const struct gpc_call *call, struct key *key)
+static bool key_make(struct gpc_call *call, struct key *key)
 {
     const uint32_t skip = sizeof(struct gp_header);
     CUcontext context = gpc_current();
     key->size = 0;
-    struct iovec parts[3 + GPC_CALL_TAILS] = {
+    uint32_t session = gpc_call_index(call);
+    struct iovec parts[4 + GPC_CALL_TAILS] = {
         {&call->request->op, sizeof call->request->op},
+        {&session, sizeof session},
         {&context, sizeof context},
         {(char *)call->request + skip, call->request_size - skip},
     };
-    memcpy(&parts[3], call->in, call->in_count * sizeof call->in[0]);
-    for (unsigned i = 0; i < 3 + call->in_count; i++) {
+    memcpy(&parts[4], call->in, call->in_count * sizeof call->in[0]);
+    for (unsigned i = 0; i < 4 + call->in_count; i++) {
         if (parts[i].iov_len > sizeof key->bytes - key->size)
             return false;
         memcpy(key->bytes + key->size, parts[i].iov_base, parts[i].iov_len);

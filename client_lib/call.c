@@ -6,6 +6,7 @@
 #include "handle.h"
 #include "process.h"
 #include "session.h"
+#include "twin.h"
 
 CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, size_t size,
                      uint32_t *n)
@@ -44,6 +45,7 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
     CUresult r = gpc_process_state(needs == GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
+    gpc_thread()->last = NULL;
     if (needs == GPC_NEEDS_CONTEXT && !gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;
     return CUDA_SUCCESS;
@@ -51,7 +53,12 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
 
 CUresult gpc_leave(CUresult result)
 {
-    return result == CUDA_SUCCESS ? gpc_process_take_pending() : result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct gpc_session *s = gpc_thread()->last;
+    if (!s)
+        s = gpc_session();
+    return s ? gpc_session_take_pending(s) : CUDA_SUCCESS;
 }
 
 CUresult gpc_refuse(uint16_t op)
@@ -78,10 +85,85 @@ bool gpc_per_thread_streams(bool on)
     return before;
 }
 
-CUresult gpc_device_wire(CUdevice device, int32_t *wire)
+/* Whether the call may go to `s`, as far as the arguments so far say. */
+static bool goes_to(struct gpc_call *call, struct gpc_session *s)
 {
-    if (device < 0 || (uint32_t)device >= gpc_device_count())
+    if (!call)
+        return true;
+    if (!call->session)
+        call->session = s;
+    return call->session == s;
+}
+
+CUresult gpc_device_wire(struct gpc_call *call, CUdevice device, int32_t *wire)
+{
+    struct gpc_session *s = gpc_session_of_device(device);
+    if (!s || !goes_to(call, s))
         return CUDA_ERROR_INVALID_DEVICE;
-    *wire = device;
+    *wire = device - s->first;
     return CUDA_SUCCESS;
+}
+
+CUresult gpc_address_wire(struct gpc_call *call, uint64_t address)
+{
+    struct gpc_session *s = gpc_session_count() > 1 ? gpc_session_of_address(address) : NULL;
+    return !s || goes_to(call, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult gpc_location_wire(struct gpc_call *call, CUmemLocation *location)
+{
+    int32_t wire;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_SUCCESS;
+    CUresult r = gpc_device_wire(call, location->id, &wire);
+    if (r == CUDA_SUCCESS)
+        location->id = wire;
+    return r;
+}
+
+CUresult gpc_access_wire(struct gpc_call *call, const CUmemAccessDesc *from, uint64_t count,
+                         CUmemAccessDesc to[GP_DEVICES_MAX])
+{
+    if (!from || count > GP_DEVICES_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
+    for (uint64_t i = 0; i < count && r == CUDA_SUCCESS; i++) {
+        to[i] = from[i];
+        r = gpc_location_wire(call, &to[i].location);
+    }
+    return r;
+}
+
+void gpc_location_back(const struct gpc_call *call, CUmemLocation *location)
+{
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE && call->session)
+        location->id += call->session->first;
+}
+
+CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
+                         bool nullable, uint64_t *wire)
+{
+    *wire = id;
+    if (id == 0 && nullable)
+        return CUDA_SUCCESS;
+    if ((kind == GP_HANDLE_FUNCTION || kind == GP_HANDLE_LIBRARY) && gpc_session_count() > 1)
+        return gpc_handle_live(kind, id) ? gpc_twin_wire(call, kind, id, wire)
+                                         : gpc_handle_wrong(kind);
+    return gpc_handle_live(kind, id) && goes_to(call, gpc_session_of_handle(id))
+               ? CUDA_SUCCESS
+               : gpc_handle_wrong(kind);
+}
+
+CUresult gpc_legacy_wire(struct gpc_call *call, uint64_t *wire)
+{
+    struct gpc_session *s = gpc_session();
+    *wire = GP_STREAM_LEGACY;
+    return !s || goes_to(call, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+uint32_t gpc_call_index(struct gpc_call *call)
+{
+    if (!call->session)
+        call->session = gpc_session();
+    return call->session ? call->session->index : 0;
 }

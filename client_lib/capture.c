@@ -69,7 +69,7 @@ GPC_EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus 
     if (gpc_capture_active())
         return gpc_wire_cuStreamIsCapturing(hStream, captureStatus);
     uint64_t wire;
-    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS)
+    if ((r = gpc_stream_wire(NULL, hStream, &wire)) == CUDA_SUCCESS)
         *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
     return r;
 }
@@ -88,7 +88,10 @@ static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
 {
     static uint64_t last_id;
     static CUgraph last_graph;
-    if (last_graph && last_id == capture_id && gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)last_graph)) {
+    /* captures are numbered by their hosts */
+    bool here = gp_handle_session((uint64_t)last_graph) == gp_handle_session((uint64_t)named);
+    if (last_graph && here && last_id == capture_id &&
+        gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)last_graph)) {
         gpc_handle_drop((uint64_t)named);
         return last_graph;
     }
@@ -107,7 +110,7 @@ static CUresult get_info(uint16_t op, CUstream hStream, const void *status, stru
         return CUDA_ERROR_INVALID_VALUE;
     memset(info, 0, sizeof *info);
     uint64_t wire;
-    if ((r = gpc_stream_wire(hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
+    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
         return r;
     if (!nodes && !(nodes = malloc(GP_NODES_MAX * sizeof *nodes)))
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -49,6 +49,26 @@ CUdevice gpc_context_device(CUcontext ctx)
     return c ? c->device : -1;
 }
 
+struct search {
+    uint32_t session;
+    CUcontext found;
+};
+
+static void find_any(uint64_t id, void *shadow, void *arg)
+{
+    struct search *search = arg;
+    const struct context *c = shadow;
+    if (c && gp_handle_session(id) == search->session && (!c->primary || c->retained))
+        search->found = (CUcontext)id;
+}
+
+CUcontext gpc_context_any(const struct gpc_session *s)
+{
+    struct search search = {s->index, NULL};
+    gpc_handle_each(GP_HANDLE_CONTEXT, find_any, &search);
+    return search.found;
+}
+
 uint64_t gpc_context_unique_id(CUcontext ctx)
 {
     const struct context *c = context_of(ctx);
@@ -84,7 +104,7 @@ CUresult gpc_context_primary(CUdevice device, CUcontext *ctx)
     pthread_mutex_lock(&lock);
     struct primary *p = &primaries[device];
     if (!p->handle) {
-        uint64_t id = gpc_handle_new(GP_HANDLE_CONTEXT);
+        uint64_t id = gpc_handle_new(GP_HANDLE_CONTEXT, gpc_session_of_device(device)->index);
         if (id && context_make((CUcontext)id, device, true, p->flags))
             p->handle = (CUcontext)id;
         else

@@ -8,11 +8,13 @@
  */
 #include <string.h>
 
+#include "abroad.h"
 #include "call.h"
 #include "captured_copy.h"
 #include "gpc_wire.h"
 #include "host_function.h"
 #include "memory.h"
+#include "peer.h"
 #include "ranges.h"
 #include "session.h"
 
@@ -21,11 +23,23 @@
 /* Answers under way at a time in a long copy to the host. */
 #define WINDOW 8u
 
-static bool is_shared(const void *p, size_t bytes, struct gpc_range *range)
+/* Pinned memory that the worker of this session has, too; that of another session is
+ * for this one as if it were not shared. */
+static bool is_shared(const struct gpc_session *s, const void *p, size_t bytes)
 {
+    struct gpc_range range;
     uint64_t at = (uint64_t)(uintptr_t)p;
-    return gpc_range_find(at, range) && range->kind == GPC_RANGE_SHARED &&
-           bytes <= range->size - (at - range->begin);
+    return gpc_range_find(at, &range) && range.kind == GPC_RANGE_SHARED &&
+           bytes <= range.size - (at - range.begin) && gpc_range_session(&range) == s;
+}
+
+/* Where a copy on this stream is made. */
+static CUresult session_of(CUstream stream, struct gpc_session **s, uint64_t *wire)
+{
+    struct gpc_call where = {.session = NULL};
+    CUresult r = gpc_stream_wire(&where, stream, wire);
+    *s = where.session;
+    return r;
 }
 
 static bool is_host(CUdeviceptr at)
@@ -56,14 +70,25 @@ static CUresult capture(uint16_t op, CUdeviceptr device, void *host, size_t byte
     return gpc_captured_copy(device, host, bytes, stream, to_device);
 }
 
-static CUresult put_slot(CUdeviceptr dst, const char *src, uint32_t bytes, CUstream stream, int slot)
+static CUresult put_slot(struct gpc_session *s, CUdeviceptr dst, const char *src, uint32_t bytes,
+                         CUstream stream, int slot)
 {
-    memcpy(gpc_arena_slot((unsigned)slot), src, bytes);
+    memcpy(gpc_arena_slot(s, (unsigned)slot), src, bytes);
     CUresult r = gpc_wire_gp_htod_arena(dst, stream, (uint64_t)slot * GP_CHUNK_MAX, bytes,
                                         (uint32_t)slot);
     if (r != CUDA_SUCCESS)
-        gpc_arena_give((unsigned)slot);
+        gpc_arena_give(s, (unsigned)slot);
     return r;
+}
+
+static CUresult abroad_to_device(uint16_t op, const struct gpc_range *there, CUdeviceptr dst,
+                                 const void *src, size_t bytes, CUstream stream)
+{
+    struct gpc_abroad a;
+    CUresult r = gpc_abroad_begin(&a, there, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return gpc_abroad_end(&a, gpc_copy_to_device(op, dst, src, bytes, CU_STREAM_LEGACY));
 }
 
 CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,
@@ -76,10 +101,17 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(dst)) /* pinned memory has an address for the device as well */
         return gpc_copy_any(op, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
-    if (is_shared(src, bytes, &range))
+    if (gpc_range_find(dst, &range) && gpc_is_abroad(&range, stream))
+        return abroad_to_device(op, &range, dst, src, bytes, stream);
+    struct gpc_session *s;
+    uint64_t wire;
+    CUresult r = session_of(stream, &s, &wire);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (is_shared(s, src, bytes))
         return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
     bool captured;
-    CUresult r = capture(op, dst, (void *)(uintptr_t)src, bytes, stream, true, &captured);
+    r = capture(op, dst, (void *)(uintptr_t)src, bytes, stream, true, &captured);
     if (r != CUDA_SUCCESS || captured)
         return r;
     /* what an earlier copy or host function has still to write here must be read */
@@ -91,8 +123,8 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     const char *from = src;
     while (r == CUDA_SUCCESS && bytes) {
         uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
-        int slot = n > INLINE_MAX ? gpc_arena_take() : -1;
-        r = slot >= 0 ? put_slot(dst, from, n, stream, slot)
+        int slot = n > INLINE_MAX ? gpc_arena_take(s) : -1;
+        r = slot >= 0 ? put_slot(s, dst, from, n, stream, slot)
                       : gpc_wire_gp_htod(dst, stream, n, from);
         dst += n;
         from += n;
@@ -116,14 +148,15 @@ struct piece {
     uint32_t bytes;
 };
 
-static CUresult piece_begin(struct piece *p, char *to, CUdeviceptr src, uint32_t bytes,
-                            uint64_t stream, bool last)
+static CUresult piece_begin(struct gpc_session *s, struct piece *p, char *to, CUdeviceptr src,
+                            uint32_t bytes, uint64_t stream, bool last)
 {
     memset(&p->call, 0, sizeof p->call);
     memset(&p->request, 0, sizeof p->request);
     p->to = to;
     p->bytes = bytes;
-    p->slot = bytes > INLINE_MAX ? gpc_arena_take() : -1;
+    p->slot = bytes > INLINE_MAX ? gpc_arena_take(s) : -1;
+    p->call.session = s;
     p->call.part_of_one = !last;
     if (p->slot >= 0) {
         p->request.arena = (struct gp_req_gp_dtoh_arena){.h = {.op = GP_OP_gp_dtoh_arena},
@@ -144,7 +177,7 @@ static CUresult piece_begin(struct piece *p, char *to, CUdeviceptr src, uint32_t
     }
     CUresult r = gpc_call_begin(&p->call);
     if (r != CUDA_SUCCESS && p->slot >= 0)
-        gpc_arena_give((unsigned)p->slot);
+        gpc_arena_give(s, (unsigned)p->slot);
     return r;
 }
 
@@ -154,8 +187,8 @@ static CUresult piece_finish(struct piece *p)
     if (p->slot < 0)
         return r;
     if (r == CUDA_SUCCESS)
-        memcpy(p->to, gpc_arena_slot((unsigned)p->slot), p->bytes);
-    gpc_arena_give((unsigned)p->slot);
+        memcpy(p->to, gpc_arena_slot(p->call.session, (unsigned)p->slot), p->bytes);
+    gpc_arena_give(p->call.session, (unsigned)p->slot);
     return r;
 }
 
@@ -163,8 +196,9 @@ static CUresult piece_finish(struct piece *p)
 static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     struct piece pieces[WINDOW];
+    struct gpc_session *s;
     uint64_t wire;
-    CUresult r = gpc_stream_wire(stream, &wire), first = CUDA_SUCCESS;
+    CUresult r = session_of(stream, &s, &wire), first = CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     unsigned begun = 0, finished = 0;
@@ -172,7 +206,7 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
     while (bytes || finished < begun) {
         if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
             uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
-            first = piece_begin(&pieces[begun % WINDOW], to, src, n, wire, n == bytes);
+            first = piece_begin(s, &pieces[begun % WINDOW], to, src, n, wire, n == bytes);
             if (first == CUDA_SUCCESS)
                 begun++;
             to += n;
@@ -188,14 +222,15 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
             first = r;
     }
     if (first == CUDA_SUCCESS)
-        gpc_session_settle(wire, last_seq);
+        gpc_session_settle(s, wire, last_seq);
     return first;
 }
 
 /* Into pinned memory of this process's own, without waiting: notices bring it. */
-static CUresult read_pinned(char *to, CUdeviceptr src, size_t bytes, CUstream stream)
+static CUresult read_pinned(struct gpc_session *s, char *to, CUdeviceptr src, size_t bytes,
+                            CUstream stream)
 {
-    uint64_t cookie = gpc_pinned_expect(to, bytes);
+    uint64_t cookie = gpc_pinned_expect(s, to, bytes);
     if (!cookie)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = CUDA_SUCCESS;
@@ -208,6 +243,16 @@ static CUresult read_pinned(char *to, CUdeviceptr src, size_t bytes, CUstream st
     return r;
 }
 
+static CUresult abroad_to_host(uint16_t op, const struct gpc_range *there, void *dst,
+                               CUdeviceptr src, size_t bytes, CUstream stream)
+{
+    struct gpc_abroad a;
+    CUresult r = gpc_abroad_begin(&a, there, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return gpc_abroad_end(&a, gpc_copy_to_host(op, dst, src, bytes, CU_STREAM_LEGACY, 1));
+}
+
 CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
                           int blocking)
 {
@@ -218,18 +263,43 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(src))
         return gpc_copy_any(op, (uint64_t)(uintptr_t)dst, src, bytes, stream, blocking);
-    if (is_shared(dst, bytes, &range)) {
-        CUresult r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
+    if (gpc_range_find(src, &range) && gpc_is_abroad(&range, stream))
+        return abroad_to_host(op, &range, dst, src, bytes, stream);
+    struct gpc_session *s;
+    uint64_t wire;
+    CUresult r = session_of(stream, &s, &wire);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (is_shared(s, dst, bytes)) {
+        r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
         return r || !blocking ? r : gpc_wire_cuStreamSynchronize(stream);
     }
     bool captured;
-    CUresult r = capture(op, src, dst, bytes, stream, false, &captured);
+    r = capture(op, src, dst, bytes, stream, false, &captured);
     if (r != CUDA_SUCCESS || captured)
         return r;
     if (!blocking && gpc_range_find((uint64_t)(uintptr_t)dst, &range) &&
         bytes <= range.size - ((uint64_t)(uintptr_t)dst - range.begin))
-        return read_pinned(dst, src, bytes, stream);
+        return read_pinned(s, dst, src, bytes, stream);
     return read_blocking(dst, src, bytes, stream);
+}
+
+/* Both ends are devices': of one host, or of two. */
+static CUresult on_devices(uint16_t op, const struct gpc_range *to, const struct gpc_range *from,
+                           CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream,
+                           int blocking)
+{
+    if (gpc_session_count() < 2)
+        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+    if (gpc_range_session(to) != gpc_range_session(from))
+        return gpc_peer_copy(op, to, dst, from, src, bytes, stream, blocking);
+    if (!gpc_is_abroad(to, stream))
+        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+    struct gpc_abroad a;
+    CUresult r = gpc_abroad_begin(&a, to, stream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return gpc_abroad_end(&a, gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, CU_STREAM_LEGACY));
 }
 
 CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
@@ -245,7 +315,7 @@ CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUs
     if (to_device && from_device && !(fits(dst, bytes) && fits(src, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
-        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
+        return on_devices(op, &to, &from, dst, src, bytes, stream, blocking);
     if (to_device)
         return gpc_copy_to_device(op, dst, (const void *)(uintptr_t)src, bytes, stream);
     if (from_device)

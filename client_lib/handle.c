@@ -8,12 +8,14 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "session.h"
+
 struct entry {
     void *shadow;
     uint32_t generation;
     uint32_t live;      /* the generation + 1 while live: written last, read first */
     uint32_t next_free; /* index, 0 ends the list */
-    uint32_t reserved;
+    uint32_t session;
 };
 
 static struct table {
@@ -34,7 +36,7 @@ static struct entry *table_entries(struct table *table)
     return table->entries;
 }
 
-uint64_t gpc_handle_new(enum gp_handle_kind kind)
+uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
 {
     struct table *table = &tables[kind];
     uint64_t id = 0;
@@ -52,8 +54,9 @@ uint64_t gpc_handle_new(enum gp_handle_kind kind)
     if (index) {
         struct entry *e = &entries[index];
         e->shadow = NULL;
+        e->session = session;
         __atomic_store_n(&e->live, e->generation + 1, __ATOMIC_RELEASE);
-        id = gp_handle_make(kind, index, e->generation);
+        id = gp_handle_in_session(gp_handle_make(kind, index, e->generation), session);
     }
     pthread_mutex_unlock(&lock);
     return id;
@@ -63,7 +66,7 @@ static struct entry *find(uint64_t id)
 {
     uint32_t kind = gp_handle_kind(id), index = gp_handle_index(id);
     if (kind == GP_HANDLE_NONE || kind >= GP_HANDLE_KINDS || (id & 15) != 0 ||
-        id >> (GP_HANDLE_KIND_SHIFT + 6) != 0)
+        (id & ~GP_HANDLE_SESSION_MASK) >> (GP_HANDLE_KIND_SHIFT + 6) != 0)
         return NULL;
     /* pairs with the release in table_entries */
     struct entry *entries = __atomic_load_n(&tables[kind].entries, __ATOMIC_ACQUIRE);
@@ -71,7 +74,7 @@ static struct entry *find(uint64_t id)
         return NULL;
     struct entry *e = &entries[index];
     uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
-    return live == gp_handle_generation(id) + 1 ? e : NULL;
+    return live == gp_handle_generation(id) + 1 && e->session == gp_handle_session(id) ? e : NULL;
 }
 
 void gpc_handle_drop(uint64_t id)
@@ -97,11 +100,11 @@ void gpc_handle_drop(uint64_t id)
 bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id)
 {
     if (id & GP_HANDLE_WORKER_NAMED)
-        return gp_handle_kind(id) == kind;
+        return gp_handle_kind(id) == kind && gp_handle_session(id) < gpc_session_count();
     return gp_handle_kind(id) == kind && find(id) != NULL;
 }
 
-static CUresult wrong_handle(enum gp_handle_kind kind)
+CUresult gpc_handle_wrong(enum gp_handle_kind kind)
 {
     switch (kind) {
     case GP_HANDLE_CONTEXT:
@@ -115,18 +118,6 @@ static CUresult wrong_handle(enum gp_handle_kind kind)
     default:
         return CUDA_ERROR_INVALID_HANDLE;
     }
-}
-
-CUresult gpc_handle_wire(enum gp_handle_kind kind, uint64_t id, bool nullable, uint64_t *wire)
-{
-    if (id == 0 && nullable) {
-        *wire = 0;
-        return CUDA_SUCCESS;
-    }
-    if (!gpc_handle_live(kind, id))
-        return wrong_handle(kind);
-    *wire = id;
-    return CUDA_SUCCESS;
 }
 
 void *gpc_handle_shadow(enum gp_handle_kind kind, uint64_t id)
@@ -151,6 +142,7 @@ void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, v
         struct entry *e = &table->entries[index];
         uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
         if (live)
-            visit(gp_handle_make(kind, index, live - 1), e->shadow, arg);
+            visit(gp_handle_in_session(gp_handle_make(kind, index, live - 1), e->session),
+                  e->shadow, arg);
     }
 }

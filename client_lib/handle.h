@@ -10,16 +10,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "call.h"
 #include "gp_ops.h"
 #include "snapshot.h"
 
-/* A new id of this kind, 0 when there are too many. It is live from here on. */
-uint64_t gpc_handle_new(enum gp_handle_kind kind);
+/* A new id of this kind in a session, 0 when there are too many. It is live from here on. */
+uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session);
 /* Forget the id (and free nothing: the shadow's owner does). 0 is allowed. */
 void gpc_handle_drop(uint64_t id);
-/* A worker-named id is taken as it is; others must be live and of this kind, else
- * the error CUDA gives for a wrong handle of it. */
-CUresult gpc_handle_wire(enum gp_handle_kind kind, uint64_t id, bool nullable, uint64_t *wire);
+/* What travels for a handle (call.h): the id itself, or the error CUDA gives for a wrong
+ * handle of this kind. */
+CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
+                         bool nullable, uint64_t *wire);
+CUresult gpc_handle_wrong(enum gp_handle_kind kind);
+/* Ids that the client named are looked up; a worker-named one is taken as it is. */
 bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id);
 /* The shadow set with gpc_handle_attach, NULL if none or the id is not live. */
 void *gpc_handle_shadow(enum gp_handle_kind kind, uint64_t id);

@@ -1,7 +1,7 @@
 /*
  * Host functions in streams. The worker says when a stream has come to one
- * (gp_host_call) and holds the stream until it is told that it ran. They run on a
- * thread of ours, which also reads the channel while any is outstanding, because
+ * (gp_host_call) and holds the stream until it is told that it ran. They run on
+ * threads of ours, one per session, which also read the channel while any is outstanding, because
  * the application may not be waiting for anything.
  */
 #include <pthread.h>
@@ -26,23 +26,38 @@ struct host_function {
     struct host_function *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct host_function *submitted; /* not yet reached by their streams */
-static struct host_function *due, **due_end = &due;
-static unsigned outstanding; /* submitted, due or running */
-static uint64_t last_cookie;
-static bool started;
+/* Those of one session, which has a thread of its own for them: one that waits for a
+ * host must not hold up the functions of another. */
+struct queue {
+    struct gpc_session *session;
+    struct host_function *submitted; /* not yet reached by their streams */
+    struct host_function *due, **due_end;
+    unsigned outstanding; /* submitted, due or running */
+    bool started;
+};
+static struct queue queues[GP_SESSIONS_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all of them */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static uint64_t last_cookie;
+
+static unsigned outstanding_of(const struct queue *queue)
+{
+    return __atomic_load_n(&queue->outstanding, __ATOMIC_ACQUIRE);
+}
 
 unsigned gpc_host_functions_outstanding(void)
 {
-    return __atomic_load_n(&outstanding, __ATOMIC_ACQUIRE);
+    unsigned n = 0;
+    for (unsigned i = 0; i < gpc_session_count(); i++)
+        n += outstanding_of(&queues[i]);
+    return n;
 }
 
-void gpc_on_gp_host_call(const struct gp_req_gp_host_call *q)
+void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call *q)
 {
+    struct queue *queue = &queues[s->index];
     pthread_mutex_lock(&lock);
-    struct host_function **at = &submitted;
+    struct host_function **at = &queue->submitted;
     while (*at && (*at)->cookie != q->cookie)
         at = &(*at)->next;
     struct host_function *f = *at;
@@ -51,62 +66,63 @@ void gpc_on_gp_host_call(const struct gp_req_gp_host_call *q)
         if (again)
             *again = *f;
         f = again;
-        outstanding += again != NULL;
+        queue->outstanding += again != NULL;
     } else if (f) {
         *at = f->next;
     }
     if (f) {
         f->next = NULL;
         f->result = (CUresult)q->stream_result;
-        *due_end = f;
-        due_end = &f->next;
+        *queue->due_end = f;
+        queue->due_end = &f->next;
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
 }
 
-static struct host_function *take_due(void)
+static struct host_function *take_due(struct queue *queue)
 {
     pthread_mutex_lock(&lock);
-    struct host_function *f = due;
+    struct host_function *f = queue->due;
     if (f) {
-        due = f->next;
-        if (!due)
-            due_end = &due;
+        queue->due = f->next;
+        if (!queue->due)
+            queue->due_end = &queue->due;
     }
     pthread_mutex_unlock(&lock);
     return f;
 }
 
-static void run(struct host_function *f)
+static void run(struct queue *queue, struct host_function *f)
 {
+    struct gpc_session *s = queue->session;
     if (f->function)
         f->function(f->data);
     else
         f->callback(f->stream, f->result, f->data);
     gpc_wire_gp_host_done(f->cookie);
-    struct gpc_session *s = gpc_session();
-    if (s)
+    if (gpc_session_works(s))
         s->transport->flush(s->channel);
-    __atomic_fetch_sub(&outstanding, 1, __ATOMIC_RELEASE);
+    __atomic_fetch_sub(&queue->outstanding, 1, __ATOMIC_RELEASE);
     free(f);
 }
 
-static void *host_thread(void *unused)
+static void *host_thread(void *arg)
 {
-    (void)unused;
+    struct queue *queue = arg;
+    gpc_session_choose(queue->session);
     for (;;) {
-        uint64_t seen = gpc_session_notices();
-        struct host_function *f = take_due();
+        uint64_t seen = gpc_session_notices(queue->session);
+        struct host_function *f = take_due(queue);
         if (f) {
-            run(f);
-        } else if (gpc_host_functions_outstanding() && gpc_session()) {
-            gpc_session_wait_notice(seen);
+            run(queue, f);
+        } else if (outstanding_of(queue) && gpc_session_works(queue->session)) {
+            gpc_session_wait_notice(queue->session, seen);
         } else {
             pthread_mutex_lock(&lock);
-            if (!due && !outstanding)
+            if (!queue->due && !queue->outstanding)
                 pthread_cond_wait(&changed, &lock);
-            bool over = !gpc_session();
+            bool over = !gpc_session_works(queue->session);
             pthread_mutex_unlock(&lock);
             if (over)
                 return NULL;
@@ -115,20 +131,21 @@ static void *host_thread(void *unused)
 }
 
 /* Under `lock`. The thread takes no signals: they are the application's. */
-static CUresult start(void)
+static CUresult start(struct queue *queue)
 {
-    if (started)
+    if (queue->started)
         return CUDA_SUCCESS;
+    queue->due_end = &queue->due;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     pthread_t thread;
-    int r = pthread_create(&thread, NULL, host_thread, NULL);
+    int r = pthread_create(&thread, NULL, host_thread, queue);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (r != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_detach(thread);
-    started = true;
+    queue->started = true;
     return CUDA_SUCCESS;
 }
 
@@ -138,13 +155,22 @@ static CUresult add(const struct host_function *what, uint32_t flags)
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *f = *what;
+    struct gpc_call where = {.session = NULL};
+    uint64_t wire;
+    CUresult r = gpc_stream_wire(&where, f->stream, &wire);
+    if (r != CUDA_SUCCESS) {
+        free(f);
+        return r;
+    }
+    struct queue *queue = &queues[where.session->index];
     pthread_mutex_lock(&lock);
-    CUresult r = start();
+    queue->session = where.session;
+    r = start(queue);
     if (r == CUDA_SUCCESS) {
         f->cookie = ++last_cookie;
-        f->next = submitted;
-        submitted = f;
-        outstanding++;
+        f->next = queue->submitted;
+        queue->submitted = f;
+        queue->outstanding++;
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
@@ -157,12 +183,12 @@ static CUresult add(const struct host_function *what, uint32_t flags)
     if (r == CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
-    struct host_function **at = &submitted;
+    struct host_function **at = &queue->submitted;
     while (*at && (*at)->cookie != cookie)
         at = &(*at)->next;
     if (*at) {
         *at = f->next;
-        outstanding--;
+        queue->outstanding--;
         free(f);
     }
     pthread_mutex_unlock(&lock);

@@ -23,10 +23,14 @@ GPC_EXPORT CUresult cuDriverGetVersion(int *driverVersion)
 
 int gpc_driver_version(void)
 {
-    struct gpc_session *s = gpc_session();
-    if (!s || !s->snapshot || s->snapshot->driver_version == 0)
-        return BUILT_FOR;
-    return s->snapshot->driver_version < BUILT_FOR ? (int)s->snapshot->driver_version : BUILT_FOR;
+    /* a program of several hosts may use what all of them know */
+    uint32_t version = BUILT_FOR;
+    for (unsigned i = 0; i < gpc_session_count(); i++) {
+        uint32_t one = gpc_session_at(i)->snapshot->driver_version;
+        if (one && one < version)
+            version = one;
+    }
+    return (int)version;
 }
 
 GPC_EXPORT CUresult cuGetErrorName(CUresult error, const char **pStr)

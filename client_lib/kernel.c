@@ -30,6 +30,9 @@ struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library)
 
 static void kernel_free(struct gpc_kernel *k)
 {
+    for (unsigned i = 0; k->twins && i < GP_SESSIONS_MAX; i++)
+        gpc_handle_drop(k->twins[i]);
+    free(k->twins);
     gpc_handle_drop((uint64_t)k->handle);
     if (!k->kernel) { /* a function made from a kernel shares these */
         free(k->name);
@@ -155,6 +158,7 @@ CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out)
         f->kernel = kernel;
         f->context = context;
         f->set_mask = 0;
+        f->twins = NULL;
         r = gpc_wire_cuKernelGetFunction(&f->handle, (CUkernel)kernel->handle);
     }
     if (r == CUDA_SUCCESS) {

@@ -7,6 +7,8 @@
 #include "handle.h"
 #include "memory.h"
 #include "module.h"
+#include "session.h"
+#include "twin.h"
 
 static struct gpc_image_shadow *library_of(CUlibrary library)
 {
@@ -21,12 +23,17 @@ static CUresult library_load(uint16_t op, CUlibrary *library, const struct gpc_l
     if (!library)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t id;
+    struct gpc_source *source;
     if ((r = gpc_image_load(op, what, true, &id)) != CUDA_SUCCESS)
         return r;
-    if (!gpc_image_shadow_new(id, true)) {
+    r = gpc_source_keep(what, &source);
+    struct gpc_image_shadow *image = r == CUDA_SUCCESS ? gpc_image_shadow_new(id, true) : NULL;
+    if (!image) {
+        gpc_source_free(source);
         gpc_wire_cuLibraryUnload((CUlibrary)id);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    image->source = source;
     *library = (CUlibrary)id;
     return CUDA_SUCCESS;
 }
@@ -67,10 +74,12 @@ GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
     struct gpc_image_shadow *image = library_of(library);
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
-    r = gpc_wire_cuLibraryUnload(library);
+    r = gpc_twin_unload(image);
     if (r != CUDA_SUCCESS)
         return r;
-    gpc_handle_drop((uint64_t)image->module);
+    for (unsigned i = 0; i < GP_SESSIONS_MAX; i++)
+        gpc_handle_drop((uint64_t)image->modules[i]);
+    gpc_source_free(image->source);
     gpc_image_shadow_free(image);
     return gpc_leave(r);
 }
@@ -102,14 +111,15 @@ GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
         return CUDA_ERROR_INVALID_VALUE;
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!image->module) {
+    CUmodule *module = &image->modules[gpc_session()->index];
+    if (!*module) {
         CUmodule made;
         if ((r = gpc_wire_cuLibraryGetModule(&made, library)) != CUDA_SUCCESS)
             return r;
-        image->module = made;
+        *module = made;
         gpc_handle_attach((uint64_t)made, image); /* its kernels are the library's */
     }
-    *pMod = image->module;
+    *pMod = *module;
     return gpc_leave(r);
 }
 

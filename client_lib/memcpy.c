@@ -22,7 +22,7 @@ GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, 
     struct gpc_range range;
     if (r == CUDA_SUCCESS && gpc_range_find((uint64_t)(uintptr_t)srcHost, &range) &&
         range.kind == GPC_RANGE_SHARED)
-        r = gpc_wire_cuStreamSynchronize(NULL);
+        r = gpc_wire_cuStreamSynchronize(NULL); /* abroad it has been waited for already */
     return gpc_leave(r);
 }
 

@@ -5,9 +5,11 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "session.h"
+
 /* After the handshake: keep device addresses out of this process's own, open the
  * arena where memory can be shared. */
-void gpc_memory_open(void);
+void gpc_memory_open(struct gpc_session *s);
 void gpc_memory_context_ended(CUcontext context);
 
 /* A variable of a module is device memory as well. */
@@ -23,16 +25,16 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
 CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
                       int blocking);
 
-/* The arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until one is
- * free. */
-int gpc_arena_take(void);
-void gpc_arena_give(unsigned slot);
-void *gpc_arena_slot(unsigned slot);
+/* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until
+ * one is free. */
+int gpc_arena_take(struct gpc_session *s);
+void gpc_arena_give(const struct gpc_session *s, unsigned slot);
+void *gpc_arena_slot(const struct gpc_session *s, unsigned slot);
 
 /* Bytes on their way into pinned memory that is not shared: wait until none of them
  * is for this range (NULL: none at all). */
 CUresult gpc_pinned_settle(const void *address, size_t bytes);
-/* Note such a copy; returns its cookie, 0 when there is no memory. */
-uint64_t gpc_pinned_expect(void *to, size_t bytes);
+/* Note such a copy of a session; returns its cookie, 0 when there is no memory. */
+uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes);
 
 #endif

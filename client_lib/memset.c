@@ -2,6 +2,7 @@
  * without a stream go to the default one, which may be the thread's own. */
 #include <string.h>
 
+#include "abroad.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -9,9 +10,10 @@
 #include "ranges.h"
 
 /* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
- * Pinned memory is a legal place; where it is not shared, `*own` says that it is ours. */
+ * Pinned memory is a legal place; where it is not shared with that host, it is of kind
+ * GPC_RANGE_HOST. */
 static CUresult check(uint16_t op, CUdeviceptr *at, size_t size, size_t pitch, size_t width,
-                      size_t rows, bool *own)
+                      size_t rows, struct gpc_range *range)
 {
     CUdeviceptr dst = *at;
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
@@ -25,14 +27,14 @@ static CUresult check(uint16_t op, CUdeviceptr *at, size_t size, size_t pitch, s
     if (__builtin_mul_overflow(pitch, rows ? rows - 1 : 0, &bytes) ||
         __builtin_add_overflow(bytes, row, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    struct gpc_range range;
-    if (!gpc_range_find(dst, &range))
+    if (!gpc_range_find(dst, range))
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.kind != GPC_RANGE_MAPPED && bytes > range.size - (dst - range.begin))
+    if (range->kind != GPC_RANGE_MAPPED && bytes > range->size - (dst - range->begin))
         return CUDA_ERROR_INVALID_VALUE;
-    *own = range.kind == GPC_RANGE_HOST;
-    if (range.kind == GPC_RANGE_SHARED)
-        *at = range.device_address + (dst - range.begin);
+    if (range->kind == GPC_RANGE_SHARED && gpc_range_session(range) != gpc_session())
+        range->kind = GPC_RANGE_HOST; /* for the host of this GPU it is */
+    if (range->kind == GPC_RANGE_SHARED)
+        *at = range->device_address + (dst - range->begin);
     return CUDA_SUCCESS;
 }
 
@@ -52,12 +54,19 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
 #define LINEAR(name, type)                                                                         \
     static CUresult name##_in(uint16_t op, CUdeviceptr dst, type value, size_t n, CUstream stream) \
     {                                                                                              \
-        bool own = false;                                                                          \
-        CUresult r = check(op, &dst, sizeof value, 0, n, 1, &own);                                 \
+        struct gpc_range range;                                                                    \
+        CUresult r = check(op, &dst, sizeof value, 0, n, 1, &range);                               \
         if (r != CUDA_SUCCESS || n == 0)                                                           \
             return r;                                                                              \
-        return gpc_leave(own ? set_here(dst, &value, sizeof value, 0, n, 1, stream)                \
-                             : gpc_wire_##name##Async(dst, value, n, stream));                     \
+        if (range.kind == GPC_RANGE_HOST)                                                          \
+            return gpc_leave(set_here(dst, &value, sizeof value, 0, n, 1, stream));                \
+        if (!gpc_is_abroad(&range, stream))                                                        \
+            return gpc_leave(gpc_wire_##name##Async(dst, value, n, stream));                       \
+        struct gpc_abroad a;                                                                       \
+        if ((r = gpc_abroad_begin(&a, &range, stream)) != CUDA_SUCCESS)                            \
+            return gpc_leave(r);                                                                   \
+        r = gpc_wire_##name##Async(dst, value, n, CU_STREAM_LEGACY);                               \
+        return gpc_leave(gpc_abroad_end(&a, r));                                                   \
     }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, type value, size_t N)                     \
     {                                                                                              \
@@ -72,12 +81,19 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
     static CUresult name##_in(uint16_t op, CUdeviceptr dst, size_t pitch, type value,              \
                               size_t width, size_t rows, CUstream stream)                          \
     {                                                                                              \
-        bool own = false;                                                                          \
-        CUresult r = check(op, &dst, sizeof value, pitch, width, rows, &own);                      \
+        struct gpc_range range;                                                                    \
+        CUresult r = check(op, &dst, sizeof value, pitch, width, rows, &range);                    \
         if (r != CUDA_SUCCESS || width == 0 || rows == 0)                                          \
             return r;                                                                              \
-        return gpc_leave(own ? set_here(dst, &value, sizeof value, pitch, width, rows, stream)     \
-                             : gpc_wire_##name##Async(dst, pitch, value, width, rows, stream));    \
+        if (range.kind == GPC_RANGE_HOST)                                                          \
+            return gpc_leave(set_here(dst, &value, sizeof value, pitch, width, rows, stream));     \
+        if (!gpc_is_abroad(&range, stream))                                                        \
+            return gpc_leave(gpc_wire_##name##Async(dst, pitch, value, width, rows, stream));      \
+        struct gpc_abroad a;                                                                       \
+        if ((r = gpc_abroad_begin(&a, &range, stream)) != CUDA_SUCCESS)                            \
+            return gpc_leave(r);                                                                   \
+        r = gpc_wire_##name##Async(dst, pitch, value, width, rows, CU_STREAM_LEGACY);              \
+        return gpc_leave(gpc_abroad_end(&a, r));                                                   \
     }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, size_t dstPitch, type value,              \
                                   size_t Width, size_t Height)                                     \

@@ -15,6 +15,8 @@
 
 #define GPC_SET_ATTRIBUTES 16
 
+struct gpc_source;
+
 /* A kernel of a library, or a function of a module or made from a kernel. */
 struct gpc_kernel {
     struct gpc_kernel *next; /* of the same image */
@@ -31,6 +33,7 @@ struct gpc_kernel {
     int set_value[GPC_SET_ATTRIBUTES];
     CUdevice set_device[GPC_SET_ATTRIBUTES];
     uint32_t set_mask;
+    uint64_t *twins; /* of a library's kernel, by session (twin.h); NULL until there is one */
 };
 
 /* A module or a library. */
@@ -38,7 +41,9 @@ struct gpc_image_shadow {
     uint64_t id; /* CUmodule or CUlibrary */
     bool is_library;
     CUcontext context; /* of a module */
-    CUmodule module;   /* cuLibraryGetModule's, once asked for */
+    CUmodule modules[GP_SESSIONS_MAX]; /* cuLibraryGetModule's, once asked for */
+    struct gpc_source *source;         /* of a library that other sessions may need */
+    uint64_t twins[GP_SESSIONS_MAX];   /* the library in other sessions, once needed */
     struct gpc_kernel *kernels;
 };
 

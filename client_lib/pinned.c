@@ -25,6 +25,7 @@
 
 struct expected {
     struct expected *next;
+    struct gpc_session *session; /* that brings the bytes */
     uint64_t cookie;
     char *to;
     size_t bytes;
@@ -33,23 +34,23 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;
 static uint64_t last_cookie;
 
-uint64_t gpc_pinned_expect(void *to, size_t bytes)
+uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes)
 {
     struct expected *e = malloc(sizeof *e);
     if (!e)
         return 0;
     pthread_mutex_lock(&lock);
-    *e = (struct expected){expected, ++last_cookie, to, bytes};
+    *e = (struct expected){expected, s, ++last_cookie, to, bytes};
     expected = e;
     pthread_mutex_unlock(&lock);
     return e->cookie;
 }
 
-void gpc_on_gp_pinned_data(const struct gp_req_gp_pinned_data *q, const void *data)
+void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_data *q, const void *data)
 {
     pthread_mutex_lock(&lock);
     struct expected **at = &expected;
-    while (*at && (*at)->cookie != q->cookie)
+    while (*at && ((*at)->cookie != q->cookie || (*at)->session != s))
         at = &(*at)->next;
     struct expected *e = *at;
     if (e && q->offset <= e->bytes && q->bytes <= e->bytes - q->offset)
@@ -61,31 +62,38 @@ void gpc_on_gp_pinned_data(const struct gp_req_gp_pinned_data *q, const void *da
     pthread_mutex_unlock(&lock);
 }
 
-static bool awaited(const char *address, size_t bytes)
+/* A session that has still to bring bytes for this range, NULL if none has. One that
+ * broke brings nothing any more. `*seen`: what it had brought when it was asked. */
+static struct gpc_session *awaited(const char *address, size_t bytes, uint64_t *seen)
 {
-    bool found = false;
+    struct gpc_session *found = NULL;
     pthread_mutex_lock(&lock);
     for (struct expected *e = expected; e && !found; e = e->next)
-        found = !address || (address < e->to + e->bytes && e->to < address + bytes);
+        if ((!address || (address < e->to + e->bytes && e->to < address + bytes)) &&
+            gpc_session_works(e->session))
+            found = e->session;
+    if (found)
+        *seen = gpc_session_notices(found);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
 CUresult gpc_pinned_settle(const void *address, size_t bytes)
 {
-    for (;;) {
-        uint64_t seen = gpc_session_notices();
-        if (!awaited(address, bytes))
-            return CUDA_SUCCESS;
-        CUresult r = gpc_session_wait_notice(seen);
+    struct gpc_session *s;
+    uint64_t seen;
+    while ((s = awaited(address, bytes, &seen)) != NULL) {
+        CUresult r = gpc_session_wait_notice(s, seen);
         if (r != CUDA_SUCCESS)
             return r;
     }
+    return CUDA_SUCCESS;
 }
 
 /* --- allocation -------------------------------------------------------------------- */
 
 struct owner {
+    struct gpc_session *session;
     struct gp_share share; /* of shared memory */
 };
 
@@ -96,6 +104,7 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
     struct owner *owner = calloc(1, sizeof *owner);
     if (!owner)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    owner->session = s;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
     uint64_t hint = __atomic_fetch_add(&next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1),
                                        __ATOMIC_RELAXED);
@@ -156,7 +165,7 @@ static CUresult host_alloc(uint16_t op, void **pp, size_t bytes, unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > SIZE_MAX / 4)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return gpc_leave(gpc_session_shares() ? alloc_shared(bytes, flags, pp)
+    return gpc_leave(gpc_session_shares(gpc_session()) ? alloc_shared(bytes, flags, pp)
                                           : alloc_own(bytes, flags, pp));
 }
 
@@ -175,9 +184,10 @@ static CUresult range_release(const struct gpc_range *range)
     CUresult r = CUDA_SUCCESS;
     if (range->kind == GPC_RANGE_SHARED) {
         struct owner *owner = range->owner;
-        struct gpc_session *s = gpc_session();
+        struct gpc_session *s = owner->session, *before = gpc_session_choose(s);
         r = gpc_wire_gp_pinned_close(range->begin);
-        if (s)
+        gpc_session_choose(before);
+        if (gpc_session_works(s))
             s->transport->unshare(s->channel, &owner->share);
         free(owner);
     } else if (!range->registered) {

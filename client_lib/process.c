@@ -11,41 +11,20 @@
 enum { STATE_NEW, STATE_READY, STATE_FORKED, STATE_ENDED };
 
 static int state = STATE_NEW;
-static int sticky;  /* CUresult */
-static int pending; /* CUresult */
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
 CUresult gpc_process_state(bool in_context)
 {
     switch (__atomic_load_n(&state, __ATOMIC_ACQUIRE)) {
-    case STATE_READY:
-        return in_context ? (CUresult)__atomic_load_n(&sticky, __ATOMIC_RELAXED) : CUDA_SUCCESS;
+    case STATE_READY: {
+        const struct gpc_session *s = in_context ? gpc_session() : NULL;
+        return s ? (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED) : CUDA_SUCCESS;
+    }
     case STATE_ENDED:
         return CUDA_ERROR_DEINITIALIZED;
     default:
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-}
-
-CUresult gpc_process_take_pending(void)
-{
-    if (!__atomic_load_n(&pending, __ATOMIC_RELAXED))
-        return CUDA_SUCCESS;
-    return (CUresult)__atomic_exchange_n(&pending, 0, __ATOMIC_RELAXED);
-}
-
-void gpc_process_set_pending(CUresult error)
-{
-    int none = 0;
-    __atomic_compare_exchange_n(&pending, &none, (int)error, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
-}
-
-void gpc_process_set_sticky(CUresult error)
-{
-    int none = 0;
-    __atomic_compare_exchange_n(&sticky, &none, (int)error, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
 }
 
 bool gpc_error_is_sticky(CUresult error)
@@ -72,7 +51,7 @@ static void in_child(void)
 {
     if (state == STATE_READY)
         state = STATE_FORKED;
-    gpc_session_forget();
+    gpc_sessions_forget();
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     init_lock = fresh;
 }
@@ -95,7 +74,7 @@ GPC_EXPORT CUresult cuInit(unsigned int Flags)
         static bool watching;
         if (!watching)
             watching = pthread_atfork(NULL, NULL, in_child) == 0;
-        r = gpc_session_open();
+        r = gpc_sessions_open();
         if (r == CUDA_SUCCESS)
             __atomic_store_n(&state, STATE_READY, __ATOMIC_RELEASE);
     }
@@ -108,8 +87,7 @@ __attribute__((destructor)) static void at_exit(void)
 {
     if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_FORKED)
         return;
-    struct gpc_session *s = gpc_session();
-    gpc_session_goodbye();
-    gpc_stats_write(s ? s->transport->name : "none");
+    gpc_sessions_goodbye();
+    gpc_stats_write(gpc_sessions_transport());
     __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE);
 }

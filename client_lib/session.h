@@ -1,9 +1,15 @@
 /*
- * The client's session: the connection to a worker, what the handshake said,
- * and the one submission order of all threads.
+ * The client's sessions, one on each server of GPUPOOL_SERVER: the connection to a
+ * worker, what the handshake said, and one submission order of all threads.
+ *
+ * Their devices are numbered one session after the other. A handle has its session's
+ * index in its id, a device address lies in a window that only one session has; a call
+ * that names neither goes to the session of the thread's current context.
  */
 #ifndef GPC_SESSION_H
 #define GPC_SESSION_H
+
+#include <pthread.h>
 
 #include "call.h"
 #include "transport/transport.h"
@@ -14,34 +20,83 @@ struct gpc_session {
     struct gp_snapshot *snapshot;
     char server[256]; /* the address, for messages */
     char id[64];      /* as the server named it */
+    uint32_t index;   /* among the sessions: in the ids of handles */
+    CUdevice first;   /* the ordinal of its first device */
+    uint64_t window_begin, window_end; /* of all its devices' windows */
+
+    pthread_mutex_t submit_lock; /* held while a message is numbered and sent */
+    uint64_t last_seq;
+    CUcontext wire_context; /* what the worker has current */
+    uint32_t wire_capture_mode;
+    uint64_t settled_seq, settled_stream;
+    CUcontext settled_context;
+
+    pthread_mutex_t wait_lock; /* the waiting calls, and the right to read */
+    pthread_cond_t wait_changed;
+    struct gpc_call *waiting;
+    bool reading;
+    bool leaving; /* said goodbye: the end of the connection is no news */
+    bool broken;
+    uint64_t notices; /* messages read, under wait_lock */
+    int sticky, pending; /* CUresult */
 };
 
-/* The session, or NULL before cuInit, in a forked child, or once it broke. */
+/* The sessions that cuInit has opened; 0 before it and in a forked child. */
+unsigned gpc_session_count(void);
+/* The session of this index, broken or not. */
+struct gpc_session *gpc_session_at(uint32_t index);
+/* Whether its worker can still be reached. */
+bool gpc_session_works(const struct gpc_session *s);
+/* Of a handle that the application holds. */
+struct gpc_session *gpc_session_of_handle(uint64_t id);
+/* NULL if there is no such device. */
+struct gpc_session *gpc_session_of_device(CUdevice device);
+/* Of a device address; NULL if it lies in no session's windows. */
+struct gpc_session *gpc_session_of_address(uint64_t address);
+/* Where calls of this thread go that name nothing: what gpc_session_choose chose, else
+ * the session of the current context, else the first. NULL without sessions. */
 struct gpc_session *gpc_session(void);
-/* Connect (from cuInit, once). A CUDA error, after one line on stderr, else. */
-CUresult gpc_session_open(void);
-/* Tell the worker that the process ends, without blocking for long. */
-void gpc_session_goodbye(void);
-/* In a forked child: the session is the parent's. Sends nothing. */
-void gpc_session_forget(void);
-/* The devices of the snapshot. */
+/* Let them go to `s` (NULL: to the context's); the former choice. */
+struct gpc_session *gpc_session_choose(struct gpc_session *s);
+
+/* Connect to every server (from cuInit, once). A CUDA error, after one line on stderr,
+ * else; then no session is open. */
+CUresult gpc_sessions_open(void);
+/* Tell the workers that the process ends, without blocking for long. */
+void gpc_sessions_goodbye(void);
+/* In a forked child: the sessions are the parent's. Sends nothing. */
+void gpc_sessions_forget(void);
+/* The name of the transport, or of the transports that differ. */
+const char *gpc_sessions_transport(void);
+
+/* For session_open.c: locks and numbers of a session that is about to greet. */
+void gpc_session_start(struct gpc_session *s, bool sync);
+void gpc_session_goodbye(struct gpc_session *s);
+
+/* The devices of all sessions. */
 uint32_t gpc_device_count(void);
 /* NULL if there is no such device. */
 const struct gp_device_info *gpc_device_info(CUdevice device);
 /* Memory can be shared with the worker (the transport is shm). */
-bool gpc_session_shares(void);
+bool gpc_session_shares(const struct gpc_session *s);
 /* The worker no longer has this context current: it has ended. */
 void gpc_session_context_gone(CUcontext context);
 /* Act on what the worker has sent unasked so far, without waiting. */
-void gpc_session_poll(void);
+void gpc_session_poll(struct gpc_session *s);
 /* How many messages have been read so far. */
-uint64_t gpc_session_notices(void);
+uint64_t gpc_session_notices(const struct gpc_session *s);
 /* Block until more than `seen` messages have been read and acted on. */
-CUresult gpc_session_wait_notice(uint64_t seen);
-/* Note that the stream (as it travels) had nothing left to do when the call `seq` was
- * answered; and ask whether that still holds, because nothing was sent since. */
-void gpc_session_settle(uint64_t stream, uint64_t seq);
-bool gpc_session_settled(uint64_t stream);
+CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
+/* Note that a stream of the current context (as it travels) had nothing left to do when
+ * the call `seq` was answered; and ask whether that still holds, because nothing was sent
+ * since. */
+void gpc_session_settle(struct gpc_session *s, uint64_t stream, uint64_t seq);
+bool gpc_session_settled(struct gpc_session *s, uint64_t stream);
+/* Errors of calls that nobody waited for: the first stays until it is taken. Sticky ones
+ * end a session: every call in a context of it answers them. */
+void gpc_session_set_pending(struct gpc_session *s, CUresult error);
+CUresult gpc_session_take_pending(struct gpc_session *s);
+void gpc_session_set_sticky(struct gpc_session *s, CUresult error);
 
 /* The calling thread's state. */
 struct gpc_thread {
@@ -51,6 +106,8 @@ struct gpc_thread {
     bool per_thread_streams;
     uint32_t capture_mode; /* CUstreamCaptureMode */
     uint64_t last_answer;  /* seq of the last call that was waited for */
+    struct gpc_session *chosen; /* gpc_session_choose */
+    struct gpc_session *last;   /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
 };
 struct gpc_thread *gpc_thread(void);
@@ -60,6 +117,8 @@ static inline CUcontext gpc_current(void)
 }
 /* Device of a context (client handle), or -1. */
 CUdevice gpc_context_device(CUcontext context);
+/* Some context of this session that the worker has, NULL if there is none. */
+CUcontext gpc_context_any(const struct gpc_session *s);
 /* Count of stream captures under way in this process: when 0, no stream is capturing. */
 bool gpc_capture_active(void);
 

@@ -130,10 +130,13 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     CUresult r = gpc_enter(GP_OP_cuStreamSynchronize, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((r = gpc_stream_wire(hStream, &wire)) == CUDA_SUCCESS && !gpc_session_settled(wire)) {
+    struct gpc_call where = {.session = NULL};
+    if ((r = gpc_stream_wire(&where, hStream, &wire)) != CUDA_SUCCESS)
+        return gpc_leave(r);
+    if (!gpc_session_settled(where.session, wire)) {
         r = gpc_wire_cuStreamSynchronize(hStream);
         if (r == CUDA_SUCCESS)
-            gpc_session_settle(wire, gpc_thread()->last_answer);
+            gpc_session_settle(where.session, wire, gpc_thread()->last_answer);
     }
     return gpc_leave(r);
 }

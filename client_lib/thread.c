@@ -24,7 +24,7 @@ static void thread_ends(void *arg)
     self = t; /* the calls below need a thread */
     for (struct gpc_thread_stream *s = t->streams, *next; s; s = next) {
         next = s->next;
-        if (gpc_session() && gpc_handle_live(GP_HANDLE_STREAM, (uint64_t)s->stream))
+        if (gpc_session_count() && gpc_handle_live(GP_HANDLE_STREAM, (uint64_t)s->stream))
             gpc_wire_cuStreamDestroy_v2(s->stream);
         free(s);
     }
@@ -76,15 +76,18 @@ static CUresult thread_stream(uint64_t *wire)
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_stream_wire(CUstream stream, uint64_t *wire)
+CUresult gpc_stream_wire(struct gpc_call *call, CUstream stream, uint64_t *wire)
 {
     if (stream == NULL && !gpc_thread()->per_thread_streams)
         stream = CU_STREAM_LEGACY;
-    if (stream == CU_STREAM_LEGACY) {
-        *wire = GP_STREAM_LEGACY;
-        return CUDA_SUCCESS;
+    if (stream == CU_STREAM_LEGACY)
+        return gpc_legacy_wire(call, wire);
+    uint64_t own;
+    if (stream == NULL || stream == CU_STREAM_PER_THREAD) {
+        CUresult r = thread_stream(&own);
+        if (r != CUDA_SUCCESS)
+            return r;
+        stream = (CUstream)own;
     }
-    if (stream == NULL || stream == CU_STREAM_PER_THREAD)
-        return thread_stream(wire);
-    return gpc_handle_wire(GP_HANDLE_STREAM, (uint64_t)stream, false, wire);
+    return gpc_handle_wire(call, GP_HANDLE_STREAM, (uint64_t)stream, false, wire);
 }

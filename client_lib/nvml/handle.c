@@ -190,7 +190,22 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPc
 
 /* --- pairs ---------------------------------------------------------------- */
 
-/* The digit that the first device's text has for the second; '\0' if it has none. */
+/* Whether they are of one host; `*at`: which of that host's devices the second is. */
+static nvmlReturn_t same_host(nvmlDevice_t one, nvmlDevice_t other, bool *same, uint32_t *at)
+{
+    const struct gpc_nvml_state *s;
+    int a = gpc_nvml_index(one), b = gpc_nvml_index(other);
+    nvmlReturn_t r = gpc_nvml_borrow(false, &s);
+    if (r != NVML_SUCCESS)
+        return r;
+    *same = s->device[a].server == s->device[b].server;
+    *at = (uint32_t)b - s->device[b].first;
+    gpc_nvml_give_back();
+    return NVML_SUCCESS;
+}
+
+/* The digit that the first device's text has for the second; '\0' if it has none, '-' if
+ * they are of two hosts. */
 static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, enum gpc_nvml_text wanted,
                          char *digit)
 {
@@ -200,9 +215,12 @@ static nvmlReturn_t pair(nvmlDevice_t one, nvmlDevice_t other, enum gpc_nvml_tex
         r = gpc_nvml_text(one, wanted, text, sizeof text);
     if (r == NVML_ERROR_NOT_SUPPORTED)
         r = NVML_SUCCESS;
-    int index = gpc_nvml_index(other);
+    bool same;
+    uint32_t index;
     if (r == NVML_SUCCESS)
-        *digit = (size_t)index < strlen(text) ? text[index] : '\0';
+        r = same_host(one, other, &same, &index);
+    if (r == NVML_SUCCESS)
+        *digit = !same ? '-' : index < strlen(text) ? text[index] : '\0';
     return r;
 }
 
@@ -218,6 +236,8 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t de
         return NVML_ERROR_INVALID_ARGUMENT;
     if (device1 == device2)
         digit = '0';
+    if (digit == '-') /* there is no level above */
+        digit = '5';
     if (digit < '0' || digit > '5')
         return NVML_ERROR_NOT_SUPPORTED;
     *pathInfo = (nvmlGpuTopologyLevel_t)((digit - '0') * 10);

@@ -26,6 +26,8 @@ struct gpc_nvml_device {
 #undef FIELD
     bool has[GP_NVML_FACT_COUNT];
     uint64_t fact[GP_NVML_FACT_COUNT];
+    uint32_t server; /* whose it is, and that one's first device in the list of all */
+    uint32_t first;
     uint32_t process_count;
     struct gpc_nvml_process process[GPC_NVML_PROCESSES];
 };

@@ -14,7 +14,9 @@
 
 #include "ask.h"
 #include "call.h"
+#include "pci.h"
 #include "request.h"
+#include "servers.h"
 
 #define OPEN_TIMEOUT_MS 10000
 #define RENEW_TIMEOUT_MS 3000
@@ -28,7 +30,9 @@ static struct gpc_nvml_state *known; /* NULL unless users > 0 */
 static unsigned users;
 static bool lost[GPC_NVML_DEVICES];
 static int64_t asked_ns;   /* when `known` was fetched */
-static int64_t in_vain_ns; /* when the server last did not answer, 0: it did */
+/* When a server last did not answer, 0: it did. */
+static int64_t in_vain_ns[GP_SESSIONS_MAX];
+static unsigned server_count; /* of which `known` is */
 
 static int64_t now_ns(void)
 {
@@ -40,17 +44,16 @@ static int64_t now_ns(void)
 /* --- asking --------------------------------------------------------------- */
 
 /* The same request as a session's, so that the server knows what this program may have. */
-static int question_write(char *out, size_t room, uint32_t from, bool fresh, char *why,
-                          size_t why_size)
+static int question_write(char *out, size_t room, const char *token, uint32_t from, bool fresh,
+                          char *why, size_t why_size)
 {
-    const char *token = getenv("GPUPOOL_TOKEN");
     char host[128] = "", boot[64];
     gethostname(host, sizeof host - 1);
     gpc_boot_id(boot);
     int n = snprintf(out, room,
                      "GPUPOOL/1 nvml\ntoken: %s\npid: %d\nhost: %s\nboot-id: %s\n"
                      "what: %s\nfrom: %" PRIu32 "\n",
-                     token ? token : "", (int)getpid(), host, boot, fresh ? "fresh" : "all", from);
+                     token, (int)getpid(), host, boot, fresh ? "fresh" : "all", from);
     if (n < 0 || (size_t)n >= room) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return -1;
@@ -69,11 +72,11 @@ static nvmlReturn_t refusal(const char *code)
 }
 
 /* One page into `state`; `next` is the device to ask for then. */
-static nvmlReturn_t fetch_page(const char *server, struct gpc_nvml_state *state, bool fresh,
-                               uint32_t *next)
+static nvmlReturn_t fetch_page(const char *server, const char *token,
+                               struct gpc_nvml_state *state, bool fresh, uint32_t *next)
 {
     char question[GPC_ANSWER_MAX], answer[GPC_ANSWER_MAX], plugins[4096], why[512] = "";
-    int n = question_write(question, sizeof question, *next, fresh, why, sizeof why);
+    int n = question_write(question, sizeof question, token, *next, fresh, why, sizeof why);
     if (n < 0) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -97,21 +100,16 @@ static nvmlReturn_t fetch_page(const char *server, struct gpc_nvml_state *state,
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t fetch(bool fresh, struct gpc_nvml_state **out)
+static nvmlReturn_t fetch(const char *server, const char *token, bool fresh,
+                          struct gpc_nvml_state **out)
 {
-    const char *server = getenv("GPUPOOL_SERVER");
-    if (!server || !*server) {
-        gpc_log(GPC_LOG_ERROR, "GPUPOOL_SERVER is not set: start the program with `gpupool run`, "
-                "or set it to the server's address, tcp://HOST:7700");
-        return NVML_ERROR_DRIVER_NOT_LOADED;
-    }
     struct gpc_nvml_state *state = calloc(1, sizeof *state);
     if (!state)
         return NVML_ERROR_MEMORY;
     uint32_t next = 0;
     nvmlReturn_t r;
     do
-        r = fetch_page(server, state, fresh, &next);
+        r = fetch_page(server, token, state, fresh, &next);
     while (r == NVML_SUCCESS && next != 0);
     if (r == NVML_SUCCESS && !fresh && !gpc_nvml_answer_complete(state)) {
         gpc_log(GPC_LOG_ERROR, "%s: does not say of every device what it is", server);
@@ -125,12 +123,101 @@ static nvmlReturn_t fetch(bool fresh, struct gpc_nvml_state **out)
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t list_servers(struct gpc_servers *list)
+{
+    const char *servers = getenv("GPUPOOL_SERVER"), *tokens = getenv("GPUPOOL_TOKEN");
+    char why[320];
+    if (!servers || !*servers) {
+        gpc_log(GPC_LOG_ERROR, "GPUPOOL_SERVER is not set: start the program with `gpupool run`, "
+                "or set it to the server's address, tcp://HOST:7700");
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    if (gpc_servers_read(servers, tokens ? tokens : "", list, why, sizeof why) != 0) {
+        gpc_log(GPC_LOG_ERROR, "%s", why);
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    return NVML_SUCCESS;
+}
+
+/* --- several servers ------------------------------------------------------ */
+
+/* As the driver library does it, so that both name a device alike. */
+static void tell_apart(struct gpc_nvml_device *d, const struct gpc_nvml_state *others,
+                       uint32_t count)
+{
+    struct gpc_pci own, taken[GPC_NVML_DEVICES];
+    unsigned found = 0;
+    if (!gpc_pci_read(d->pci, &own))
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (gpc_pci_read(others->device[i].pci, &taken[found]))
+            found++;
+    unsigned domain = gpc_pci_free_domain(&own, taken, found, d->server);
+    if (domain == own.domain)
+        return;
+    own.domain = domain;
+    gpc_pci_write(&own, d->pci, sizeof d->pci);
+}
+
+/* Put the devices of the next server behind those of the ones before. */
+static nvmlReturn_t append(struct gpc_nvml_state *all, const struct gpc_nvml_state *one,
+                           unsigned server)
+{
+    uint32_t first = all->count;
+    if (one->count > GPC_NVML_DEVICES - first) {
+        gpc_log(GPC_LOG_ERROR, "the servers have more than %d devices between them",
+                GPC_NVML_DEVICES);
+        return NVML_ERROR_UNKNOWN;
+    }
+    if (server == 0) {
+        memcpy(all, one, sizeof *all);
+        return NVML_SUCCESS;
+    }
+    if (one->cuda_version < all->cuda_version)
+        all->cuda_version = one->cuda_version; /* what all of them know */
+    for (uint32_t i = 0; i < one->count; i++) {
+        struct gpc_nvml_device *d = &all->device[first + i];
+        *d = one->device[i];
+        d->server = server;
+        d->first = first;
+        tell_apart(d, all, first);
+    }
+    all->count += one->count;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t fetch_all(const struct gpc_servers *list, struct gpc_nvml_state **out)
+{
+    struct gpc_nvml_state *all = calloc(1, sizeof *all);
+    nvmlReturn_t r = all ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+    for (unsigned i = 0; i < list->count && r == NVML_SUCCESS; i++) {
+        struct gpc_nvml_state *one;
+        r = fetch(list->server[i], list->token[i], false, &one);
+        if (r != NVML_SUCCESS)
+            break;
+        r = append(all, one, i);
+        free(one);
+    }
+    if (r != NVML_SUCCESS) {
+        free(all);
+        return r;
+    }
+    *out = all;
+    return NVML_SUCCESS;
+}
+
 /* --- users ---------------------------------------------------------------- */
 
 static nvmlReturn_t first_user(unsigned int flags)
 {
     struct gpc_nvml_state *state;
-    nvmlReturn_t r = fetch(false, &state);
+    struct gpc_servers list;
+    nvmlReturn_t r = list_servers(&list);
+    if (r != NVML_SUCCESS)
+        return r;
+    unsigned count = list.count;
+    r = fetch_all(&list, &state);
+    gpc_servers_free(&list);
     if (r != NVML_SUCCESS)
         return r;
     if (state->count == 0 && !(flags & NVML_INIT_FLAG_NO_GPUS)) {
@@ -141,7 +228,8 @@ static nvmlReturn_t first_user(unsigned int flags)
     known = state;
     users = 1;
     asked_ns = now_ns();
-    in_vain_ns = 0;
+    server_count = count;
+    memset(in_vain_ns, 0, sizeof in_vain_ns);
     memset(lost, 0, sizeof lost);
     pthread_mutex_unlock(&lock);
     return NVML_SUCCESS;
@@ -176,6 +264,12 @@ nvmlReturn_t gpc_nvml_close(void)
 
 /* --- reading -------------------------------------------------------------- */
 
+/* With `lock` held: a server that did not answer is not asked for a while. */
+static bool is_resting(unsigned server, int64_t now)
+{
+    return in_vain_ns[server] && now - in_vain_ns[server] < RETRY_NS;
+}
+
 /* With `lock` held: whether what is known is too old, or nothing is. */
 static nvmlReturn_t age_check(bool *old)
 {
@@ -183,14 +277,44 @@ static nvmlReturn_t age_check(bool *old)
         return NVML_ERROR_UNINITIALIZED;
     int64_t now = now_ns();
     *old = now - asked_ns > FRESH_NS;
-    return *old && in_vain_ns && now - in_vain_ns < RETRY_NS ? NVML_ERROR_GPU_IS_LOST
-                                                               : NVML_SUCCESS;
+    bool any = false;
+    for (unsigned i = 0; i < server_count; i++)
+        any = any || !is_resting(i, now);
+    return *old && !any ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
-static void renew_take(const struct gpc_nvml_state *newer)
+/* What a server answered, or NULL if it did not. */
+static void renew_take(unsigned server, const struct gpc_nvml_state *newer)
 {
+    in_vain_ns[server] = newer ? 0 : now_ns();
     for (uint32_t i = 0; known && i < known->count; i++)
-        lost[i] = !gpc_nvml_device_renew(&known->device[i], newer);
+        if (known->device[i].server == server)
+            lost[i] = !newer || !gpc_nvml_device_renew(&known->device[i], newer);
+}
+
+/* Ask every server that does not rest; fine if one of them answers. */
+static nvmlReturn_t renew_all(const struct gpc_servers *list)
+{
+    nvmlReturn_t r = NVML_ERROR_GPU_IS_LOST;
+    for (unsigned i = 0; i < list->count; i++) {
+        pthread_mutex_lock(&lock);
+        bool rests = is_resting(i, now_ns());
+        pthread_mutex_unlock(&lock);
+        if (rests)
+            continue;
+        struct gpc_nvml_state *newer = NULL;
+        if (fetch(list->server[i], list->token[i], true, &newer) == NVML_SUCCESS)
+            r = NVML_SUCCESS;
+        pthread_mutex_lock(&lock);
+        /* alone, it is lost for as long as it does not answer, and then as it was */
+        if (newer || list->count > 1)
+            renew_take(i, newer);
+        else
+            in_vain_ns[i] = now_ns();
+        pthread_mutex_unlock(&lock);
+        free(newer);
+    }
+    return r;
 }
 
 static nvmlReturn_t renew(void)
@@ -200,19 +324,14 @@ static nvmlReturn_t renew(void)
     pthread_mutex_lock(&lock); /* another thread may just have asked */
     nvmlReturn_t r = age_check(&old);
     pthread_mutex_unlock(&lock);
-    if (r == NVML_SUCCESS && old) {
-        struct gpc_nvml_state *newer = NULL;
-        r = fetch(true, &newer);
+    struct gpc_servers list;
+    if (r == NVML_SUCCESS && old && (r = list_servers(&list)) == NVML_SUCCESS) {
+        r = list.count == server_count ? renew_all(&list) : NVML_ERROR_GPU_IS_LOST;
+        gpc_servers_free(&list);
         pthread_mutex_lock(&lock);
-        in_vain_ns = r == NVML_SUCCESS ? 0 : now_ns();
-        if (r == NVML_SUCCESS) {
+        if (r == NVML_SUCCESS)
             asked_ns = now_ns();
-            renew_take(newer);
-        } else {
-            r = NVML_ERROR_GPU_IS_LOST;
-        }
         pthread_mutex_unlock(&lock);
-        free(newer);
     }
     pthread_mutex_unlock(&ask_lock);
     return r;

@@ -18,20 +18,23 @@ def wire_prototype(f: Function) -> str:
 
 def wire_header(spec: Spec) -> str:
     lines = [NOTE, "#ifndef GPC_WIRE_H\n#define GPC_WIRE_H\n"]
-    lines.append('#include "gp_decode.h"\n')
+    lines.append('#include "gp_decode.h"\n\nstruct gpc_session;\n')
     lines.append(
         "/*\n * Encode a call, send it and, if its mode says so, wait for the answer. Handles\n"
         " * are checked and named here; nothing else is. Outputs are set on success only.\n */"
     )
     for f in spec.wire:
         if f.mode == "notify":
-            args = ", ".join(["const struct gp_req_" + f.name + " *q", *_notify_tails(f)])
+            q = f"const struct gp_req_{f.name} *q"
+            args = ", ".join(["struct gpc_session *s", q, *_notify_tails(f)])
             lines.append("/* hand-written: what to do when the worker sends it */")
             lines.append(f"void gpc_on_{f.name}({args});")
         else:
             lines.append(f"{wire_prototype(f)};")
     lines.append("\n/* Decode and act on what the worker sent unasked; false: no such message. */")
-    lines.append("bool gpc_notify_dispatch(const struct gp_header *h);\n\n#endif\n")
+    lines.append(
+        "bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h);\n\n#endif\n"
+    )
     return "\n".join(lines)
 
 
@@ -39,29 +42,58 @@ def _notify_tails(f: Function) -> list[str]:
     return [f"const {p.pointee} *{p.name}" for p in tails_in(f)]
 
 
+#: Structures with a device's ordinal in them, and where.
+LOCATIONS = {
+    "CUmemLocation": "",
+    "CUmemAllocationProp": ".location",
+    "CUmemPoolProps": ".location",
+}
+ACCESS = "CUmemAccessDesc"
+
+
+def _names_session(p: Param) -> int:
+    """Arguments are encoded in the order in which they say where the call goes: what
+    belongs to one session, what several may have, what has to be made in it."""
+    if p.has("create"):
+        return 2
+    several = p.handle in ("function", "library")
+    return 1 if several or p.has("address") or p.ctype == "CUdeviceptr" else 0
+
+
 def _encode(f: Function, p: Param) -> list[str]:
     n = p.name
     if p.has("create"):
         return [
-            f"    q.{n} = gpc_handle_new(GP_HANDLE_{(p.handle or '').upper()});",
+            f"    q.{n} = gpc_handle_new(GP_HANDLE_{(p.handle or '').upper()},"
+            " gpc_call_index(&call));",
             f"    if (!q.{n})\n        return CUDA_ERROR_OUT_OF_MEMORY;",
         ]
     if p.handle == "stream":
-        return [f"    if ((r = gpc_stream_wire({n}, &q.{n})))\n        goto fail;"]
+        return [f"    if ((r = gpc_stream_wire(&call, {n}, &q.{n})))\n        goto fail;"]
     if p.handle:
         null = "true" if p.has("null") else "false"
         kind = f"GP_HANDLE_{p.handle.upper()}"
         return [
-            f"    if ((r = gpc_handle_wire({kind}, (uint64_t){n}, {null}, &q.{n})))",
+            f"    if ((r = gpc_handle_wire(&call, {kind}, (uint64_t){n}, {null}, &q.{n})))",
             "        goto fail;",
         ]
     if p.ctype == "CUdevice":
-        return [f"    if ((r = gpc_device_wire({n}, &q.{n})))\n        goto fail;"]
-    if p.has("address"):
-        return [f"    q.{n} = (uint64_t)(uintptr_t){n};"]
+        return [f"    if ((r = gpc_device_wire(&call, {n}, &q.{n})))\n        goto fail;"]
+    if p.has("address") or p.ctype == "CUdeviceptr":
+        value = f"(uint64_t)(uintptr_t){n}" if p.is_pointer else n
+        return [
+            f"    if ((r = gpc_address_wire(&call, {value})))\n        goto fail;",
+            f"    q.{n} = {value};",
+        ]
     if p.has("string"):
         return [f"    if ((r = gpc_call_text(&call, {n}, &q.n_{n})))\n        goto fail;"]
     lines = []
+    if p.pointee == ACCESS and p.has("in"):
+        lines.append(f"    {ACCESS} own_{n}[GP_DEVICES_MAX];")
+        lines.append(
+            f"    if ((r = gpc_access_wire(&call, {n}, (uint64_t)({p.count}), own_{n})))"
+            f"\n        goto fail;\n    {n} = own_{n};"
+        )
     if p.has("optional"):
         lines.append(f"    q.has_{n} = {n} != NULL;")
     if p.has("in") and p.count:
@@ -74,6 +106,11 @@ def _encode(f: Function, p: Param) -> list[str]:
         )
     elif p.is_in_pointer:
         lines.append(f"    memcpy(&q.{n}, {n}, sizeof q.{n});")
+        if p.pointee in LOCATIONS:
+            lines.append(
+                f"    if ((r = gpc_location_wire(&call, &q.{n}{LOCATIONS[p.pointee]})))"
+                "\n        goto fail;"
+            )
     elif p.has("out") and p.count:
         lines.append(
             f"    if ((r = gpc_call_out(&call, {n}, (uint64_t)({p.count}), sizeof({p.element}),"
@@ -107,11 +144,8 @@ def _wire_body(f: Function) -> list[str]:
     lines.append("    CUresult r = CUDA_SUCCESS;")
     created = f.creates
     body: list[str] = []
-    for p in created:
+    for p in sorted(f.params, key=_names_session):
         body += _encode(f, p)
-    for p in f.params:
-        if p not in created:
-            body += _encode(f, p)
     lines += body
     if f.waits:
         lines.append(f"    struct gp_rep_{f.name} rep;")
@@ -135,6 +169,11 @@ def _wire_body(f: Function) -> list[str]:
     if f.is_message:
         for index, p in enumerate(tails_out(f)):
             lines.append(f"    if (got_{p.name})\n        *got_{p.name} = call.out[{index}].got;")
+    lines += [
+        f"    gpc_location_back(&call, &{p.name}->location);"
+        for p in values_out(f)
+        if LOCATIONS.get(p.pointee)
+    ]
     lines += [f"    *{p.name} = ({p.pointee})q.{p.name};" for p in created]
     lines += [f"    gpc_handle_drop(q.{p.name});" for p in f.params if p.has("destroy")]
     lines += [f"    gpc_cache_forget(GP_OP_{name});" for name in f.invalidates]
@@ -179,10 +218,11 @@ def _stub_prototype(f: Function) -> str:
 
 def notify(spec: Spec) -> str:
     lines = [NOTE, '#include "gpc_wire.h"\n']
-    lines.append("bool gpc_notify_dispatch(const struct gp_header *h)\n{\n    switch (h->op) {")
+    lines.append("bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h)")
+    lines.append("{\n    switch (h->op) {")
     for f in spec.wire:
         if f.mode == "notify":
-            args = ", ".join(["a.q", *(f"a.{p.name}" for p in tails_in(f))])
+            args = ", ".join(["s", "a.q", *(f"a.{p.name}" for p in tails_in(f))])
             lines.append(f"    case GP_OP_{f.name}: {{\n        struct gp_args_{f.name} a;")
             lines.append(f"        if (!gp_decode_{f.name}(h, &a))\n            return false;")
             lines.append(f"        gpc_on_{f.name}({args});\n        return true;\n    }}")

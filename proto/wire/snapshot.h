@@ -15,6 +15,12 @@
 #define GP_TOPOLOGY_MAX 256
 #define GP_DEVICES_MAX 64
 
+/* Each device has a window of addresses of its own, one behind the other from the base
+ * that the client names: the first session's is above what programs map. */
+#define GP_WINDOW_BASE UINT64_C(0x200000000000)
+#define GP_WINDOW_SIZE (UINT64_C(1) << 40)
+#define GP_WINDOW_END (UINT64_C(1) << 47)
+
 /* One device as the client shows it. */
 struct gp_device_info {
     char name[128];      /* NUL-terminated */
@@ -94,6 +100,7 @@ enum gp_launch_flags {
  *   bits 32..43  generation, so that a stale handle is not a new one's
  *   bits 44..49  kind (gp_handle_kind, never 0)
  *   bit  50      named by the worker instead of the client
+ *   bits 51..54  index of the session, of a client with several servers
  */
 #define GP_HANDLE_INDEX_SHIFT 4
 #define GP_HANDLE_INDEX_BITS 28
@@ -101,7 +108,11 @@ enum gp_launch_flags {
 #define GP_HANDLE_GENERATION_BITS 12
 #define GP_HANDLE_KIND_SHIFT 44
 #define GP_HANDLE_WORKER_NAMED (UINT64_C(1) << 50)
-/* The most live handles of one kind in a session. */
+#define GP_HANDLE_SESSION_SHIFT 51
+#define GP_HANDLE_SESSION_MASK (UINT64_C(15) << GP_HANDLE_SESSION_SHIFT)
+/* The most servers, and so sessions, of one client. */
+#define GP_SESSIONS_MAX 16
+/* The most live handles of one kind in a client. */
 #define GP_HANDLE_INDEX_MAX (1u << 22)
 
 static inline uint32_t gp_handle_index(uint64_t id)
@@ -115,6 +126,14 @@ static inline uint32_t gp_handle_generation(uint64_t id)
 static inline uint32_t gp_handle_kind(uint64_t id)
 {
     return (uint32_t)(id >> GP_HANDLE_KIND_SHIFT) & 63u;
+}
+static inline uint32_t gp_handle_session(uint64_t id)
+{
+    return (uint32_t)(id >> GP_HANDLE_SESSION_SHIFT) & (GP_SESSIONS_MAX - 1);
+}
+static inline uint64_t gp_handle_in_session(uint64_t id, uint32_t session)
+{
+    return id | (uint64_t)session << GP_HANDLE_SESSION_SHIFT;
 }
 static inline uint64_t gp_handle_make(uint32_t kind, uint32_t index, uint32_t generation)
 {

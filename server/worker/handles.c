@@ -44,8 +44,9 @@ void gpw_handles_free(struct gpw_handles *handles)
 static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool grow)
 {
     uint32_t index = gp_handle_index(id);
-    if (gp_handle_kind(id) != kind || (id & 15) != 0 || id >> (GP_HANDLE_KIND_SHIFT + 6) != 0 ||
-        index == 0 || index >= GP_HANDLE_INDEX_MAX)
+    if (gp_handle_kind(id) != kind || (id & 15) != 0 ||
+        id >> (GP_HANDLE_KIND_SHIFT + 6) != (uint64_t)s->index << 1 || index == 0 ||
+        index >= GP_HANDLE_INDEX_MAX)
         return NULL;
     struct gpw_handles *t = s->handles;
     if (index >= t->rooms[kind]) {
@@ -104,7 +105,8 @@ static CUresult look_up(struct gpw_session *s, enum gp_handle_kind kind, uint64_
     if (id & GP_HANDLE_WORKER_NAMED) {
         const struct named *n = &s->handles->named[kind];
         uint32_t index = gp_handle_index(id);
-        if (gp_handle_kind(id) != kind || index == 0 || index > n->count)
+        if (gp_handle_kind(id) != kind || gp_handle_session(id) != s->index || index == 0 ||
+            index > n->count)
             return not_live(kind);
         *real = n->real[index - 1];
         return CUDA_SUCCESS;
@@ -154,7 +156,8 @@ uint64_t gpw_handle_name(struct gpw_session *s, enum gp_handle_kind kind, uint64
         }
         n->real[n->count++] = real;
     }
-    return gp_handle_make(kind, index + 1, 0) | GP_HANDLE_WORKER_NAMED;
+    return gp_handle_in_session(gp_handle_make(kind, index + 1, 0), s->index) |
+           GP_HANDLE_WORKER_NAMED;
 }
 
 void gpw_handle_each(struct gpw_session *s, enum gp_handle_kind kind,
@@ -163,6 +166,7 @@ void gpw_handle_each(struct gpw_session *s, enum gp_handle_kind kind,
     for (uint32_t index = 1; index < s->handles->rooms[kind]; index++) {
         struct slot slot = s->handles->slots[kind][index];
         if (slot.state == SLOT_LIVE)
-            visit(s, gp_handle_make(kind, index, slot.generation), slot.real, arg);
+            visit(s, gp_handle_in_session(gp_handle_make(kind, index, slot.generation), s->index),
+                  slot.real, arg);
     }
 }

@@ -58,8 +58,9 @@ static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
 }
 
 CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_version, uint32_t client_pid,
-                      uint64_t spec_hash, const uint8_t *secret, const char *program,
-                      void *snapshot, uint32_t *n_snapshot)
+                      uint64_t spec_hash, uint64_t window_base, uint32_t session_index,
+                      const uint8_t *secret, const char *program, void *snapshot,
+                      uint32_t *n_snapshot)
 {
     *n_snapshot = 0;
     if (!same_secret(secret, s->secret)) {
@@ -70,6 +71,16 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_version, uint32_t cli
         gpw_session_broken(s, "it is of another version than this worker");
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
+    if (s->greeted || session_index >= GP_SESSIONS_MAX) {
+        gpw_session_broken(s, s->greeted ? "it greeted twice" : "it has too many sessions");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult r = gpw_memory_place(s, window_base);
+    if (r != CUDA_SUCCESS) {
+        gpw_session_broken(s, "its devices' addresses cannot be where it wants them");
+        return r;
+    }
+    s->index = session_index;
     s->greeted = true;
     s->client_pid = client_pid;
     snprintf(s->program, sizeof s->program, "%s", program);

@@ -11,11 +11,8 @@
 #include "pool.h"
 #include "quota.h"
 
-/* Windows start at 32 TiB: above what programs map, below where they end. */
-#define WINDOW_BASE UINT64_C(0x200000000000)
-#define WINDOW_SIZE (UINT64_C(1) << 40)
 /* The second half of each window is for cuMemAddressReserve. */
-#define HEAP_SIZE (WINDOW_SIZE / 2)
+#define HEAP_SIZE (GP_WINDOW_SIZE / 2)
 /* At most so much more than it was asked for does the allocator take. */
 #define GRANULE (UINT64_C(2) << 20)
 
@@ -33,30 +30,43 @@ static void window_give(void *arg, uint64_t bytes)
 
 int gpw_memory_open(struct gpw_session *s)
 {
-    struct gpw_memory *m = s->memory = calloc(1, sizeof *m);
-    if (!m)
-        return -1;
-    for (uint32_t i = 0; i < s->device_count; i++) {
-        struct gpw_window *w = &m->windows[i];
-        CUdeviceptr want = WINDOW_BASE + i * WINDOW_SIZE, got = 0;
-        CUresult r = s->driver->cuMemAddressReserve(&got, WINDOW_SIZE, 0, want, 0);
-        if (r != CUDA_SUCCESS) {
-            gpw_log("error", "device %u: cannot reserve 1 TiB of addresses (CUDA error %d); "
-                    "is the driver older than 11.2?", i, (int)r);
-            return -1;
-        }
-        w->session = s;
-        w->ordinal = i;
-        w->begin = got;
-        w->end = got + WINDOW_SIZE;
-        w->allocator = gpw_allocator_new(s->driver, s->devices[i], got, got + HEAP_SIZE);
-        if (!w->allocator)
-            return -1;
-        gpw_allocator_set_limit(w->allocator,
-                                &(struct gpw_allocator_limit){window_take, window_give, w});
-        w->reserve_next = got + HEAP_SIZE;
+    s->memory = calloc(1, sizeof *s->memory);
+    return s->memory ? 0 : -1;
+}
+
+/* The addresses of one device, and who hands them out. */
+static CUresult window_open(struct gpw_session *s, uint32_t ordinal, uint64_t want)
+{
+    struct gpw_window *w = &s->memory->windows[ordinal];
+    CUdeviceptr got = 0;
+    CUresult r = s->driver->cuMemAddressReserve(&got, GP_WINDOW_SIZE, 0, want, 0);
+    if (r != CUDA_SUCCESS) {
+        gpw_log("error", "device %u: cannot reserve 1 TiB of addresses (CUDA error %d); "
+                "is the driver older than 11.2?", ordinal, (int)r);
+        return r;
     }
-    return 0;
+    w->session = s;
+    w->ordinal = ordinal;
+    w->begin = got;
+    w->end = got + GP_WINDOW_SIZE;
+    w->allocator = gpw_allocator_new(s->driver, s->devices[ordinal], got, got + HEAP_SIZE);
+    if (!w->allocator)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    gpw_allocator_set_limit(w->allocator,
+                            &(struct gpw_allocator_limit){window_take, window_give, w});
+    w->reserve_next = got + HEAP_SIZE;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_memory_place(struct gpw_session *s, uint64_t base)
+{
+    if (base < GP_WINDOW_BASE || base % GP_WINDOW_SIZE || base > GP_WINDOW_END ||
+        (GP_WINDOW_END - base) / GP_WINDOW_SIZE < s->device_count)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < s->device_count && r == CUDA_SUCCESS; i++)
+        r = window_open(s, i, base + i * GP_WINDOW_SIZE);
+    return r;
 }
 
 void gpw_memory_close(struct gpw_session *s)

@@ -10,6 +10,8 @@
 
 /* After cuInit, before any context. 0, or -1 with a log line. */
 int gpw_memory_open(struct gpw_session *s);
+/* Once, when the client has said where its devices' windows are to begin. */
+CUresult gpw_memory_place(struct gpw_session *s, uint64_t base);
 void gpw_memory_close(struct gpw_session *s);
 /* The window of one of the session's devices; 0, 0 where there is none. */
 void gpw_memory_window(struct gpw_session *s, uint32_t ordinal, uint64_t *begin, uint64_t *end);

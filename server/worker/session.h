@@ -30,6 +30,7 @@ struct gpw_session {
     struct gpw_wait *waits; /* oldest first */
     struct gpw_wait **waits_end;
     void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */
+    uint32_t index; /* of this session among the client's: in the ids of its handles */
     uint32_t device_count;
     CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
     uint8_t secret[16];

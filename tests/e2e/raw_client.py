@@ -20,6 +20,7 @@ import zmq
 from gpupool import paths
 from harness import PATIENCE, TOKEN, PoolServer
 
+WINDOW_BASE = 1 << 45  # where the devices' addresses are to begin
 WAITED = 2  # flag: the sender waits for the reply
 BATCH = 0x62617431
 GREETING = struct.Struct("<16sII16s")
@@ -173,7 +174,8 @@ class RawClient:
     def greeting_body(self, secret: bytes) -> bytes:
         wire, spec = self.session["wire"], self.session["spec"]
         program = b"raw\0"
-        fixed = struct.pack("<IIQII", int(wire), os.getpid(), int(spec, 16), len(secret), 4)
+        fixed = struct.pack("<IIQ", int(wire), os.getpid(), int(spec, 16))
+        fixed += struct.pack("<QIIII", WINDOW_BASE, 0, len(secret), 4, 0)  # and padding
         return fixed + secret + bytes(-len(secret) % 8) + program + bytes(-len(program) % 8)
 
 

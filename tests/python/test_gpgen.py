@@ -94,7 +94,7 @@ def test_stubs_send_or_refuse(small: spec.Spec) -> None:
     assert "GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)" in text
     assert "return gpc_refuse(GP_OP_cuOld);" in text
     wire = emit_client.wire_source(small)
-    assert "q.phEvent = gpc_handle_new(GP_HANDLE_EVENT);" in wire
+    assert "q.phEvent = gpc_handle_new(GP_HANDLE_EVENT, gpc_call_index(&call));" in wire
     assert "r = gpc_call_cached(&call);" in wire
     assert "if (sum)\n        *sum = rep.sum;" in wire
 

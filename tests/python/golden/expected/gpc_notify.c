@@ -2,14 +2,14 @@
 
 #include "gpc_wire.h"
 
-bool gpc_notify_dispatch(const struct gp_header *h)
+bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h)
 {
     switch (h->op) {
     case GP_OP_gp_done: {
         struct gp_args_gp_done a;
         if (!gp_decode_gp_done(h, &a))
             return false;
-        gpc_on_gp_done(a.q, a.text);
+        gpc_on_gp_done(s, a.q, a.text);
         return true;
     }
     default:

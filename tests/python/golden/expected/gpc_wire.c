@@ -16,10 +16,10 @@ CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags)
     q.h.op = GP_OP_cuEventCreate;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    q.phEvent = gpc_handle_new(GP_HANDLE_EVENT);
+    q.Flags = Flags;
+    q.phEvent = gpc_handle_new(GP_HANDLE_EVENT, gpc_call_index(&call));
     if (!q.phEvent)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    q.Flags = Flags;
     r = gpc_call_post(&call);
     if (r != CUDA_SUCCESS) {
         gpc_handle_drop(q.phEvent);
@@ -36,9 +36,9 @@ CUresult gpc_wire_cuEventRecord(CUevent hEvent, CUstream hStream)
     q.h.op = GP_OP_cuEventRecord;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
-    if ((r = gpc_stream_wire(hStream, &q.hStream)))
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
     r = gpc_call_post(&call);
 fail:
@@ -54,7 +54,7 @@ CUresult gpc_wire_cuEventDestroy_v2(CUevent hEvent)
     q.h.op = GP_OP_cuEventDestroy_v2;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
     r = gpc_call_post(&call);
 fail:
@@ -74,9 +74,9 @@ CUresult gpc_wire_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CU
     q.h.op = GP_OP_cuEventElapsedTime_v2;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_EVENT, (uint64_t)hStart, false, &q.hStart)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hStart, false, &q.hStart)))
         goto fail;
-    if ((r = gpc_handle_wire(GP_HANDLE_EVENT, (uint64_t)hEnd, false, &q.hEnd)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEnd, false, &q.hEnd)))
         goto fail;
     struct gp_rep_cuEventElapsedTime_v2 rep;
     call.reply = &rep.r;
@@ -96,7 +96,7 @@ CUresult gpc_wire_cuEventSynchronize(CUevent hEvent)
     q.h.op = GP_OP_cuEventSynchronize;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
     struct gp_rep_cuEventSynchronize rep;
     call.reply = &rep.r;
@@ -117,7 +117,7 @@ CUresult gpc_wire_cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
     CUresult r = CUDA_SUCCESS;
     q.has_pi = pi != NULL;
     q.attribute = attribute;
-    if ((r = gpc_device_wire(dev, &q.dev)))
+    if ((r = gpc_device_wire(&call, dev, &q.dev)))
         goto fail;
     struct gp_rep_cuThingGetAttribute rep;
     call.reply = &rep.r;
@@ -152,11 +152,15 @@ CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data
     if ((r = gpc_call_text(&call, name, &q.n_name)))
         goto fail;
     memcpy(&q.location, location, sizeof q.location);
+    if ((r = gpc_location_wire(&call, &q.location)))
+        goto fail;
     memcpy(&q.size, size, sizeof q.size);
-    q.where = (uint64_t)(uintptr_t)where;
-    if ((r = gpc_handle_wire(GP_HANDLE_CONTEXT, (uint64_t)ctx, true, &q.ctx)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_CONTEXT, (uint64_t)ctx, true, &q.ctx)))
         goto fail;
     memcpy(q.key, key, sizeof q.key);
+    if ((r = gpc_address_wire(&call, (uint64_t)(uintptr_t)where)))
+        goto fail;
+    q.where = (uint64_t)(uintptr_t)where;
     struct gp_rep_cuThingUse rep;
     call.reply = &rep.r;
     call.reply_size = sizeof rep;
@@ -176,10 +180,12 @@ CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
     q.h.op = GP_OP_cuThingSetAsync;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    q.where = (uint64_t)(uintptr_t)where;
     q.bytes = bytes;
-    if ((r = gpc_stream_wire(hStream, &q.hStream)))
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
+    if ((r = gpc_address_wire(&call, (uint64_t)(uintptr_t)where)))
+        goto fail;
+    q.where = (uint64_t)(uintptr_t)where;
     r = gpc_call_post(&call);
 fail:
     if (r != CUDA_SUCCESS)
@@ -196,7 +202,7 @@ CUresult gpc_wire_cuThingLoad(CUmodule *module)
     q.h.op = GP_OP_cuThingLoad;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    q.module = gpc_handle_new(GP_HANDLE_MODULE);
+    q.module = gpc_handle_new(GP_HANDLE_MODULE, gpc_call_index(&call));
     if (!q.module)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gp_rep_cuThingLoad rep;
@@ -220,7 +226,7 @@ CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module)
     q.h.op = GP_OP_cuThingFind;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
         goto fail;
     struct gp_rep_cuThingFind rep;
     call.reply = &rep.r;
@@ -240,7 +246,7 @@ CUresult gpc_wire_cuThingUnload(CUmodule module)
     q.h.op = GP_OP_cuThingUnload;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
     CUresult r = CUDA_SUCCESS;
-    if ((r = gpc_handle_wire(GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
         goto fail;
     r = gpc_call_post(&call);
 fail:

@@ -5,6 +5,8 @@
 
 #include "gp_decode.h"
 
+struct gpc_session;
+
 /*
  * Encode a call, send it and, if its mode says so, wait for the answer. Handles
  * are checked and named here; nothing else is. Outputs are set on success only.
@@ -22,9 +24,9 @@ CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module);
 CUresult gpc_wire_cuThingUnload(CUmodule module);
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer);
 /* hand-written: what to do when the worker sends it */
-void gpc_on_gp_done(const struct gp_req_gp_done *q, const uint8_t *text);
+void gpc_on_gp_done(struct gpc_session *s, const struct gp_req_gp_done *q, const uint8_t *text);
 
 /* Decode and act on what the worker sent unasked; false: no such message. */
-bool gpc_notify_dispatch(const struct gp_header *h);
+bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h);
 
 #endif

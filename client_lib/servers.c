@@ -1,0 +1,90 @@
+#include "servers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The next piece of a list with commas, without the blanks around it. */
+static char *next_piece(char **list)
+{
+    char *piece = strsep(list, ",");
+    if (!piece)
+        return NULL;
+    piece += strspn(piece, " \t\r\n");
+    size_t length = strlen(piece);
+    while (length && strchr(" \t\r\n", piece[length - 1]))
+        piece[--length] = '\0';
+    return piece;
+}
+
+static int read_servers(char *list, struct gpc_servers *out, char *why, size_t why_size)
+{
+    char *piece;
+    while ((piece = next_piece(&list)) != NULL) {
+        if (*piece == '\0') {
+            snprintf(why, why_size, "GPUPOOL_SERVER has an empty address: write "
+                     "tcp://HOST:7700, several with a comma between them");
+            return -1;
+        }
+        if (strlen(piece) >= GPC_SERVER_MAX) {
+            snprintf(why, why_size, "GPUPOOL_SERVER is too long for an address");
+            return -1;
+        }
+        if (out->count == GP_SESSIONS_MAX) {
+            snprintf(why, why_size, "GPUPOOL_SERVER names more than %d servers", GP_SESSIONS_MAX);
+            return -1;
+        }
+        strcpy(out->server[out->count++], piece);
+    }
+    return 0;
+}
+
+/* A single token is shared by all. */
+static int read_tokens(char *list, struct gpc_servers *out, char *why, size_t why_size)
+{
+    unsigned count = 0;
+    char *piece;
+    if (out->count == 1) { /* whatever is in it */
+        out->token[0] = list;
+        return 0;
+    }
+    while ((piece = next_piece(&list)) != NULL) {
+        if (count < GP_SESSIONS_MAX)
+            out->token[count] = piece;
+        count++;
+    }
+    if (count == 1)
+        for (unsigned i = 1; i < out->count; i++)
+            out->token[i] = out->token[0];
+    else if (count != out->count) {
+        snprintf(why, why_size, "GPUPOOL_TOKEN has %u tokens for %u servers: give one for all of "
+                 "them, or one for each", count, out->count);
+        return -1;
+    }
+    return 0;
+}
+
+int gpc_servers_read(const char *servers, const char *tokens, struct gpc_servers *out, char *why,
+                     size_t why_size)
+{
+    memset(out, 0, sizeof *out);
+    char *copy = strdup(servers);
+    out->tokens = strdup(tokens);
+    int r = copy && out->tokens ? 0 : -1;
+    if (r != 0)
+        snprintf(why, why_size, "no memory for GPUPOOL_SERVER");
+    if (r == 0)
+        r = read_servers(copy, out, why, why_size);
+    if (r == 0)
+        r = read_tokens(out->tokens, out, why, why_size);
+    free(copy);
+    if (r != 0)
+        gpc_servers_free(out);
+    return r;
+}
+
+void gpc_servers_free(struct gpc_servers *list)
+{
+    free(list->tokens);
+    list->tokens = NULL;
+}

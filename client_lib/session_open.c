@@ -1,0 +1,254 @@
+/*
+ * Opening the sessions: each server of GPUPOOL_SERVER is asked for a worker, connected
+ * to and greeted, one after the other, because each one's devices are numbered, and
+ * have their addresses, behind those of the one before.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ask.h"
+#include "front_door.h"
+#include "gpc_wire.h"
+#include "memory.h"
+#include "pci.h"
+#include "servers.h"
+#include "sessions.h"
+
+#define CONNECT_TIMEOUT_MS 10000
+
+/* The server offers tcp, any host, two ports: the host is where we reached it. */
+static void fill_host(const char *offered, const char *server, char *out, size_t size)
+{
+    const char *star = strstr(offered, "//*");
+    const char *host = strstr(server, "//");
+    if (!star || !host) {
+        snprintf(out, size, "%s", offered);
+        return;
+    }
+    host += 2;
+    const char *colon = strrchr(host, ':');
+    int length = colon ? (int)(colon - host) : (int)strlen(host);
+    snprintf(out, size, "%.*s%.*s%s", (int)(star + 2 - offered), offered, length, host, star + 3);
+}
+
+static bool connect_to(struct gpc_session *s, const char *url, const char *plugins,
+                       struct gp_error *err)
+{
+    s->transport = gp_transport_find(url, plugins, err);
+    if (!s->transport)
+        return false;
+    return s->transport->connect(url, CONNECT_TIMEOUT_MS, &s->channel, err) == 0;
+}
+
+/* Shared memory when the server is on this machine, else the network. */
+static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
+                           const char *plugins, struct gp_error *err)
+{
+    const char *wish = getenv("GPUPOOL_TRANSPORT");
+    char boot[64];
+    gpc_boot_id(boot);
+    bool same_machine = boot[0] && strcmp(boot, a->boot_id) == 0;
+    bool any = !wish || !*wish || strcmp(wish, "auto") == 0;
+    if (!any && strcmp(wish, "shm") != 0 && strcmp(wish, "zmq") != 0) {
+        gp_error_set(err, "GPUPOOL_TRANSPORT=%s: must be auto, shm or zmq", wish);
+        return false;
+    }
+    if (!any && strcmp(wish, "shm") == 0 && !(same_machine && a->shm[0])) {
+        gp_error_set(err, "GPUPOOL_TRANSPORT=shm, but %s is not on this machine", s->server);
+        return false;
+    }
+    if (a->shm[0] && same_machine && (any || strcmp(wish, "shm") == 0)) {
+        if (connect_to(s, a->shm, plugins, err))
+            return true;
+        if (!any || !a->zmq[0])
+            return false;
+        gpc_log(GPC_LOG_INFO, "no shared memory with %s (%s); using the network", s->server,
+                err->text);
+    }
+    if (!a->zmq[0]) {
+        gp_error_set(err, "%s offers no network transport", s->server);
+        return false;
+    }
+    char url[512];
+    fill_host(a->zmq, s->server, url, sizeof url);
+    return connect_to(s, url, plugins, err);
+}
+
+static bool snapshot_right(const struct gp_snapshot *s, uint32_t bytes)
+{
+    return bytes >= sizeof *s && s->size == bytes && s->device_count <= GP_DEVICES_MAX &&
+           bytes == sizeof *s + s->device_count * sizeof s->devices[0];
+}
+
+/* First message: show the secret, get everything that can be known beforehand. */
+static CUresult greet(struct gpc_session *s, const struct gpc_admission *a)
+{
+    s->snapshot = calloc(1, GP_SNAPSHOT_MAX);
+    if (!s->snapshot)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint32_t got = 0;
+    CUresult r = gpc_wire_gp_hello(GP_WIRE_VERSION, (uint32_t)getpid(), GP_SPEC_HASH,
+                                   s->window_begin, s->index, a->secret,
+                                   program_invocation_short_name, s->snapshot, &got);
+    if (r == CUDA_SUCCESS && !snapshot_right(s->snapshot, got))
+        r = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    return r;
+}
+
+/* Every device of the process has a PCI address of its own: where a host has one that
+ * an earlier host has, too, the domain is changed. */
+static void tell_apart(struct gpc_session *s)
+{
+    for (uint32_t i = 0; i < s->snapshot->device_count; i++) {
+        struct gp_device_info *d = &s->snapshot->devices[i];
+        struct gpc_pci own;
+        if (!gpc_pci_read(d->pci_bus_id, &own))
+            continue;
+        struct gpc_pci taken[GP_DEVICES_MAX];
+        unsigned count = 0;
+        for (CUdevice before = 0; before < s->first; before++)
+            if (gpc_pci_read(gpc_device_info(before)->pci_bus_id, &taken[count]))
+                count++;
+        unsigned domain = gpc_pci_free_domain(&own, taken, count, s->index);
+        if (domain == own.domain)
+            continue;
+        own.domain = domain;
+        gpc_pci_write(&own, d->pci_bus_id, sizeof d->pci_bus_id);
+        d->attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = (int32_t)domain;
+    }
+}
+
+/* What the worker says must fit to what the others said. */
+static const char *check_snapshot(struct gpc_session *s, uint64_t base)
+{
+    uint32_t count = s->snapshot->device_count;
+    if (count > GP_DEVICES_MAX - (uint32_t)s->first)
+        return "the servers have more than 64 devices between them";
+    s->window_begin = s->window_end = base;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct gp_device_info *d = &s->snapshot->devices[i];
+        if (s->index == 0) { /* alone, it may have them where it likes */
+            s->window_begin = d->window_begin < s->window_begin || i == 0 ? d->window_begin
+                                                                           : s->window_begin;
+            s->window_end = d->window_end > s->window_end || i == 0 ? d->window_end : s->window_end;
+        } else if (d->window_begin != base + i * GP_WINDOW_SIZE ||
+                   d->window_end != d->window_begin + GP_WINDOW_SIZE) {
+            return "its devices' addresses are not where this client wants them";
+        } else {
+            s->window_end = d->window_end;
+        }
+    }
+    for (unsigned i = 0; i < s->index; i++) {
+        const struct gpc_session *o = gpc_session_at(i);
+        if (count && s->window_begin < o->window_end && o->window_begin < s->window_end)
+            return "its devices' addresses are another server's";
+    }
+    return NULL;
+}
+
+static CUresult fail(const char *why)
+{
+    gpc_log(GPC_LOG_ERROR, "%s", why);
+    return CUDA_ERROR_NO_DEVICE;
+}
+
+/* Give up a session that is connected. */
+static void close_session(struct gpc_session *s)
+{
+    gpc_session_goodbye(s);
+    s->transport->close(s->channel);
+    free(s->snapshot);
+    s->snapshot = NULL;
+    s->transport = NULL;
+}
+
+/* Where the next session's devices begin: behind those of the one before. */
+static uint64_t place_behind(struct gpc_session *s)
+{
+    uint64_t base = GP_WINDOW_BASE;
+    s->first = 0;
+    for (unsigned i = 0; i < s->index; i++) {
+        const struct gpc_session *o = gpc_session_at(i);
+        s->first = o->first + (CUdevice)o->snapshot->device_count;
+        if (o->window_end > base)
+            base = o->window_end;
+    }
+    return base;
+}
+
+static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
+{
+    char plugins[4096], why[1024];
+    gpc_plugin_folder(gpc_sessions_goodbye, plugins, sizeof plugins);
+    struct gpc_admission a;
+    CUresult r = gpc_front_door_ask(s->server, token, plugins, &a, why, sizeof why);
+    if (r != CUDA_SUCCESS) {
+        gpc_log(GPC_LOG_ERROR, "%s", why);
+        return r;
+    }
+    memcpy(s->id, a.session, sizeof s->id);
+    struct gp_error err = {""};
+    if (!connect_worker(s, &a, plugins, &err))
+        return fail(err.text);
+    gpc_session_start(s, sync);
+    uint64_t base = s->window_begin = place_behind(s);
+    struct gpc_session *before = gpc_session_choose(s);
+    r = greet(s, &a);
+    const char *wrong = r == CUDA_SUCCESS ? check_snapshot(s, base) : NULL;
+    if (r == CUDA_SUCCESS && !wrong) {
+        tell_apart(s);
+        gpc_sessions_set_count(s->index + 1);
+        gpc_memory_open(s);
+    }
+    gpc_session_choose(before);
+    if (r == CUDA_SUCCESS && !wrong) {
+        gpc_log(GPC_LOG_INFO, "session %s on %s over %s, %u device%s", s->id, s->server,
+                s->transport->name, s->snapshot->device_count,
+                s->snapshot->device_count == 1 ? "" : "s");
+        return CUDA_SUCCESS;
+    }
+    if (wrong)
+        gpc_log(GPC_LOG_ERROR, "%s: %s", s->server, wrong);
+    else
+        gpc_log(GPC_LOG_ERROR, "%s: the worker refused the session (CUDA error %d); is this "
+                "client of the server's version?", s->server, (int)r);
+    close_session(s);
+    return r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
+}
+
+CUresult gpc_sessions_open(void)
+{
+    const char *servers = getenv("GPUPOOL_SERVER"), *tokens = getenv("GPUPOOL_TOKEN");
+    if (!servers || !*servers)
+        return fail("GPUPOOL_SERVER is not set: start the program with `gpupool run`, or set it "
+                    "to the server's address, tcp://HOST:7700");
+    const char *sync = getenv("GPUPOOL_SYNC");
+    char why[320];
+    struct gpc_servers list;
+    if (gpc_servers_read(servers, tokens ? tokens : "", &list, why, sizeof why) != 0)
+        return fail(why);
+    CUresult r = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < list.count && r == CUDA_SUCCESS; i++) {
+        struct gpc_session *s = gpc_session_at(i);
+        memset(s, 0, sizeof *s);
+        s->index = i;
+        memcpy(s->server, list.server[i], sizeof s->server);
+        r = open_one(s, list.token[i], sync && strcmp(sync, "1") == 0);
+    }
+    gpc_servers_free(&list);
+    if (r == CUDA_SUCCESS)
+        return r;
+    for (unsigned open = gpc_session_count(); open-- > 0;)
+        close_session(gpc_session_at(open));
+    gpc_sessions_set_count(0);
+    return r;
+}
+
+void gpc_sessions_goodbye(void)
+{
+    for (unsigned i = 0; i < gpc_session_count(); i++)
+        gpc_session_goodbye(gpc_session_at(i));
+}
