@@ -1,4 +1,4 @@
-"""Native, shared memory and TCP side by side in one run; ratios to native as a table.
+"""Native, shared memory and TCP, plain and encrypted, side by side; ratios to native as a table.
 
     python bench/run.py [--sections micro torch] [--rounds 3] [--out FILE]
 
@@ -31,7 +31,8 @@ from gpupool import paths  # noqa: E402
 from harness import PoolServer, Result, run_program  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
-WAYS = ("native", "shm", "zmq")
+#: `curve`: zmq, encrypted.
+WAYS = ("native", "shm", "zmq", "curve")
 TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
 
 #: section -> figure -> way -> the figures of all rounds
@@ -41,8 +42,11 @@ Figures = dict[str, dict[str, dict[str, list[float]]]]
 class Bench:
     """Runs the same program each way in turn and collects its figures."""
 
-    def __init__(self, server: PoolServer, soft: bool, scratch: Path) -> None:
+    def __init__(
+        self, server: PoolServer, encrypting: PoolServer, soft: bool, scratch: Path
+    ) -> None:
         self.server = server
+        self.encrypting = encrypting
         self.soft = soft
         self.figures: Figures = {}
         self.troubles: list[str] = []
@@ -54,6 +58,8 @@ class Bench:
     def run(self, way: str, command: list[str], limit: float) -> Result:
         if way == "native":
             return run_program(command, self._native, limit)
+        if way == "curve":
+            return self.encrypting.run(command, "zmq", limit)
         return self.server.run(command, way, limit)
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
@@ -88,21 +94,26 @@ def ratio(name: str, native: float, pooled: float) -> float:
 def table(figures: Figures, ways: list[str]) -> list[str]:
     """Lines of at most 80 columns: figures each way, and the ratio of each to native."""
     pooled = [way for way in ways if way != "native"]
-    head = f"{'figure':32}" + "".join(f"{way:>9}" for way in ways)
+    columns = len(ways) + len(pooled) * ("native" in ways)
+    cell, over = (9, "/nat") if columns <= 5 else (8, "/n")
+    label = min(32, 80 - cell * columns)
+    head = f"{'figure':{label}}" + "".join(f"{way:>{cell}}" for way in ways)
     if "native" in ways:
-        head += "".join(f"{way + '/nat':>9}" for way in pooled)
+        head += "".join(f"{way + over:>{cell}}" for way in pooled)
     lines = [head]
     for section, names in figures.items():
         lines.append(f"-- {section}")
         for name, each in names.items():
             middle = {way: statistics.median(values) for way, values in each.items()}
-            cells = "".join(f"{middle[w]:9.4g}" if w in middle else f"{'-':>9}" for w in ways)
+            cells = "".join(
+                f"{middle[w]:{cell}.4g}" if w in middle else f"{'-':>{cell}}" for w in ways
+            )
             if "native" in ways:
                 for way in pooled:
                     both = "native" in middle and way in middle
                     value = ratio(name, middle["native"], middle[way]) if both else None
-                    cells += f"{value:9.2f}" if value is not None else f"{'-':>9}"
-            lines.append(f"{name[:32]:32}{cells}")
+                    cells += f"{value:{cell}.2f}" if value is not None else f"{'-':>{cell}}"
+            lines.append(f"{name[:label]:{label}}{cells}")
     return lines
 
 
@@ -173,14 +184,18 @@ def main() -> int:
     device = gpu or "gpupool soft GPU (no real GPU here: nothing below says how fast a GPU is)"
     sections = given.sections or ["micro", *(["torch"] if gpu and has_torch(given.python) else [])]
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
-    server = PoolServer(driver="cuda" if gpu else "soft")
+    driver = "cuda" if gpu else "soft"
+    server, encrypting = PoolServer(driver), PoolServer(driver, curve="")
     with tempfile.TemporaryDirectory() as scratch:
         try:
             server.start()
-            bench = Bench(server, not gpu, Path(scratch))
+            if "curve" in given.ways:
+                encrypting.start()
+            bench = Bench(server, encrypting, not gpu, Path(scratch))
             measure(bench, given, sections, ROOT / "build" / "bench")
         finally:
             server.close()
+            encrypting.close()
     save(out, device, bench)
     print(f"{device}\nmedian of {given.rounds} rounds; _us, _ms: time; _gb_s, _tflops: rate")
     print("\n".join(table(bench.figures, given.ways)))
