@@ -83,6 +83,14 @@ class ReportedSession(Message):
     program: Line = ""
 
 
+class BusyTime(Message):
+    """For how long a lease has kept a GPU busy since its first session there."""
+
+    lease: Name
+    gpu: Name
+    busy_ms: int = Field(ge=0, le=1 << 50)
+
+
 class Heartbeat(Message):
     """The node is there, has applied these orders, and serves these sessions."""
 
@@ -91,6 +99,8 @@ class Heartbeat(Message):
     sessions: list[ReportedSession] = Field(default_factory=list, max_length=4096)
     #: Leases that had sessions on this node and have none now.
     idle: list[Name] = Field(default_factory=list, max_length=4096)
+    #: What has changed of it since the last heartbeat that was answered.
+    busy: list[BusyTime] = Field(default_factory=list, max_length=4096)
 
 
 # What holds on a node ------------------------------------------------------------------

@@ -64,6 +64,7 @@ async def list_usage(
             func.sum(table.c.gpu_seconds),
             func.sum(table.c.memory_mib_seconds),
             func.sum(table.c.compute_seconds),
+            func.sum(table.c.busy_seconds),
             func.sum(table.c.leases),
         )
         .where(table.c.hour >= first, table.c.hour <= last)
@@ -92,7 +93,8 @@ def _usage(row: Any, width: int) -> UsageOut:
         gpu_hours=row[2] / HOUR,
         memory_gib_hours=row[3] / HOUR / 1024,
         compute_hours=row[4] / HOUR / 100,
-        leases=int(row[5]),
+        busy_hours=row[5] / HOUR,
+        leases=int(row[6]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpupool_manager.busy import BusyTimes
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.nodes import (
@@ -39,6 +40,7 @@ class Fleet:
         self._interval = interval
         self._lost_after = lost_after
         self.seen: dict[str, Seen] = {}
+        self.busy = BusyTimes(ledger)
 
     # What nodes say --------------------------------------------------------------------
 
@@ -170,6 +172,8 @@ class Fleet:
         _check_key(node, key)
         node.last_seen = now
         self.seen[name] = Seen(beat.sessions)
+        for each in beat.busy:
+            self.busy.count(name, each, now)
         here = self._ledger.leases_on[name]
         for used in {session.lease for session in beat.sessions} & here:
             self._leases.renew(self._ledger.leases[used], now)
@@ -199,6 +203,8 @@ class Fleet:
         return Orders(next_heartbeat=self._interval, commands=[self._all(node, generation, now)])
 
     def _all(self, node: Node, generation: str, now: float) -> Apply:
+        leases = [self._ledger.leases[name] for name in sorted(self._ledger.leases_on[node.name])]
+        self.busy.expect(leases)
         grants = [
             OrderedGrant(
                 lease=lease.id,
@@ -210,7 +216,7 @@ class Fleet:
                 priority=lease.priority,
                 request=lease.request,
             )
-            for lease in (self._ledger.leases[x] for x in sorted(self._ledger.leases_on[node.name]))
+            for lease in leases
             for grant in lease.grants
             if grant.node == node.name and not grant.lost
         ]

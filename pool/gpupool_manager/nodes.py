@@ -3,6 +3,7 @@
 from gpupool.node_link import (
     PROTOCOL,
     Apply,
+    BusyTime,
     Capability,
     GpuPolicy,
     Heartbeat,
@@ -23,6 +24,7 @@ from gpupool.node_link import (
 __all__ = [
     "PROTOCOL",
     "Apply",
+    "BusyTime",
     "Capability",
     "GpuPolicy",
     "Heartbeat",

@@ -198,6 +198,7 @@ class Pool:
                 self._log.exception("what is due could not be done; it is tried again")
 
     def _flush(self, unit: Unit) -> None:
+        self.fleet.busy.flush(unit)
         self.ledger.meter.flush(unit)
         unit.put(Note(COUNTED, repr(unit.now)))
 

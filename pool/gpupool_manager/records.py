@@ -103,6 +103,8 @@ class Grant:
     memory_mib: int
     share: int
     lost: bool = False
+    #: How long its sessions have kept the GPU busy, as its node has counted.
+    busy_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -138,6 +140,7 @@ class Usage:
     gpu_seconds: float = 0.0
     memory_mib_seconds: float = 0.0
     compute_seconds: float = 0.0
+    busy_seconds: float = 0.0
     leases: int = 0
 
 

@@ -264,6 +264,7 @@ class GrantOut(BaseModel):
     memory_mib: int
     share: int
     lost: bool
+    busy_seconds: float = Field(description="how long its sessions have kept the GPU busy")
 
 
 class ServerOut(BaseModel):
@@ -344,6 +345,7 @@ class UsageOut(BaseModel):
     gpu_hours: float
     memory_gib_hours: float
     compute_hours: float = Field(description="whole GPUs' compute")
+    busy_hours: float = Field(description="for how long GPUs were busy, of what was granted")
     leases: int
 
 

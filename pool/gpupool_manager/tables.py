@@ -129,6 +129,7 @@ grants = Table(
     Column("memory_mib", BigInteger, nullable=False),
     Column("share", Integer, nullable=False),
     Column("lost", Boolean, nullable=False),
+    Column("busy_ms", BigInteger, nullable=False),
 )
 
 usage = Table(
@@ -139,6 +140,7 @@ usage = Table(
     Column("gpu_seconds", Double, nullable=False),
     Column("memory_mib_seconds", Double, nullable=False),
     Column("compute_seconds", Double, nullable=False),
+    Column("busy_seconds", Double, nullable=False),
     Column("leases", BigInteger, nullable=False),
 )
 

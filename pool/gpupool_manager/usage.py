@@ -32,6 +32,10 @@ class Meter:
         if new_leases:
             self._row(tenant, int(now // HOUR)).leases += new_leases
 
+    def busy(self, tenant: str, seconds: float, now: float) -> None:
+        """GPUs were busy for a tenant, as their nodes have counted until now."""
+        self._row(tenant, int(now // HOUR)).busy_seconds += seconds
+
     def flush(self, unit: Unit) -> None:
         """Write everything down until now."""
         for tenant, (use, _) in list(self._running.items()):

@@ -128,6 +128,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
                 memory_mib=grant.memory_mib,
                 share=grant.share,
                 lost=grant.lost,
+                busy_seconds=grant.busy_ms / 1000,
             )
             for grant in record.grants
         ],

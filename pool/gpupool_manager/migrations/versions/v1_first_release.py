@@ -107,6 +107,7 @@ def upgrade() -> None:
         sa.Column("gpu_seconds", sa.Double(), nullable=False),
         sa.Column("memory_mib_seconds", sa.Double(), nullable=False),
         sa.Column("compute_seconds", sa.Double(), nullable=False),
+        sa.Column("busy_seconds", sa.Double(), nullable=False),
         sa.Column("leases", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "hour"),
     )
@@ -139,6 +140,7 @@ def upgrade() -> None:
         sa.Column("memory_mib", sa.BigInteger(), nullable=False),
         sa.Column("share", sa.Integer(), nullable=False),
         sa.Column("lost", sa.Boolean(), nullable=False),
+        sa.Column("busy_ms", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["lease"], ["leases.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("lease", "ordinal"),
     )
