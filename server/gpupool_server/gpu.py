@@ -42,6 +42,8 @@ class Gpu:
         self.pictures: tuple[Picture | None, Picture | None] = (None, None)
         #: GPU time of groups that are no longer on the board.
         self.retired_busy_ns = 0
+        #: The same by group, of those who asked for it to be kept.
+        self.kept_busy_ns: dict[str, int] = {}
         #: Tenants whose grants could not all be written.
         self.dirty: set[str] = set()
         self._configured = configured
@@ -188,7 +190,10 @@ class Gpu:
             if error.number != errno.ENOENT:
                 self._log.debug("a group is still on the board", group=name, reason=str(error))
             return
-        self.retired_busy_ns += account.busy_ns if account else 0
+        busy = account.busy_ns if account else 0
+        self.retired_busy_ns += busy
+        if name in self.kept_busy_ns:
+            self.kept_busy_ns[name] += busy
 
     def look(self) -> None:
         """Once a second: take out the dead, and what is on the board without a claim."""

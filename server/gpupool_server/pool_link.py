@@ -255,8 +255,9 @@ class PoolLink:
                     await self._wake.wait()
                     await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
-            beat = Beat(number=self._next(), heartbeat=self._member.heartbeat())
-            heard = await self._ask(dealer, beat)
+            beat = self._member.heartbeat()
+            heard = await self._ask(dealer, Beat(number=self._next(), heartbeat=beat))
+            self._member.heard(beat)
 
     def _join(self) -> Join:
         return Join(

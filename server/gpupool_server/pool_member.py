@@ -24,6 +24,7 @@ from gpupool_server import changes, logs
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
+from gpupool_server.pool_busy import BusyCounts
 from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.sharing import MEBIBYTE, name_allowed
@@ -34,6 +35,10 @@ SLACK_SECONDS = 30.0
 
 #: How long sessions of a lease that has ended may go on while the node is drained.
 DRAIN_SECONDS = 30.0
+
+
+#: Of so many busy times a heartbeat speaks at most; the others have their turn after them.
+MOST_BUSY = 1024
 
 
 class PoolMember:
@@ -53,6 +58,8 @@ class PoolMember:
         self._keeper = keeper
         self._clock = clock
         self._state = PoolState.load(folder, node)
+        self._busy = BusyCounts(gpus, self._state.busy)
+        self._expect_busy()
         #: When the newest token that was shown for a lease was issued.
         self._shown: dict[str, float] = {}
         #: Leases whose sessions may go on for a while yet.
@@ -83,13 +90,23 @@ class PoolMember:
             applied="" if orders is None else orders.generation,
             sessions=[
                 ReportedSession(
-                    id=meta.session, lease=meta.lease or "", program=one_line(meta.program)
+                    id=meta.session, lease=meta.lease or "", program=one_line(meta.program)[:64]
                 )
                 for meta in sessions
             ],
             # Said again and again until the lease has ended: no answer, nothing lost.
             idle=sorted((self._state.used & self._state.leases) - busy),
+            busy=self._busy.read()[:MOST_BUSY],
         )
+
+    def heard(self, beat: Heartbeat) -> None:
+        """The manager has answered a heartbeat: it need not be told that again."""
+        if not beat.busy:
+            return
+        running = {meta.lease for meta in self._keeper.of_leases() if meta.lease is not None}
+        self._busy.told(beat.busy, self._state.leases | running)
+        self._state.busy = self._busy.totals
+        self._state.save(self._folder)
 
     # What it is told ---------------------------------------------------------------------
 
@@ -119,7 +136,13 @@ class PoolMember:
             self._log.info("the node's mode is set", mode=orders.mode)
         for each in orders.gpus:
             self._set_gpu(each)
+        self._expect_busy()
         self._end_ended()
+
+    def _expect_busy(self) -> None:
+        orders = self._state.orders
+        if orders is not None:
+            self._busy.expect({grant.lease: grant.tenant for grant in orders.grants})
 
     def _set_gpu(self, wanted: OrderedGpu) -> None:
         gpu = self._gpu_of(wanted.uuid)

@@ -29,6 +29,8 @@ class PoolState:
     orders: Apply | None = None
     #: Leases that have had sessions here.
     used: set[str] = field(default_factory=set)
+    #: For how many nanoseconds leases have kept GPUs busy: by lease and UUID.
+    busy: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def grants(self, lease: str) -> list[OrderedGrant]:
         """What a lease has here, in the order of its devices."""
@@ -48,6 +50,7 @@ class PoolState:
                 "ahead": self.ahead,
                 "orders": None if self.orders is None else self.orders.model_dump(),
                 "used": sorted(self.used),
+                "busy": [[*key, count] for key, count in sorted(self.busy.items())],
             }
         )
         path = folder / NAME
@@ -83,4 +86,5 @@ def _read(raw: Mapping[str, Any]) -> dict[str, Any]:
         "ahead": float(raw["ahead"]),
         "orders": None if orders is None else Apply.model_validate(orders),
         "used": {str(name) for name in raw["used"]},
+        "busy": {(str(lease), str(gpu)): int(count) for lease, gpu, count in raw["busy"]},
     }
