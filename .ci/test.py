@@ -2,7 +2,7 @@
 
 A stage that fails does not keep the next ones from running. Python standard
 library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, python,
-e2e, lint, coverage.
+e2e, chaos, lint, coverage.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ TYPED = (
     ("pool/gpupool", "pool/gpupool_manager", "server/gpupool_server", "tests/python"),
     ("proto/gpgen",),
     ("tests/e2e",),
+    ("tests/chaos",),
     ("tests/gpu",),
     ("bench",),
     ("tests/demo",),
@@ -157,7 +158,7 @@ def stage_lint(place: Place) -> Count:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
             command = [sys.executable, "-m", "mypy", *present]
-            count.add(one(run(command, MYPYPATH="proto:tests/e2e")))
+            count.add(one(run(command, MYPYPATH="proto:tests/e2e:tests/chaos")))
     return count
 
 
@@ -166,6 +167,7 @@ STAGES: dict[str, Callable[[Place], Count]] = {
     "sanitize": stage_sanitize,
     "python": lambda place: pytest(place, "tests/python"),
     "e2e": lambda place: pytest(place, "tests/e2e"),
+    "chaos": lambda place: pytest(place, "tests/chaos"),
     "lint": stage_lint,
     "coverage": stage_coverage,
 }
