@@ -38,11 +38,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from network import Host, Network  # noqa: E402
-
 from gpupool.admin import Admin  # noqa: E402
 from gpupool.ask import with_key  # noqa: E402
 from harness import PoolServer, client_environment  # noqa: E402
+from network import Host, Network  # noqa: E402
 from pool_harness import PoolManager  # noqa: E402
 
 #: What tenants may have at once.
