@@ -9,6 +9,7 @@
 #include "handle.h"
 #include "memory.h"
 #include "module.h"
+#include "peer.h"
 #include "private_tables.h"
 #include "session.h"
 #include "stream.h"
@@ -95,6 +96,7 @@ static void context_ended(CUcontext ctx)
     gpc_module_context_ended(ctx);
     gpc_memory_context_ended(ctx);
     gpc_stream_context_ended(ctx);
+    gpc_peer_context_ended(ctx);
 }
 
 CUresult gpc_context_primary(CUdevice device, CUcontext *ctx)

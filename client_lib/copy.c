@@ -286,13 +286,12 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
 
 /* Both ends are devices': of one host, or of two. */
 static CUresult on_devices(uint16_t op, const struct gpc_range *to, const struct gpc_range *from,
-                           CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream,
-                           int blocking)
+                           CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     if (gpc_session_count() < 2)
         return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
     if (gpc_range_session(to) != gpc_range_session(from))
-        return gpc_peer_copy(op, to, dst, from, src, bytes, stream, blocking);
+        return gpc_peer_copy(op, to, dst, from, src, bytes, stream);
     if (!gpc_is_abroad(to, stream))
         return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
     struct gpc_abroad a;
@@ -315,7 +314,7 @@ CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUs
     if (to_device && from_device && !(fits(dst, bytes) && fits(src, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
-        return on_devices(op, &to, &from, dst, src, bytes, stream, blocking);
+        return on_devices(op, &to, &from, dst, src, bytes, stream);
     if (to_device)
         return gpc_copy_to_device(op, dst, (const void *)(uintptr_t)src, bytes, stream);
     if (from_device)

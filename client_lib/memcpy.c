@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "abroad.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -110,6 +111,7 @@ struct end {
     uint64_t at;
     size_t pitch, slice;
     bool device; /* or pinned memory that the worker has as well */
+    struct gpc_session *session; /* whose device it is; NULL: not known here */
 };
 
 static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdeviceptr device,
@@ -133,6 +135,7 @@ static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdev
     end->at = base + z * end->slice + y * pitch + x;
     struct gpc_range range;
     bool ours = gpc_range_find(base, &range);
+    end->session = ours ? gpc_range_session(&range) : NULL;
     end->device = ours && (!gpc_range_is_host(&range) || range.kind == GPC_RANGE_SHARED);
     if (type == CU_MEMORYTYPE_DEVICE && (!ours || gpc_range_is_host(&range)))
         end->device = true; /* a module's global, say: the worker knows */
@@ -154,6 +157,17 @@ static CUresult copy_on_device(const struct end *dst, const struct end *src, siz
                        .Height = height,
                        .Depth = depth};
     return gpc_wire_gp_copy_3d(&c, stream);
+}
+
+/* Whether the host of the stream has both ends. */
+static bool at_one_host(const struct end *dst, const struct end *src, CUstream stream)
+{
+    struct gpc_call where = {.session = NULL};
+    uint64_t wire;
+    if (gpc_session_count() < 2 || gpc_stream_wire(&where, stream, &wire) != CUDA_SUCCESS)
+        return true;
+    return (!dst->session || dst->session == where.session) &&
+           (!src->session || src->session == where.session);
 }
 
 /* Rows one after the other; whole slices at once where they lie without gaps. */
@@ -185,7 +199,7 @@ static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, in
         (r = end_make(op, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY,
                       c->dstZ, c->dstPitch, c->dstHeight, c->WidthInBytes, c->Height, &dst)))
         return r;
-    if (src.device && dst.device) {
+    if (src.device && dst.device && at_one_host(&dst, &src, stream)) {
         r = copy_on_device(&dst, &src, c->WidthInBytes, c->Height, c->Depth, stream);
         if (r == CUDA_SUCCESS && blocking &&
             (c->srcMemoryType == CU_MEMORYTYPE_HOST || c->dstMemoryType == CU_MEMORYTYPE_HOST))

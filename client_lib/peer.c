@@ -1,4 +1,5 @@
-/* What GPUs know of each other: within a host as the driver says, over hosts nothing. */
+/* What GPUs know of each other: within a host as the driver says, over hosts nothing,
+ * but that streams can wait for each other's events. */
 #include "peer.h"
 
 #include "call.h"
@@ -6,14 +7,6 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "session.h"
-
-CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
-                       const struct gpc_range *from, CUdeviceptr src, size_t bytes,
-                       CUstream stream, int blocking)
-{
-    (void)to, (void)dst, (void)from, (void)src, (void)bytes, (void)stream, (void)blocking;
-    return gpc_refuse_because(op, "a copy between GPUs of two hosts");
-}
 
 /* Whether two devices are of two hosts; the error if one is no device. */
 static CUresult on_two_hosts(uint16_t op, CUdevice one, CUdevice other, bool *two)
@@ -89,4 +82,23 @@ GPC_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
         return r;
     return two ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
                : gpc_leave(gpc_wire_cuCtxDisablePeerAccess(peerContext));
+}
+
+/* Within a host the driver knows; an event of another host is waited for over there. */
+GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuStreamWaitEvent, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (gpc_session_count() < 2)
+        return gpc_leave(gpc_wire_cuStreamWaitEvent(hStream, hEvent, Flags));
+    struct gpc_call where = {.session = NULL};
+    uint64_t wire;
+    if ((r = gpc_stream_wire(&where, hStream, &wire)) != CUDA_SUCCESS)
+        return r;
+    if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (gpc_session_of_handle((uint64_t)hEvent) == where.session)
+        return gpc_leave(gpc_wire_cuStreamWaitEvent(hStream, hEvent, Flags));
+    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, hStream, hEvent, Flags));
 }

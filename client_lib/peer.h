@@ -1,4 +1,4 @@
-/* Copies and waits between the hosts of two sessions. */
+/* Between the hosts of two sessions: copies, and streams that wait for events. */
 #ifndef GPC_PEER_H
 #define GPC_PEER_H
 
@@ -11,6 +11,10 @@
 /* From a device of one host to a device of another, in the order of the stream. */
 CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
                        const struct gpc_range *from, CUdeviceptr src, size_t bytes,
-                       CUstream stream, int blocking);
+                       CUstream stream);
+/* The stream waits for what an event of another host stands for now. */
+CUresult gpc_peer_wait(uint16_t op, CUstream stream, CUevent event, unsigned flags);
+/* Forget what is kept for a context that is no more. */
+void gpc_peer_context_ended(CUcontext context);
 
 #endif

@@ -14,13 +14,14 @@
 #include "gpc_wire.h"
 #include "memory.h"
 #include "pci.h"
+#include "peer_link.h"
 #include "servers.h"
 #include "sessions.h"
 
 #define CONNECT_TIMEOUT_MS 10000
 
 /* The server offers tcp, any host, two ports: the host is where we reached it. */
-static void fill_host(const char *offered, const char *server, char *out, size_t size)
+void gpc_fill_host(const char *offered, const char *server, char *out, size_t size)
 {
     const char *star = strstr(offered, "//*");
     const char *host = strstr(server, "//");
@@ -73,7 +74,7 @@ static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
         return false;
     }
     char url[512];
-    fill_host(a->zmq, s->server, url, sizeof url);
+    gpc_fill_host(a->zmq, s->server, url, sizeof url);
     return connect_to(s, url, plugins, err);
 }
 

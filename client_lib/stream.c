@@ -115,6 +115,12 @@ void gpc_stream_context_ended(CUcontext context)
     gpc_handle_each(GP_HANDLE_STREAM, stream_ended, context);
 }
 
+CUcontext gpc_stream_context(CUstream hStream)
+{
+    const struct stream *s = stream_of(hStream);
+    return s ? s->context : NULL;
+}
+
 unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int per_thread)
 {
     if (hStream == NULL)

@@ -6,6 +6,8 @@
 
 /* Forget the streams and events of a context that is no more. */
 void gpc_stream_context_ended(CUcontext context);
+/* The context of a stream that the application made, NULL for a default one. */
+CUcontext gpc_stream_context(CUstream stream);
 /* A stable value per stream (0, 1, 2 and real ones), 0 if there is no such stream. */
 unsigned long long gpc_stream_identity(CUcontext context, CUstream stream, int per_thread);
 

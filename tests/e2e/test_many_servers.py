@@ -39,3 +39,14 @@ def test_driver_calls(
 ) -> None:
     program = str(toolchain.driver_program("driver_hosts"))
     passes(pair[0].run([program, "2"], transport, **over(pair)), "driver_hosts")
+
+
+def test_between_hosts(
+    toolchain: Toolchain, pair: tuple[PoolServer, PoolServer], transport: str
+) -> None:
+    """Copies and waits over hosts; the bytes do not come by the client."""
+    program = str(toolchain.driver_program("driver_between"))
+    result = pair[0].run([program, "2"], transport, **over(pair))
+    passes(result, "driver_between")
+    copied = (12 + 20) * 4 * (1 << 19)  # by ring and default_streams
+    assert result.stats["bytes_sent"] + result.stats["bytes_received"] < copied / 4

@@ -1,0 +1,215 @@
+/*
+ * What moves between hosts: bytes, and the news that a stream has come somewhere.
+ *
+ * Both go from worker to worker, in the order of a stream at each end. The one that the
+ * application named stands at one end. At the other end it is a stream of our own, which
+ * waits for nothing else, or, where the application named the default stream, the
+ * default stream there: then the copy comes behind everything that was submitted to
+ * either device, and before what follows.
+ *
+ * Nothing is waited for here. Every transfer's two ends are submitted before the call
+ * returns, so streams depend on earlier calls only and cannot wait for each other in a
+ * circle.
+ */
+#include "peer.h"
+
+#include <stdlib.h>
+
+#include "abroad.h"
+#include "call.h"
+#include "captured_copy.h"
+#include "context.h"
+#include "gpc_wire.h"
+#include "handle.h"
+#include "peer_link.h"
+#include "session.h"
+#include "stream.h"
+
+/* Streams of our own in a context. Work that comes from one stream of the application's
+ * always takes the same one; that of others rarely does, so they seldom hold it up. */
+#define LANES 8u
+
+struct lanes {
+    struct lanes *next;
+    CUcontext context;
+    CUstream stream[LANES];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct lanes *all_lanes;
+
+/* One end of a transfer. */
+struct end {
+    struct gpc_session *session;
+    CUcontext context;
+    CUstream stream;
+};
+
+/* Calls are made in the end's context; returns the thread's. */
+static CUcontext step_into(const struct end *e)
+{
+    struct gpc_thread *t = gpc_thread();
+    CUcontext before = t->current;
+    t->current = e->context;
+    return before;
+}
+
+static void step_back(CUcontext before)
+{
+    gpc_thread()->current = before;
+}
+
+/* --- streams of our own -------------------------------------------------------- */
+
+static struct lanes *lanes_of(CUcontext context)
+{
+    struct lanes *l = all_lanes;
+    while (l && l->context != context)
+        l = l->next;
+    if (!l && (l = calloc(1, sizeof *l)) != NULL) {
+        l->context = context;
+        l->next = all_lanes;
+        all_lanes = l;
+    }
+    return l;
+}
+
+/* The stream of `e`'s context for what comes from this stream. */
+static CUresult lane_for(struct end *e, uint64_t stream)
+{
+    CUresult r = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    struct lanes *l = lanes_of(e->context);
+    CUstream *at = l ? &l->stream[gp_handle_index(stream) % LANES] : NULL;
+    if (!at)
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (at && !*at) {
+        CUcontext before = step_into(e);
+        r = gpc_wire_cuStreamCreate(at, CU_STREAM_NON_BLOCKING);
+        step_back(before);
+    }
+    if (r == CUDA_SUCCESS)
+        e->stream = *at;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+void gpc_peer_context_ended(CUcontext context)
+{
+    pthread_mutex_lock(&lock);
+    struct lanes **at = &all_lanes;
+    while (*at && (*at)->context != context)
+        at = &(*at)->next;
+    struct lanes *l = *at;
+    if (l) {
+        *at = l->next;
+        for (unsigned i = 0; i < LANES; i++)
+            gpc_handle_drop((uint64_t)l->stream[i]); /* the streams go with the context */
+        free(l);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- ends ------------------------------------------------------------------------ */
+
+/* The application's own end. */
+static CUresult named_end(uint16_t op, CUstream stream, struct end *e)
+{
+    struct gpc_call where = {.session = NULL};
+    uint64_t wire;
+    bool captures;
+    CUresult r = gpc_stream_captures(stream, &captures);
+    if (r == CUDA_SUCCESS && captures)
+        return gpc_refuse_because(op, "what goes between hosts, in a graph");
+    if (r == CUDA_SUCCESS)
+        r = gpc_stream_wire(&where, stream, &wire);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *e = (struct end){where.session, gpc_current(), CU_STREAM_LEGACY};
+    if (wire != GP_STREAM_LEGACY) {
+        e->stream = (CUstream)wire;
+        e->context = gpc_stream_context(e->stream);
+    }
+    if (!e->context)
+        e->context = gpc_current();
+    return CUDA_SUCCESS;
+}
+
+/* The other one: the default stream's counterpart, or one of ours. */
+static CUresult other_end(const struct end *named, struct gpc_session *s, CUcontext context,
+                          struct end *e)
+{
+    if (!context || !gpc_context_live(context) || gpc_session_of_handle((uint64_t)context) != s)
+        context = gpc_context_any(s);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    *e = (struct end){s, context, CU_STREAM_LEGACY};
+    return named->stream == CU_STREAM_LEGACY ? CUDA_SUCCESS
+                                             : lane_for(e, (uint64_t)named->stream);
+}
+
+/* `bytes` from one end to the other; none: the second stream waits for the first. */
+static CUresult transfer(const struct end *from, CUdeviceptr src, const struct end *to,
+                         CUdeviceptr dst, size_t bytes)
+{
+    uint64_t tag = gpc_peer_tag();
+    CUresult r = gpc_peer_link(from->session, to->session);
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUcontext before = step_into(from);
+    r = gpc_wire_gp_peer_send(from->stream, to->session->index, tag, src, bytes);
+    step_back(before);
+    if (r != CUDA_SUCCESS)
+        return r;
+    step_into(to);
+    r = gpc_wire_gp_peer_recv(to->stream, from->session->index, tag, dst, bytes);
+    step_back(before);
+    return r;
+}
+
+/* --- what is asked for -------------------------------------------------------------- */
+
+CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
+                       const struct gpc_range *from, CUdeviceptr src, size_t bytes,
+                       CUstream stream)
+{
+    struct gpc_session *there = gpc_range_session(to), *here = gpc_range_session(from);
+    struct end named, reads, writes;
+    CUresult r = named_end(op, stream, &named);
+    if (r != CUDA_SUCCESS)
+        return r;
+    reads = writes = named;
+    if (named.session != here)
+        r = other_end(&named, here, from->context, &reads);
+    if (r == CUDA_SUCCESS && named.session != there)
+        r = other_end(&named, there, to->context, &writes);
+    /* the writer's stream takes the bytes only once it has come there, and the reader's
+     * gives them only once it has: an end that is not named must still wait for it */
+    if (r == CUDA_SUCCESS && named.session != here && named.session != there)
+        r = transfer(&named, 0, &writes, 0, 0);
+    if (r == CUDA_SUCCESS)
+        r = transfer(&reads, src, &writes, dst, bytes);
+    /* and what follows in the named stream finds the bytes there */
+    if (r == CUDA_SUCCESS && named.session != there)
+        r = transfer(&writes, 0, &named, 0, 0);
+    return r;
+}
+
+CUresult gpc_peer_wait(uint16_t op, CUstream stream, CUevent event, unsigned flags)
+{
+    struct gpc_session *s = gpc_session_of_handle((uint64_t)event);
+    struct end named, other;
+    CUresult r = named_end(op, stream, &named);
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUcontext context = gpc_context_any(s);
+    other = (struct end){s, context, NULL};
+    if (!context)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if ((r = lane_for(&other, (uint64_t)named.stream)) != CUDA_SUCCESS)
+        return r;
+    CUcontext before = step_into(&other);
+    r = gpc_wire_cuStreamWaitEvent(other.stream, event, flags);
+    step_back(before);
+    return r == CUDA_SUCCESS ? transfer(&other, 0, &named, 0, 0) : r;
+}
