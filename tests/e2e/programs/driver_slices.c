@@ -1,0 +1,65 @@
+/*
+ * A program whose kernel runs until it is told to stop, a line for each thing:
+ *
+ *   hold   launch a kernel that polls a flag: `holds`
+ *   free   set the flag from another stream, and wait for the kernel: `freed`
+ *   end    in order; so does the end of its input
+ */
+#include "driver.h"
+
+static const char poll_ptx[] = ".version 7.0\n"
+                               ".target sm_75\n"
+                               ".address_size 64\n"
+                               ".visible .entry poll(.param .u64 flag)\n"
+                               "{\n"
+                               "    .reg .b64 %at;\n"
+                               "    .reg .b32 %value;\n"
+                               "    .reg .pred %clear;\n"
+                               "    ld.param.u64 %at, [flag];\n"
+                               "    cvta.to.global.u64 %at, %at;\n"
+                               "again:\n"
+                               "    ld.volatile.global.u32 %value, [%at];\n"
+                               "    setp.eq.u32 %clear, %value, 0;\n"
+                               "    @%clear bra again;\n"
+                               "    ret;\n"
+                               "}\n";
+
+#define SAY(text)            \
+    do {                     \
+        printf(text "\n");   \
+        fflush(stdout);      \
+    } while (0)
+
+int main(void)
+{
+    char line[128];
+    CUmodule module;
+    CUstream works, sets;
+    CUdeviceptr flag;
+    static const int one = 1;
+
+    driver_start();
+    CU(cuModuleLoadData(&module, poll_ptx));
+    CUfunction poll = driver_function(module, "poll");
+    CU(cuStreamCreate(&works, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamCreate(&sets, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&flag, sizeof one));
+    SAY("ready");
+    while (fgets(line, sizeof line, stdin) && strncmp(line, "end", 3) != 0) {
+        if (strncmp(line, "hold", 4) == 0) {
+            void *parameters[] = {&flag};
+            CU(cuMemsetD32Async(flag, 0, 1, works));
+            CU(cuLaunchKernel(poll, 2, 1, 1, 32, 1, 1, 0, works, parameters, NULL));
+            CU(cuStreamQuery(sets)); /* it is sent, not only noted */
+            SAY("holds");
+        } else if (strncmp(line, "free", 4) == 0) {
+            CU(cuMemcpyHtoDAsync(flag, &one, sizeof one, sets));
+            CU(cuStreamSynchronize(works));
+            SAY("freed");
+        } else {
+            REQUIRE(0, "no such thing: %s", line);
+        }
+    }
+    driver_stop();
+    return finish("driver_slices");
+}
