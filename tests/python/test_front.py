@@ -199,7 +199,10 @@ def test_pages_hold_everything_once_and_fit() -> None:
         protocol.encode("ok", {"pages": "99", "json": page})
 
 
-async def test_mangled_questions_are_refused_or_answered(make_office: MakeOffice) -> None:
+async def test_mangled_questions_are_refused_or_answered(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_server.sessions.LEAVING_SECONDS", 0.0)  # nobody leaves
     office = await make_office(max_sessions=4)
     choice = random.Random(7)
     for _ in range(2000):
