@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+#: What a command exits with (docs/pool.md); the last two as sysexits.h has them.
+FAILED = 1
+WRONG_COMMAND = 2
+TRY_LATER = 75
+NOT_ALLOWED = 77
+
 
 class GpupoolError(Exception):
     """Something that a user or an operator can act upon."""
 
+    exit_code = FAILED
+
 
 class ConfigError(GpupoolError):
     """A setting that is wrong; the message names its source and its key."""
+
+    exit_code = WRONG_COMMAND
 
 
 class InstallError(GpupoolError):
@@ -29,3 +39,28 @@ class RefusedError(GpupoolError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class PoolAwayError(GpupoolError):
+    """A pool's manager gave no answer; ``unsure``: it may have heard and done it all the same."""
+
+    exit_code = TRY_LATER
+
+    def __init__(self, message: str, unsure: bool = False) -> None:
+        super().__init__(message)
+        self.unsure = unsure
+
+
+class PoolRefusedError(GpupoolError):
+    """A pool's manager answered no; ``code`` is the last word of the problem's type."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        if status in (401, 403):
+            self.exit_code = NOT_ALLOWED
+        elif status == 503 or code == "full":
+            self.exit_code = TRY_LATER
+        elif status == 422:
+            self.exit_code = WRONG_COMMAND

@@ -12,7 +12,6 @@ import typer
 
 from gpupool import request
 from gpupool.errors import ConfigError, GpupoolError
-from gpupool.run import StartError
 from gpupool.sizes import parse_size
 
 RunDirOption = Annotated[
@@ -22,17 +21,35 @@ RunDirOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table")]
 
 
+ServerOption = Annotated[
+    str | None,
+    typer.Option(envvar="GPUPOOL_SERVER", help="tcp://HOST:PORT or ipc:///PATH of the server"),
+]
+ServerTokenOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="GPUPOOL_TOKEN",
+        show_envvar=True,
+        help="the server's token (seen by ps; prefer the variable)",
+    ),
+]
+
+
+def need(value: str | None, flag: str, variable: str, more: str = "") -> str:
+    if not value:
+        raise ConfigError(f"name it with {flag} or the variable {variable}{more}")
+    return value
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Every error of ours is one line on stderr and an exit code: 2 if the user must change
-    the command, 1 otherwise, or what a shell gives for a program that cannot be started."""
+    """Every error of ours is one line on stderr and its exit code: 2 if the user must change
+    the command, what a shell gives for a program that cannot be started, see errors.py."""
     try:
         yield
     except GpupoolError as error:
         print(f"gpupool: {error}", file=sys.stderr)
-        if isinstance(error, StartError):
-            raise typer.Exit(error.exit_code) from None
-        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+        raise typer.Exit(error.exit_code) from None
 
 
 def read_size(option: str, text: str) -> int:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,13 +96,20 @@ def _not_startable(name: str, error: OSError) -> StartError:
     return StartError(f"cannot run {name}: {error.strerror}", 127 if missing else 126)
 
 
-def run_child(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a program in our place: it gets the signals, we give back its exit code."""
+def run_child(
+    command: Sequence[str], env: Mapping[str, str], mask: Iterable[int] | None = None
+) -> int:
+    """Run a program in our place: it gets the signals, we give back its exit code.
+
+    ``mask``: the signals that are blocked in it; else those that were in us.
+    """
     awaited = {*FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     try:
         try:
-            pid = os.posix_spawnp(command[0], list(command), dict(env), setsigmask=before)
+            pid = os.posix_spawnp(
+                command[0], list(command), dict(env), setsigmask=before if mask is None else mask
+            )
         except OSError as error:
             raise _not_startable(command[0], error) from None
         return _relay(pid, awaited)

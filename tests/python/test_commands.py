@@ -331,8 +331,8 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--policy", "fair", "--local"], "--policy: a GPU's policy is its operator's"),
-        (["--pool", "http://x"], "--pool is not in this release"),
+        (["--policy", "fair", "--local"], "--policy is for --pool: a GPU's policy is its operator's"),
+        (["--pool", "x"], "--pool: 'x' is not http://HOST"),
         (["--memory", "8GB", "--local"], "--memory: '8GB' is no size; write e.g. 8GiB"),
         (["--memory", "", "--local"], "--memory: the value is empty"),
         (["--share", "50", "--local"], "--share: '50' is no part of a GPU"),
@@ -345,7 +345,7 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
         (["--vcuda-core", "150", "--vcuda-memory", "1"], "--vcuda-core: '150' is neither 1..99"),
         (["--vcuda-core", "50"], "--vcuda-core needs TENCENT_VCUDA_MEMORY beside it"),
         (["--vcuda-core", "50", "--gpus", "1"], "--vcuda-core and --gpus exclude each other"),
-        ([], "--server or the variable GPUPOOL_SERVER, or use --local"),
+        ([], "--server or the variable GPUPOOL_SERVER, or use --pool"),
         (["--server", "tcp://h:1"], "--token or the variable GPUPOOL_TOKEN"),
         (["--server", "http://h:1", "--token", "t"], "no server address"),
         (["--server", "tcp://h:1,", "--token", "t"], "no server address"),

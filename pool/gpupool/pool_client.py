@@ -1,0 +1,334 @@
+"""Ask a pool's manager over its REST door.
+
+Every outcome but success is an exception of gpupool.errors with one line for the user.
+No proxy is asked and no redirection followed: a token goes to the pool, or nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from gpupool import __version__
+from gpupool.errors import ConfigError, PoolAwayError, PoolRefusedError, ProtocolError
+from gpupool.protocol import one_line
+
+POOL = "GPUPOOL_POOL"
+TOKEN = "GPUPOOL_TOKEN"
+CA = "GPUPOOL_POOL_CA"
+
+PORT = 7780
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+#: A page of a list has at most 1000 items; nothing that the manager answers is larger.
+MAX_ANSWER = 64 << 20
+PAGE = 1000
+
+#: The manager sends at least a comment so often (15 s) while nothing happens.
+EVENT_SECONDS = 60.0
+
+#: What a query is given: a list stands for a parameter that comes several times.
+Params = Mapping[str, str | int | list[str] | None]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A pool, and with what we come to it."""
+
+    url: str
+    token: str = field(repr=False)
+    ca: Path | None = None
+
+
+def choose(
+    url: str | None, token_file: Path | None, ca: Path | None, token: str | None = None
+) -> Where:
+    """The pool that options and variables name; ConfigError says what is missing."""
+    chosen = url or os.environ.get(POOL, "")
+    if not chosen:
+        raise ConfigError(f"name the pool with --pool or the variable {POOL}")
+    source = "--pool" if url else POOL
+    if ca is None and os.environ.get(CA):
+        ca = Path(os.environ[CA])
+    return Where(check_url(source, chosen), token or read_token(token_file), ca)
+
+
+def check_url(source: str, text: str) -> str:
+    """``http[s]://HOST:PORT`` as it stands, or with the usual port."""
+    wrong = ConfigError(f"{source}: {one_line(text)!r} is not http://HOST[:PORT] or https://…")
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port or PORT
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise wrong
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise wrong
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port}"
+
+
+def read_token(path: Path | None) -> str:
+    """The token of a file, else of the environment."""
+    if path is None:
+        source, text = TOKEN, os.environ.get(TOKEN, "")
+        if not text:
+            raise ConfigError(f"a pool wants a token: set {TOKEN}, or name a file: --token-file")
+    else:
+        source = f"--token-file {path}"
+        try:
+            with path.open(encoding="utf-8") as file:
+                text = file.read(8192)
+        except OSError as error:
+            raise ConfigError(f"{source}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source}: is not text") from None
+    token = text.strip()
+    if not token or not all("!" <= char <= "~" for char in token):
+        raise ConfigError(f"{source}: holds no token (one word of printable ASCII)")
+    return token
+
+
+def at(*parts: str) -> str:
+    """A path of the REST door, whatever its parts hold."""
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the manager said yes with."""
+
+    status: int
+    body: Any
+    etag: str | None
+
+    def object(self, url: str) -> dict[str, Any]:
+        if not isinstance(self.body, dict):
+            raise ProtocolError(f"the pool at {url} answered no JSON object; is it of our release?")
+        return cast(dict[str, Any], self.body)
+
+
+class PoolClient:
+    """A connection to a manager; to be closed."""
+
+    def __init__(self, where: Where) -> None:
+        self.url = where.url
+        self._http = httpx.Client(
+            base_url=f"{where.url}/v1",
+            headers={
+                "Authorization": f"Bearer {where.token}",
+                "Accept": "application/json, application/problem+json",
+                "User-Agent": f"gpupool/{__version__}",
+            },
+            verify=_trust(where),
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    def __enter__(self) -> PoolClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # Questions -----------------------------------------------------------------------------
+
+    def get(self, path: str, params: Params | None = None, wait: float = 0.0) -> dict[str, Any]:
+        """One object. ``wait``: for how long the manager was asked to think about it."""
+        return self.ask("GET", path, params=params, wait=wait).object(self.url)
+
+    def all(self, path: str, params: Params | None = None, most: int | None = None) -> list[Any]:
+        """A whole list, page by page, or its first ``most`` items."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            left = PAGE if most is None else min(PAGE, most - len(found))
+            page = self.get(path, {**(params or {}), "limit": left, "cursor": cursor})
+            items, following = page.get("items"), page.get("next")
+            if not isinstance(items, list) or not isinstance(following, str | None):
+                raise ProtocolError(
+                    f"the pool at {self.url} answered {path} without a list; is it of our release?"
+                )
+            found += items
+            if following is None or (most is not None and len(found) >= most):
+                return found
+            if not items or following == cursor:
+                raise ProtocolError(f"the pool at {self.url}: the list {path} does not go on")
+            cursor = following
+
+    def do(
+        self, method: str, path: str, body: Any = None, etag: str | None = None, key: str = ""
+    ) -> dict[str, Any]:
+        """A change; what the manager answered, ``{}`` if nothing."""
+        headers = {"If-Match": etag} if etag else {}
+        if key:
+            headers["Idempotency-Key"] = key
+        answer = self.ask(method, path, body=body, headers=headers)
+        return {} if answer.body is None else answer.object(self.url)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        params: Params | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
+    ) -> Answer:
+        """One request, one answer that is a yes."""
+        limit = ANSWER_SECONDS + wait
+        given = {key: value for key, value in (params or {}).items() if value is not None}
+        try:
+            with self._http.stream(
+                method,
+                path,
+                json=body,
+                params=given,
+                headers=dict(headers or {}),
+                timeout=httpx.Timeout(limit, connect=CONNECT_SECONDS),
+            ) as response:
+                content = self._read(response, limit)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            raise self._away(error, limit) from None
+        return self._judge(response, content)
+
+    def events(self, kind: str | None, last: str | None = None) -> Iterator[Event]:
+        """What happens, until the manager stops telling."""
+        headers = {"Accept": "text/event-stream"}
+        if last is not None:
+            headers["Last-Event-ID"] = last
+        timeout = httpx.Timeout(EVENT_SECONDS, connect=CONNECT_SECONDS)
+        params = {"kind": kind} if kind else {}
+        try:
+            with self._http.stream(
+                "GET", "/events", params=params, headers=headers, timeout=timeout
+            ) as response:
+                if response.status_code != 200:
+                    self._judge(response, self._read(response, ANSWER_SECONDS))
+                yield from _read_events(response.iter_lines(), self.url)
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise self._away(error, EVENT_SECONDS) from None
+
+    # Answers -------------------------------------------------------------------------------
+
+    def _read(self, response: httpx.Response, limit: float) -> bytes:
+        deadline = time.monotonic() + limit
+        parts: list[bytes] = []
+        size = 0
+        for part in response.iter_bytes():
+            size += len(part)
+            if size > MAX_ANSWER:
+                raise ProtocolError(f"the pool at {self.url} answered more than {MAX_ANSWER} bytes")
+            if time.monotonic() > deadline:
+                raise PoolAwayError(f"the pool at {self.url} was not done after {limit:g} s", True)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _judge(self, response: httpx.Response, content: bytes) -> Answer:
+        status = response.status_code
+        try:
+            body = json.loads(content) if content else None
+        except ValueError:
+            body = ...
+        if status >= 400 and isinstance(body, dict) and isinstance(body.get("detail"), str):
+            raise self._refusal(status, body)
+        if not 200 <= status < 300 or body is ...:
+            what = f"{status} {one_line(response.reason_phrase)}".strip()
+            raise ProtocolError(
+                f"what listens at {self.url} answered {what} without a reason;"
+                " is it a gpupool-manager, or something in front of one?"
+            )
+        return Answer(status, body, response.headers.get("ETag"))
+
+    def _refusal(self, status: int, body: dict[str, Any]) -> PoolRefusedError:
+        code = str(body.get("type", "")).rpartition(":")[2]
+        detail = one_line(body["detail"])
+        if code == "over-quota":
+            text = f"over the quota: {detail}"
+        elif status == 401:
+            text = (
+                f"the pool at {self.url} refused the token: {detail};"
+                f" set {TOKEN}, or name its file with --token-file"
+            )
+        elif status == 422:
+            text = f"the pool at {self.url} cannot take this: {detail}"
+        else:
+            text = f"the pool at {self.url} said no: {detail}"
+        return PoolRefusedError(status, code, text)
+
+    def _away(self, error: Exception, limit: float) -> PoolAwayError:
+        reason = one_line(str(error)) or type(error).__name__
+        if isinstance(error, httpx.ConnectTimeout):
+            why = f"no answer within {CONNECT_SECONDS:g} s; is the address right?"
+        elif isinstance(error, httpx.TimeoutException):
+            why = f"no answer within {limit:g} s; its log may say why"
+        elif isinstance(error, httpx.ConnectError) and "CERTIFICATE" in reason:
+            why = f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}"
+        elif isinstance(error, httpx.ConnectError):
+            why = f"{reason}; is gpupool-manager running there, and is the address right?"
+        else:
+            why = f"it hung up ({reason}); is it http:// or https:// there?"
+        unsure = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+        return PoolAwayError(f"the pool at {self.url}: {why}", unsure)
+
+
+def _trust(where: Where) -> ssl.SSLContext:
+    if where.url.startswith("http://"):
+        if where.ca is not None:
+            raise ConfigError(f"--ca (or {CA}) goes with a pool at https://, not {where.url}")
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no use, and cheap to make
+    try:
+        return ssl.create_default_context(cafile=None if where.ca is None else str(where.ca))
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"--ca {where.ca}: holds no certificate to trust: {reason}") from None
+
+
+# Events ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event."""
+
+    id: str
+    kind: str
+    data: dict[str, Any]
+
+
+def _read_events(lines: Iterator[str], url: str) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            if name:  # without a name it is a comment
+                fields[name] = value.removeprefix(" ")
+        elif fields:
+            try:
+                data = json.loads(fields.get("data", "{}"))
+            except ValueError:
+                data = None
+            if not isinstance(data, dict):
+                raise ProtocolError(f"the pool at {url} told of an event without JSON")
+            yield Event(fields.get("id", ""), fields.get("event", "message"), data)
+            fields = {}

@@ -1,0 +1,182 @@
+"""What is asked of a pool: a request's fields and a pool's own options, as a lease's body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpupool import request
+from gpupool.errors import ConfigError
+from gpupool.options import read_number
+from gpupool.sizes import UNITS
+
+POLICIES = ("binpack", "spread", "fragmentation")
+
+#: The longest that a pool keeps a request waiting.
+MOST_WAIT = 7 * 86400
+FOREVER = "forever"
+
+#: How long a lease lasts when its owner has died without a word.
+TTL_SECONDS = 60
+
+_CAPABILITY = re.compile(r"[0-9]{1,3}\.[0-9]{1,2}")
+_LABEL = re.compile(r"([A-Za-z0-9._-]{1,64})=([^\x00-\x1f\x7f]{0,256})")
+_UNIT = re.compile(r"([0-9]{1,6})([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+#: What one GPU can be asked for, and a lease has no place for.
+_ELSEWHERE = {
+    "devices": "a pool chooses the GPUs; --model, --capability and --label say which",
+    "ceiling": "a lease has a share and no ceiling",
+    "weight": "a lease has a share and no weight",
+    "group": "a lease is what its processes share",
+}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The options that only a pool has, as they were written."""
+
+    policy: str | None = None
+    model: str | None = None
+    capability: str | None = None
+    same_host: bool = False
+    spread: bool = False
+    labels: tuple[str, ...] = ()
+    priority: str | None = None
+    wait: str | None = None
+    name: str | None = None
+    tenant: str | None = None
+    ttl: str | None = None
+
+    def given(self) -> list[str]:
+        """The options that are there and that nothing but a pool understands."""
+        options = {
+            "--policy": self.policy,
+            "--model": self.model,
+            "--capability": self.capability,
+            "--same-host": self.same_host,
+            "--spread": self.spread,
+            "--label": self.labels,
+            "--wait": self.wait,
+            "--name": self.name,
+        }
+        return [option for option, value in options.items() if value not in (None, False, ())]
+
+
+def lease_body(asked: Mapping[str, str], wishes: Wishes) -> dict[str, Any]:
+    """The body of a request for a lease; ConfigError names the option that is wrong.
+
+    ``asked`` has the fields of a request (gpupool.request), without a priority.
+    """
+    for field, why in _ELSEWHERE.items():
+        # vCUDA's ceiling is its share, and so is a lease's.
+        if field in asked and not (field == "ceiling" and asked[field] == asked.get("share")):
+            raise ConfigError(f"'{field}' is not asked of a pool: {why}; leave it out")
+    body: dict[str, Any] = {
+        "gpus": int(asked.get("gpus", "1")),
+        "memory_mib": _memory(asked),
+        "share": _share(asked),
+        "hosts": _hosts(wishes),
+        "labels": read_labels("--label", wishes.labels),
+        "ttl_seconds": TTL_SECONDS if wishes.ttl is None else _ttl(wishes.ttl),
+        "wait_seconds": read_wait(wishes.wait),
+    }
+    if body["share"] != 100 and body["memory_mib"] is None:
+        raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
+    if wishes.policy is not None:
+        if wishes.policy not in POLICIES:
+            raise ConfigError(f"--policy: {wishes.policy!r} is none of {', '.join(POLICIES)}")
+        body["policy"] = wishes.policy
+    if wishes.capability is not None:
+        if _CAPABILITY.fullmatch(wishes.capability) is None:
+            raise ConfigError(f"--capability: {wishes.capability!r} is not of the form 8.0")
+        body["capability"] = wishes.capability
+    if wishes.priority is not None:
+        body["priority"] = read_number("--priority", wishes.priority, 0, 100)
+    for key, text in (("model", wishes.model), ("tenant", wishes.tenant), ("label", wishes.name)):
+        if text is not None:
+            body[key] = text
+    return body
+
+
+def _memory(asked: Mapping[str, str]) -> int | None:
+    if "memory" in asked:
+        return -(-int(asked["memory"]) // UNITS["MiB"])
+    if asked.get("memory-fraction", request.WHOLE) != request.WHOLE:
+        raise ConfigError("a part of a card's memory is not asked of a pool; use --memory, in MiB")
+    return None
+
+
+def _share(asked: Mapping[str, str]) -> int:
+    permille = int(asked.get("share", "1000"))
+    if permille % 10:
+        raise ConfigError(
+            f"--share: a pool divides GPUs in hundredths, and {permille / 10:g}% is none;"
+            " write a whole percentage"
+        )
+    return permille // 10
+
+
+def _hosts(wishes: Wishes) -> str:
+    if wishes.same_host and wishes.spread:
+        raise ConfigError("--same-host and --spread exclude each other")
+    return "same" if wishes.same_host else "spread" if wishes.spread else "any"
+
+
+def _ttl(text: str) -> int:
+    seconds = read_duration("--ttl", text)
+    if not 5 <= seconds <= 86400:
+        raise ConfigError(f"--ttl: {text!r} is not 5 seconds .. 1 day")
+    return seconds
+
+
+def read_wait(text: str | None) -> int:
+    """Seconds to wait in the queue; as long as a pool lets one if nothing is said."""
+    if text is None or text == FOREVER:
+        return MOST_WAIT
+    try:
+        return min(read_duration("--wait", text), MOST_WAIT)
+    except ConfigError:
+        raise ConfigError(f"--wait: {text!r} is neither {FOREVER} nor seconds, 10m, 2h") from None
+
+
+def read_duration(option: str, text: str) -> int:
+    """Seconds, from e.g. ``90``, ``15m``, ``12h``, ``30d``."""
+    match = _UNIT.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{option}: {text!r} is no time; write seconds, or e.g. 15m, 12h, 30d")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def read_labels(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE`` of nodes."""
+    found: dict[str, str] = {}
+    for text in texts:
+        match = _LABEL.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"{option}: {text!r} is not KEY=VALUE (KEY of A-Z a-z 0-9 . _ -)")
+        found[match[1]] = match[2]
+    return found
+
+
+def pool_fields(
+    env: Mapping[str, str], options: Mapping[str, str | None]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The environment of a program with a lease, and what it was asked for with.
+
+    The lease says what the program has: nothing else in its environment may.
+    """
+    given = request.given_options(options)
+    own = [request.OPTIONS[name] for name in given if name in request.OWN]
+    old = [request.OPTIONS[name] for name in given if name in request.VCUDA]
+    if own and old:
+        raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
+    asking = {*request.OWN, *request.CGPU, *request.VCUDA}
+    # A group in the environment is of servers' own tenants; so are the names of priorities.
+    silent = {request.GROUP, request.PRIORITY} | (asking if old else set())
+    merged = {key: value for key, value in env.items() if key not in silent} | given
+    asked = request.fields(merged, {name: request.OPTIONS[name] for name in given})
+    return {k: v for k, v in env.items() if k not in asking | {request.GROUP}}, asked

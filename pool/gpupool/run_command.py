@@ -1,0 +1,181 @@
+"""``gpupool run``: where a program's GPUs are to come from, and what it asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpupool import paths, request
+from gpupool.errors import ConfigError
+from gpupool.options import ServerOption, ServerTokenOption, need, one_line_errors
+from gpupool.pool_client import POOL, choose, read_token
+from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
+from gpupool.pool_request import FOREVER, Wishes, lease_body, pool_fields
+from gpupool.pool_run import run_in_pool
+from gpupool.run import (
+    LocalOptions,
+    check_servers,
+    client_environment,
+    local_server,
+    replace_process,
+    run_child,
+)
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="what to run")],
+    local: Annotated[
+        bool, typer.Option("--local", help="start a server for this program alone, on this machine")
+    ] = False,
+    server: ServerOption = None,
+    token: ServerTokenOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    gpus: Annotated[str | None, typer.Option(help="how many GPUs it gets, 1..64")] = None,
+    memory: Annotated[str | None, typer.Option(help="of each GPU, e.g. 8GiB")] = None,
+    share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50% or 0.5")] = None,
+    ceiling: Annotated[
+        str | None, typer.Option(help="up to what it borrows idle compute, e.g. 90%")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="0..25 slices, where the GPU's policy has weights")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="high or normal; of a pool: 0..100, the highest first")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="share one request with others of this name; else a new one")
+    ] = None,
+    vcuda_core: Annotated[
+        str | None, typer.Option(help="as vCUDA: percent of a GPU, or a multiple of 100")
+    ] = None,
+    vcuda_memory: Annotated[str | None, typer.Option(help="as vCUDA: units of 256 MiB")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="of a pool: binpack, spread or fragmentation")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="of a pool: a pattern of GPU models, e.g. 'NVIDIA H100*'")
+    ] = None,
+    capability: Annotated[
+        str | None, typer.Option(help="of a pool: at least this compute capability, e.g. 8.0")
+    ] = None,
+    same_host: Annotated[
+        bool, typer.Option("--same-host", help="of a pool: all GPUs on one host")
+    ] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="of a pool: each GPU on another host")
+    ] = False,
+    label: Annotated[
+        list[str] | None, typer.Option(help="of a pool: KEY=VALUE that its hosts must have")
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(help="of a pool: the longest time in its queue, e.g. 0, 30, 2h (forever)"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="of a pool: what the lease is shown as (the program's name)")
+    ] = None,
+    soft: Annotated[
+        bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
+    ] = False,
+    log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
+) -> None:
+    """Run a program on GPUs of a pool, of a server, or of this machine."""
+    options = {
+        request.GROUP: group,
+        request.GPUS: gpus,
+        request.MEMORY: memory,
+        request.SHARE: share,
+        request.CEILING: ceiling,
+        request.WEIGHT: weight,
+        request.VCUDA_CORE: vcuda_core,
+        request.VCUDA_MEMORY: vcuda_memory,
+    }
+    wishes = Wishes(
+        policy, model, capability, same_host, spread, tuple(label or ()), None, wait, name
+    )
+    with one_line_errors():
+        if log is not None and log not in LOG_LEVELS:
+            raise ConfigError(f"--log: {log!r} is not one of {', '.join(LOG_LEVELS)}")
+        if soft and not local:
+            raise ConfigError("--soft is for --local; a server chooses its driver itself")
+        if token_file is not None:
+            token = read_token(token_file)
+        if _is_pool(local, pool, _on_command_line(context, "server")):
+            wishes = Wishes(
+                **{**vars(wishes), "priority": priority, "name": name or _name(command)}
+            )
+            where = choose(pool, None, ca, token)
+            env, asked = pool_fields(os.environ, options)
+            code = run_in_pool(
+                command, where, lease_body(asked, wishes), env, log, wait in (None, FOREVER)
+            )
+        else:
+            _refuse(wishes)
+            env, asked = request.with_options(os.environ, {**options, request.PRIORITY: priority})
+            if local:
+                count = int(asked["gpus"]) if "gpus" in asked else None
+                code = _run_local(command, LocalOptions(soft, count, log or "warning"), env, log)
+            else:
+                code = _run_remote(command, server, token, env, log)
+    raise typer.Exit(code)
+
+
+def _on_command_line(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _is_pool(local: bool, pool: str | None, server: bool) -> bool:
+    """Which of the three places it is; the command line comes before variables."""
+    chosen = [flag for flag, given in (("--local", local), ("--server", server)) if given]
+    chosen += ["--pool"] if pool is not None else []
+    if len(chosen) > 1:
+        raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other")
+    return pool is not None or (not chosen and bool(os.environ.get(POOL)))
+
+
+def _name(command: list[str]) -> str:
+    """A program's name, as far as a pool can show it."""
+    return "".join(char for char in Path(command[0]).name if char.isprintable())[:64]
+
+
+def _refuse(wishes: Wishes) -> None:
+    """What only a pool can do; to take it and do nothing would be a lie."""
+    if wishes.policy is not None:
+        raise ConfigError(
+            "--policy is for --pool: a GPU's policy is its operator's (gpupool gpu set);"
+            " leave it out"
+        )
+    for option in wishes.given():
+        raise ConfigError(f"{option} is for --pool; a server has its own GPUs only")
+
+
+def _run_local(
+    command: list[str], options: LocalOptions, env: Mapping[str, str], log: str | None
+) -> int:
+    home = paths.find_home()
+    home.part(paths.CLIENT_LIBRARY)
+    with local_server(options) as (url, token):
+        return run_child(command, client_environment(home, url, token, env, log))
+
+
+def _run_remote(
+    command: list[str],
+    server: str | None,
+    token: str | None,
+    env: Mapping[str, str],
+    log: str | None,
+) -> int:
+    url = check_servers(need(server, "--server", "GPUPOOL_SERVER", ", or use --pool or --local"))
+    secret = need(token, "--token", "GPUPOOL_TOKEN")
+    replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
+    raise AssertionError("execvpe returned")
