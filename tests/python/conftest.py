@@ -22,6 +22,7 @@ from gpupool_server.sessions import SessionKeeper
 from gpupool_server.tenants import Tenants
 from gpupool_server.worker import Build
 from manager_databases import database, postgres  # noqa: F401
+from manager_rest import rest  # noqa: F401
 from server_harness import (
     SPEC,
     TOKEN,
