@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Result, free_port, run_program
+from harness import PATIENCE, Result, free_port, run_program
 from toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +152,8 @@ def test_brings_the_libraries_of_its_plug_ins(unpacked: Path) -> None:
         own = [n for n in needed(unpacked / "gpupool" / part) if re.match(r"lib(zmq|lz4|zstd)", n)]
         assert own, part
         assert set(own) <= inside, part
-    assert not inside & {"libzmq.so.5", "liblz4.so.1", "libzstd.so.1"}
+    assert not inside & {"libzmq.so.5", "liblz4.so.1", "libzstd.so.1", "libsodium.so.23"}
+    assert any(name.startswith("libsodium-") for name in inside), "libzmq cannot encrypt"
 
 
 def test_names_no_path_of_the_machine_that_built_it(unpacked: Path, wheel_work: Path) -> None:
@@ -202,3 +205,41 @@ def test_run_a_program(
     counted = json.loads(stats.read_text())
     assert counted["transport"] == wanted
     assert counted["round_trips"] > 0
+
+
+@pytest.fixture
+def encrypting(installed: Installed) -> Iterator[str]:
+    """The address of the wheel's own server, with its key."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short: Unix sockets
+        command = [str(installed.root / "bin" / "gpupool-server"), "--curve", "--driver", "soft"]
+        command += ["--listen", f"tcp://127.0.0.1:{free_port()}", "--on-stop", "end"]
+        ready, theirs = os.pipe()
+        command += ["--run-dir", f"{folder}/run", "--ready-fd", str(theirs)]
+        process = subprocess.Popen(
+            command, env=clean_environment(GPUPOOL_TOKEN="any"), pass_fds=[theirs]
+        )
+        os.close(theirs)
+        try:
+            readable, _, _ = select.select([ready], [], [], PATIENCE)
+            yield os.read(ready, 512).decode().strip() if readable else ""
+        finally:
+            os.close(ready)
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def test_run_a_program_encrypted(
+    installed: Installed, encrypting: str, toolchain: Toolchain, tmp_path: Path
+) -> None:
+    """Both ends with the libraries that the wheel brings."""
+    assert "?key=" in encrypting
+    program = toolchain.runtime_program("vector_add", "static13")
+    stats = tmp_path / "stats.json"
+    env = {"GPUPOOL_TOKEN": "any", "GPUPOOL_TRANSPORT": "zmq", "GPUPOOL_STATS": str(stats)}
+    result = installed.gpupool("run", "--server", encrypting, "--", str(program), **env)
+    assert result.returncode == 0, result.explain()
+    assert result.stdout.splitlines()[-1].startswith("PASS "), result.explain()
+    assert json.loads(stats.read_text())["transport"] == "zmq"
+    plain = encrypting.partition("?")[0]
+    result = installed.gpupool("run", "--server", plain, "--", str(program), **env)
+    assert "the address has no key" in result.stderr, result.explain()
