@@ -16,9 +16,21 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from gpupool.ask import ask_info
-from harness import PATIENCE, TOKEN, PoolServer, Result, Talk, alive, run_program, wait_until
+from gpupool import paths
+from gpupool.ask import ask_info, with_key
+from harness import (
+    PATIENCE,
+    TOKEN,
+    PoolServer,
+    Result,
+    Talk,
+    alive,
+    client_environment,
+    run_program,
+    wait_until,
+)
 from peer_client import LEGACY, Worker, join, worker_of
+from pool_harness import PoolManager
 from raw_client import RawClient, ask_for_session, worker_version
 from toolchain import Toolchain
 
@@ -267,6 +279,29 @@ def test_workers_encrypt_between_each_other(encrypting: PoolServer) -> None:
         a.peer_send(LEGACY, 1, source, len(data))
         b.peer_recv(LEGACY, 1, target, len(data))
         assert b.read(target, len(data)) == data
+
+
+def test_a_pool_hands_out_the_keys(home: paths.Home, vector_add: str) -> None:
+    manager = PoolManager()
+    servers: list[PoolServer] = []
+    try:
+        manager.start()
+        tenant = manager.tenant("red")
+        servers += [manager.server("one", curve="")]
+        servers[0].start()
+        manager.wait_for("one")
+        lease = manager.lease(tenant, gpus=1, memory_mib=256, share=50)
+        (given,) = lease["servers"]
+        address = with_key(given["address"], given["key"])
+        assert address == servers[0].address
+        program = client_environment(home, address, lease["token"], "zmq")
+        assert_passes(run_program([vector_add], program), "vector_add")
+        bare = client_environment(home, given["address"], lease["token"], "zmq")
+        assert_refused(run_program([vector_add], bare), "the address has no key")
+    finally:
+        for server in servers:
+            server.close()
+        manager.close()
 
 
 # On the wire --------------------------------------------------------------------------
