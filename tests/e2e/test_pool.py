@@ -163,7 +163,7 @@ def test_a_lease_on_an_encrypted_server(site: Site) -> None:
     assert result.stdout == "PASS driver_limits\n", result.explain()
 
 
-def test_a_lease_on_two_hosts_names_both(site: Site) -> None:
+def test_a_lease_on_two_hosts_is_one_process(site: Site) -> None:
     lease = site.ask(gpus=4, share=100)
     assert [grant["ordinal"] for grant in lease["grants"]] == [0, 1, 2, 3]
     assert [server["devices"] for server in lease["servers"]] == [[0, 1], [2, 3]]
@@ -171,6 +171,27 @@ def test_a_lease_on_two_hosts_names_both(site: Site) -> None:
     for server in lease["servers"]:
         found = site.run({**lease, "servers": [server]}, "driver_limits", "64")
         assert found.stdout == "PASS driver_limits\n", found.explain()
+    for name in ("driver_hosts", "driver_between"):
+        found = site.run(lease, name, "2")
+        assert found.stdout == f"PASS {name}\n", found.explain()
+
+
+def test_the_time_that_gpus_were_busy_comes_to_the_manager(site: Site) -> None:
+    lease = site.ask()
+    assert site.run(lease, "driver_limits", "64").returncode == 0
+    program = site.tenant(lease)
+    assert tell(program, "work 50") == "worked 50"
+
+    def busy() -> float:
+        (grant,) = site.manager.do("GET", f"/leases/{lease['id']}", token=site.red)["grants"]
+        return float(grant["busy_seconds"])
+
+    wait_until(lambda: busy() > 0, "the manager heard of it")
+    end(program)
+    site.manager.kill(signal.SIGTERM)
+    site.manager.start()
+    (usage,) = site.manager.do("GET", "/usage?tenant=red")["items"]
+    assert 0 < usage["busy_hours"] * 3600 <= busy() + 0.001  # it was written down before
 
 
 # Tokens -------------------------------------------------------------------------------------
