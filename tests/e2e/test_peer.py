@@ -125,6 +125,7 @@ def test_opposite_order_on_two_streams(pair: Pair) -> None:
     for me, mine in zip(pair, data, strict=True):
         buffers.append((me.allocate(size), me.allocate(size)))
         me.write(buffers[-1][0], mine)
+        assert me.synchronize() == 0  # the streams below are not ordered with this one
     streams = [(me.stream(), me.stream()) for me in pair]
     for me, (_, into), (receives, _), other in zip(pair, buffers, streams, (1, 0), strict=True):
         me.peer_recv(receives, other, into, size)
@@ -167,6 +168,7 @@ def test_many_at_once_in_any_order(pair: Pair, seed: int) -> None:
         ends[1 - sender].append((tag, size, target, False))
         expected.append((pair[1 - sender], target, data))
     for me, mine in zip(pair, ends, strict=True):
+        assert me.synchronize() == 0
         streams = {(True, n): me.stream() for n in range(3)}
         streams |= {(False, n): me.stream() for n in range(3)}
         for tag, size, address, sends in mine:
