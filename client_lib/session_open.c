@@ -191,6 +191,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         return r;
     }
     memcpy(s->id, a.session, sizeof s->id);
+    s->server[strcspn(s->server, "?")] = '\0'; /* for messages; its key has been of use */
     struct gp_error err = {""};
     if (!connect_worker(s, &a, plugins, &err))
         return fail(err.text);

@@ -137,6 +137,22 @@ def test_show_key(encrypting: PoolServer) -> None:
     assert done.stdout.strip() == key_of(encrypting.address)
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["both", "second"])
+def test_gpus_of_several_servers(
+    make_server: MakeServer, toolchain: Toolchain, first: bool
+) -> None:
+    """Whoever listens says whether the bytes between two hosts are encrypted."""
+    gpus = {"soft-gpus": "2"}
+    servers = [
+        make_server(**gpus, **({"curve": ""} if first else {})),
+        make_server(**gpus, curve=""),
+    ]
+    addresses = ",".join(server.address for server in servers)
+    program = str(toolchain.driver_program("driver_between"))
+    result = servers[0].run([program, "2"], "zmq", GPUPOOL_SERVER=addresses)
+    assert (result.returncode, result.stdout) == (0, "PASS driver_between\n"), result.explain()
+
+
 # Who is refused -----------------------------------------------------------------------
 
 
