@@ -43,7 +43,8 @@ from gpupool_server.rundir import read_token
 #: How long an answer may take before the connection is given up.
 ANSWER_SECONDS = 5.0
 
-#: How long to wait before the next try: doubled from the first to the last.
+#: How long to wait before the next try, and at most where the manager does not want us: it
+#: is doubled each time. A manager that is away is looked for by ZeroMQ, every 2 s.
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
 
 #: Sessions that begin and end together are told together.
@@ -105,6 +106,10 @@ class _Away(Exception):
     """The manager cannot be spoken to now; the text says why."""
 
 
+class _Unwanted(_Away):
+    """It is there, and will say the same again until somebody changes something."""
+
+
 class PoolLink:
     """One server's end of the link."""
 
@@ -152,9 +157,9 @@ class PoolLink:
             try:
                 await self._serve()
             except _Away as away:
-                was_joined = self.joined.is_set()
                 self._say_trouble(str(away))
-                delay = FIRST_RETRY if was_joined else min(2 * delay, LAST_RETRY)
+                unwanted = isinstance(away, _Unwanted)
+                delay = min(2 * delay, LAST_RETRY) if unwanted else FIRST_RETRY
             except Exception:
                 self._log.exception("the link to the pool failed; it is made anew")
                 delay = LAST_RETRY
@@ -234,7 +239,7 @@ class PoolLink:
         found = await recv_monitor_message(monitor)
         event = int(found["event"])
         if event & _KEY_FAILED:
-            raise _Away("the manager there does not have the key that the token names")
+            raise _Unwanted("the manager there does not have the key that the token names")
         return event
 
     # What is said ------------------------------------------------------------------------
@@ -300,7 +305,7 @@ class PoolLink:
                     raise ProtocolError(f"a message is one frame, not {len(frames)}")
                 message = decode_from_manager(frames[0])
             except ProtocolError as error:
-                raise _Away(f"the manager's answer cannot be read: {error}") from None
+                raise _Unwanted(f"the manager's answer cannot be read: {error}") from None
             if isinstance(message, Refused):
                 self._hear_no(message)
             else:
@@ -313,7 +318,7 @@ class PoolLink:
         if answer is None or answer.done():
             self._log.warning("the manager refused", code=refused.code, reason=refused.message)
             return
-        answer.set_exception(_Away(f"the manager refused ({refused.code}): {refused.message}"))
+        answer.set_exception(_Unwanted(f"the manager refused ({refused.code}): {refused.message}"))
 
     def _hear(self, told: Told) -> None:
         """Obey at once, in the order in which it came; then let who waits for it go on."""
