@@ -9,7 +9,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gpupool import __version__, gpu, paths, session, show
+from gpupool import (
+    __version__,
+    events,
+    gpu,
+    lease,
+    node,
+    paths,
+    queue,
+    quota,
+    session,
+    show,
+    tenant,
+    token,
+    usage,
+)
 from gpupool.ask import ask_info
 from gpupool.inspect import inspect
 from gpupool.options import ServerOption, ServerTokenOption, need, one_line_errors
@@ -32,6 +46,14 @@ app.command("top")(top)
 app.command("inspect")(inspect)
 app.add_typer(gpu.app, name="gpu")
 app.add_typer(session.app, name="session")
+app.add_typer(node.app, name="node")
+app.add_typer(tenant.app, name="tenant")
+app.add_typer(quota.app, name="quota")
+app.add_typer(token.app, name="token")
+app.add_typer(lease.app, name="lease")
+app.add_typer(queue.app, name="queue")
+usage.add_to(app)
+events.add_to(app)
 
 
 def _show_version(value: bool) -> None:

@@ -1,4 +1,7 @@
-"""``gpupool gpu``: what an operator sets of each GPU, effective at once and after restarts."""
+"""``gpupool gpu``: what an operator sets of each GPU, effective at once and after restarts.
+
+Of the server on this machine, or of a pool's GPUs.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,36 @@ from gpupool import show
 from gpupool.admin import Admin
 from gpupool.errors import ConfigError
 from gpupool.options import JsonOption, RunDirOption, one_line_errors, read_number, read_size
+from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_gpu import change_gpu, find_gpu, list_pool_gpus, print_gpu
+from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool, pool_command
 from gpupool.sizes import format_size
 from gpupool.status import POLICIES, ask_status
 
-app = typer.Typer(no_args_is_help=True, help="Show and set how each GPU is shared.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Show and set how each GPU is shared: of a pool with --pool or GPUPOOL_POOL,"
+    " else of this machine's server.",
+)
 
 
 @app.command("list")
-def list_gpus(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
-    """Show the GPUs of this machine's server and their settings."""
+def list_gpus(
+    node: Annotated[str | None, typer.Option(help="of a pool: those of this host")] = None,
+    run_dir: RunDirOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show GPUs and their settings."""
     with one_line_errors():
+        if is_pool(pool, run_dir):
+            with PoolClient(choose(pool, token_file, ca)) as client:
+                list_pool_gpus(client, node, as_json)
+            return
+        if node is not None:
+            raise ConfigError("--node is for --pool; this machine's server has its own GPUs only")
         status, answer = ask_status(Admin(run_dir))
     if as_json:
         gpus = [{k: v for k, v in gpu.items() if k != "tenants"} for gpu in answer.get("gpus", [])]
@@ -43,9 +66,21 @@ def list_gpus(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None
     show.wide_console().print(show.plain_table((*columns, "default-memory", "slices"), rows))
 
 
+@pool_command(app, "show")
+def show_gpu(
+    client: PoolClient,
+    gpu: Annotated[str, typer.Argument(metavar="NODE/INDEX|UUID")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show one GPU of a pool."""
+    print_gpu(find_gpu(client, gpu), as_json)
+
+
 @app.command("set")
 def set_gpu(
-    index: Annotated[str, typer.Argument(help="the GPU's index")],
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="the GPU; of a pool: NODE/INDEX or its UUID")
+    ],
     policy: Annotated[
         str | None, typer.Option(help=f"{', '.join(POLICIES)}, or its number 0..6")
     ] = None,
@@ -58,24 +93,35 @@ def set_gpu(
         typer.Option(help="of a session that asks for none, e.g. 8GiB; 'none': its tenant's quota"),
     ] = None,
     run_dir: RunDirOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change a GPU's settings while its tenants run."""
     with one_line_errors():
-        question: dict[str, Any] = {"do": "gpu-set", "gpu": read_number("INDEX", index, 0, 63)}
+        of_pool = is_pool(pool, run_dir)
+        number = 0 if of_pool else read_number("INDEX", index, 0, 63)
+        changes: dict[str, Any] = {}
         if policy is not None:
-            question["policy"] = _read_policy(policy)
+            changes["policy"] = _read_policy(policy)
         if max_inst is not None:
-            question["max_inst"] = read_number("--max-inst", max_inst, 1, 25)
+            changes["max_inst"] = read_number("--max-inst", max_inst, 1, 25)
         if prio_ratio is not None:
-            question["prio_ratio"] = read_number("--prio-ratio", prio_ratio, 20, 99)
+            changes["prio_ratio"] = read_number("--prio-ratio", prio_ratio, 20, 99)
         if default_memory is not None:
-            question["default_memory"] = _read_default(default_memory)
-        if len(question) == 2:
+            if of_pool:
+                raise ConfigError("--default-memory: a pool's leases say their memory themselves")
+            changes["default_memory"] = _read_default(default_memory)
+        if not changes:
             raise ConfigError(
                 "say what to set: --policy, --max-inst, --prio-ratio or --default-memory"
             )
-        answer = Admin(run_dir).ask(question)
+        if of_pool:
+            with PoolClient(choose(pool, token_file, ca)) as client:
+                change_gpu(client, index, changes, as_json)
+            return
+        answer = Admin(run_dir).ask({"do": "gpu-set", "gpu": number, **changes})
     if as_json:
         show.print_json(answer)
 

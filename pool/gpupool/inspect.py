@@ -15,16 +15,30 @@ from rich.console import Console
 from gpupool import show
 from gpupool.admin import Admin
 from gpupool.options import JsonOption, RunDirOption, one_line_errors
+from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_inspect import inspect_pool
+from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.status import Gpu, Status, ask_status
 
 
 def inspect(
     details: Annotated[bool, typer.Option("-d", "--details", help="a line per tenant")] = False,
     run_dir: RunDirOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how much of each GPU's memory is allocated, and with -d to whom."""
+    """Show how much of each GPU's memory is allocated, and with -d to whom.
+
+    Of a whole pool with --pool or GPUPOOL_POOL (an admin's token); else, or with
+    --run-dir, of this machine's server.
+    """
     with one_line_errors():
+        if is_pool(pool, run_dir):
+            with PoolClient(choose(pool, token_file, ca)) as client:
+                inspect_pool(client, details, as_json)
+            return
         status, _ = ask_status(Admin(run_dir))
     if as_json:
         show.print_json(summary(status))

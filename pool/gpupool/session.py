@@ -19,6 +19,9 @@ from gpupool.options import (
     read_request,
     read_seconds,
 )
+from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_gpu import list_pool_sessions
+from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.sizes import format_size
 from gpupool.status import Session, Status, ask_status
 
@@ -32,9 +35,24 @@ app = typer.Typer(no_args_is_help=True, help="Show sessions and change their lim
 
 
 @app.command("list")
-def list_sessions(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
-    """Show the sessions of this machine's server."""
+def list_sessions(
+    node: Annotated[str | None, typer.Option(help="of a pool: those on this host")] = None,
+    lease: Annotated[str | None, typer.Option(help="of a pool: those of this lease")] = None,
+    tenant: Annotated[str | None, typer.Option(help="of a pool: those of this tenant")] = None,
+    run_dir: RunDirOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the sessions of a pool (--pool or GPUPOOL_POOL), else of this machine's server."""
     with one_line_errors():
+        if is_pool(pool, run_dir):
+            with PoolClient(choose(pool, token_file, ca)) as client:
+                list_pool_sessions(client, node, lease, tenant, as_json)
+            return
+        if (node, lease, tenant) != (None, None, None):
+            raise ConfigError("--node, --lease and --tenant are for --pool")
         status, answer = ask_status(Admin(run_dir))
     if as_json:
         tenants = {s.session: status.tenant_of(s.session) or None for s in status.sessions}
@@ -75,7 +93,10 @@ def set_session(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a session's group, or a tenant, may have; at once, while it runs."""
+    """Change what a session's group, or a tenant, may have; at once, while it runs.
+
+    Always of this machine's server: what a pool's lease has stays as it was granted.
+    """
     with one_line_errors():
         asked = read_request(
             {

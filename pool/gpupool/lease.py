@@ -1,0 +1,201 @@
+"""``gpupool lease``: what tenants have been granted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gpupool import request, show
+from gpupool.errors import ConfigError
+from gpupool.options import JsonOption
+from gpupool.pool_client import PoolClient, at
+from gpupool.pool_options import pool_command
+from gpupool.pool_request import Wishes, lease_body, pool_fields
+from gpupool.pool_show import NONE, cell, compute, memory, sheet, since, table, until, want, when
+
+app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="of `gpupool lease list`")]
+
+LIVE = ("queued", "active")
+
+
+@pool_command(app, "list")
+def list_leases(
+    client: PoolClient,
+    tenant: Annotated[str | None, typer.Option(help="of this tenant")] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="queued, active, released, expired, timed-out, cancelled or lost"),
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="on this host")] = None,
+    all_leases: Annotated[bool, typer.Option("--all", help="those that have ended, too")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show leases, oldest first."""
+    states = None if all_leases else state or list(LIVE)
+    leases = client.all("/leases", {"tenant": tenant, "state": states, "node": node})
+    if as_json:
+        show.print_json(leases)
+        return
+    columns = ("ID", "TENANT", "STATE", "WANT", "NODES", "AGE", "NAME")
+    table(columns, [_row(lease) for lease in leases], "no lease")
+
+
+def _row(lease: Mapping[str, Any]) -> tuple[Any, ...]:
+    nodes = dict.fromkeys(cell(grant, "node") for grant in cell(lease, "grants"))
+    return (
+        cell(lease, "id"),
+        cell(lease, "tenant"),
+        cell(lease, "state"),
+        want(cell(lease, "want")),
+        ",".join(nodes) or NONE,
+        since(lease.get("created")),
+        cell(lease, "label"),
+    )
+
+
+@pool_command(app, "show")
+def show_lease(client: PoolClient, lease: IdArgument, as_json: JsonOption = False) -> None:
+    """Show one lease and where its GPUs are."""
+    found = client.get(at("leases", lease))
+    found.pop("token", None)  # a look should not leave a secret on a screen
+    _print_lease(found, as_json)
+
+
+def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        show.print_json(lease)
+        return
+    rows: list[tuple[str, Any]] = [(key, cell(lease, key)) for key in ("id", "tenant", "state")]
+    if lease.get("position") is not None:
+        rows.append(("position", lease["position"]))
+    rows.append(("reason", cell(lease, "reason")))
+    rows.append(("name", cell(lease, "label")))
+    asked = cell(lease, "want")
+    rows.append(("asked", f"{want(asked)}, {cell(asked, 'policy')}, hosts: {cell(asked, 'hosts')}"))
+    rows.append(("priority", cell(lease, "priority")))
+    rows += [(key, when(lease.get(key))) for key in ("created", "granted", "ended")]
+    if lease.get("state") == "active":
+        rows.append(("expires", f"in {until(lease.get('expires'))}, unless it is renewed"))
+    sheet(rows)
+    grants = cell(lease, "grants")
+    if grants:
+        columns = ("DEVICE", "NODE", "MEMORY", "COMPUTE", "LOST", "GPU")
+        table(columns, [_grant_row(grant) for grant in grants], "")
+
+
+def _grant_row(grant: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        cell(grant, "ordinal"),
+        cell(grant, "node"),
+        memory(cell(grant, "memory_mib")),
+        compute(cell(grant, "share")),
+        "yes" if grant.get("lost") else "no",
+        cell(grant, "gpu"),
+    )
+
+
+@pool_command(app, "create")
+def create(
+    client: PoolClient,
+    tenant: Annotated[str | None, typer.Option(help="with an admin's token: for whom")] = None,
+    gpus: Annotated[str | None, typer.Option(help="how many, 1..64")] = None,
+    memory: Annotated[str | None, typer.Option(help="of each GPU, e.g. 8GiB (all)")] = None,
+    share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50% (all)")] = None,
+    policy: Annotated[str | None, typer.Option(help="binpack, spread or fragmentation")] = None,
+    model: Annotated[str | None, typer.Option(help="a pattern of GPU models")] = None,
+    capability: Annotated[str | None, typer.Option(help="at least this, e.g. 8.0")] = None,
+    same_host: Annotated[bool, typer.Option("--same-host", help="all on one host")] = False,
+    spread: Annotated[bool, typer.Option("--spread", help="each on another host")] = False,
+    label: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE that the hosts must have")
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="0..100")] = None,
+    wait: Annotated[str, typer.Option(help="longest time in the queue, e.g. 30, 2h")] = "0",
+    ttl: Annotated[
+        str, typer.Option(help="how long it lasts without `lease renew` or a session")
+    ] = "1h",
+    name: Annotated[str | None, typer.Option(help="what it is shown as")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only say what would come of it, GPU by GPU")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for GPUs without a program to run on them; --json has its servers and its token."""
+    wishes = Wishes(
+        policy, model, capability, same_host, spread, tuple(label or ()),
+        priority, wait, name, tenant, ttl,
+    )  # fmt: skip
+    options = {request.GPUS: gpus, request.MEMORY: memory, request.SHARE: share}
+    _, asked = pool_fields({}, options)
+    body = lease_body(asked, wishes)
+    if dry_run:
+        _print_explanation(client.do("POST", "/leases/explain", body), as_json)
+    else:
+        _print_lease(client.do("POST", "/leases", body), as_json)
+
+
+@pool_command(app, "renew")
+def renew(client: PoolClient, lease: IdArgument, as_json: JsonOption = False) -> None:
+    """Let a lease last for another of its periods; --json has a new token."""
+    _print_lease(client.do("POST", at("leases", lease, "renew")), as_json)
+
+
+@pool_command(app, "release")
+def release(client: PoolClient, lease: IdArgument, as_json: JsonOption = False) -> None:
+    """End a lease and its programs' sessions, or stop waiting for it."""
+    found = client.do("POST", at("leases", lease, "release"))
+    if as_json:
+        show.print_json(found)
+    else:
+        print(f"{cell(found, 'id')} is {cell(found, 'state')}")
+
+
+@pool_command(app, "explain")
+def explain(
+    client: PoolClient,
+    lease: IdArgument,
+    limit: Annotated[int, typer.Option(help="the most GPUs to show, 0..1000")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why a lease is where it is, or why it waits, GPU by GPU."""
+    if not 0 <= limit <= 1000:
+        raise ConfigError(f"--limit: {limit} is not 0..1000")
+    answer = client.get(at("leases", lease, "explain"), {"limit": limit})
+    _print_explanation(answer, as_json)
+
+
+def _print_explanation(answer: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        show.print_json(answer)
+        return
+    rows: list[tuple[str, Any]] = []
+    if answer.get("lease") is not None:
+        rows.append(("lease", answer["lease"]))
+    rows.append(("decision", cell(answer, "decision")))
+    placement = answer.get("placement") or {}
+    rows += [(key, value) for key, value in placement.items() if isinstance(value, str | int)]
+    sheet(rows)
+    summary = cell(answer, "summary")
+    if summary:
+        print()
+        table(("GPUS", "WHY"), [(count, why) for why, count in summary.items()], "")
+    gpus = cell(answer, "gpus")
+    if gpus:
+        print()
+        columns = ("GPU", "FITS", "RANK", "FREE", "COMPUTE", "WHY NOT")
+        table(columns, [_verdict_row(gpu) for gpu in gpus], "")
+
+
+def _verdict_row(gpu: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        f"{cell(gpu, 'node')}/{cell(gpu, 'index')}",
+        "yes" if gpu.get("fits") else "no",
+        cell(gpu, "rank"),
+        memory(cell(gpu, "free_mib")),
+        compute(cell(gpu, "free_share")),
+        cell(gpu, "reason"),
+    )

@@ -1,0 +1,152 @@
+"""``gpupool quota``: what a tenant of a pool may have at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gpupool import show
+from gpupool.errors import ConfigError
+from gpupool.options import JsonOption, read_number, read_size
+from gpupool.pool_client import PoolClient, at
+from gpupool.pool_options import pool_command
+from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
+from gpupool.sizes import UNITS
+
+app = typer.Typer(no_args_is_help=True, help="What a tenant of a pool may have at once.")
+
+TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="the tenant's name")]
+GpusOption = Annotated[str | None, typer.Option("--gpus", help="virtual GPUs; 'none': no limit")]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory", help="over all of them, e.g. 100GiB; 'none': no limit")
+]
+ComputeOption = Annotated[
+    str | None, typer.Option("--compute", help="over all of them, e.g. 250%; 'none': no limit")
+]
+SessionsOption = Annotated[
+    str | None, typer.Option("--sessions", help="leases at once, queued ones too; 'none'")
+]
+PriorityOption = Annotated[
+    str | None, typer.Option("--priority", help="the highest that may be asked for, 0..100")
+]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="patterns of the GPU models that are allowed; 'none': all"),
+]
+
+UNLIMITED = "none"
+_MOST = 1 << 31
+
+
+@pool_command(app, "list")
+def list_quotas(client: PoolClient, as_json: JsonOption = False) -> None:
+    """Show all tenants' quotas with what is in use."""
+    quotas = client.all("/quotas")
+    if as_json:
+        show.print_json(quotas)
+        return
+    columns = ("TENANT", "GPUS", "MEMORY", "COMPUTE", "SESSIONS", "PRIORITY", "MODELS")
+    table(columns, [quota_row(quota) for quota in quotas], "no tenant")
+
+
+def quota_row(quota: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Of each quantity what is in use, and the limit."""
+    used = cell(quota, "in_use")
+    models = cell(quota, "models")
+    return (
+        cell(quota, "tenant"),
+        use(cell(used, "gpus"), cell(quota, "gpus")),
+        use(cell(used, "memory_mib"), cell(quota, "memory_mib"), memory),
+        use(cell(used, "compute"), cell(quota, "compute"), compute),
+        use(cell(used, "sessions"), cell(quota, "sessions")),
+        cell(quota, "priority"),
+        NONE if models == NONE else ",".join(models),
+    )
+
+
+@pool_command(app, "show")
+def show_quota(client: PoolClient, tenant: TenantArgument, as_json: JsonOption = False) -> None:
+    """Show a tenant's quota, what is in use, and what waits."""
+    _print_quota(client.get(at("tenants", tenant, "quota")), as_json)
+
+
+def _print_quota(quota: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        show.print_json(quota)
+        return
+    _, gpus, size, part, sessions, priority, models = quota_row(quota)
+    queued = cell(quota, "queued")
+    waiting = f"{cell(queued, 'sessions')} requests for {cell(queued, 'gpus')} GPUs"
+    sheet(
+        [
+            ("tenant", cell(quota, "tenant")),
+            ("GPUs", gpus),
+            ("memory", size),
+            ("compute", part),
+            ("sessions", sessions),
+            ("priority", f"up to {priority}"),
+            ("models", models),
+            ("queued", waiting),
+        ]
+    )
+
+
+@pool_command(app, "set")
+def set_quota(
+    client: PoolClient,
+    tenant: TenantArgument,
+    gpus: GpusOption = None,
+    memory: MemoryOption = None,
+    compute: ComputeOption = None,
+    sessions: SessionsOption = None,
+    priority: PriorityOption = None,
+    model: ModelsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change limits; what is not named stays, and so does what is granted already."""
+    changes = quota_changes(gpus, memory, compute, sessions, priority, model)
+    if not changes:
+        raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, …")
+    path = at("tenants", tenant, "quota")
+    answer = client.ask("GET", path)
+    before = answer.object(client.url)
+    names = ("gpus", "memory_mib", "compute", "sessions", "priority", "models")
+    body = {name: before.get(name) for name in names} | changes
+    _print_quota(client.do("PUT", path, body, etag=answer.etag), as_json)
+
+
+def quota_changes(
+    gpus: str | None,
+    memory: str | None,
+    compute: str | None,
+    sessions: str | None,
+    priority: str | None,
+    models: list[str] | None,
+) -> dict[str, Any]:
+    """The options that are there, as fields of a quota."""
+    found: dict[str, Any] = {}
+    if gpus is not None:
+        found["gpus"] = _count("--gpus", gpus)
+    if memory is not None:
+        found["memory_mib"] = (
+            None if memory == UNLIMITED else read_size("--memory", memory) // UNITS["MiB"]
+        )
+    if compute is not None:
+        found["compute"] = (
+            None
+            if compute == UNLIMITED
+            else read_number("--compute", compute.removesuffix("%"), 0, _MOST)
+        )
+    if sessions is not None:
+        found["sessions"] = _count("--sessions", sessions)
+    if priority is not None:
+        found["priority"] = read_number("--priority", priority, 0, 100)
+    if models is not None:
+        found["models"] = None if models == [UNLIMITED] else models
+    return found
+
+
+def _count(option: str, text: str) -> int | None:
+    return None if text == UNLIMITED else read_number(option, text, 0, _MOST)

@@ -1,0 +1,328 @@
+"""``gpupool node``, ``tenant``, ``lease`` and all others against a manager's process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpupool.cli import app
+from pool_process import PATIENCE, Manager, start_gpupool
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Operator:
+    """An admin at a shell of 80 columns."""
+
+    def __init__(self, manager: Manager, token: str = "") -> None:
+        self.manager = manager
+        self.env = {"GPUPOOL_POOL": manager.url, "GPUPOOL_TOKEN": token or manager.admin}
+
+    def do(self, *args: str, code: int = 0) -> str:
+        """What a command prints: on stdout if it succeeds, else its one line on stderr."""
+        done = CliRunner().invoke(app, list(args), env=self.env)
+        assert done.exit_code == code, f"{args}: {done.exit_code} {done.output} {done.exception!r}"
+        if code == 0:
+            return done.stdout
+        assert done.stdout == "" and done.stderr.count("\n") == 1, done.output
+        return done.stderr
+
+    def json(self, *args: str) -> Any:
+        done = CliRunner().invoke(app, [*args, "--json"], env=self.env)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
+    found = Manager(tmp_path_factory.mktemp("pool")).start()
+    try:
+        for name in ("one", "two", "three"):
+            found.node(name, memory_mib=81_920)
+        yield found
+    finally:
+        found.kill()
+
+
+@pytest.fixture
+def operator(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    monkeypatch.setenv("COLUMNS", "80")
+    return Operator(manager)
+
+
+def columns(text: str, row: int = 1) -> list[str]:
+    return text.splitlines()[row].split()
+
+
+# Nodes and GPUs -----------------------------------------------------------------------------
+
+
+def test_nodes(operator: Operator) -> None:
+    shown = operator.do("node", "list")
+    assert columns(shown, 0)[:4] == ["NAME", "STATE", "MODE", "GPUS"]
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == ["one", "three", "two"]
+    assert operator.do("node", "cordon", "one") == "one is cordoned, 0 leases on it\n"
+    assert [node["name"] for node in operator.json("node", "list", "--mode", "cordoned")] == ["one"]
+    assert "draining" in operator.do("node", "drain", "one")
+    assert "open" in operator.do("node", "open", "one")
+    operator.do("node", "label", "one", "rack=a", "disk=nvme")
+    assert "disk=nvme" in operator.do("node", "label", "one", "rack-")
+    assert operator.json("node", "show", "one")["labels"] == {"disk": "nvme"}
+    assert operator.json("node", "list", "--label", "rack=a") == []
+    assert "is not KEY=VALUE" in operator.do("node", "label", "one", "rack", code=2)
+    assert "there is no node 'nine'" in operator.do("node", "show", "nine", code=1)
+    assert "Not Found" in operator.do("node", "show", "a/b", code=1)
+
+
+def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -> None:
+    shown = operator.do("node", "join", "--name", "four")
+    assert "gpupool-server --listen tcp://0.0.0.0:7700" in shown
+    assert "--pool tcp://127.0.0.1:" in shown and "--node-name four" in shown
+    assert "echo 'gpn_" in shown
+    path = tmp_path / "join.token"
+    shown = operator.do("node", "join", "--out", str(path), "--lifetime", "2h")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().startswith("gpn_") and "gpn_" not in shown
+    assert "is there already" in operator.do("node", "join", "--out", str(path), code=2)
+    made = operator.json("node", "join", "--lifetime", "none")
+    assert made["expires"] is None and made["nodes"].startswith("tcp://127.0.0.1:")
+
+
+def test_a_node_that_is_gone_is_forgotten(operator: Operator) -> None:
+    operator.manager.node("gone", gpus=1)
+    assert operator.do("node", "remove", "gone") == ""
+    assert "gone" not in operator.do("node", "list")
+
+
+def test_gpus(operator: Operator) -> None:
+    shown = operator.do("gpu", "list", "--node", "two")
+    assert columns(shown)[:4] == ["two/0", "NVIDIA", "H200", "0MiB/80GiB"]
+    operator.do("gpu", "set", "two/1", "--policy", "weighted", "--max-inst", "7")
+    gpu = operator.json("gpu", "show", "GPU-two-1")
+    assert (gpu["policy"], gpu["max_inst"], gpu["prio_ratio"]) == ("weighted", 7, 90)
+    assert "NVIDIA H200" in operator.do("gpu", "show", "two/1")
+    assert "NODE/INDEX" in operator.do("gpu", "set", "1", "--max-inst", "7", code=2)
+    assert "no such GPU" in operator.do("gpu", "show", "two/9", code=2)
+    assert "say what to set" in operator.do("gpu", "set", "two/1", code=2)
+    assert "leases say" in operator.do("gpu", "set", "two/1", "--default-memory", "1GiB", code=2)
+
+
+def test_this_machines_server_is_still_there(operator: Operator, tmp_path: Path) -> None:
+    for args in (["gpu", "list"], ["session", "list"], ["inspect"]):
+        said = operator.do(*args, "--run-dir", str(tmp_path), code=1)
+        assert f"no gpupool server answers at {tmp_path}/admin.sock" in said
+
+
+# Tenants, quotas, tokens --------------------------------------------------------------------
+
+
+def test_tenants_and_quotas(operator: Operator, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    args = ("--gpus", "4", "--memory", "100GiB", "--description", "night shift")
+    shown = operator.do("tenant", "create", "amber", *args, "--token-out", str(path))
+    assert "night shift" in shown and "0MiB/100GiB" in shown
+    own = Operator(operator.manager, path.read_text().strip())
+    assert own.json("quota", "show", "amber")["gpus"] == 4
+    assert "needs the scope 'admin'" in own.do("tenant", "list", code=77)
+    assert "there is a tenant 'amber' already" in operator.do("tenant", "create", "amber", code=1)
+    operator.do("quota", "set", "amber", "--compute", "250%", "--memory", "none")
+    quota = operator.json("quota", "show", "amber")
+    assert (quota["gpus"], quota["memory_mib"], quota["compute"]) == (4, None, 250)
+    operator.do("quota", "set", "amber", "--model", "A*", "--model", "B*", "--priority", "9")
+    assert operator.json("quota", "show", "amber")["models"] == ["A*", "B*"]
+    operator.do("quota", "set", "amber", "--model", "none", "--sessions", "3")
+    row = next(r for r in operator.do("quota", "list").splitlines() if r.startswith("amber"))
+    assert row.split() == ["amber", "0/4", "0MiB/-", "0%/250%", "0/3", "9", "-"]
+    assert "up to 9" in operator.do("quota", "show", "amber")
+    operator.do("tenant", "change", "amber", "--disable")
+    assert "disabled" in own.do("lease", "list", code=77)
+    assert "disabled" in operator.do("tenant", "list")
+    operator.do("tenant", "change", "amber", "--enable", "--description", "day shift")
+    assert operator.json("tenant", "show", "amber")["description"] == "day shift"
+    assert operator.do("tenant", "remove", "amber") == ""
+    assert "refused the token" in own.do("lease", "list", code=77)
+    for wrong in (["quota", "set", "amber"], ["tenant", "change", "amber"]):
+        assert "say what to" in operator.do(*wrong, code=2)
+    assert "--gpus: 'many'" in operator.do("quota", "set", "amber", "--gpus", "many", code=2)
+
+
+def test_tokens(operator: Operator, tmp_path: Path) -> None:
+    operator.do("tenant", "create", "brown")
+    secret = operator.do("token", "create", "--tenant", "brown", "--lifetime", "1h").strip()
+    assert secret.startswith("gpp_")
+    own = Operator(operator.manager, secret)
+    assert own.do("lease", "list") == ""
+    (token,) = operator.json("token", "list", "--tenant", "brown")
+    assert "secret" not in token and secret not in operator.do("token", "list", "--all")
+    assert "valid" in operator.do("token", "show", token["id"])
+    operator.do("token", "revoke", token["id"])
+    assert "the token was revoked" in own.do("lease", "list", code=77)
+    assert operator.json("token", "list", "--tenant", "brown") == []
+    (token,) = operator.json("token", "list", "--tenant", "brown", "--all")
+    assert token["revoked"] is not None
+    path = tmp_path / "admin"
+    assert operator.do("token", "create", "--admin", "--out", str(path)) == ""
+    assert Operator(operator.manager, path.read_text().strip()).json("tenant", "list")
+    assert "--tenant NAME, or --admin" in operator.do("token", "create", code=2)
+    wrong = operator.do("token", "create", "--admin", "--lifetime", "soon", code=2)
+    assert "--lifetime: 'soon' is no time" in wrong
+
+
+# Leases -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def green(operator: Operator) -> Iterator[str]:
+    """A tenant; all its leases end with the test."""
+    operator.do("tenant", "create", "green", "--gpus", "20")
+    yield "green"
+    for lease in operator.json("lease", "list", "--tenant", "green"):
+        operator.do("lease", "release", lease["id"])
+    operator.do("tenant", "remove", "green")
+
+
+HALF = ("--memory", "8GiB", "--share", "50%")
+
+
+def test_leases(operator: Operator, green: str) -> None:
+    ask = ("lease", "create", "--tenant", green)
+    made = operator.json(*ask, "--gpus", "2", "--spread", *HALF, "--name", "work")
+    assert made["token"].startswith("gpl_") and len(made["servers"]) == 2
+    shown = operator.do("lease", "list")
+    assert columns(shown)[:6] == [made["id"], green, "active", "2x", "8GiB", "50%"]
+    shown = operator.do("lease", "show", made["id"])
+    assert "unless it is renewed" in shown and "8GiB" in shown
+    assert "token" not in operator.json("lease", "show", made["id"])
+    assert "placed by the rule" in operator.do("lease", "explain", made["id"])
+    assert operator.json("lease", "renew", made["id"])["token"] != made["token"]
+    assert operator.do("lease", "release", made["id"]) == f"{made['id']} is released\n"
+    assert operator.json("lease", "list") == []
+    (ended,) = operator.json("lease", "list", "--all", "--tenant", green)
+    assert ended["state"] == "released"
+    assert "the lease is released" in operator.do("lease", "renew", made["id"], code=1)
+
+
+def test_a_dry_run_changes_nothing(operator: Operator, green: str) -> None:
+    shown = operator.do("lease", "create", "--tenant", green, *HALF, "--dry-run")
+    assert "it would go to" in shown and "one/0" in shown
+    assert operator.json("lease", "list") == []
+    answer = operator.json("lease", "create", "--tenant", green, "--dry-run", "--model", "A1")
+    assert answer["decision"].startswith("no room")
+
+
+def test_the_queue_says_who_waits_and_why(operator: Operator, green: str) -> None:
+    operator.json("lease", "create", "--tenant", green, "--gpus", "5")
+    waiting = operator.json("lease", "create", "--tenant", green, "--gpus", "2", "--wait", "1h")
+    assert (waiting["state"], waiting["position"]) == ("queued", 1)
+    (entry,) = operator.json("queue", "list")
+    assert entry["lease"] == waiting["id"]
+    assert waiting["id"] in operator.do("queue", "list")
+    shown = operator.do("lease", "explain", waiting["id"])
+    assert "it waits at position 1 of 1" in shown and "WHY NOT" in shown
+    full = operator.do("lease", "create", "--tenant", green, "--gpus", "2", code=75)
+    assert "said no" in full
+    over = operator.do("lease", "create", "--tenant", green, "--gpus", "14", code=77)
+    assert "over the quota: tenant 'green': 14 " in over
+    assert "5 in use and 2 queued, quota 20" in over
+
+
+# Looking ------------------------------------------------------------------------------------
+
+
+def test_inspect_draws_the_pool(operator: Operator, green: str) -> None:
+    lease = operator.json("lease", "create", "--tenant", green, "--memory", "8GiB")
+    node = lease["grants"][0]["node"]
+    operator.do("node", "cordon", "three")
+    shown = operator.do("inspect")
+    operator.do("node", "open", "three")
+    assert shown.splitlines()[0].split() == [
+        "NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)", "GPU", "Memory(GiB)",
+    ]  # fmt: skip
+    row = next(line for line in shown.splitlines() if line.startswith(node))
+    assert "8/80" in row and row.rstrip().endswith("8/160")
+    assert "three (cordoned)" in shown
+    assert shown.endswith("Allocated/Total GPU Memory In Pool:\n8/480 (2%) GiB\n")
+    details = operator.do("inspect", "-d")
+    assert f"green/{lease['id']}" in details
+    summary = operator.json("inspect")
+    assert (summary["allocated"], summary["total"]) == (8 << 30, 480 << 30)
+
+
+def test_usage_audit_and_sessions(operator: Operator, green: str) -> None:
+    actions = [entry["action"] for entry in operator.json("audit", "--object", green)]
+    assert "tenant.created" in actions, actions
+    assert "tenant.created" in operator.do("audit", "--since", "1h", "--tenant", green)
+    assert len(operator.json("audit", "--most", "2")) == 2
+    assert operator.json("audit", "--until", "2020-01-01") == []
+    assert operator.json("usage", "--since", "2020-01-01", "--by", "hour") == []
+    assert "is not a time" in operator.do("usage", "--since", "soon", code=2)
+    assert "query.step" in operator.do("usage", "--by", "year", code=2)
+    assert operator.json("session", "list", "--lease", "x") == []
+
+
+def test_events_are_told_as_they_happen(operator: Operator) -> None:
+    watcher = start_gpupool("events", "--kind", "tenant.", "--count", "2", "--json", **operator.env)
+    try:
+        for number in range(200):
+            operator.do("tenant", "create", f"t{number}")
+            operator.do("tenant", "remove", f"t{number}")
+            try:
+                watcher.wait(0.2)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        out, err = watcher.communicate(timeout=PATIENCE)
+    finally:
+        watcher.kill()
+    assert err == ""
+    events = [json.loads(line) for line in out.splitlines()]
+    assert len(events) == 2
+    assert all(event["kind"].startswith("tenant.") and event["object"] for event in events)
+
+
+def test_lists_go_on_behind_a_page(operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupool.pool_client.PAGE", 1)
+    assert len(operator.json("node", "list")) == 3
+    assert len(operator.json("gpu", "list")) == 6
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["node list", "gpu list", "tenant list", "quota list", "token list --all", "lease list --all",
+     "queue list", "audit", "inspect"],
+)  # fmt: skip
+def test_tables_fit_a_terminal(
+    operator: Operator, green: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    operator.json("lease", "create", "--tenant", green, "--gpus", "5", "--name", "a long name")
+    lease = operator.json("lease", "create", "--tenant", green, "--gpus", "2", "--wait", "1h")
+    for module in ("pool_show", "pool_inspect"):
+        monkeypatch.setattr(f"gpupool.{module}.terminal_width", lambda: 80)
+    shown = operator.do(*command.split())
+    assert all(len(line.rstrip()) <= 80 for line in shown.splitlines()), shown
+    if command in ("lease list --all", "queue list"):
+        assert lease["id"] in shown
+
+
+# Where the pool is --------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_named(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(args: list[str], env: dict[str, str], code: int) -> str:
+        done = CliRunner().invoke(app, args, env=env)
+        assert done.exit_code == code, done.output
+        return done.stderr
+
+    assert "name the pool with --pool" in said(["node", "list"], {}, 2)
+    assert "a pool wants a token" in said(["node", "list", "--pool", manager.url], {}, 2)
+    env = {"GPUPOOL_TOKEN": "t"}
+    away = said(["node", "list", "--pool", "http://127.0.0.1:1"], env, 75)
+    assert "is gpupool-manager running there" in away
+    tls = said(["node", "list", "--pool", manager.url.replace("http", "https")], env, 75)
+    assert "pool at https://127.0.0.1" in tls
