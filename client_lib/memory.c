@@ -9,9 +9,16 @@
 #include "ranges.h"
 #include "session.h"
 
+unsigned gpc_range_place(void)
+{
+    const struct gpc_session *s = gpc_session_count() > 1 ? gpc_session() : NULL;
+    return s ? s->index + 1 : 0;
+}
+
 static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 {
     struct gpc_range range = {.begin = at,
+                              .place = gpc_session_of_address(at) ? 0 : gpc_range_place(),
                               .size = bytes,
                               .kind = kind,
                               .context = gpc_current(),
@@ -22,7 +29,8 @@ static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
 {
     struct gpc_range range;
-    if (gpc_range_find(address, &range))
+    if (gpc_range_find(address, &range) &&
+        (range.place == 0 || range.place == gpc_range_place()))
         return CUDA_SUCCESS;
     return keep(address, bytes, GPC_RANGE_GLOBAL);
 }

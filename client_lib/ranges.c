@@ -5,14 +5,18 @@
 #include <string.h>
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
-static struct gpc_range *ranges; /* by address */
-static size_t count, room;
+static struct table {
+    struct gpc_range *ranges; /* by address */
+    size_t count, room;
+} tables[GP_SESSIONS_MAX + 1]; /* by place */
+static unsigned places = 1; /* so many have ever been used */
 static uint64_t last_id;
 
 /* Index of the first range that ends behind `address`. Under the lock. */
-static size_t after(uint64_t address)
+static size_t after(const struct table *t, uint64_t address)
 {
-    size_t low = 0, high = count;
+    const struct gpc_range *ranges = t->ranges;
+    size_t low = 0, high = t->count;
     while (low < high) {
         size_t middle = (low + high) / 2;
         /* no sum of begin and size: a range may end where addresses do */
@@ -25,89 +29,131 @@ static size_t after(uint64_t address)
     return low;
 }
 
+static int make_room(struct table *t)
+{
+    if (t->count < t->room)
+        return 0;
+    size_t more = t->room ? 2 * t->room : 256;
+    struct gpc_range *grown = realloc(t->ranges, more * sizeof *grown);
+    if (!grown)
+        return -1;
+    t->ranges = grown;
+    t->room = more;
+    return 0;
+}
+
 int gpc_range_add(const struct gpc_range *range)
 {
+    struct table *t = &tables[range->place];
     pthread_rwlock_wrlock(&lock);
-    int r = 0;
-    if (count == room) {
-        size_t more = room ? 2 * room : 256;
-        struct gpc_range *grown = realloc(ranges, more * sizeof *grown);
-        if (grown) {
-            ranges = grown;
-            room = more;
-        } else {
-            r = -1;
-        }
-    }
+    int r = make_room(t);
     if (r == 0) {
-        size_t at = after(range->begin);
-        memmove(ranges + at + 1, ranges + at, (count - at) * sizeof *ranges);
-        ranges[at] = *range;
-        ranges[at].id = ++last_id;
-        count++;
+        size_t at = after(t, range->begin);
+        memmove(t->ranges + at + 1, t->ranges + at, (t->count - at) * sizeof *t->ranges);
+        t->ranges[at] = *range;
+        t->ranges[at].id = ++last_id;
+        t->count++;
+        if (places <= range->place)
+            places = range->place + 1;
     }
     pthread_rwlock_unlock(&lock);
     return r;
 }
 
-static void remove_at(size_t at)
+static void remove_at(struct table *t, size_t at)
 {
-    memmove(ranges + at, ranges + at + 1, (count - at - 1) * sizeof *ranges);
-    count--;
+    memmove(t->ranges + at, t->ranges + at + 1, (t->count - at - 1) * sizeof *t->ranges);
+    t->count--;
+}
+
+/* Call `look` for each place until it is true: the common one, the caller's, the others. */
+static bool each_place(bool (*look)(struct table *, uint64_t, struct gpc_range *),
+                       uint64_t address, struct gpc_range *out)
+{
+    if (look(&tables[0], address, out))
+        return true;
+    if (places == 1)
+        return false;
+    unsigned here = gpc_range_place();
+    if (here && look(&tables[here], address, out))
+        return true;
+    for (unsigned i = 1; i < places; i++)
+        if (i != here && look(&tables[i], address, out))
+            return true;
+    return false;
+}
+
+static bool remove_from(struct table *t, uint64_t begin, struct gpc_range *removed)
+{
+    size_t at = after(t, begin);
+    if (at >= t->count || t->ranges[at].begin != begin)
+        return false;
+    *removed = t->ranges[at];
+    remove_at(t, at);
+    return true;
 }
 
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
 {
     pthread_rwlock_wrlock(&lock);
-    size_t at = after(begin);
-    bool found = at < count && ranges[at].begin == begin;
-    if (found) {
-        *removed = ranges[at];
-        remove_at(at);
-    }
+    bool found = each_place(remove_from, begin, removed);
     pthread_rwlock_unlock(&lock);
     return found;
 }
 
 bool gpc_range_meets(uint64_t begin, uint64_t size)
 {
+    bool meets = false;
     pthread_rwlock_rdlock(&lock);
-    size_t at = after(begin);
-    bool meets = size && at < count &&
-                 (ranges[at].begin <= begin || ranges[at].begin - begin < size);
+    for (unsigned i = 0; i < places && size && !meets; i++) {
+        const struct table *t = &tables[i];
+        size_t at = after(t, begin);
+        meets = at < t->count &&
+                (t->ranges[at].begin <= begin || t->ranges[at].begin - begin < size);
+    }
     pthread_rwlock_unlock(&lock);
     return meets;
+}
+
+static bool find_in(struct table *t, uint64_t address, struct gpc_range *found)
+{
+    size_t at = after(t, address);
+    if (at >= t->count || t->ranges[at].begin > address)
+        return false;
+    *found = t->ranges[at];
+    return true;
 }
 
 bool gpc_range_find(uint64_t address, struct gpc_range *found)
 {
     pthread_rwlock_rdlock(&lock);
-    size_t at = after(address);
-    bool here = at < count && ranges[at].begin <= address;
-    if (here)
-        *found = ranges[at];
+    bool here = each_place(find_in, address, found);
     pthread_rwlock_unlock(&lock);
     return here;
+}
+
+/* The first range of the context from `from` on. */
+static bool take_of(struct table *t, CUcontext context, uint64_t from, struct gpc_range *taken)
+{
+    pthread_rwlock_wrlock(&lock);
+    size_t i = after(t, from);
+    while (i < t->count && t->ranges[i].context != context)
+        i++;
+    bool more = i < t->count;
+    if (more) {
+        *taken = t->ranges[i];
+        remove_at(t, i);
+    }
+    pthread_rwlock_unlock(&lock);
+    return more;
 }
 
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *))
 {
     /* By address, not by index: others add and remove while `ended` runs. */
-    for (uint64_t from = 0;;) {
-        struct gpc_range range;
-        pthread_rwlock_wrlock(&lock);
-        size_t i = after(from);
-        while (i < count && ranges[i].context != context)
-            i++;
-        bool more = i < count;
-        if (more) {
-            range = ranges[i];
-            remove_at(i);
-        }
-        pthread_rwlock_unlock(&lock);
-        if (!more)
-            return;
-        from = range.begin;
-        ended(&range);
+    for (unsigned place = 0; place <= GP_SESSIONS_MAX; place++) {
+        struct gpc_range range = {.begin = 0};
+        while (take_of(&tables[place], context, range.begin, &range))
+            ended(&range);
     }
 }

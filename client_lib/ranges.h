@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "snapshot.h"
+
 enum gpc_range_kind {
     GPC_RANGE_DEVICE, /* cuMemAlloc */
     GPC_RANGE_POOL,   /* cuMemAllocAsync */
@@ -18,9 +20,13 @@ enum gpc_range_kind {
     GPC_RANGE_HOST,   /* cuMemHostAlloc or cuMemHostRegister, this process's own */
 };
 
+/* Drivers choose the addresses of modules' variables, and two hosts' may choose the
+ * same. Such a range has a *place*, its session's index + 1, and is looked for first in
+ * the place where the caller is; all others are in place 0. */
 struct gpc_range {
     uint64_t begin;
     uint64_t size;
+    unsigned place;
     enum gpc_range_kind kind;
     CUcontext context; /* NULL for mappings */
     CUdevice device;
@@ -39,6 +45,8 @@ bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
 /* Whether [begin, begin + size) has anything in common with a range. */
 bool gpc_range_meets(uint64_t begin, uint64_t size);
+/* Given by the sessions: the place of the thread's current context. */
+unsigned gpc_range_place(void);
 /* Remove every range of a context, calling `ended` for each. */
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *));
 

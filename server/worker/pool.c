@@ -114,6 +114,11 @@ static CUresult take_exactly(struct gpw_session *s, uint32_t ordinal, size_t byt
 static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstream stream,
                      CUdeviceptr *dptr)
 {
+    /* where the driver puts its pools, that of another host of this client may, too:
+     * only the first session's may stay there (proto/wire/snapshot.h) */
+    if (s->index > 0)
+        return bytes > UINT64_MAX / 2 ? CUDA_ERROR_OUT_OF_MEMORY
+                                      : take_exactly(s, p->ordinal, bytes, dptr);
     uint64_t room = pool_size(s, p, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) -
                     pool_size(s, p, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
     if (bytes > UINT64_MAX / 2)

@@ -13,6 +13,13 @@
 #define CONTEXT_A ((CUcontext)(uintptr_t)0xa0)
 #define CONTEXT_B ((CUcontext)(uintptr_t)0xb0)
 
+static unsigned here;
+
+unsigned gpc_range_place(void)
+{
+    return here;
+}
+
 static void add(uint64_t begin, uint64_t size, CUcontext context)
 {
     struct gpc_range range = {.begin = begin, .size = size, .context = context};
@@ -273,6 +280,29 @@ static void what_encloses_a_range_meets_it(void **state)
     assert_false(gpc_range_meets(0, UINT64_MAX));
 }
 
+static void one_address_may_be_in_two_places(void **state)
+{
+    (void)state;
+    struct gpc_range found, one = {.begin = 0x1000, .size = 0x100, .place = 1, .flags = 1};
+    struct gpc_range two = {.begin = 0x1080, .size = 0x100, .place = 2, .flags = 2};
+    assert_int_equal(gpc_range_add(&one), 0);
+    assert_int_equal(gpc_range_add(&two), 0);
+    here = 2;
+    assert_true(gpc_range_find(0x1090, &found));
+    assert_int_equal(found.flags, 2);
+    assert_true(gpc_range_find(0x1000, &found)); /* here is none: another's, then */
+    assert_int_equal(found.flags, 1);
+    here = 1;
+    assert_true(gpc_range_find(0x1090, &found));
+    assert_int_equal(found.flags, 1);
+    assert_true(gpc_range_meets(0x1170, 1));
+    assert_false(gpc_range_remove(0x1010, &found));
+    take_out(0x1080);
+    take_out(0x1000);
+    assert_false(known(0x1090));
+    here = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -287,6 +317,7 @@ int main(void)
         cmocka_unit_test(a_context_takes_its_ranges_with_it),
         cmocka_unit_test(none_is_missed_while_others_come_and_go),
         cmocka_unit_test(threads_have_their_own_ranges),
+        cmocka_unit_test(one_address_may_be_in_two_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@ function(gp_unit_test name folder)
 endfunction()
 
 gp_unit_test(ranges client_lib ranges.c)
+gp_unit_test(servers client_lib servers.c pci.c)
 gp_unit_test(allocator server/worker allocator.c)
 gp_unit_test(wait server/worker wait.c handles.c)
 gp_unit_test(wait_after server/worker wait.c handles.c)
