@@ -11,3 +11,14 @@ foreach(name zmq_batch shm_ring)
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/ring.c
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_batch.c)
 endforeach()
+
+add_executable(fuzz_zmq_address ${CMAKE_CURRENT_LIST_DIR}/fuzz_zmq_address.c)
+target_compile_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,address,undefined)
+target_link_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,address,undefined)
+target_link_libraries(fuzz_zmq_address PRIVATE gp_options ${GPUPOOL_ZMQ_LIBRARY} Threads::Threads)
+target_include_directories(fuzz_zmq_address PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
+target_sources(fuzz_zmq_address PRIVATE
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/error.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/support.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_curve.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_link.c)
