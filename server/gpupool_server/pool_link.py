@@ -47,6 +47,9 @@ ANSWER_SECONDS = 5.0
 #: is doubled each time. A manager that is away is looked for by ZeroMQ, every 2 s.
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
 
+#: Refusals that are not about us.
+PASSING = ("unavailable", "failed")
+
 #: Sessions that begin and end together are told together.
 GATHER_SECONDS = 0.02
 
@@ -318,7 +321,8 @@ class PoolLink:
         if answer is None or answer.done():
             self._log.warning("the manager refused", code=refused.code, reason=refused.message)
             return
-        answer.set_exception(_Unwanted(f"the manager refused ({refused.code}): {refused.message}"))
+        kind = _Away if refused.code in PASSING else _Unwanted
+        answer.set_exception(kind(f"the manager refused ({refused.code}): {refused.message}"))
 
     def _hear(self, told: Told) -> None:
         """Obey at once, in the order in which it came; then let who waits for it go on."""
