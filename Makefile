@@ -29,8 +29,8 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench wheel fuzz lint test-gpu clean \
-	system
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
+	test-gpu clean system
 
 all: build
 
@@ -109,6 +109,10 @@ test-gpu: build $(VENV)/.toolchain
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
+
+# The manager alone, with up to 10,000 simulated GPUs; takes minutes.
+bench-pool: $(VENV)/.lint
+	@$(PY) bench/pool.py
 
 lint: $(VENV)/.lint
 	@$(PY) .ci/test.py --build $(BUILD) --only lint

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import heapq
 import json
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request, Response, Security
@@ -246,8 +248,11 @@ class Paging:
     ) -> Page[Any]:
         """The page of a list in memory, sorted by its key."""
         after = self.after(*kinds)
-        keyed = sorted(((key(item), item) for item in items), key=lambda pair: pair[0])
-        rest = [pair for pair in keyed if after is None or pair[0] > after]
+        keyed = [(key(item), item) for item in items]
+        if after is not None:
+            keyed = [pair for pair in keyed if pair[0] > after]
+        # Of a long list most is not shown, so most need not be sorted.
+        rest = heapq.nsmallest(self.limit + 1, keyed, key=itemgetter(0))
         page = rest[: self.limit]
         more = self.cursor_for(page[-1][0]) if len(rest) > self.limit else None
         return Page[Any](items=[show(item) for _, item in page], next=more)

@@ -124,7 +124,7 @@ async def list_gpus(
         and (model is None or matches(model, slot.model))
         and (free_mib is None or slot.free_mib >= free_mib)
         and (free_share is None or slot.free_share >= free_share)
-        and usable in (None, slot.usable)
+        and (usable is None or slot.usable == usable)
     ]
     return send(
         pages.cut(

@@ -212,9 +212,11 @@ class Leases:
 
     def _is_late(self, unit: Unit, waiting: Waiting) -> bool:
         group = waiting.group
-        if group.for_room:
-            group.hopeful = could_ever(self._ledger.index, group.want, open_only=True) is None
-        return waiting.goes_first(group.kinds, unit.now, self._patience)
+        group.hopeful = True
+        if not waiting.goes_first(group.kinds, unit.now, self._patience):
+            return False
+        group.hopeful = could_ever(self._ledger.index, group.want, open_only=True) is None
+        return group.hopeful
 
     def _try_waiting(self, unit: Unit, waiting: Waiting) -> None:
         ledger, lease, group = self._ledger, waiting.lease, waiting.group

@@ -181,9 +181,10 @@ class Store:
         await connection.execute(statement, [row_of(Note(OWNER, self._owner))])
 
     async def _check_owner(self, connection: AsyncConnection) -> None:
+        if self.is_sqlite:
+            return  # the lock of a file is never lost
         question = select(tables.notes.c.value).where(tables.notes.c.name == OWNER)
-        if not self.is_sqlite:
-            question = question.with_for_update(read=True)
+        question = question.with_for_update(read=True)
         if await connection.scalar(question) != self._owner:
             self.dispossessed = True
             raise Dispossessed("another manager uses this database")

@@ -42,8 +42,10 @@ def _complete(place: Path) -> bool:
 class Postgres:
     """A server that ends with the tests, however they end."""
 
-    def __init__(self, binaries: Path) -> None:
+    def __init__(self, binaries: Path, safe: bool = False) -> None:
+        """``safe``: what was committed would outlive a power cut, which takes its time."""
         self._binaries = binaries
+        self._fsync = "on" if safe else "off"
         self._folder = Path(tempfile.mkdtemp(prefix="gpt-pg-", dir="/tmp"))
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
@@ -74,7 +76,7 @@ class Postgres:
     def start(self) -> None:
         command = (
             self._binaries / "postgres", "-D", self._folder / "data", "-k", self._folder,
-            "-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=50",
+            "-c", "listen_addresses=", "-c", f"fsync={self._fsync}", "-c", "max_connections=50",
         )  # fmt: skip
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
