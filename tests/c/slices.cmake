@@ -1,8 +1,10 @@
 # Who runs on a soft GPU that several processes have.
-add_executable(test_softgpu_slices ${CMAKE_CURRENT_LIST_DIR}/test_softgpu_slices.c
-  ${CMAKE_SOURCE_DIR}/server/softgpu/runlist.c)
-target_include_directories(test_softgpu_slices PRIVATE ${CMAKE_SOURCE_DIR}/server/softgpu)
-target_link_libraries(test_softgpu_slices PRIVATE gp_options Threads::Threads
-  ${GPUPOOL_CMOCKA_LIBRARY})
-add_test(NAME softgpu_slices COMMAND test_softgpu_slices)
-set_tests_properties(softgpu_slices PROPERTIES TIMEOUT 120)
+foreach(part slices turns policies)
+  add_executable(test_softgpu_${part} ${CMAKE_CURRENT_LIST_DIR}/test_softgpu_${part}.c
+    ${CMAKE_CURRENT_LIST_DIR}/simulated_device.c ${CMAKE_SOURCE_DIR}/server/softgpu/runlist.c)
+  target_include_directories(test_softgpu_${part} PRIVATE ${CMAKE_SOURCE_DIR}/server/softgpu)
+  target_link_libraries(test_softgpu_${part} PRIVATE gp_options gp_board Threads::Threads
+    ${GPUPOOL_CMOCKA_LIBRARY})
+  add_test(NAME softgpu_${part} COMMAND test_softgpu_${part})
+  set_tests_properties(softgpu_${part} PROPERTIES TIMEOUT 120)
+endforeach()
