@@ -7,6 +7,7 @@ import random
 import signal
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gpupool.admin import Admin
 from harness import PoolServer, alive, wait_until
 from peer_client import CHUNK, INVALID_VALUE, LEGACY, UNAVAILABLE, Worker, join, worker_of
 from raw_client import KIND_CONTEXT, NUMBERS, handle
+from tenants import MakeServer, configured
 
 Pair = tuple[Worker, Worker]
 
@@ -205,6 +207,34 @@ def test_much_work_behind_a_stream_that_stands(pair: Pair) -> None:
         b.tell("gp_htod", struct.pack("<QQIIQ", target, stream, 8, 8, n))
     a.peer_send(LEGACY, 1)
     assert b.read(target, 8, stream) == struct.pack("<Q", 1999)
+
+
+def test_a_stream_that_stands_keeps_no_other_tenant_out(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    """Nor the worker that it waits for, on the same GPU; what is behind it keeps its order."""
+    server = configured(make_server, tmp_path)
+    with (
+        worker_of(server, token="token-of-red", group="one", memory=str(24 << 20)) as a,
+        worker_of(server, token="token-of-red", group="two", memory=str(24 << 20)) as b,
+        worker_of(server, token="token-of-blue") as other,
+    ):
+        join(a, b)
+        stream, target = b.stream(), b.allocate(CHUNK)
+        theirs = other.allocate(8)
+        for tag in range(4):
+            b.peer_recv(stream, 2 * tag, target, CHUNK)
+            for n in range(40):
+                b.tell("gp_htod", struct.pack("<QQIIQ", target, stream, 8, 8, n))
+            for n in range(40):
+                other.tell("gp_htod", struct.pack("<QQIIQ", theirs, LEGACY, 8, 8, n))
+                assert other.synchronize() == 0
+            assert b.busy(stream)
+            source = a.allocate(CHUNK)
+            a.write(source, noise(CHUNK))
+            a.peer_send(LEGACY, 2 * tag, source, CHUNK)
+            assert b.read(target, CHUNK, stream) == struct.pack("<Q", 39) + noise(CHUNK)[8:]
+        assert a.errors == b.errors == other.errors == []
 
 
 # What goes wrong ----------------------------------------------------------------------------
