@@ -47,6 +47,28 @@ def numbers(*shape: int, dtype: Any = np.float32) -> Any:
 
 
 @program
+def devices() -> None:
+    """Arrays of every device there is, brought together on the first, and sent out again."""
+    count = cp.cuda.runtime.getDeviceCount()
+    parts = []
+    for index in range(count):
+        with cp.cuda.Device(index):
+            parts.append(cp.arange(10000, dtype=cp.float32) * (index + 1))
+    with cp.cuda.Device(0):
+        total = cp.zeros(10000, cp.float32)
+        for part in parts:
+            total += part.copy()
+    factor = count * (count + 1) // 2
+    expected = np.arange(10000, dtype=np.float32) * factor
+    same(total, expected)
+    for index in range(count):
+        with cp.cuda.Device(index):
+            there = total.copy()
+            assert there.device.id == index
+            same(there + 1, expected + 1)
+
+
+@program
 def elementwise() -> None:
     x, y = numbers(3000), numbers(3000)[::-1].copy()
     a, b = cp.asarray(x), cp.asarray(y)

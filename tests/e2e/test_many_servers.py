@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpupool import paths
-from harness import TOKEN, PoolServer, Result, Talk, alive, free_port, run_program, wait_until
+from harness import TOKEN, PoolServer, Result, Talk, alive, free_port, wait_until
+from test_cupy import PATIENCE, CuPy
+from test_cupy import cupy as cupy  # a fixture
+from test_cupy import kernel_cache as kernel_cache  # what it needs
 from toolchain import Toolchain
 
 MakeServer = Callable[..., PoolServer]
@@ -77,6 +80,12 @@ def test_three_hosts_and_both_transports(
 def test_every_call_waits(toolchain: Toolchain, pair: tuple[PoolServer, PoolServer]) -> None:
     program = str(toolchain.runtime_program("hosts"))
     passes(pair[0].run([program], "shm", GPUPOOL_SYNC="1", **over(pair)), "hosts")
+
+
+def test_cupy_of_two_hosts(pair: tuple[PoolServer, PoolServer], cupy: CuPy, transport: str) -> None:
+    result = pair[0].run(cupy.command("devices"), transport, PATIENCE, **cupy.env, **over(pair))
+    assert result.returncode == 0, result.explain()
+    assert result.stdout.splitlines()[-1] == "PASS devices", result.explain()
 
 
 # Opening ----------------------------------------------------------------------------------
