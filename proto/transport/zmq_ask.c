@@ -11,7 +11,7 @@ struct question {
     const char *url; /* as it is shown: without a key */
     struct link_curve curve;
     int timeout_ms;
-    int64_t deadline;
+    int64_t deadline, begun; /* ns */
     struct link link;
     enum link_trouble trouble;
 };
@@ -76,7 +76,7 @@ static int answer_take(void *socket, void *answer, size_t *answer_size)
     return rc;
 }
 
-/* The connection broke. -EAGAIN: as happens when a server stops; ask again. */
+/* The connection broke. -EAGAIN: as happens when a server stops or is busy; ask again. */
 static int question_broken(struct question *q, bool again)
 {
     if (q->link.shaken)
@@ -84,7 +84,8 @@ static int question_broken(struct question *q, bool again)
     q->trouble = link_curve_trouble(&q->curve, q->url, gp_deadline_left_ms(q->deadline, 1000));
     if (q->trouble == LINK_TROUBLE_OTHER)
         return -EPROTO;
-    return q->trouble == LINK_TROUBLE_WRONG_KEY && !again ? -EAGAIN : -EACCES;
+    bool slow = gp_clock_ns() - q->begun >= (int64_t)LINK_HANDSHAKE_MS * 1000000;
+    return q->trouble == LINK_TROUBLE_WRONG_KEY && (slow || !again) ? -EAGAIN : -EACCES;
 }
 
 static int answer_wait(struct question *q, void *answer, size_t *answer_size, bool again)
@@ -136,6 +137,7 @@ static int ask_once(struct question *q, const struct iovec *text, void *answer,
     void *ctx = zmq_ctx_new();
     if (!ctx)
         return link_errno();
+    q->begun = gp_clock_ns();
     int rc = ask_open(q, ctx);
     if (rc == 0 && zmq_send(q->link.socket, text->iov_base, text->iov_len, ZMQ_DONTWAIT) < 0)
         rc = link_errno();
@@ -160,7 +162,10 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
     if (rc)
         return rc;
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;
-    for (int i = 0; i < 2 && rc == -EAGAIN; i++)
+    for (int i = 0; rc == -EAGAIN; i++) {
         rc = ask_once(&q, &text, answer, answer_size, i > 0);
+        if (rc == -EAGAIN && gp_deadline_left_ms(q.deadline, 1000) == 0)
+            rc = -ETIMEDOUT;
+    }
     return rc ? question_fail(&q, rc, err) : 0;
 }

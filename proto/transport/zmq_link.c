@@ -13,7 +13,6 @@
 
 #define HEARTBEAT_MS 1000
 #define HEARTBEAT_TIMEOUT_MS 5000
-#define HANDSHAKE_MS 1500
 /* A link that has broken stays broken: the session behind it is gone. */
 #define RECONNECT_NEVER_MS (3600 * 1000)
 
@@ -101,7 +100,7 @@ int link_common_options(void *socket, const char *endpoint, const struct link_cu
     if (rc == 0)
         rc = option_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS);
     if (rc == 0)
-        rc = option_int(socket, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+        rc = option_int(socket, ZMQ_HANDSHAKE_IVL, LINK_HANDSHAKE_MS);
     if (rc == 0)
         rc = option_int(socket, ZMQ_RECONNECT_IVL, RECONNECT_NEVER_MS);
     if (rc == 0 && strchr(endpoint, '['))

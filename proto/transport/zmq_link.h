@@ -32,6 +32,10 @@
  * way, so only one that ignores its credit is stopped by it. */
 #define LINK_RECEIVE_HWM (LINK_WINDOW_BATCHES + 64)
 
+/* For two sides to agree on how to speak. One that takes longer is busy, which says
+ * nothing about its key. */
+#define LINK_HANDSHAKE_MS 1500
+
 #define LINK_MAGIC "gpupool/1"
 #define LINK_ENDPOINT_MAX 256
 #define LINK_KEY_BYTES 32

@@ -411,18 +411,24 @@ struct stranger {
     char url[160];
     const void *words;
     size_t size;
+    bool stays; /* until it is asked to stop, in place of hanging up */
     pthread_t thread;
 };
 
 static void *stranger_main(void *arg)
 {
     struct stranger *s = arg;
-    int fd;
+    int fd, kept[64], count = 0;
     while ((fd = accept(s->fd, NULL, NULL)) >= 0) {
         if (send(fd, s->words, s->size, MSG_NOSIGNAL) < 0)
             perror("send");
-        close(fd);
+        if (s->stays && count < 64)
+            kept[count++] = fd;
+        else
+            close(fd);
     }
+    while (count > 0)
+        close(kept[--count]);
     return NULL;
 }
 
@@ -466,6 +472,28 @@ static void test_strange_greetings(void **state)
     expect_no_server(greeting, 64);
 }
 
+/* Who greets and says no more may be busy: that is no word about its key. */
+static void test_slow_server(void **state)
+{
+    (void)state;
+    static const unsigned char greeting[64] = {
+        0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'C', 'U', 'R', 'V', 'E'};
+    char url[160], answer[64];
+    size_t size = sizeof answer;
+    struct gp_error err = {.text = ""};
+    int port;
+    struct stranger s = {.words = greeting, .size = sizeof greeting, .stays = true};
+    s.fd = raw_port_reserve(&port);
+    assert_int_equal(listen(s.fd, 16), 0);
+    assert_int_equal(pthread_create(&s.thread, NULL, stranger_main, &s), 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d?key=" KEY_OF_NOBODY, port);
+    assert_int_equal(tp->ask(url, "hello", 5, answer, &size, 2000, &err), -ETIMEDOUT);
+    expect_words(&err, "says nothing");
+    shutdown(s.fd, SHUT_RDWR);
+    pthread_join(s.thread, NULL);
+    close(s.fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -479,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_wire),
         cmocka_unit_test(test_wire_tampered),
         cmocka_unit_test(test_strange_greetings),
+        cmocka_unit_test(test_slow_server),
     };
     struct gp_error err = {.text = ""};
     tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);
