@@ -17,6 +17,7 @@ from gpupool_manager.events import Numbered, Watcher
 from gpupool_manager.nodes import Name
 from gpupool_manager.pool import Pool
 from gpupool_manager.schemas import AuditOut, Page, TenantName, UsageOut, when
+from gpupool_manager.tokens import is_valid
 from gpupool_manager.unit import Event
 from gpupool_manager.usage import HOUR
 
@@ -31,12 +32,9 @@ Time = Annotated[datetime | None, Query()]
 def _seconds(time: datetime | None, default: float) -> float:
     if time is None:
         return default
-    # Without a zone it is UTC; the first and last days of the calendar have no other zones.
-    return (time.replace(tzinfo=None) - _offset(time) - datetime(1970, 1, 1)).total_seconds()
-
-
-def _offset(time: datetime) -> timedelta:
-    return time.utcoffset() or timedelta(0)
+    # Without a zone it is UTC. The offset comes last: the calendar ends, a number does not.
+    offset = time.utcoffset() or timedelta(0)
+    return (time.replace(tzinfo=None) - datetime(1970, 1, 1) - offset).total_seconds()
 
 
 @router.get("/usage", response_model=Page[UsageOut], tags=["usage"])
@@ -165,6 +163,14 @@ async def watch_events(
     )
 
 
+def _still_allowed(pool: Pool, caller: Caller) -> bool:
+    """A stream lasts; the token with which it was opened need not."""
+    token = pool.ledger.tokens.by_id.get(caller.token.id)
+    if token is None or not is_valid(token, pool.clock()):
+        return False
+    return token.tenant is None or not pool.ledger.tenants[token.tenant].disabled
+
+
 async def _stream(
     pool: Pool, caller: Caller, watcher: Watcher, earlier: list[Numbered] | None, kind: str | None
 ) -> AsyncIterator[str]:
@@ -179,9 +185,11 @@ async def _stream(
             try:
                 found = await watcher.next(KEEPALIVE_SECONDS)
             except TimeoutError:
+                if not _still_allowed(pool, caller):
+                    return
                 yield ": still here\n\n"
                 continue
-            if found is None:
+            if found is None or not _still_allowed(pool, caller):
                 return
             if _concerns(caller, found.event, kind):
                 yield _as_text(pool, found)

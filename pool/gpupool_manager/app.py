@@ -26,7 +26,7 @@ from gpupool_manager import (
 from gpupool_manager.api_common import PROBLEMS
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.pool import Pool
-from gpupool_manager.problems import Problem, unavailable
+from gpupool_manager.problems import Problem, bad_field, unavailable
 from gpupool_manager.store import StoreError
 from gpupool_server import logs
 
@@ -108,9 +108,24 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         error.status_code, "bad-request"
     )
     detail = f"{request.method} {request.url.path}: {error.detail}"
+    if error.status_code == 400:  # a body that is no JSON at all
+        return _answer(request, bad_field("body", "it is not JSON, or nested too deeply"))
     response = _answer(request, Problem(error.status_code, code, detail))
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_allowed(request)))
     return response
+
+
+def _allowed(request: Request) -> set[str]:
+    """All methods of a path: the framework names those of the first route only."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    return {
+        method.upper()
+        for path, methods in paths.items()
+        if re.fullmatch(re.sub(r"{[^}]*}", "[^/]+", path), request.url.path)
+        for method in methods
+    }
 
 
 # What is around every request ----------------------------------------------------------

@@ -267,7 +267,8 @@ class Leases:
 
 
 def _behind(blocker: Waiting) -> str:
-    return f"'{blocker.lease.id}' has waited long and goes first"
+    # Other tenants read this: whose request it is, and which, they may not know.
+    return f"a request at priority {blocker.lease.priority} has waited long and goes first"
 
 
 def _check_priority(quota: Quota, ask: Ask) -> None:

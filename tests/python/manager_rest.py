@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest_asyncio
 from sqlalchemy import select
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from gpupool_manager.app import make_app
 from gpupool_manager.tables import TABLES
@@ -27,8 +29,10 @@ def bearer(token: str) -> dict[str, str]:
 class Rest:
     """Short ways to ask a door."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, logged: list[EventDict]) -> None:
         self.world = world
+        #: What the manager has logged so far.
+        self.logged = logged
         self.tokens: dict[str, str] = {"admin": ADMIN}
         self.app = make_app(world.pool)
         self.client = httpx.AsyncClient(
@@ -144,9 +148,10 @@ class Rest:
 @pytest_asyncio.fixture
 async def rest(database: str) -> AsyncIterator[Rest]:
     """The door of an empty pool, on each kind of database."""
-    world = await World(database).open()
-    await world.pool.add_admin(ADMIN)
-    door = Rest(world)
-    yield door
-    await door.close()
-    await world.close()
+    with capture_logs() as logged:
+        world = await World(database).open()
+        await world.pool.add_admin(ADMIN)
+        door = Rest(world, logged)
+        yield door
+        await door.close()
+        await world.close()
