@@ -4,8 +4,8 @@
 
 START is in seconds of CLOCK_MONOTONIC. ``train`` trains in bf16, ``infer`` replays a CUDA graph
 and waits after every step; ``upload`` and ``download`` copy BATCH MiB of pinned memory to or
-from the GPU, four at a time (their "images" are MiB). The program is ready before START and works until the end; it
-prints one line of JSON: images per second and steps between the two moments.
+from the GPU, four at a time (their "images" are MiB). The program is ready before START and works
+until the end; it prints one line of JSON: images per second and steps between the two moments.
 """
 
 from __future__ import annotations

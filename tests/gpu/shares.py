@@ -4,8 +4,8 @@
 
 Sections: ratios, resnet, copies, fixed, priority, crash, memory, many, alone, live. One server
 with a tenant for every role; policies and weights are changed through its admin socket, as an
-operator would. Each row says what was asked, what was measured and whether that is within the promise;
-DIR/shares.json has everything. The exit code is 1 if any row failed.
+operator would. Each row says what was asked, what was measured and whether that is within the
+promise; DIR/shares.json has everything. The exit code is 1 if any row failed.
 """
 
 from __future__ import annotations
