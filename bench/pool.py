@@ -303,6 +303,7 @@ async def measure(url: str, gpus: int, leases: int, pages: int, seed: int) -> di
     """All figures of one size."""
     simulation = Simulation(url, gpus, seed)
     await simulation.prepare()
+    gc.freeze()  # as the manager does at its start
     timed = int(leases * TIMED)
     per_second = await simulation.churn(leases - timed, CLIENTS)
     outcomes, simulation.sample = simulation.sample.outcomes, Sample()

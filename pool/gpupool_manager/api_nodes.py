@@ -18,6 +18,7 @@ from gpupool_manager.api_common import (
     send,
 )
 from gpupool_manager.nodes import Heartbeat, Name, Orders, Report
+from gpupool_manager.records import Gpu
 from gpupool_manager.schemas import (
     GpuChange,
     GpuOut,
@@ -117,21 +118,28 @@ async def list_gpus(
 ) -> Response:
     """GPUs, by node and index."""
     ledger = pool.ledger
-    items = [
-        ledger.gpus[slot.uuid]
-        for slot in ledger.index.slots.values()
-        if node in (None, slot.node)
-        and (model is None or matches(model, slot.model))
-        and (free_mib is None or slot.free_mib >= free_mib)
-        and (free_share is None or slot.free_share >= free_share)
-        and (usable is None or slot.usable == usable)
-    ]
-    return send(
-        pages.cut(
-            items, lambda g: (g.node, g.number, g.uuid), lambda g: views.gpu(ledger, g),
-            str, int, str,
-        )
-    )  # fmt: skip
+    nodes = ledger.index.nodes
+    after = pages.after(str, int, str)
+    items: list[Gpu] = []
+    for name in sorted(nodes):
+        # A page has few of ten thousand: what is before and behind it is not looked at.
+        if len(items) > pages.limit or node not in (None, name) or after and name < str(after[0]):
+            continue
+        items += [
+            gpu
+            for slot in nodes[name].values()
+            for gpu in (ledger.gpus[slot.uuid],)
+            if (model is None or matches(model, slot.model))
+            and (free_mib is None or slot.free_mib >= free_mib)
+            and (free_share is None or slot.free_share >= free_share)
+            and (usable is None or slot.usable == usable)
+            and (after is None or _gpu_key(gpu) > after)
+        ]
+    return send(pages.cut(items, _gpu_key, lambda gpu: views.gpu(ledger, gpu), str, int, str))
+
+
+def _gpu_key(gpu: Gpu) -> tuple[str, int, str]:
+    return (gpu.node, gpu.number, gpu.uuid)
 
 
 @router.get("/gpus/{uuid}", response_model=GpuOut, tags=["gpus"])

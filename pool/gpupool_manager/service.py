@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import secrets
 import signal
@@ -127,6 +128,10 @@ class Manager:
         pool = Pool(store, settings.rules)
         try:
             await pool.open()
+            # What was loaded stays: looking through all of it again and again would hold up
+            # every request for as long as that takes.
+            gc.collect()
+            gc.freeze()
         except BaseException:
             listener.close()
             raise
