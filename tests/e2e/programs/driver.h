@@ -35,10 +35,13 @@ extern const char kernels_ptx[];
 static CUdevice driver_device;
 static CUcontext driver_context;
 
+/* On the first device, or the one that E2E_DEVICE says. */
 static inline void driver_start(void)
 {
+    const char *device = getenv("E2E_DEVICE");
+
     CU(cuInit(0));
-    CU(cuDeviceGet(&driver_device, 0));
+    CU(cuDeviceGet(&driver_device, device ? atoi(device) : 0));
     CU(cuDevicePrimaryCtxRetain(&driver_context, driver_device));
     CU(cuCtxSetCurrent(driver_context));
 }

@@ -172,7 +172,7 @@ static void pointers(void)
     CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device + 999));
     EXPECT(type == CU_MEMORYTYPE_DEVICE, "the memory has type %u", type);
     CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, device));
-    EXPECT(ordinal == 0, "the memory is on device %d", ordinal);
+    EXPECT(ordinal == driver_device, "the memory is on device %d", ordinal);
     CU(cuMemHostAlloc(&pinned, 4096, 0));
     CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)pinned));
     EXPECT(type == CU_MEMORYTYPE_HOST, "pinned memory has type %u", type);
