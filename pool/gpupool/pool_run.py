@@ -177,13 +177,16 @@ class Holder:
     def _wait(self, lease: dict[str, Any], seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds + ABSENCE_SECONDS
         poll = POLL_SECONDS_TERMINAL if self._progress.terminal else POLL_SECONDS
-        while lease.get("state") == "queued":
+        if lease.get("state") == "queued":
             self._progress.show(_place(lease))
+        while lease.get("state") == "queued":
             with self._signals.let_in():
                 try:
                     lease = self._client.get(
                         at("leases", self._lease), {"wait": poll}, wait=float(poll)
                     )
+                    if lease.get("state") == "queued":
+                        self._progress.show(_place(lease))
                 except (PoolAwayError, PoolRefusedError) as error:
                     if isinstance(error, PoolRefusedError) and error.status != 503:
                         raise

@@ -1,4 +1,5 @@
-"""``make demo``: a real CUDA program, first as this machine runs it, then through gpupool.
+"""``make demo``: a real CUDA program, first as this machine runs it, then through gpupool;
+then a pool of three hosts with two tenants, and a program over GPUs of two hosts.
 
 Ends with the line ``demo: OK``, or says what went wrong and exits with 1.
 """
@@ -13,15 +14,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-SOURCE = Path(__file__).resolve().parent / "saxpy.cu"
+from pool_demo import run_pool
+from showing import fail, show
+
+SOURCES = Path(__file__).resolve().parent
 RIGHT = "1048576 of 1048576 results are right"
-
-
-def fail(message: str) -> NoReturn:
-    print(f"demo: FAILED: {message}")
-    sys.exit(1)
 
 
 def find_nvcc() -> list[str]:
@@ -37,28 +36,17 @@ def find_nvcc() -> list[str]:
     return [found]
 
 
-def compile_program(work: Path) -> Path:
-    """The program, with the static runtime and PTX that every GPU since Turing takes."""
+def compile_program(name: str, work: Path) -> Path:
+    """A program, with the static runtime and PTX that every GPU since Turing takes."""
     work.mkdir(parents=True, exist_ok=True)
-    program = work / "saxpy"
+    program = work / name
     command = [*find_nvcc(), "-cudart", "static", "-Wno-deprecated-gpu-targets"]
-    command += ["-gencode", "arch=compute_75,code=compute_75", "-o", str(program), str(SOURCE)]
+    command += ["-gencode", "arch=compute_75,code=compute_75", "-o", str(program)]
+    command.append(str(SOURCES / f"{name}.cu"))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         fail(f"nvcc: {done.stdout}{done.stderr}")
     return program
-
-
-def show(title: str, command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command and print what it printed, indented."""
-    print(f"\n{title}\n  $ {' '.join(command)}", flush=True)
-    done = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    for line in done.stdout.splitlines():
-        print(f"    {line}")
-    print(f"    (exit code {done.returncode})", flush=True)
-    return done
 
 
 def without_ours() -> dict[str, str]:
@@ -92,7 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="a folder to build in")
     work: Path = parser.parse_args().work.absolute()
-    program = compile_program(work)
+    program = compile_program("saxpy", work)
+    two_hosts = compile_program("two_hosts", work)
     show("The program on this machine, without gpupool", [str(program)], without_ours())
     stats = work / "stats.json"
     stats.unlink(missing_ok=True)
@@ -102,6 +91,7 @@ def main() -> None:
     if done.returncode != 0 or RIGHT not in done.stdout:
         fail("the program did not compute the right results through gpupool")
     show_stats(stats)
+    run_pool(two_hosts)
     print("\ndemo: OK")
 
 
