@@ -40,6 +40,9 @@ def command(
     nodes: Annotated[str | None, _text("nodes")] = None,
     tls_certificate: Annotated[str | None, _text("tls_certificate")] = None,
     tls_key: Annotated[str | None, _text("tls_key")] = None,
+    require_tls: Annotated[
+        bool | None, typer.Option("--require-tls/--no-require-tls", help=_help("require_tls"))
+    ] = None,
     database: Annotated[str | None, _text("database")] = None,
     state_dir: Annotated[str | None, _text("state_dir")] = None,
     heartbeat_seconds: Annotated[str | None, _text("heartbeat_seconds")] = None,

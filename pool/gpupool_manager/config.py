@@ -37,6 +37,9 @@ class Settings(BaseModel):
     )
     tls_certificate: Path | None = Field(None, description="the path of a PEM file, for https")
     tls_key: Path | None = Field(None, description="the path of a PEM file, for https")
+    require_tls: bool = Field(
+        False, description="true refuses to listen beyond this machine without https; or false"
+    )
     database: SecretStr | None = Field(
         None, description="sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME"
     )
@@ -165,6 +168,10 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError("key 'listen': https needs both 'tls_certificate' and 'tls_key'")
     if given and not settings.is_tls:
         raise ConfigError(f"key '{given[0]}': is only used with https in 'listen'")
+    if settings.require_tls and not settings.is_tls and not settings.is_loopback:
+        raise ConfigError(
+            f"key 'require_tls': tokens would travel readable to {settings.listen}; use https"
+        )
     if settings.lost_after_seconds < 2 * settings.heartbeat_seconds:
         raise ConfigError(
             "key 'lost_after_seconds': must be at least twice 'heartbeat_seconds'"

@@ -1,0 +1,265 @@
+"""The manager's process: TLS, its first token, its secrets, its end and its next start."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from manager_process import Process
+from manager_rest import bearer
+from manager_world import report
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Process]:
+    process = Process(folder, "--log-json")
+    yield process
+    process.close()
+
+
+def ask(manager: Process, method: str, path: str, body: Any = None, **more: Any) -> Any:
+    headers = {**bearer(more.pop("token", None) or manager.admin), **more.pop("headers", {})}
+    with httpx.Client(trust_env=False, timeout=30, **more) as client:
+        answer = client.request(method, f"{manager.url}/v1{path}", json=body, headers=headers)
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
+
+
+def test_tls_is_what_travels(folder: Path) -> None:
+    certificate, key = self_signed(folder)
+    tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    manager = Process(folder, "--listen", "https://127.0.0.1:0", *tls)
+    try:
+        manager.start()
+        assert manager.url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        assert ask(manager, "GET", "/tenants", verify=trusting)["items"] == []
+        with pytest.raises(httpx.ConnectError):  # who does not know the certificate
+            ask(manager, "GET", "/tenants")
+        with pytest.raises(httpx.HTTPError):  # who speaks in clear
+            httpx.get(manager.url.replace("https", "http") + "/v1/health", trust_env=False)
+    finally:
+        manager.close()
+
+
+def test_a_certificate_that_cannot_be_used_is_named(folder: Path) -> None:
+    certificate, _ = self_signed(folder)
+    flags = ("--listen", "https://127.0.0.1:0", "--tls-certificate", str(certificate))
+    status, said = Process(folder).fail(*flags, "--tls-key", str(certificate))
+    assert status == 1
+    assert "the certificate or its key cannot be used" in said.splitlines()[-1]
+
+
+def test_nothing_is_open_by_default(manager: Process) -> None:
+    manager.start()
+    port = httpx.URL(manager.url).port
+    assert port is not None
+    bound = {
+        socket.inet_ntoa(bytes.fromhex(line.split()[1].split(":")[0])[::-1])
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+    }
+    assert bound == {"127.0.0.1"}
+    for path in ("tenants", "leases", "nodes", "metrics", "events"):
+        answer = httpx.get(f"{manager.url}/v1/{path}", trust_env=False)
+        assert answer.status_code == 401
+
+
+def test_the_first_token_is_in_a_file_that_only_the_owner_reads(manager: Process) -> None:
+    manager.start()
+    for name in ("admin.token", "lease.secret", "manager.db"):
+        mode = (manager.state / name).stat().st_mode
+        assert stat.S_IMODE(mode) == 0o600, name
+    assert stat.S_IMODE(manager.state.stat().st_mode) == 0o700
+    first = manager.admin
+    assert ask(manager, "GET", "/tenants")["items"] == []
+    manager.end()
+    manager.start()
+    assert manager.admin == first, "a second start makes no other"
+    assert len(ask(manager, "GET", "/tokens")["items"]) == 1
+
+
+def test_a_new_admin_token_is_a_way_back_in(manager: Process) -> None:
+    manager.start()
+    first = manager.admin
+    manager.end()
+    (manager.state / "admin.token").unlink()
+    manager.start("--new-admin-token")
+    assert manager.admin != first
+    tokens = ask(manager, "GET", "/tokens")["items"]
+    assert len(tokens) == 2
+    assert ask(manager, "GET", "/tokens", token=first)["items"] == tokens
+
+
+def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Process) -> None:
+    manager.start()
+    ask(manager, "POST", "/tenants", {"name": "a", "quota": {"gpus": 3}})
+    ask(manager, "PUT", "/nodes/n1/report", report("n1").model_dump())
+    ask(manager, "PATCH", "/nodes/n1", {"labels": {"zone": "b"}})
+    ask(manager, "PATCH", "/gpus/GPU-n1-1", {"prio_ratio": 44})
+    asked = {"tenant": "a", "memory_mib": 100, "share": 100, "ttl_seconds": 3600}
+    for _ in range(2):
+        ask(manager, "POST", "/leases", asked)
+    ask(manager, "POST", "/leases", {**asked, "wait_seconds": 3600})
+    paths = ("/tenants", "/gpus", "/queue", "/tokens", "/audit")
+
+    def seen() -> list[Any]:
+        leases = ask(manager, "GET", "/leases")["items"]
+        for lease in leases:
+            del lease["expires"]  # a restart gives each a whole period again
+        return [leases, *(ask(manager, "GET", path)["items"] for path in paths)]
+
+    before = seen()
+    assert manager.end() == 0
+    manager.start()
+    assert seen() == before
+    events = [json.loads(line)["event"] for line in manager.log.read_text().splitlines()]
+    assert events.count("stopping") == 1 and events[-1] != "stopping"
+
+
+def test_who_watches_or_waits_does_not_keep_it_from_ending(manager: Process) -> None:
+    manager.start()
+    headers = bearer(manager.admin)
+    with (
+        httpx.Client(trust_env=False, timeout=30, headers=headers) as client,
+        client.stream("GET", f"{manager.url}/v1/events") as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines) == ": watching"
+        assert manager.end() == 0
+        assert [line for line in lines if line] == [], "the stream ends, too"
+
+
+def test_no_secret_is_in_the_log(manager: Process) -> None:
+    manager.flags = (*manager.flags, "--log-level", "debug")
+    manager.start()
+    secrets = [manager.admin, (manager.state / "lease.secret").read_text().strip()]
+    ask(manager, "POST", "/tenants", {"name": "a"})
+    for body in ({"scope": "tenant", "tenant": "a"}, {"scope": "node"}, {"scope": "admin"}):
+        made = ask(manager, "POST", "/tokens", body, headers={"Idempotency-Key": body["scope"]})
+        secrets.append(made["secret"])
+    ask(manager, "PUT", "/nodes/n1/report", report("n1").model_dump())
+    asked = {"memory_mib": 100, "share": 10}
+    lease = ask(manager, "POST", "/leases", asked, token=secrets[2])
+    secrets.append(lease["token"])
+    secrets.append(ask(manager, "POST", f"/leases/{lease['id']}/renew")["token"])
+    with httpx.Client(trust_env=False) as client:
+        wrong = "gpp_" + "w" * 43
+        assert client.get(f"{manager.url}/v1/tenants", headers=bearer(wrong)).status_code == 401
+    manager.end()
+    manager.start("--new-admin-token")
+    secrets.append(manager.admin)
+    manager.end()
+    log = manager.log.read_text()
+    assert "/v1/tokens" in log, "the log is not empty"
+    for secret in [*secrets, wrong]:
+        assert len(secret) > 20 and secret not in log
+        assert secret.rpartition(".")[2] not in log
+
+
+def test_one_request_id_goes_through_answer_log_and_audit(manager: Process) -> None:
+    manager.start()
+    ask(manager, "POST", "/tenants", {"name": "a"}, headers={"X-Request-ID": "deploy-42"})
+    [entry] = ask(manager, "GET", "/audit?action=tenant.created")["items"]
+    assert entry["request"] == "deploy-42"
+    lines = [json.loads(line) for line in manager.log.read_text().splitlines()]
+    [logged] = [line for line in lines if line.get("request") == "deploy-42"]
+    assert (logged["method"], logged["path"], logged["status"]) == ("POST", "/v1/tenants", 201)
+
+
+def test_two_managers_do_not_share_a_database(manager: Process) -> None:
+    manager.start()
+    status, said = manager.fail()
+    assert status == 1
+    [line] = [line for line in said.splitlines() if line.startswith("gpupool-manager: ")]
+    assert "another manager uses the database" in line
+
+
+def test_a_state_folder_that_others_may_write_is_refused(manager: Process) -> None:
+    manager.state.mkdir()
+    manager.state.chmod(0o777)
+    status, said = manager.fail()
+    assert status == 1 and "its mode must be 0700" in said
+
+
+def test_a_secret_that_others_may_read_is_refused(manager: Process) -> None:
+    manager.start()
+    manager.end()
+    (manager.state / "lease.secret").chmod(0o644)
+    status, said = manager.fail()
+    assert status == 1 and "run: chmod 600" in said
+
+
+def test_an_address_that_is_taken_is_named(manager: Process) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        status, said = manager.fail("--listen", address)
+    assert (status, said.splitlines()[-1]) == (
+        1, f"gpupool-manager: cannot listen at {address}: Address already in use",
+    )  # fmt: skip
+
+
+def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:
+    path = manager.folder / "manager.toml"
+    path.write_text("longest_queue = -1\n")
+    status, said = manager.fail("--config", str(path))
+    assert status == 2
+    assert said.splitlines() == [
+        f"gpupool-manager: {path}: key 'longest_queue': '-1' is not allowed;"
+        " allowed: a whole number 0..100000"
+    ]
+
+
+def test_plain_http_beyond_loopback_is_warned_of_or_refused(manager: Process) -> None:
+    manager.start("--listen", "http://0.0.0.0:0")
+    assert "tokens travel readable" in manager.log.read_text()
+    manager.end()
+    status, said = manager.fail("--listen", "http://0.0.0.0:0", "--require-tls")
+    assert status == 2 and "'require_tls'" in said
+    assert len(said.splitlines()) == 1
