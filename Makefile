@@ -55,7 +55,7 @@ $(VENV)/.build: pyproject.toml | system
 	  "gpupool needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...")'
 	$(PIP) --upgrade 'pip>=25.1'
 	$(PIP) --group build
-	GPUPOOL_PYTHON_ONLY=1 $(PIP) --no-build-isolation --editable .
+	GPUPOOL_PYTHON_ONLY=1 $(PIP) --no-build-isolation --editable '.[manager]'
 	touch $@
 
 $(VENV)/.toolchain: $(VENV)/.build

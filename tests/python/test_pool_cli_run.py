@@ -91,7 +91,15 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
 def test_options_become_the_request(red: User, manager: Manager) -> None:
     manager.do("PATCH", "/nodes/two", {"labels": {"rack": "b"}})
     manager.do("PUT", "/tenants/red/quota", {"priority": 5})
-    args = ("--policy", "spread", "--model", "nvidia h*", "--capability", "8.0", "--same-host")
+    args: tuple[str, ...] = (
+        "--policy",
+        "spread",
+        "--model",
+        "nvidia h*",
+        "--capability",
+        "8.0",
+        "--same-host",
+    )
     args += ("--label", "rack=b", "--priority", "5", "--name", "night run", "--wait", "0")
     done = red.run(*args, *WHOLE, "--", "true")
     assert (done.returncode, done.stderr) == (0, "")
