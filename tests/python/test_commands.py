@@ -331,7 +331,7 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--policy", "fair", "--local"], "--policy is for --pool: a GPU's policy is its operator's"),
+        (["--policy", "fair", "--local"], "--policy is for --pool: a GPU's policy is its"),
         (["--pool", "x"], "--pool: 'x' is not http://HOST"),
         (["--memory", "8GB", "--local"], "--memory: '8GB' is no size; write e.g. 8GiB"),
         (["--memory", "", "--local"], "--memory: the value is empty"),
