@@ -117,10 +117,9 @@ async def test_without_a_valid_token_nothing_is_answered(rest: Rest) -> None:
     before = await rest.everything()
     for method, path in OPERATIONS:
         for token in (None, new_secret("admin"), "", "gpp_", "\xff\xfe", "x" * 5000):
-            body = {} if method in ("POST", "PUT", "PATCH") else None
-            headers = (
-                {} if token is None else {"Authorization": f"Bearer {token}".encode("latin-1")}
-            )
+            body: Any = {} if method in ("POST", "PUT", "PATCH") else None
+            value = f"Bearer {token}".encode("latin-1")
+            headers = [] if token is None else [(b"Authorization", value)]
             answer = await rest.client.request(method, path, json=body, headers=headers)
             assert answer.status_code == 401, f"{method} {path}: {answer.text}"
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -145,7 +144,7 @@ async def test_scopes_allow_what_they_name_only(rest: Rest) -> None:
         "/leases/l/renew", "/leases/l/release", "/leases/l/explain", "/queue", "/usage", "/events",
     }  # fmt: skip
     for method, path in OPERATIONS:
-        body = {} if method in ("POST", "PUT", "PATCH") else None
+        body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         if path not in ("/nodes/n/report", "/nodes/n/heartbeat"):
             await rest.no(403, "forbidden", method, path, body, "node")
         if path not in for_tenants or (method in ("PATCH", "PUT", "DELETE")):
@@ -196,7 +195,7 @@ async def test_a_tenant_never_sees_anothers_things(rest: Rest) -> None:
 
 # Wrong input ---------------------------------------------------------------------------
 
-WRONG = [
+WRONG: list[tuple[str, Any, str]] = [
     ("/leases", {"gpus": 0}, "body.gpus"),
     ("/leases", {"gpus": 65}, "body.gpus"),
     ("/leases", {"gpus": "2"}, "body.gpus"),
