@@ -282,7 +282,8 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     CUevent event = NULL;
     if (g->start)
         return;
-    if (!captures && may_mark(s, stream) &&
+    /* a turn that has not begun does not end: nothing that stands may be in front */
+    if (!captures && !may_stand() && may_mark(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
         s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
