@@ -1,0 +1,204 @@
+"""Server-sent events: as they happen, to whom they concern, and after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from gpupool_manager import api_looking
+from gpupool_manager.config import load_settings
+from gpupool_manager.events import KEPT, MOST_BEHIND, Bus
+from gpupool_manager.service import TOKEN_FILE, Manager
+from gpupool_manager.unit import Event
+from manager_rest import bearer
+from manager_world import report
+
+pytestmark = pytest.mark.timeout(60)
+
+SECONDS = 30.0
+
+
+class Door:
+    """A manager with a real door in this process: a stream needs one."""
+
+    def __init__(self, manager: Manager, admin: str) -> None:
+        self.manager = manager
+        self.admin = admin
+        self.client = httpx.AsyncClient(
+            base_url=f"{manager.url}/v1", trust_env=False, timeout=SECONDS
+        )
+
+    async def do(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
+        answer = await self.client.request(
+            method, path, json=body, headers=bearer(token or self.admin)
+        )
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    async def tenant(self, name: str) -> Any:
+        """A new tenant; the token made for it."""
+        await self.do("POST", "/tenants", {"name": name})
+        return await self.do("POST", "/tokens", {"scope": "tenant", "tenant": name})
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, token: str | None = None, query: str = "", last: str | None = None
+    ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+        """The events, once watching has begun."""
+        headers = bearer(token or self.admin)
+        if last is not None:
+            headers["Last-Event-ID"] = last
+        async with self.client.stream("GET", f"/events{query}", headers=headers) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            lines = stream.aiter_lines()
+            assert await anext(lines) == ": watching"
+            yield _events(lines)
+
+
+async def _events(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    event: dict[str, Any] = {}
+    async for line in lines:
+        name, _, value = line.partition(": ")
+        if name in ("id", "event"):
+            event[name] = value
+        elif name == "data":
+            event["data"] = json.loads(value)
+        elif not line and event:
+            yield event
+            event = {}
+
+
+async def first(events: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    return [await asyncio.wait_for(anext(events), SECONDS) for _ in range(count)]
+
+
+@pytest_asyncio.fixture
+async def door(folder: Path) -> AsyncIterator[Door]:
+    state = folder / "state"
+    flags = {"state_dir": str(state), "listen": "http://127.0.0.1:0", "nodes": "none"}
+    manager = Manager(load_settings(None, flags, {}))
+    await manager.start()
+    door = Door(manager, (state / TOKEN_FILE).read_text().strip())
+    yield door
+    await door.client.aclose()
+    await manager.close()
+
+
+async def test_what_happens_is_told_as_it_happens(door: Door) -> None:
+    async with door.watch() as events:
+        await door.do("POST", "/tenants", {"name": "a"})
+        await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+        asked = {"tenant": "a", "memory_mib": 10, "share": 10}
+        lease = await door.do("POST", "/leases", asked)
+        await door.do("POST", f"/leases/{lease['id']}/release")
+        found = await first(events, 5)
+    assert [(one["event"], one["data"]["object"]) for one in found] == [
+        ("tenant.created", "a"), ("node.joined", "n1"), ("gpu.added", "GPU-n1-0"),
+        ("lease.granted", lease["id"]), ("lease.released", lease["id"]),
+    ]  # fmt: skip
+    assert found[3]["data"]["tenant"] == "a" and found[3]["data"]["gpus"] == ["GPU-n1-0"]
+
+
+async def test_a_kind_can_be_asked_for(door: Door) -> None:
+    async with door.watch(query="?kind=node.") as events:
+        await door.do("POST", "/tenants", {"name": "a"})
+        await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+        await door.do("PATCH", "/nodes/n1", {"mode": "draining"})
+        found = await first(events, 2)
+    assert [one["event"] for one in found] == ["node.joined", "node.changed"]
+    assert found[1]["data"]["mode"] == "draining"
+
+
+async def test_a_tenant_sees_what_concerns_it(door: Door) -> None:
+    mine, theirs = await door.tenant("a"), await door.tenant("b")
+    await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+    asked = {"memory_mib": 10, "share": 10}
+    async with door.watch(mine["secret"]) as events:
+        await door.do("POST", "/leases", asked, theirs["secret"])
+        lease = await door.do("POST", "/leases", asked, mine["secret"])
+        [found] = await first(events, 1)
+    assert (found["event"], found["data"]["object"]) == ("lease.granted", lease["id"])
+
+
+async def test_who_comes_back_gets_what_was_missed(door: Door) -> None:
+    async with door.watch() as events:
+        await door.do("POST", "/tenants", {"name": "a"})
+        [seen] = await first(events, 1)
+    for name in ("b", "c"):
+        await door.do("POST", "/tenants", {"name": name})
+    async with door.watch(last=seen["id"]) as events:
+        await door.do("POST", "/tenants", {"name": "d"})
+        found = await first(events, 3)
+    assert [one["data"]["object"] for one in found] == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("last", ["", "x", "x-1", "0123456789ab-1", "-1", "x-99999999999999999999"])
+async def test_what_cannot_be_known_any_more_is_a_gap(door: Door, last: str) -> None:
+    async with door.watch(last=last) as events:
+        await door.do("POST", "/tenants", {"name": "a"})
+        gap, found = await first(events, 2)
+    assert (gap["event"], gap["data"]) == ("gap", {})
+    assert found["event"] == "tenant.created"
+
+
+async def test_a_stream_ends_with_its_token(door: Door) -> None:
+    made = await door.tenant("a")
+    async with door.watch(made["secret"]) as events:
+        await door.do("DELETE", f"/tokens/{made['id']}")
+        with pytest.raises(StopAsyncIteration):
+            await first(events, 1)
+
+
+async def test_a_stream_ends_with_its_tenants_disabling(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_looking, "KEEPALIVE_SECONDS", 0.05)
+    made = await door.tenant("a")
+    async with door.watch(made["secret"]) as events:
+        await door.do("PATCH", "/tenants/a", {"disabled": True})
+        with pytest.raises(StopAsyncIteration):
+            await first(events, 1)
+
+
+async def test_a_silent_stream_says_that_it_is_there(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_looking, "KEEPALIVE_SECONDS", 0.05)
+    async with door.client.stream("GET", "/events", headers=bearer(door.admin)) as stream:
+        lines = (line async for line in stream.aiter_lines() if line)
+        assert [await anext(lines) for _ in range(3)] == [
+            ": watching", ": still here", ": still here",
+        ]  # fmt: skip
+
+
+def _event(number: int) -> Event:
+    return Event("test", str(number), None, 0.0, {})
+
+
+async def test_a_watcher_that_is_too_slow_is_sent_away() -> None:
+    bus = Bus("e")
+    watcher = bus.watch()
+    bus.publish(_event(number) for number in range(MOST_BEHIND + 5))
+    found = [await watcher.next(1) for _ in range(MOST_BEHIND + 1)]
+    assert found[-1] is None
+    assert [one.event.object for one in found[:-1] if one] == [str(n) for n in range(MOST_BEHIND)]
+
+
+async def test_the_bus_knows_what_it_has_kept() -> None:
+    bus = Bus("e")
+    assert bus.since("e-0") == []
+    assert bus.since("e-1") is None, "it has not happened yet"
+    bus.publish(_event(number) for number in range(KEPT + 10))
+    assert bus.since("e-9") is None
+    kept = bus.since("e-10")
+    assert kept is not None and len(kept) == KEPT
+    assert bus.since(f"e-{KEPT + 10}") == []
+    assert bus.since(f"f-{KEPT + 10}") is None
