@@ -263,7 +263,10 @@ async def test_use_is_counted_by_tenant_and_hour(world: World) -> None:
     await world.end(world.pool.ledger.leases[lease.id])
     world.clock.now += 5000
     await world.restart()
-    rows = await world.pool.store.fetch(select(tables.usage).order_by(tables.usage.c.hour))
+    table = tables.usage.c
+    counted = (table.gpu_seconds, table.memory_mib_seconds, table.compute_seconds, table.leases)
+    question = select(table.tenant, table.hour, *counted).order_by(table.hour)
+    rows = await world.pool.store.fetch(question)
     hour = 1_800_000_000 // 3600
     assert [tuple(row) for row in rows] == [
         ("a", hour, 2 * 3600.0, 2000 * 3600.0, 60 * 3600.0, 1),
