@@ -62,6 +62,7 @@ static bool never_blocks(const struct gp_header *h)
     case GP_OP_cuStreamIsCapturing:
     case GP_OP_gp_capture_info:
     case GP_OP_gp_captured_read:
+    case GP_OP_gp_host_done: /* waited for with GPUPOOL_SYNC=1 */
     case GP_OP_gp_peer_listen:
     case GP_OP_gp_peer_connect:
     case GP_OP_gp_peer_send:

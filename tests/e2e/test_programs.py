@@ -36,6 +36,14 @@ def test_program(
         assert result.stats["transport"] == transport
 
 
+@pytest.mark.parametrize("program", DRIVER_PROGRAMS, ids=lambda p: str(p.name))
+def test_with_every_call_waited_for(
+    program: Program, toolchain: Toolchain, server: PoolServer
+) -> None:
+    result = server.run(program.command(program.build(toolchain, "driver")), GPUPOOL_SYNC="1")
+    assert passed(result), result.explain()
+
+
 def test_printf_reaches_the_clients_output(toolchain: Toolchain, server: PoolServer) -> None:
     binary = toolchain.runtime_program("device_functions")
     result = server.run([str(binary)])
