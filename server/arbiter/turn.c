@@ -253,13 +253,27 @@ static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t n
     check_set(f, t, now);
 }
 
+/* The holder has had no work: that costs it the time for which others have waited meanwhile. */
+static void charge_idle(struct board_file *f, struct tenant_slot *t, uint64_t now)
+{
+    uint64_t since = now;
+    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
+        const struct member_slot *m = &f->members[i];
+        if (m->pid && m->wants_since && &f->tenants[m->tenant] != t && m->wants_since < since)
+            since = m->wants_since;
+    }
+    if (t->charged_to < since)
+        t->charged_to = since;
+    charge(f, t, now);
+}
+
 static void turn_of_idle(struct board_file *f, struct tenant_slot *t, uint64_t now)
 {
     struct tenant_slot *other = next_of(f, t, now);
     bool waited = now >= t->idle_since && now - t->idle_since >= GRACE;
     if (f->yielding || !eligible(f, t, now) || (other && waited && !t->wanting)) {
-        if (other) /* the others had to wait for it */
-            charge(f, t, now);
+        if (other)
+            charge_idle(f, t, now);
         turn_take(f, now);
     }
 }
@@ -293,7 +307,10 @@ void gp_board_turn(struct board_file *f, uint64_t now)
         contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
     if (contended && !f->contended && now - f->contended_at > ALONE && f->holder >= 0) {
         struct tenant_slot *holder = &f->tenants[f->holder];
-        charge(f, holder, now);
+        if (holder->busy)
+            charge(f, holder, now);
+        else
+            charge_idle(f, holder, now);
         holder->amnesty = holder->busy != 0;
     }
     if (contended)

@@ -338,6 +338,45 @@ static void who_comes_back_has_no_debt(void **state)
     assert_within("one after the other", (double)t[1].work_ns / (3000.0 * MS), 1, 2);
 }
 
+/* Enter, work for `ns`, and say that it is over; returns how long it waited at the gate. */
+static uint64_t work_once(struct gp_board *b, int member, uint64_t ns)
+{
+    uint64_t since = clock_ns;
+    while (!gp_board_enter(b, member))
+        clock_ns += tick;
+    uint64_t waited = clock_ns - since;
+    gp_board_started(b, member);
+    clock_ns += ns;
+    gp_board_idle(b, member, 0);
+    return waited;
+}
+
+/* Who keeps the turn because nobody else wants it pays nothing for the time without work,
+ * when another one comes. */
+static void idle_with_the_turn_is_no_debt(void **state)
+{
+    (void)state;
+    const struct gp_board_gpu fixed = {GP_POLICY_FIXED, 20, 90, 0, 0};
+    const struct gp_board_grant grant = {.weight = 4, .share = 500, .ceiling = 1000};
+    struct gp_board *b;
+    char path[] = "/tmp/gp-board-XXXXXX";
+    close(mkstemp(path));
+    assert_int_equal(gp_board_open(path, &b), 0);
+    assert_int_equal(gp_board_gpu_set(b, &fixed), 0);
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
+    assert_int_equal(gp_board_tenant_set(b, "b", &grant), 0);
+    int one = gp_board_join(b, "a"), other = gp_board_join(b, "b");
+    clock_ns += 1000 * MS;
+    work_once(b, one, MS);
+    for (int i = 0; i < 5; i++) {
+        clock_ns += 10000 * MS;
+        assert_in_range(work_once(b, other, MS), 0, 5 * MS);
+        assert_in_range(work_once(b, one, MS), 0, 5 * MS);
+    }
+    gp_board_close(b);
+    unlink(path);
+}
+
 static void no_weight_no_compute(void **state)
 {
     (void)state;
@@ -374,6 +413,7 @@ int main(void)
         cmocka_unit_test(elastic_shares_borrow_up_to_their_ceiling),
         cmocka_unit_test(being_alone_is_no_debt),
         cmocka_unit_test(who_comes_back_has_no_debt),
+        cmocka_unit_test(idle_with_the_turn_is_no_debt),
         cmocka_unit_test(no_weight_no_compute),
         cmocka_unit_test(high_priority_goes_first_up_to_its_part),
     };
