@@ -126,9 +126,11 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
          * waiting for everything */
         return gpc_leave(cuMemFree_v2(dptr));
     }
+    /* forgotten before it is sent: from then on another thread may get the address anew */
+    bool forget = !gpc_capture_active() && gpc_range_remove(dptr, &range);
     r = gpc_wire_cuMemFreeAsync(dptr, hStream);
-    if (r == CUDA_SUCCESS && !gpc_capture_active())
-        gpc_range_remove(dptr, &range);
+    if (r != CUDA_SUCCESS && forget)
+        gpc_range_add(&range);
     return gpc_leave(r);
 }
 
