@@ -44,6 +44,7 @@ def command(
         bool | None, typer.Option("--require-tls/--no-require-tls", help=_help("require_tls"))
     ] = None,
     database: Annotated[str | None, _text("database")] = None,
+    database_password_file: Annotated[str | None, _text("database_password_file")] = None,
     state_dir: Annotated[str | None, _text("state_dir")] = None,
     heartbeat_seconds: Annotated[str | None, _text("heartbeat_seconds")] = None,
     lost_after_seconds: Annotated[str | None, _text("lost_after_seconds")] = None,

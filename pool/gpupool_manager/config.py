@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from sqlalchemy.engine import make_url
 
 from gpupool.ask import split_tcp
-from gpupool.errors import ConfigError
+from gpupool.errors import ConfigError, GpupoolError
 from gpupool.protocol import one_line
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
@@ -42,6 +43,9 @@ class Settings(BaseModel):
     )
     database: SecretStr | None = Field(
         None, description="sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME"
+    )
+    database_password_file: Path | None = Field(
+        None, description="the path of a file with the password for 'database'"
     )
     state_dir: Path | None = Field(None, description="an absolute path")
     heartbeat_seconds: float = Field(10.0, ge=0.1, le=600, description=_SECONDS.format("0.1", 600))
@@ -108,6 +112,20 @@ class Settings(BaseModel):
         # After the last port there is none: any will do there, too.
         return f"tcp://{shown}:{port + 1 if 0 < port < 65535 else '*'}"
 
+    def database_url(self) -> str | None:
+        """The database's address with its password; GpupoolError if that cannot be read."""
+        if self.database is None:
+            return None
+        url = self.database.get_secret_value()
+        if self.database_password_file is None:
+            return url
+        try:
+            password = self.database_password_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise GpupoolError(f"{self.database_password_file}: cannot be read: {reason}") from None
+        return make_url(url).set(password=password).render_as_string(hide_password=False)
+
     @property
     def is_tls(self) -> bool:
         return self.listen.startswith("https://")
@@ -168,6 +186,11 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError("key 'listen': https needs both 'tls_certificate' and 'tls_key'")
     if given and not settings.is_tls:
         raise ConfigError(f"key '{given[0]}': is only used with https in 'listen'")
+    if settings.database_password_file is not None and (
+        settings.database is None
+        or not settings.database.get_secret_value().startswith("postgresql")
+    ):
+        raise ConfigError("key 'database_password_file': is only used with a PostgreSQL 'database'")
     if settings.require_tls and not settings.is_tls and not settings.is_loopback:
         raise ConfigError(
             f"key 'require_tls': tokens would travel readable to {settings.listen}; use https"

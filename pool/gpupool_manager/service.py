@@ -122,7 +122,7 @@ class Manager:
         settings = self.settings
         state_dir = settings.state_dir or default_state_dir()
         make_state_dir(state_dir)
-        database = settings.database.get_secret_value() if settings.database else None
+        database = await asyncio.to_thread(settings.database_url)
         store = Store(database or f"sqlite:///{state_dir / 'manager.db'}")
         listener = self._listen()
         pool = Pool(store, settings.rules)

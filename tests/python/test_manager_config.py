@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
-from gpupool.errors import ConfigError
+from gpupool.errors import ConfigError, GpupoolError
 from gpupool_manager.config import Settings, load_settings
 
 
@@ -113,3 +114,21 @@ def test_a_file_that_is_no_toml_is_named(folder: Path, text: str) -> None:
 def test_where_servers_join(listen: str, nodes: str, url: str | None) -> None:
     settings = Settings.model_validate({"listen": listen, "nodes": nodes})
     assert settings.nodes_url == url
+
+
+def test_a_databases_password_can_be_in_a_file(folder: Path) -> None:
+    path = folder / "password"
+    path.write_text("a:b/c@d %é\n")
+    flags: dict[str, object] = {
+        "database": "postgresql://me@host:5/name",
+        "database_password_file": str(path),
+    }
+    settings = load_settings(None, flags, {})
+    url = make_url(settings.database_url() or "")
+    assert (url.username, url.password, url.host, url.port) == ("me", "a:b/c@d %é", "host", 5)
+    assert "a:b" not in repr(settings)
+    path.unlink()
+    with pytest.raises(GpupoolError, match=f"^{path}: cannot be read: No such file"):
+        settings.database_url()
+    said = complaint(None, {"database_password_file": str(path)}, {})
+    assert "'database_password_file': is only used with a PostgreSQL" in said
