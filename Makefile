@@ -17,7 +17,7 @@ GPU_OUT ?= bench/results/gpu
 
 APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
 	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev clang libclang-rt-dev llvm \
-	postgresql iproute2
+	postgresql iproute2 curl jq
 
 VENV := .venv
 PY := $(VENV)/bin/python
