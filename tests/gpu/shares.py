@@ -330,6 +330,9 @@ def memory_peak(bench: Bench, most: int, name: str, *arguments: str) -> None:
     """A program under 6 GiB does what it should, and the process never holds more than most."""
     program = str(bench.toolchain.driver_program(name))
     card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    deadline = clock() + 30
+    while pynvml.nvmlDeviceGetComputeRunningProcesses(card) and clock() < deadline:
+        time.sleep(0.1)  # those before it are still leaving
     process = bench.start(TENANTS[0], [program, *arguments], GPUPOOL_MEMORY="6GiB")
     peak = 0
     while process.poll() is None:
