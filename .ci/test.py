@@ -158,7 +158,7 @@ def stage_lint(place: Place) -> Count:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
             command = [sys.executable, "-m", "mypy", *present]
-            count.add(one(run(command, MYPYPATH="proto:tests/e2e:tests/chaos:tests/demo")))
+            count.add(one(run(command, MYPYPATH="proto:bench:tests/e2e:tests/chaos:tests/demo")))
     return count
 
 

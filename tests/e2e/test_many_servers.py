@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
+from typing import Any
+
 import pytest
 
 from catalog import DRIVER_PROGRAMS, Program
@@ -36,7 +38,7 @@ def pair(home: paths.Home) -> Iterator[tuple[PoolServer, PoolServer]]:
             server.close()
 
 
-def over(servers: tuple[PoolServer, ...] | list[PoolServer]) -> dict[str, str]:
+def over(servers: tuple[PoolServer, ...] | list[PoolServer]) -> dict[str, Any]:
     return {"GPUPOOL_SERVER": ",".join(server.url for server in servers)}
 
 
@@ -129,12 +131,12 @@ def test_all_or_none(toolchain: Toolchain, pair: tuple[PoolServer, PoolServer]) 
     refused(pair[0].run(program, "shm", **wrong), "token")
     few = over(pair) | {"GPUPOOL_TOKEN": f"{TOKEN},{TOKEN},{TOKEN}"}
     refused(pair[0].run(program, "shm", **few), "3 tokens for 2 servers")
-    empty = {"GPUPOOL_SERVER": f"{pair[0].url},,{pair[1].url}"}
+    empty: dict[str, Any] = {"GPUPOOL_SERVER": f"{pair[0].url},,{pair[1].url}"}
     refused(pair[0].run(program, "shm", **empty), "empty address")
     ended_without_workers(pair)
     right = over(pair) | {"GPUPOOL_TOKEN": f"{TOKEN}, {TOKEN}"}
     passes(pair[0].run(program, "shm", **right), "hosts")
-    absent = {"GPUPOOL_SERVER": f"{pair[0].url},{nobody}"}
+    absent: dict[str, Any] = {"GPUPOOL_SERVER": f"{pair[0].url},{nobody}"}
     refused(pair[0].run(program, "shm", **absent), nobody)
     ended_without_workers(pair)
 

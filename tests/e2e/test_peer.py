@@ -277,11 +277,16 @@ def test_a_tag_twice(pair: Pair) -> None:
 def test_lengths_that_differ(pair: Pair, first: str, sent: int, wanted: int) -> None:
     a, b = pair
     source, target = a.allocate(128), b.allocate(128)
-    steps = [
-        lambda: (a.peer_send(LEGACY, 1, source, sent), a.busy(LEGACY)),
-        lambda: (b.peer_recv(LEGACY, 1, target, wanted), b.busy(LEGACY)),
-    ]
-    for step in steps if first == "send" else reversed(steps):
+
+    def send() -> None:
+        a.peer_send(LEGACY, 1, source, sent)
+        a.busy(LEGACY)
+
+    def receive() -> None:
+        b.peer_recv(LEGACY, 1, target, wanted)
+        b.busy(LEGACY)
+
+    for step in (send, receive) if first == "send" else (receive, send):
         step()
     assert b.wait_for_error() == ("gp_peer_recv", INVALID_VALUE)
     if sent:

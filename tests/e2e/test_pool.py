@@ -35,7 +35,7 @@ class Site:
             self.add(name)
         self.manager.wait_for("one", "two")
 
-    def add(self, name: str, **settings: str) -> None:
+    def add(self, name: str, **settings: Any) -> None:
         self.servers[name] = self.manager.server(name, **settings)
         self.servers[name].start()
 
