@@ -100,11 +100,12 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
     return read_junit(report, passed)
 
 
-def pytest(place: Place, folder: str) -> Count:
+def pytest(place: Place, folder: str, *options: str) -> Count:
     """One folder of Python tests."""
     report = place.build / f"pytest-{Path(folder).name}.xml"
     report.unlink(missing_ok=True)
-    passed = run([sys.executable, "-m", "pytest", folder, "-q", f"--junitxml={report.absolute()}"])
+    command = [sys.executable, "-m", "pytest", folder, "-q", *options]
+    passed = run([*command, f"--junitxml={report.absolute()}"])
     return read_junit(report, passed)
 
 
@@ -165,7 +166,8 @@ def stage_lint(place: Place) -> Count:
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "sanitize": stage_sanitize,
-    "python": lambda place: pytest(place, "tests/python"),
+    # These wait for processes and databases more than they compute.
+    "python": lambda place: pytest(place, "tests/python", "-n", "2", "--dist", "loadfile"),
     "e2e": lambda place: pytest(place, "tests/e2e"),
     "chaos": lambda place: pytest(place, "tests/chaos"),
     "lint": stage_lint,
