@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from gpupool.paths import PLUGINS, Home
 from gpupool_server import inventory
@@ -35,8 +35,15 @@ from server_harness import (
     make_settings,
 )
 
-# A run must not depend on what an earlier one wrote beside the sources.
-settings.register_profile("gpupool", database=None, derandomize=True)
+# A run must depend neither on what an earlier one wrote beside the sources nor on how fast
+# the machine is.
+settings.register_profile(
+    "gpupool",
+    database=None,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("gpupool")
 
 

@@ -77,8 +77,10 @@ def test_values_that_cannot_be(key: str, value: str) -> None:
     assert "allowed" in message
 
 
-def test_where_the_key_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, state = tmp_path / "run", tmp_path / "state"
+def test_where_the_key_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, state = folder / "run", tmp_path / "state"
     run.mkdir()
     assert make_state_dir(load(**POOL, run_dir=str(run)), run) == run
     chosen = load(**POOL, run_dir=str(run), state_dir=str(state))
