@@ -118,7 +118,7 @@ class Simulation:
 
     def __init__(self, url: str, gpus: int, seed: int) -> None:
         self.clock = Clock()
-        self.pool = Pool(Store(url), Rules(lost_after=1e9), self.clock)
+        self.pool = Pool(Store(url), Rules(lost_after=1e9, unasked=1e9), self.clock)
         self.nodes = [f"node-{number:04}" for number in range(gpus // GPUS_PER_NODE)]
         self.gpus = gpus
         self.random = random.Random(seed)
@@ -293,7 +293,9 @@ class Simulation:
     async def restart(self) -> float:
         """Seconds until all of it is there again."""
         await self.pool.close()
-        self.pool = Pool(Store(self.pool.store.url.render_as_string(False)), Rules(), self.clock)
+        self.pool = Pool(
+            Store(self.pool.store.url.render_as_string(False)), Rules(unasked=1e9), self.clock
+        )
         started = time.perf_counter()
         await self.pool.open()
         return time.perf_counter() - started

@@ -70,7 +70,19 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
         lease = pool.leases.admit(unit, ask)
         return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
 
-    return _with_token(pool, await write.do(caller, admit))
+    answer = await write.do(caller, admit)
+    _hear(pool, caller, json.loads(bytes(answer.body))["id"], 0)
+    return _with_token(pool, answer)
+
+
+def _hear(pool: Pool, caller: Caller, name: str, wait: int) -> None:
+    """Its tenant asks for a lease, or somebody who waits for it: it keeps its place.
+
+    An operator who only looks at it does not keep the place of a request that is dead.
+    """
+    lease = pool.ledger.leases.get(name)
+    if lease is not None and (wait or caller.token.tenant == lease.tenant):
+        pool.leases.hear(lease, pool.clock() + wait)
 
 
 def _with_token(pool: Pool, answer: Response) -> Response:
@@ -153,6 +165,7 @@ async def get_lease(
 ) -> Response:
     """One lease. With ``wait`` the answer to a queued one comes when it is granted or ends."""
     lease = await _find(pool, caller, id)
+    _hear(pool, caller, id, wait)
     if wait and lease.state == "queued":
         await _wait(pool, id, wait)
         lease = await _find(pool, caller, id)
@@ -194,6 +207,7 @@ async def renew_lease(id: Name, pool: ThePool, caller: User) -> Response:
     lease = await _find(pool, caller, id)
     if lease.state not in ("active", "queued"):
         raise Problem(409, "ended", f"the lease is {lease.state}: {lease.reason}")
+    _hear(pool, caller, id, 1)  # who renews it wants it
     if lease.state == "active":
         pool.leases.renew(lease, pool.clock())
     return send(views.lease_with_token(pool, lease))

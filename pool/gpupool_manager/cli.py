@@ -50,6 +50,7 @@ def command(
     lost_after_seconds: Annotated[str | None, _text("lost_after_seconds")] = None,
     patience_seconds: Annotated[str | None, _text("patience_seconds")] = None,
     longest_queue: Annotated[str | None, _text("longest_queue")] = None,
+    unasked_seconds: Annotated[str | None, _text("unasked_seconds")] = None,
     lease_token_seconds: Annotated[str | None, _text("lease_token_seconds")] = None,
     history_days: Annotated[str | None, _text("history_days")] = None,
     open_metrics: Annotated[

@@ -54,6 +54,9 @@ class Settings(BaseModel):
     )
     patience_seconds: float = Field(60.0, ge=0, le=86400, description=_SECONDS.format(0, 86400))
     longest_queue: int = Field(10_000, ge=0, le=100_000, description="a whole number 0..100000")
+    unasked_seconds: float = Field(
+        90.0, ge=20, le=7 * 86400, description=_SECONDS.format(20, 7 * 86400)
+    )
     lease_token_seconds: float = Field(
         3600.0, ge=10, le=7 * 86400, description=_SECONDS.format(10, 7 * 86400)
     )
@@ -141,6 +144,7 @@ class Settings(BaseModel):
             lost_after=self.lost_after_seconds,
             patience=self.patience_seconds,
             longest_queue=self.longest_queue,
+            unasked=self.unasked_seconds,
             history_days=self.history_days,
             token_seconds=self.lease_token_seconds,
         )

@@ -33,10 +33,11 @@ class Ask:
 class Leases:
     """Every change of a lease, and the queue."""
 
-    def __init__(self, ledger: Ledger, patience: float, longest_line: int) -> None:
+    def __init__(self, ledger: Ledger, patience: float, longest_line: int, unasked: float) -> None:
         self._ledger = ledger
         self._patience = patience
         self._longest_line = longest_line
+        self._unasked = unasked
         #: Requests that found no room since there was last more of it.
         self._failed: dict[Want, str] = {}
 
@@ -123,10 +124,10 @@ class Leases:
         if len(line) >= self._longest_line:
             raise Problem(503, "unavailable", f"{len(line)} requests wait already, the most")
         lease.reason = reason
-        line.join(lease, want, reason, self._kinds(want, lease.tenant))
+        line.join(lease, want, reason, self._kinds(want, lease.tenant), unit.now)
         self._ledger.leases[lease.id] = lease
         self._ledger.use(self._ledger.queued, lease.tenant).add(use_of(lease))
-        self._ledger.remind(lease.deadline, lease.id)
+        self._ledger.remind(self._waits_until(lease), lease.id)
         unit.put(lease)
         unit.log("lease.queued", lease.id, lease.tenant, reason=reason)
 
@@ -169,6 +170,18 @@ class Leases:
     def renew(self, lease: Lease, now: float) -> None:
         """It lasts for another period from now. Not written down: see Ledger."""
         lease.expires = max(lease.expires or now, now + lease.ttl)
+
+    def hear(self, lease: Lease, until: float) -> None:
+        """Somebody asks for a queued lease, and listens until then."""
+        waiting = self._ledger.line.get(lease.id)
+        if waiting is not None:
+            waiting.heard = max(waiting.heard, until)
+
+    def _waits_until(self, lease: Lease) -> float:
+        """When a queued lease leaves the queue, if nobody asks for it any more."""
+        waiting = self._ledger.line.get(lease.id)
+        heard = lease.created if waiting is None else waiting.heard
+        return min(lease.deadline, heard + self._unasked)
 
     def end(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
         """An active or a queued lease ends; who waits may get what it had."""
@@ -255,10 +268,14 @@ class Leases:
             lease = self._ledger.leases.get(name)
             if lease is None:
                 continue
-            until = lease.deadline if lease.state == "queued" else lease.expires or 0.0
+            is_queued = lease.state == "queued"
+            until = self._waits_until(lease) if is_queued else lease.expires or 0.0
             if until > unit.now:
                 self._ledger.remind(until, name)
-            elif lease.state == "queued":
+            elif is_queued and until < lease.deadline:
+                unasked = f"nobody asked for it for {self._unasked:.0f} s"
+                self.finish(unit, lease, "timed-out", unasked)
+            elif is_queued:
                 waited = f"no room within {lease.deadline - lease.created:.0f} s"
                 self.finish(unit, lease, "timed-out", waited)
             else:

@@ -69,8 +69,9 @@ class Ledger:
             self.leases[lease.id] = lease
             self.use(self.queued, lease.tenant).add(use_of(lease))
             want = want_of(lease, self.quotas[lease.tenant])
-            self.line.join(lease, want, lease.reason, self.index.kinds(want))
-            self.remind(lease.deadline, lease.id)
+            # Whoever waits could not ask while there was no manager.
+            self.line.join(lease, want, lease.reason, self.index.kinds(want), now)
+            self.remind(now, lease.id)
 
     # GPUs ------------------------------------------------------------------------------
 

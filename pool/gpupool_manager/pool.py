@@ -39,6 +39,8 @@ class Rules:
     #: After waiting for so long, nobody may overtake a request any more.
     patience: float = 60.0
     longest_queue: int = 10_000
+    #: A queued request that nobody asks for so long leaves the queue: its asker is dead.
+    unasked: float = 90.0
     history_days: float = 365.0
     #: How long a lease token opens sessions; every renewal of the lease gives another.
     token_seconds: float = 3600.0
@@ -124,7 +126,7 @@ class Pool:
         # Nodes must notice that their orders may be others now.
         self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
         rules = self.rules
-        self.leases = Leases(self.ledger, rules.patience, rules.longest_queue)
+        self.leases = Leases(self.ledger, rules.patience, rules.longest_queue, rules.unasked)
         self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
         self.tenancy = Tenancy(self.ledger, self.leases)
 

@@ -42,6 +42,8 @@ class Waiting:
 
     lease: Lease
     group: Group
+    #: Until when it counts as asked for. Not written down.
+    heard: float
 
     @property
     def want(self) -> Want:
@@ -77,10 +79,12 @@ class Line:
     def get(self, lease: str) -> Waiting | None:
         return self._waiting.get(lease)
 
-    def join(self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind]) -> None:
+    def join(
+        self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind], now: float
+    ) -> None:
         # Ids rise with time, so they are the order of arrival.
         insort(self._places, _place(lease))
-        self._enter(lease, want, reason, kinds)
+        self._enter(lease, want, reason, kinds, now)
 
     def leave(self, lease: Lease) -> None:
         self._exit(lease)
@@ -88,8 +92,9 @@ class Line:
 
     def regroup(self, lease: Lease, want: Want) -> None:
         """It keeps its place and may have something else."""
+        heard = self._waiting[lease.id].heard
         group = self._exit(lease)
-        self._enter(lease, want, group.reason, group.kinds)
+        self._enter(lease, want, group.reason, group.kinds, heard)
 
     def position(self, lease: Lease) -> int:
         """1 for who is next."""
@@ -120,13 +125,15 @@ class Line:
         ]
         return self._waiting[min(before)[1]] if before else None
 
-    def _enter(self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind]) -> None:
+    def _enter(
+        self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind], heard: float
+    ) -> None:
         key = (lease.tenant, lease.priority, want)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(want, reason, kinds)
         insort(group.members, _place(lease))
-        self._waiting[lease.id] = Waiting(lease, group)
+        self._waiting[lease.id] = Waiting(lease, group, heard)
 
     def _exit(self, lease: Lease) -> Group:
         group = self._waiting.pop(lease.id).group

@@ -55,7 +55,7 @@ class World:
     def __init__(self, url: str, clock: Clock | None = None, **rules: Any) -> None:
         self.url = url
         self.clock = clock or Clock()
-        self.rules = Rules(**rules)
+        self.rules = Rules(**{"unasked": 1e9, **rules})
         self.pool: Pool
         self.node_token: Token
 

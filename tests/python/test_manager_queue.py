@@ -158,6 +158,33 @@ async def test_waiting_ends_with_its_time(world: World) -> None:
     assert world.pool.ledger.queued["a"].nothing
 
 
+async def test_who_is_not_heard_of_leaves_the_queue(database: str) -> None:
+    world = await World(database, lost_after=1e9, unasked=90.0).open()
+    try:
+        await world.tenant("a")
+        await world.join("node-1", 1)
+        await whole(world)
+        dead, alive = await whole(world, wait=WAIT), await whole(world, wait=WAIT)
+        await world.later(80.0)
+        world.pool.leases.hear(alive, world.clock.now)
+        await world.later(9.0)
+        assert world.queue() == [dead.id, alive.id]
+        await world.later(1.0)
+        assert world.queue() == [alive.id]
+        assert (dead.state, dead.reason) == ("timed-out", "nobody asked for it for 90 s")
+        assert world.pool.ledger.queued["a"].gpus == 1
+        # Nobody could ask while the manager was away, so that time does not count.
+        world.clock.now += 1000.0
+        await world.restart()
+        await world.later(89.0)
+        assert world.queue() == [alive.id]
+        await world.later(1.0)
+        assert world.queue() == []
+        assert world.pool.ledger.queued["a"].nothing
+    finally:
+        await world.close()
+
+
 async def test_a_queue_outlives_its_manager(world: World) -> None:
     holding = [await whole(world) for _ in range(4)]
     first = await whole(world, wait=WAIT)

@@ -345,6 +345,32 @@ async def test_waiting_in_the_queue_ends(rest: Rest) -> None:
     assert (ended["state"], ended["reason"]) == ("timed-out", "no room within 30 s")
 
 
+async def test_asking_keeps_a_place_in_the_queue(rest: Rest) -> None:
+    world = rest.world
+    await world.join("n1", 1)
+    await rest.tenant("a")
+    await rest.lease("a", share=100, ttl_seconds=3600)
+    queued = await rest.lease("a", wait_seconds=3600)
+    path = f"/leases/{queued['id']}"
+
+    def silence() -> float:
+        waiting = world.pool.ledger.line.get(queued["id"])
+        assert waiting is not None
+        return world.clock.now - waiting.heard
+
+    await world.later(20)
+    await rest.do("GET", path)
+    assert silence() == 20, "an operator that looks does not keep it"
+    await rest.do("GET", path, by="a")
+    assert silence() == 0
+    await world.later(20)
+    await rest.do("POST", f"{path}/renew", by="a")
+    assert silence() <= 0
+    await world.later(20)
+    await rest.do("GET", f"{path}?wait=1")
+    assert silence() == -1, "whoever waits for it wants it"
+
+
 async def test_who_waits_for_a_lease_hears_at_once(rest: Rest) -> None:
     await rest.world.join("n1", 1)
     await rest.tenant("a")
