@@ -5,8 +5,8 @@ set -eu
 umask 077
 
 : "${GPUPOOL_POOL:?must be the URL of the manager}"
-: "${ADMIN_TOKEN_FILE:=/var/lib/gpupool/admin.token}"
-: "${TOKENS:=/run/gpupool}"
+: "${ADMIN_TOKEN_FILE:?must be the file that the manager makes at its first start}"
+: "${TOKENS:?must be the folder for the tokens that are made}"
 
 for _ in $(seq 60); do
   test -s "$ADMIN_TOKEN_FILE" && break

@@ -24,6 +24,7 @@ from gpupool_manager.config import load_settings as load_manager
 from gpupool_server.config import load_settings as load_server
 from manager_process import Process
 from manager_rest import bearer
+from test_manager_service import self_signed
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -224,13 +225,16 @@ def test_the_services_are_there_with_pinned_images(
             assert build["target"] in dockerfile.stages
 
 
-def test_what_runs_for_long_has_a_health_check(services: dict[str, Any]) -> None:
+def test_what_runs_for_long_has_a_health_check(
+    services: dict[str, Any], dockerfile: Dockerfile
+) -> None:
     for name, service in services.items():
         if name in ("database", "manager", "server"):
             test = service["healthcheck"]["test"]
             assert test[0] == "CMD" and len(test) > 1
-            if test[1] == "python":
-                compile(test[3], name, "exec")
+            if name in IMAGES:  # and without Compose it is the same
+                image = dockerfile.last(name, "HEALTHCHECK").partition(" CMD ")[2]
+                assert yaml.safe_load(image) == test[1:]
         for other, how in service.get("depends_on", {}).items():
             if how["condition"] == "service_healthy":
                 assert "healthcheck" in services[other]
@@ -280,17 +284,30 @@ def test_the_flags_are_ones_that_the_programs_take(file: str) -> None:
         assert manager.address == ("0.0.0.0", 7780)
 
 
-def test_the_health_check_of_the_manager_is_right(services: dict[str, Any], folder: Path) -> None:
-    manager = Process(folder)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_health_check_of_the_manager_is_right(
+    dockerfile: Dockerfile, folder: Path, scheme: str
+) -> None:
+    check = [sys.executable, str(DOCKER / "health.py")]
+    copied = [rest for word, rest in dockerfile.steps("manager") if word == "COPY"]
+    assert "docker/health.py /usr/local/share/gpupool/" in copied
+    manager = Process(folder, *(_tls(folder) if scheme == "https" else ()))
     try:
-        code = services["manager"]["healthcheck"]["test"][3]
-        code = code.replace("http://127.0.0.1:7780", manager.start())
-        check = [sys.executable, "-c", code]
-        assert subprocess.run(check, timeout=30).returncode == 0
+        place = manager.start().removeprefix(f"{scheme}://")
+        done = subprocess.run([*check, place], capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
         manager.end()
-        assert subprocess.run(check, stderr=subprocess.DEVNULL, timeout=30).returncode == 1
+        done = subprocess.run([*check, place], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1 and "http://" in done.stderr and "https://" in done.stderr
     finally:
         manager.close()
+
+
+def _tls(folder: Path) -> tuple[str, ...]:
+    """Flags for https with a certificate that nobody knows."""
+    certificate, key = map(str, self_signed(folder))
+    address = "https://127.0.0.1:0"
+    return "--listen", address, "--tls-certificate", certificate, "--tls-key", key
 
 
 def test_setup_makes_tokens_once(services: dict[str, Any], folder: Path) -> None:
