@@ -284,6 +284,24 @@ def test_the_flags_are_ones_that_the_programs_take(file: str) -> None:
         assert manager.address == ("0.0.0.0", 7780)
 
 
+def test_real_gpus_change_the_driver_and_nothing_else(services: dict[str, Any]) -> None:
+    override = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())["services"]
+    assert list(override) == ["server"]
+    soft, real = _flags(services["server"]["command"]), _flags(override["server"]["command"])
+    assert soft | {"driver": "cuda"} == real | {"soft_gpus": "2"}
+    (device,) = override["server"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_the_ports_are_the_programs_own(dockerfile: Dockerfile) -> None:
+    manager = load_manager(None, {}, {})
+    nodes = str(manager.nodes_url).rpartition(":")[2]
+    assert dockerfile.last("manager", "EXPOSE") == f"{manager.address[1]} {nodes}"
+    assert (
+        dockerfile.last("server", "EXPOSE") == load_server(None, {}, {}).listen.rpartition(":")[2]
+    )
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_health_check_of_the_manager_is_right(
     dockerfile: Dockerfile, folder: Path, scheme: str
