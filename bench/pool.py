@@ -47,6 +47,7 @@ from gpupool.node_link import (  # noqa: E402
     decode_from_node,
     encode,
 )
+from gpupool_manager import collector  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
 from gpupool_manager.leases import Ask  # noqa: E402
 from gpupool_manager.pool import Pool, Rules  # noqa: E402
@@ -305,7 +306,7 @@ async def measure(url: str, gpus: int, leases: int, pages: int, seed: int) -> di
     """All figures of one size."""
     simulation = Simulation(url, gpus, seed)
     await simulation.prepare()
-    gc.freeze()  # as the manager does at its start
+    collector.settle()  # as the manager does at its start
     timed = int(leases * TIMED)
     per_second = await simulation.churn(leases - timed, CLIENTS)
     outcomes, simulation.sample = simulation.sample.outcomes, Sample()

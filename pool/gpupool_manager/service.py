@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import secrets
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from gpupool.errors import GpupoolError
-from gpupool_manager import __version__
+from gpupool_manager import __version__, collector
 from gpupool_manager.app import make_app
 from gpupool_manager.config import Settings
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
@@ -128,10 +127,7 @@ class Manager:
         pool = Pool(store, settings.rules)
         try:
             await pool.open()
-            # What was loaded stays: looking through all of it again and again would hold up
-            # every request for as long as that takes.
-            gc.collect()
-            gc.freeze()
+            collector.settle()
         except BaseException:
             listener.close()
             raise
