@@ -8,6 +8,8 @@ import json
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from manager_process import Process
 from manager_rest import bearer
 from manager_world import report
+from pool_process import environment
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -67,6 +70,24 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
         )
     )
     return paths
+
+
+def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
+    certificate, key = self_signed(folder)
+    tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
+    manager = Process(folder, "--listen", "https://127.0.0.1:0", *tls)
+    try:
+        manager.start()
+        command = [sys.executable, "-m", "gpupool", "tenant", "list", "--json"]
+        env = environment(GPUPOOL_POOL=manager.url, GPUPOOL_TOKEN=manager.admin)
+        trusting = [*command, "--ca", str(certificate)]
+        done = subprocess.run(trusting, env=env, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert "certificate" in done.stderr
+    finally:
+        manager.close()
 
 
 def test_tls_is_what_travels(folder: Path) -> None:
