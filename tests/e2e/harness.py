@@ -179,9 +179,7 @@ class PoolServer:
             return result
 
 
-def client_environment(
-    home: paths.Home, url: str, token: str, transport: str
-) -> dict[str, str]:
+def client_environment(home: paths.Home, url: str, token: str, transport: str) -> dict[str, str]:
     """Our library first, and nothing of the caller's own set-up of gpupool."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
     rest = env.get("LD_LIBRARY_PATH", "")

@@ -231,9 +231,7 @@ def other_release() -> Iterator[str]:
     context.destroy(linger=0)
 
 
-def test_client_of_another_version(
-    server: PoolServer, vector_add: str, other_release: str
-) -> None:
+def test_client_of_another_version(server: PoolServer, vector_add: str, other_release: str) -> None:
     result = server.run([vector_add], GPUPOOL_SERVER=other_release)
     assert_refused(result, "install release 9 on both sides")
 
