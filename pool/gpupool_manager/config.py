@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from sqlalchemy.engine import make_url
 from gpupool.ask import split_tcp
 from gpupool.errors import ConfigError, GpupoolError
 from gpupool.protocol import one_line
+from gpupool.toml_file import read_toml
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
 
@@ -166,7 +166,7 @@ def load_settings(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     if config is not None:
-        values.update(_read_toml(config))
+        values.update(read_toml(config))
         sources.update((key, f"{config}: key '{key}'") for key in values)
     database = (os.environ if env is None else env).get("GPUPOOL_MANAGER_DATABASE")
     if database:
@@ -204,17 +204,6 @@ def _check_together(settings: Settings) -> None:
             "key 'lost_after_seconds': must be at least twice 'heartbeat_seconds'"
             f" ({settings.heartbeat_seconds:g})"
         )
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {one_line(str(error))}") from None
 
 
 def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:

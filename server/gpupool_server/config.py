@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from gpupool.errors import ConfigError
 from gpupool.node_link import Line, Name
 from gpupool.protocol import one_line
 from gpupool.sizes import parse_size
+from gpupool.toml_file import read_toml
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,
@@ -268,7 +268,7 @@ def load_settings(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     if config is not None:
-        values.update(_read_toml(config))
+        values.update(read_toml(config))
         sources.update((key, f"{config}: key '{key}'") for key in values)
     environment = os.environ if env is None else env
     for key, variable in (("token", "GPUPOOL_TOKEN"), ("pool_token", "GPUPOOL_POOL_TOKEN")):
@@ -326,19 +326,6 @@ def _check_pool(settings: Settings, sources: Mapping[str, str]) -> None:
 def join_token_given(value: SecretStr) -> bool:
     """Whether it is the token itself, and not the path of a file that holds it."""
     return value.get_secret_value().startswith(JOIN_PREFIX)
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {one_line(str(error))}") from None
 
 
 def _choose_token(
