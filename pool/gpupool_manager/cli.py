@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import uvloop
 
 from gpupool.errors import ConfigError, GpupoolError
+from gpupool.setting_options import setting_help, setting_option
 from gpupool_manager import __version__
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import serve
 from gpupool_server import logs
 
-
-def _help(key: str) -> str:
-    field = Settings.model_fields[key]
-    default = f" (default: {field.default})" if field.default is not None else ""
-    return f"{field.description}{default}"
-
-
-def _text(key: str) -> Any:
-    return typer.Option(f"--{key.replace('_', '-')}", help=_help(key), show_default=False)
+_help = partial(setting_help, Settings)
+_text = partial(setting_option, Settings)
 
 
 def _show_version(value: bool) -> None:
