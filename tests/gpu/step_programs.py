@@ -1,0 +1,191 @@
+"""What one step of a user's program costs: `step_programs.py NAME [--steps N]`, one line of JSON.
+
+Everything has PyTorch's default settings. Times are milliseconds, medians over the steps:
+`step` is the whole, `host.PART` what the program's thread spent in a part, `gpu.PART` what the
+GPU spent between the ends of two parts. `losses` must be the same natively and through the pool.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+Report = dict[str, Any]
+BATCH = 32
+WARM = 8
+
+
+class Parts:
+    """Times of the parts of one step after the other, on the host and on the GPU."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.host: dict[str, list[float]] = defaultdict(list)
+        self.gpu: dict[str, list[float]] = defaultdict(list)
+        self.events: list[tuple[str, Any]] = []
+        self.at = 0.0
+
+    def begin(self) -> None:
+        self.events = [("", self.event())]
+        self.at = time.perf_counter()
+
+    def event(self) -> Any:
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def end(self, name: str) -> None:
+        now = time.perf_counter()
+        self.host[name].append((now - self.at) * 1e3)
+        self.events.append((name, self.event()))
+        self.at = time.perf_counter()
+
+    def finish(self) -> None:
+        """The GPU has passed the last event when this is called."""
+        for (_, before), (name, after) in zip(self.events, self.events[1:], strict=False):
+            after.synchronize()
+            self.gpu[name].append(before.elapsed_time(after))
+
+    def report(self) -> Report:
+        out = {f"host.{name}": median(times) for name, times in self.host.items()}
+        out.update({f"gpu.{name}": median(times) for name, times in self.gpu.items()})
+        return out
+
+
+def median(times: list[float]) -> float:
+    return round(statistics.median(times[WARM:]), 3)
+
+
+def train(steps: int, source: str, read: bool = True) -> Report:
+    """A step of ResNet-50 in fp32. The images are resident, or copied anew for each step."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(1234)
+    model = torchvision.models.resnet50(weights=None).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(0, 1000, (BATCH,))
+    if source == "pinned":
+        images, labels = images.pin_memory(), labels.pin_memory()
+    if source == "resident":
+        images, labels = images.cuda(), labels.cuda()
+    parts, losses, whole = Parts(torch), [], []
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(steps + WARM):
+        parts.begin()
+        x = images.to("cuda", non_blocking=source == "pinned")
+        y = labels.to("cuda", non_blocking=source == "pinned")
+        parts.end("copy")
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        parts.end("forward")
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        parts.end("backward")
+        optimizer.step()
+        parts.end("update")
+        losses.append(loss.item() if read else 0.0)
+        now = time.perf_counter()
+        parts.host["read"].append((now - parts.at) * 1e3)
+        whole.append((now - began) * 1e3)
+        if read:
+            torch.cuda.synchronize()
+            parts.finish()
+        began = time.perf_counter()
+    torch.cuda.synchronize()
+    return {"losses": losses[:3], "step": median(whole), **parts.report()}
+
+
+def plain(steps: int, source: str, read: bool) -> Report:
+    """The same without looking at parts: nothing but the step itself."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(1234)
+    model = torchvision.models.resnet50(weights=None).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(0, 1000, (BATCH,))
+    if source == "pinned":
+        images, labels = images.pin_memory(), labels.pin_memory()
+    if source == "resident":
+        images, labels = images.cuda(), labels.cuda()
+    began, losses = 0.0, []
+    for step in range(steps + WARM):
+        if step == WARM:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+        x = images.to("cuda", non_blocking=source == "pinned")
+        y = labels.to("cuda", non_blocking=source == "pinned")
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item() if read else 0.0)
+    torch.cuda.synchronize()
+    step_ms = (time.perf_counter() - began) / steps * 1e3
+    return {"losses": losses[:3], "step": round(step_ms, 3)}
+
+
+def llama(steps: int) -> Report:
+    """Decoding of a Llama-shaped model of 1.1 B parameters, bf16, eager: one token a step."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1234)
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+    )
+    torch.set_default_dtype(torch.bfloat16)
+    model = LlamaForCausalLM(config).cuda().eval()
+    prompt = torch.randint(0, 32000, (1, 16)).cuda()
+
+    def generate(tokens: int) -> Any:
+        return model.generate(prompt, min_new_tokens=tokens, max_new_tokens=tokens, do_sample=False)
+
+    with torch.inference_mode():
+        generate(4)
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        out = generate(steps)
+        torch.cuda.synchronize()
+    step_ms = (time.perf_counter() - began) / steps * 1e3
+    return {"losses": out[0, -8:].tolist(), "step": round(step_ms, 3)}
+
+
+PROGRAMS: dict[str, Callable[[int], Report]] = {
+    "resident": lambda steps: plain(steps, "resident", False),
+    "resident_read": lambda steps: plain(steps, "resident", True),
+    "pageable": lambda steps: plain(steps, "pageable", True),
+    "pinned": lambda steps: plain(steps, "pinned", True),
+    "resident_parts": lambda steps: train(steps, "resident"),
+    "pageable_parts": lambda steps: train(steps, "pageable"),
+    "pinned_parts": lambda steps: train(steps, "pinned"),
+    "llama": llama,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="one step of a program, timed")
+    parser.add_argument("name", choices=list(PROGRAMS))
+    parser.add_argument("--steps", type=int, default=60)
+    arguments = parser.parse_args()
+    if arguments.steps < 10:
+        parser.error("--steps must be at least 10")
+    print(json.dumps(PROGRAMS[arguments.name](arguments.steps)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
