@@ -100,12 +100,13 @@ test-sanitize: $(VENV)/.build
 test-python: build $(VENV)/.test
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) .ci/test.py --build $(BUILD) --only python
 
-test-gpu: build $(VENV)/.toolchain
+test-gpu: build $(VENV)/.test
 	@export GPUPOOL_HOME=$(abspath $(BUILD)/stage); failed=0; \
 	  $(PY) tests/gpu/run.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/ptx.py || failed=1; \
 	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
-  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
+	  $(PY) tests/gpu/steps.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py

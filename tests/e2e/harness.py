@@ -27,6 +27,10 @@ PATIENCE = 60.0
 
 OURS = "gpupool: "
 
+#: What the servers of the tests have: soft GPUs, or (cuda) the machine's own, for the tests that
+#: are marked real_gpu.
+DRIVER = os.environ.get("GPUPOOL_TEST_DRIVER", "soft")
+
 
 @dataclass(frozen=True)
 class Result:
@@ -71,7 +75,7 @@ def alive(pid: int) -> bool:
 class PoolServer:
     """One gpupool-server in a folder of its own; it can be killed and started again."""
 
-    def __init__(self, driver: str = "soft", **settings: str) -> None:
+    def __init__(self, driver: str = DRIVER, **settings: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpe-", dir="/tmp"))  # short: Unix sockets
         self.url = f"tcp://127.0.0.1:{free_port()}"
         #: Where clients ask: with its key, once it has started, if it encrypts.
@@ -82,6 +86,8 @@ class PoolServer:
             "on-stop": "leave",
             **settings,
         }
+        if driver == "cuda":
+            self.settings.pop("soft-gpus", None)
         self.home = paths.find_home()
         #: What it is started with, e.g. to be in a network of its own.
         self.prefix: list[str] = []

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from harness import PoolServer
 from toolchain import Toolchain
+
+pytestmark = pytest.mark.real_gpu
 
 
 def counted(server: PoolServer, transport: str, command: list[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     python tests/gpu/run.py --out DIR [--only SECTION ...] [--list]
 
-Sections: runtime, driver, round-trips, kill, cupy, torch. Each writes DIR/SECTION.json as it
+Sections: runtime, driver, round-trips, kill, e2e, cupy, torch. Each writes DIR/SECTION.json as it
 goes, and a later run with the same DIR keeps what another section wrote, so they can be run one
 by one.
 Every program is bounded in time; the whole stops starting new ones after --minutes. The last
@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -244,11 +245,36 @@ def memory_used() -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
 
 
+def e2e_section(runner: Runner) -> Iterator[Row]:
+    """The end-to-end tests that are marked real_gpu, each a row, on this machine's GPU."""
+    report = runner.options.out / "e2e.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", str(E2E), "-q", f"--junitxml={report}"]
+    if runner.options.names:
+        command += ["-k", " or ".join(runner.options.names)]
+    env = {**os.environ, "GPUPOOL_TEST_DRIVER": "cuda"}
+    left = max(runner.options.deadline - time.monotonic(), 1)
+    said = run_program(command, env, left)
+    (runner.options.out / "e2e.log").write_text(said.stdout + said.stderr)
+    if not report.is_file():
+        yield {"name": "e2e", "ways": {}, "verdict": f"pytest failed: {said.stdout[-500:]}"}
+        return
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        bad = [child for child in case if child.tag in ("failure", "error")]
+        skipped = any(child.tag == "skipped" for child in case)
+        verdict = "skipped" if skipped else "ok"
+        if bad:
+            verdict = f"failed: {str(bad[0].get('message'))[:300]}"
+        name = f"{case.get('classname')}.{case.get('name')}".removeprefix("tests.e2e.test_")
+        yield {"name": name, "ways": {}, "verdict": verdict}
+
+
 SECTIONS = {
     "runtime": runtime_section,
     "driver": driver_section,
     "round-trips": round_trips_section,
     "kill": kill_section,
+    "e2e": e2e_section,
     "cupy": cupy_section,
     "torch": torch_section,
 }
