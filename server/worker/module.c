@@ -80,11 +80,12 @@ static bool known_grow(struct gpw_modules *m)
     return true;
 }
 
-/* One parameter, asked of a CUfunction or, where it is one, a CUkernel. */
+/* One parameter, asked of a CUfunction or, where it is one, a CUkernel: that needs no
+ * context, and a program's first launch looks its kernel up before there is one. */
 static CUresult parameter(struct gpw_session *s, CUfunction f, size_t i, size_t *offset, size_t *size)
 {
     CUresult r = s->driver->cuFuncGetParamInfo(f, i, offset, size);
-    if (r == CUDA_ERROR_INVALID_HANDLE)
+    if (r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_INVALID_CONTEXT)
         r = s->driver->cuKernelGetParamInfo((CUkernel)f, i, offset, size);
     return r;
 }
