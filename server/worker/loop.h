@@ -7,7 +7,10 @@
 /* Take messages until the session ends. `idle` is called a few times a second. */
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *));
 
+/* Poll every wait that is over now. What is known to have completed before this call
+ * has been told when it returns. */
 void gpw_waits_poll(struct gpw_session *s);
+bool gpw_waits_any(const struct gpw_session *s);
 /* The session ends: every wait is told. */
 void gpw_waits_cancel(struct gpw_session *s);
 /* Events without timing, kept for reuse; `context` is current. */

@@ -212,7 +212,6 @@ static int session_open(struct gpw_session *s, const struct options *o)
         gpw_log("error", "the driver %s does not start: CUDA error %d", o->driver, (int)r);
         return -1;
     }
-    s->waits_end = &s->waits;
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))

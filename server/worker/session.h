@@ -27,8 +27,8 @@ struct gpw_session {
     struct gpw_handles *handles;
     struct gpw_memory *memory;
     struct gpw_modules *modules;
-    struct gpw_wait *waits; /* oldest first */
-    struct gpw_wait **waits_end;
+    struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
+    struct gpw_wait *waits_due; /* over, and still to be polled */
     void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */
     uint32_t index; /* of this session among the client's: in the ids of its handles */
     uint32_t device_count;
@@ -79,16 +79,17 @@ void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes);
 
 /*
  * Something to finish later. Between messages `ready` is asked (NULL: always) and,
- * if so, `poll` is called, until it returns true; neither may block. Of those that
- * are ready, the oldest goes first. The struct is embedded in the owner's own, which
- * frees itself in poll (when done) or in `cancel` (the session ends first).
+ * if so, `poll` is called, until it returns true; neither may block. A wait is added
+ * when what it waits for is submitted, and `ready` stays true once it is: then no wait
+ * is polled before one that it stands behind (wait.c says why). The struct is embedded
+ * in the owner's own, which frees itself in poll (when done) or in `cancel` (the session
+ * ends first).
  */
 struct gpw_wait {
     bool (*ready)(struct gpw_session *s, struct gpw_wait *w);
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
-    struct gpw_wait *next;
-    uint64_t pass; /* of gpw_waits_poll in which it was polled last */
+    struct gpw_wait *older, *younger;
 };
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
 

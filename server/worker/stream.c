@@ -68,7 +68,7 @@ CUresult gpw_cuCtxSynchronize_v2(struct gpw_session *s, struct gpw_token token, 
 CUresult gpw_cuStreamQuery(struct gpw_session *s, CUstream hStream)
 {
     CUresult r = s->driver->cuStreamQuery(hStream);
-    if (r == CUDA_SUCCESS && s->waits)
+    if (r == CUDA_SUCCESS)
         gpw_waits_poll(s);
     return r;
 }
@@ -76,7 +76,26 @@ CUresult gpw_cuStreamQuery(struct gpw_session *s, CUstream hStream)
 CUresult gpw_cuEventQuery(struct gpw_session *s, CUevent hEvent)
 {
     CUresult r = s->driver->cuEventQuery(hEvent);
-    if (r == CUDA_SUCCESS && s->waits)
+    if (r == CUDA_SUCCESS)
+        gpw_waits_poll(s);
+    return r;
+}
+
+/* A time is known once both have passed, so this tells that they have. */
+CUresult gpw_cuEventElapsedTime_v2(struct gpw_session *s, float *pMilliseconds, CUevent hStart,
+                                   CUevent hEnd)
+{
+    CUresult r = s->driver->cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+    if (r == CUDA_SUCCESS)
+        gpw_waits_poll(s);
+    return r;
+}
+
+CUresult gpw_cuEventElapsedTime(struct gpw_session *s, float *pMilliseconds, CUevent hStart,
+                                CUevent hEnd)
+{
+    CUresult r = s->driver->cuEventElapsedTime(pMilliseconds, hStart, hEnd);
+    if (r == CUDA_SUCCESS)
         gpw_waits_poll(s);
     return r;
 }
@@ -117,7 +136,7 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
     *e = (struct event_wait){
         {.ready = event_ready, .poll = event_poll, .cancel = event_cancel}, token, hEvent};
     /* answers keep the order of what they wait for: older waits come first */
-    if (s->waits || !event_ready(s, &e->wait))
+    if (gpw_waits_any(s) || !event_ready(s, &e->wait))
         gpw_wait_add(s, &e->wait);
     else
         event_poll(s, &e->wait);

@@ -10,62 +10,86 @@
 
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w)
 {
-    w->next = NULL;
-    *s->waits_end = w;
-    s->waits_end = &w->next;
+    w->younger = NULL;
+    w->older = s->waits_last;
+    if (w->older)
+        w->older->younger = w;
+    else
+        s->waits = w;
+    s->waits_last = w;
 }
 
 static void wait_unlink(struct gpw_session *s, struct gpw_wait *w)
 {
-    struct gpw_wait **at = &s->waits;
-    while (*at && *at != w)
-        at = &(*at)->next;
-    if (!*at)
-        return;
-    *at = w->next;
-    if (!*at)
-        s->waits_end = at;
+    if (w->older)
+        w->older->younger = w->younger;
+    else
+        s->waits = w->younger;
+    if (w->younger)
+        w->younger->older = w->older;
+    else
+        s->waits_last = w->older;
 }
 
 /*
- * The next one to poll in this pass. A younger wait may be seen to be over just
- * after an older one of the same stream was not: so, once one is ready, the older
- * ones are asked again, and the oldest goes first.
+ * Take those that are over out of the list, the oldest first; each is asked once, the
+ * youngest first. A wait stands behind older ones only, and what is over stays over: so
+ * when one was seen to be over, all that it stands behind are over when they are asked,
+ * which is later. However streams, events and contexts wait for each other, nothing is
+ * told before what it stands behind.
  */
-static struct gpw_wait *wait_next(struct gpw_session *s, uint64_t pass)
+static struct gpw_wait *waits_over(struct gpw_session *s)
 {
-    for (struct gpw_wait *w = s->waits; w; w = w->next) {
-        if (w->pass == pass || (w->ready && !w->ready(s, w)))
+    struct gpw_wait *over = NULL;
+    for (struct gpw_wait *w = s->waits_last, *older; w; w = older) {
+        older = w->older;
+        if (w->ready && !w->ready(s, w))
             continue;
-        for (struct gpw_wait *older = s->waits; older != w; older = older->next)
-            if (older->pass != pass && older->ready && older->ready(s, older))
-                return older;
-        return w;
+        wait_unlink(s, w);
+        w->younger = over;
+        over = w;
     }
-    return NULL;
+    return over;
+}
+
+/* Behind what an outer gpw_waits_poll (a poll may call it) has still to tell. */
+static void due_add(struct gpw_session *s, struct gpw_wait *over)
+{
+    struct gpw_wait **end = &s->waits_due;
+    while (*end)
+        end = &(*end)->younger;
+    *end = over;
+}
+
+static struct gpw_wait *due_take(struct gpw_session *s)
+{
+    struct gpw_wait *w = s->waits_due;
+    if (w)
+        s->waits_due = w->younger;
+    return w;
 }
 
 void gpw_waits_poll(struct gpw_session *s)
 {
-    static uint64_t last_pass;
-    uint64_t pass = ++last_pass;
     struct gpw_wait *w;
-    while ((w = wait_next(s, pass)) != NULL) {
-        /* unlinked first: poll frees it, and may add others */
-        wait_unlink(s, w);
-        w->pass = pass;
+    due_add(s, waits_over(s));
+    while ((w = due_take(s)) != NULL)
         if (!w->poll(s, w))
             gpw_wait_add(s, w);
-    }
+}
+
+bool gpw_waits_any(const struct gpw_session *s)
+{
+    return s->waits || s->waits_due;
 }
 
 void gpw_waits_cancel(struct gpw_session *s)
 {
-    while (s->waits) {
-        struct gpw_wait *w = s->waits;
-        s->waits = w->next;
-        if (!s->waits)
-            s->waits_end = &s->waits;
+    struct gpw_wait *w;
+    while ((w = due_take(s)) != NULL)
+        w->cancel(s, w);
+    while ((w = s->waits) != NULL) {
+        wait_unlink(s, w);
         w->cancel(s, w);
     }
 }
@@ -194,7 +218,7 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
         return r;
     }
     /* older waits answer first */
-    if (s->waits || !after_ready(s, &a->wait))
+    if (gpw_waits_any(s) || !after_ready(s, &a->wait))
         gpw_wait_add(s, &a->wait);
     else
         after_poll(s, &a->wait);

@@ -174,7 +174,6 @@ static int begin(void **state)
     for (unsigned i = 0; i < STREAMS; i++)
         gpu.streams[i].context = CONTEXT_A;
     session = (struct gpw_session){.driver = &driver, .handles = gpw_handles_new()};
-    session.waits_end = &session.waits;
     story[0] = '\0';
     return session.handles ? 0 : -1;
 }
