@@ -57,6 +57,11 @@ static void unknown_slot(const char *table, unsigned slot)
     gpc_log(GPC_LOG_INFO, "private table %s: slot %u is not known here", table, slot);
 }
 
+static void note(bool warn, const char *line)
+{
+    gpc_log(warn ? GPC_LOG_WARN : GPC_LOG_INFO, "%s", line);
+}
+
 const struct gpc_private_host *gpc_private_host(void)
 {
     static const struct gpc_private_host host = {
@@ -72,6 +77,7 @@ const struct gpc_private_host *gpc_private_host(void)
         .driver_version = gpc_driver_version,
         .topology = topology,
         .unknown_slot = unknown_slot,
+        .note = note,
     };
     return &host;
 }

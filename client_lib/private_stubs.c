@@ -13,6 +13,7 @@ static const char *const names[PRIVATE_TABLES] = {
     [PRIVATE_CURRENT] = "42d85a81",    [PRIVATE_DIGEST] = "d4082055",
     [PRIVATE_CHECKS] = "263e8860",     [PRIVATE_IDENTITIES] = "21318c60",
     [PRIVATE_TOPOLOGY] = "1734dc26",   [PRIVATE_MODULES] = "6e163fbe",
+    [PRIVATE_COMPILE] = "da9151d3",
 };
 
 const char *gpc_private_name(enum private_id id)
@@ -72,6 +73,7 @@ STUBS(CHECKS, UP_TO_19)
 STUBS(IDENTITIES, UP_TO_99)
 STUBS(TOPOLOGY, UP_TO_19)
 STUBS(MODULES, UP_TO_99)
+STUBS(COMPILE, UP_TO_9)
 
 void *gpc_private_stub(enum private_id id, unsigned slot)
 {
@@ -80,6 +82,7 @@ void *gpc_private_stub(enum private_id id, unsigned slot)
         [PRIVATE_CURRENT] = stubs_CURRENT,   [PRIVATE_DIGEST] = stubs_DIGEST,
         [PRIVATE_CHECKS] = stubs_CHECKS,     [PRIVATE_IDENTITIES] = stubs_IDENTITIES,
         [PRIVATE_TOPOLOGY] = stubs_TOPOLOGY, [PRIVATE_MODULES] = stubs_MODULES,
+        [PRIVATE_COMPILE] = stubs_COMPILE,
     };
     return (void *)(uintptr_t)all[id][slot];
 }

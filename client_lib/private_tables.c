@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "private_compile.h"
 #include "private_internal.h"
 
 /* --- the host --- */
@@ -286,6 +287,13 @@ static const struct description descriptions[PRIVATE_TABLES] = {
                          99,
                          93,
                          {SLOT(7, modules_functions)}},
+    [PRIVATE_COMPILE] = {{0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0xa5, 0xc0, 0x4f, 0x26,
+                          0xd5, 0x33, 0xe3, 0x28},
+                         7,
+                         0,
+                         {SLOT(1, gpc_compile_open), SLOT(2, gpc_compile_close),
+                          SLOT(3, gpc_compile_get), SLOT(4, gpc_compile_put),
+                          SLOT(6, gpc_compile_free)}},
 };
 
 static const unsigned char storage_uuid[16] = {0xc6, 0x93, 0x33, 0x6e, 0x11, 0x21, 0xdf, 0x11,

@@ -29,7 +29,7 @@ typedef void (*gpc_private_visit)(void *user, CUfunction function, const char *n
 
 /*
  * What the tables need of the client. Filled once; every member is set but the
- * last, callable from any thread and, where not said otherwise, before cuInit.
+ * last two, callable from any thread and, where not said otherwise, before cuInit.
  */
 struct gpc_private_host {
     /* The calling thread's context, NULL if none. On the runtime's hot path. */
@@ -59,6 +59,8 @@ struct gpc_private_host {
     CUresult (*topology)(struct gpc_private_topology *out);
     /* Told at the first call of each slot that we do not know. May be NULL. */
     void (*unknown_slot)(const char *table, unsigned slot);
+    /* A line for the log; `warn`: the user should do something about it. May be NULL. */
+    void (*note)(bool warn, const char *line);
 };
 
 /* cuGetExportTable. INVALID_VALUE and *table = NULL for an unknown UUID,
@@ -79,5 +81,11 @@ struct gpc_private_count {
 };
 /* Fill up to `room` of them; returns how many there are. For GPUPOOL_STATS. */
 size_t gpc_private_counts(struct gpc_private_count *out, size_t room);
+
+/* What was asked of the compile cache. For GPUPOOL_STATS. */
+struct gpc_private_compile_counts {
+    uint64_t memory_hits, file_hits, misses, stored;
+};
+void gpc_private_compile_counted(struct gpc_private_compile_counts *out);
 
 #endif

@@ -37,6 +37,16 @@ static void write_private(FILE *file)
                 i ? "," : "", list[i].table, list[i].slot, list[i].calls);
 }
 
+static void write_compile(FILE *file)
+{
+    struct gpc_private_compile_counts c;
+    gpc_private_compile_counted(&c);
+    fprintf(file,
+            "{\"memory_hits\": %" PRIu64 ", \"file_hits\": %" PRIu64 ", \"misses\": %" PRIu64
+            ", \"stored\": %" PRIu64 "}",
+            c.memory_hits, c.file_hits, c.misses, c.stored);
+}
+
 void gpc_stats_write(const char *transport)
 {
     const char *path = getenv("GPUPOOL_STATS");
@@ -56,7 +66,9 @@ void gpc_stats_write(const char *transport)
     write_calls(file);
     fputs("\n  },\n  \"unknown_private_slots\": [", file);
     write_private(file);
-    fputs("\n  ]\n}\n", file);
+    fputs("\n  ],\n  \"compile_cache\": ", file);
+    write_compile(file);
+    fputs("\n}\n", file);
     if (fclose(file) != 0)
         gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_STATS=%s: %m", path);
 }

@@ -4,7 +4,8 @@ set(GP_TABLES_WIRE ${CMAKE_SOURCE_DIR}/proto/wire)
 set(GP_TABLES_PRIVATE
   ${GP_TABLES_CLIENT}/private_tables.c ${GP_TABLES_CLIENT}/private_stubs.c
   ${GP_TABLES_CLIENT}/private_storage.c ${GP_TABLES_CLIENT}/private_digest.c
-  ${GP_TABLES_CLIENT}/private_md2.c)
+  ${GP_TABLES_CLIENT}/private_md2.c ${GP_TABLES_CLIENT}/private_compile.c
+  ${GP_TABLES_CLIENT}/private_compile_files.c ${GP_TABLES_CLIENT}/private_compile_memory.c)
 
 function(gp_tables_test name)
   add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/c/${name}.c ${ARGN})
@@ -19,12 +20,13 @@ endfunction()
 gp_tables_test(test_digest ${GP_TABLES_PRIVATE})
 gp_tables_test(test_storage ${GP_TABLES_PRIVATE})
 gp_tables_test(test_private_tables ${GP_TABLES_PRIVATE})
+gp_tables_test(test_compile_cache ${GP_TABLES_PRIVATE})
 gp_tables_test(test_image ${GP_TABLES_CLIENT}/image.c ${GP_TABLES_WIRE}/fatbin.c)
 
 # The same functions as they are when the tables are left out.
 add_executable(test_private_none ${CMAKE_SOURCE_DIR}/tests/c/test_private_none.c
   ${GP_TABLES_PRIVATE})
-target_include_directories(test_private_none PRIVATE ${GP_TABLES_CLIENT})
+target_include_directories(test_private_none PRIVATE ${GP_TABLES_CLIENT} ${GP_TABLES_WIRE})
 target_include_directories(test_private_none SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
 target_compile_definitions(test_private_none PRIVATE GPUPOOL_PRIVATE_TABLES=0)
 target_link_libraries(test_private_none PRIVATE gp_options cmocka Threads::Threads)
