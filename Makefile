@@ -21,7 +21,8 @@ APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Always the versions that were tested; `make constraints` renews them.
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
@@ -30,7 +31,7 @@ configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu clean system
+	test-gpu constraints clean system
 
 all: build
 
@@ -49,7 +50,7 @@ system:
 	  fi; \
 	else echo "no dpkg here; these must be installed: $(APT_PACKAGES)"; fi
 
-$(VENV)/.build: pyproject.toml | system
+$(VENV)/.build: pyproject.toml constraints.txt | system
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "gpupool needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...")'
@@ -106,6 +107,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/ptx.py || failed=1; \
 	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/steps.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
 bench: build $(VENV)/.toolchain
@@ -122,6 +124,10 @@ lint: $(VENV)/.lint
 fuzz: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
 	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+
+# Resolves anew what pyproject.toml asks for and installs nothing; test before you commit it.
+constraints: $(VENV)/.build
+	@$(PY) .ci/constraints.py
 
 wheel: $(VENV)/.build
 	$(PIP) --group wheel

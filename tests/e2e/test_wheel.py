@@ -26,6 +26,7 @@ from harness import PATIENCE, Result, free_port, run_program
 from toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
+TESTED = ("--constraint", ROOT / "constraints.txt")
 BUILD_SCRIPT = ROOT / ".ci" / "wheel.py"
 
 #: Long enough for a busy machine; only what hangs runs into it.
@@ -114,7 +115,7 @@ def installed(request: pytest.FixtureRequest, wheel: Path, wheel_work: Path) -> 
     root = wheel_work / f"python{version[0]}.{version[1]}"
     must_run(python, "-m", "venv", "--without-pip", root)
     pip = (sys.executable, "-m", "pip", "--python", root / "bin" / "python")
-    must_run(*pip, "--quiet", "--disable-pip-version-check", "install", wheel)
+    must_run(*pip, "--quiet", "--disable-pip-version-check", "install", *TESTED, wheel)
     return Installed(root)
 
 

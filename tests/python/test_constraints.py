@@ -1,0 +1,96 @@
+"""constraints.txt: a tested version of every package that the project depends on, in one place."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pins() -> dict[str, str]:
+    found = {}
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            name, _, version = line.partition("==")
+            # No index and no address: where packages come from is each machine's own affair.
+            assert re.fullmatch(r"[0-9][0-9a-z.]*", version), line
+            assert re.fullmatch(r"[a-z0-9-]+", name), line
+            found[name] = version
+    return found
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("constraints", ROOT / ".ci/constraints.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_that_pyproject_names_is_renewed(project: dict[str, Any], script: ModuleType) -> None:
+    named = {canonicalize_name(Requirement(text).name) for text in script.wanted(project)}
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    quoted = re.findall(r'"([A-Za-z][\w-]*)(?:\[[\w,]+\])?(?:[>=~<]=?[^"]*)"', text)
+    assert len(quoted) > 40
+    assert {canonicalize_name(name) for name in quoted} <= named | {"gpupool"}
+    assert "gpupool" not in named
+
+
+def test_what_is_needed_and_what_that_needs_is_pinned(
+    project: dict[str, Any], script: ModuleType
+) -> None:
+    fixed = pins()
+    wanted = list(script.wanted(project))
+    seen: set[str] = set()
+    while wanted:
+        need = Requirement(wanted.pop())
+        name = canonicalize_name(need.name)
+        if str(need) in seen:
+            continue
+        seen.add(str(need))
+        assert name in fixed, f"{name} is not in constraints.txt; run: make constraints"
+        assert need.specifier.contains(fixed[name]), f"{need}, constraints.txt has {fixed[name]}"
+        wanted += _needs(need)
+    assert len(seen) > 60
+
+
+def _needs(need: Requirement) -> Sequence[str]:
+    """What a package brings, as this environment's says; nothing of what is not installed."""
+    try:
+        found = [Requirement(text) for text in metadata.requires(need.name) or []]
+    except metadata.PackageNotFoundError:
+        return ()
+    extras = ("", *need.extras)
+    kept = [
+        one
+        for one in found
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
+    for one in kept:
+        one.marker = None
+    return [str(one) for one in kept]
+
+
+def test_make_installs_what_is_pinned() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    calls = [line for line in text.splitlines() if "pip install" in line]
+    assert len(calls) == 1
+    assert calls[0].endswith("--constraint constraints.txt")
+    assert "$(VENV)/.build: pyproject.toml constraints.txt" in text
