@@ -31,6 +31,9 @@ TYPED = (
     (".ci",),
 )
 
+#: Where they find each other's modules.
+MYPYPATH = "proto:bench:tests/e2e:tests/chaos:tests/demo:tests/gpu"
+
 
 @dataclass
 class Count:
@@ -159,7 +162,7 @@ def stage_lint(place: Place) -> Count:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
             command = [sys.executable, "-m", "mypy", *present]
-            count.add(one(run(command, MYPYPATH="proto:bench:tests/e2e:tests/chaos:tests/demo")))
+            count.add(one(run(command, MYPYPATH=MYPYPATH)))
     return count
 
 

@@ -257,6 +257,10 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDe
         return r;
     if (!p2pStatus || (unsigned)p2pIndex >= NVML_P2P_CAPS_INDEX_UNKNOWN)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (digit == '?' && device1 != device2) {
+        *p2pStatus = NVML_P2P_STATUS_UNKNOWN; /* the server's NVML could not tell */
+        return NVML_SUCCESS;
+    }
     bool reach = device1 == device2 || digit == '1';
     if (p2pIndex == NVML_P2P_CAPS_INDEX_NVLINK || p2pIndex == NVML_P2P_CAPS_INDEX_ATOMICS)
         reach = reach && links != 0;

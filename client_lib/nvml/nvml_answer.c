@@ -165,8 +165,6 @@ int gpc_nvml_answer_read(const char *answer, size_t size, struct gpc_nvml_state 
 
 bool gpc_nvml_answer_complete(const struct gpc_nvml_state *state)
 {
-    if (!state->driver_version[0] || !state->nvml_version[0])
-        return false;
     for (uint32_t i = 0; i < state->count; i++) {
         const struct gpc_nvml_device *d = &state->device[i];
         if (!d->name[0] || !d->uuid[0] || !d->pci[0] || !d->has[GP_NVML_MEMORY_TOTAL])

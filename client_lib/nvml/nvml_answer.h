@@ -34,7 +34,7 @@ struct gpc_nvml_device {
 
 /* All devices. Large: never on a stack. */
 struct gpc_nvml_state {
-    char driver_version[80];
+    char driver_version[80]; /* these are empty or 0 if the server's NVML does not say */
     char nvml_version[80];
     uint32_t cuda_version;
     uint32_t count;

@@ -173,7 +173,7 @@ static nvmlReturn_t append(struct gpc_nvml_state *all, const struct gpc_nvml_sta
         memcpy(all, one, sizeof *all);
         return NVML_SUCCESS;
     }
-    if (one->cuda_version < all->cuda_version)
+    if (one->cuda_version && (!all->cuda_version || one->cuda_version < all->cuda_version))
         all->cuda_version = one->cuda_version; /* what all of them know */
     for (uint32_t i = 0; i < one->count; i++) {
         struct gpc_nvml_device *d = &all->device[first + i];

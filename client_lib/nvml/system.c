@@ -32,13 +32,18 @@ GPC_NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
     return "Unknown Error";
 }
 
+static nvmlReturn_t give_version(const char *known, char *version, unsigned int length)
+{
+    return *known ? gpc_nvml_give_text(known, version, length) : NVML_ERROR_NOT_SUPPORTED;
+}
+
 GPC_NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
     const struct gpc_nvml_state *s;
     nvmlReturn_t r = gpc_nvml_borrow(false, &s);
     if (r != NVML_SUCCESS)
         return r;
-    r = gpc_nvml_give_text(s->driver_version, version, length);
+    r = give_version(s->driver_version, version, length);
     gpc_nvml_give_back();
     return r;
 }
@@ -49,7 +54,7 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned in
     nvmlReturn_t r = gpc_nvml_borrow(false, &s);
     if (r != NVML_SUCCESS)
         return r;
-    r = gpc_nvml_give_text(s->nvml_version, version, length);
+    r = give_version(s->nvml_version, version, length);
     gpc_nvml_give_back();
     return r;
 }
@@ -60,10 +65,12 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *cudaDriverVe
     nvmlReturn_t r = gpc_nvml_borrow(false, &s);
     if (r != NVML_SUCCESS)
         return r;
-    if (cudaDriverVersion)
-        *cudaDriverVersion = (int)s->cuda_version;
-    else
+    if (!cudaDriverVersion)
         r = NVML_ERROR_INVALID_ARGUMENT;
+    else if (s->cuda_version == 0)
+        r = NVML_ERROR_NOT_SUPPORTED;
+    else
+        *cudaDriverVersion = (int)s->cuda_version;
     gpc_nvml_give_back();
     return r;
 }

@@ -89,16 +89,15 @@ def nvml_devices() -> tuple[Device, ...] | None:
         import pynvml
     except ImportError:
         return None
+    # Whatever goes wrong in it, an error of NVML or not: the driver itself is asked then.
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
         return tuple(_nvml_device(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
-    except pynvml.NVMLError:
+    except Exception as error:
+        logs.get("inventory").info("NVML does not list the GPUs", reason=repr(error))
         return None
     finally:
-        with contextlib.suppress(pynvml.NVMLError):
+        with contextlib.suppress(Exception):
             pynvml.nvmlShutdown()
 
 
@@ -122,9 +121,9 @@ def _nvml_capability(nvml: Any, handle: Any) -> str:
     """Only a pool asks for it; a driver that does not say is no reason not to serve."""
     try:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except nvml.NVMLError:
+        return f"{int(major)}.{int(minor)}"
+    except Exception:
         return "0.0"
-    return f"{major}.{minor}"
 
 
 def probe_devices(library: Path, env: Mapping[str, str]) -> tuple[Device, ...]:

@@ -1,7 +1,9 @@
 """What the cards of this host say of themselves: through NVML, or as a soft GPU would.
 
 The words are those of proto/spec_nvml/facts.toml. A word that a card cannot answer is
-left out, and the client's library then says NVML_ERROR_NOT_SUPPORTED.
+left out, and the client's library then says NVML_ERROR_NOT_SUPPORTED. Drivers and pynvml
+differ from version to version, so every question is asked alone: whatever goes wrong with
+one, an error of NVML or not, is one fact missing and never an answer missing.
 """
 
 from __future__ import annotations
@@ -9,17 +11,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from gpupool_server import logs
 from gpupool_server.inventory import Device, Inventory
 
+T = TypeVar("T")
 Facts = dict[str, int | str]
 Readings = tuple[Facts, Mapping[int, int]]
 
 #: Readings younger than this are given to the next asker, too; many may ask at once.
 FRESH_SECONDS = 0.1
 LINKS = 18
+
+#: In a line of pairs: nothing is known of this one.
+UNKNOWN = "?"
+LEVELS = "012345"
+
+#: The room that the client has for each text, with its NUL; all other words are numbers.
+TEXTS = {"vbios": 32, "part-number": 80, "topology": 65, "peers": 65, "nvlink-remotes": 512}
+_VERSION_ROOM = 80
+_NUMBER_MOST = (1 << 64) - 1
 
 #: What a soft GPU passes for: the driver whose API it has.
 SOFT_VERSIONS = {"driver-version": "580.0", "nvml-version": "13.580.0", "cuda-version": "13000"}
@@ -29,7 +42,7 @@ class Cards(Protocol):
     """All cards of a host."""
 
     async def versions(self) -> Mapping[str, str]:
-        """``driver-version``, ``nvml-version`` and ``cuda-version``."""
+        """``driver-version``, ``nvml-version`` and ``cuda-version``, as far as it says."""
 
     async def lasting(self, device: Device) -> Facts:
         """What does not change."""
@@ -134,40 +147,74 @@ def _links(nvml: Any, card: Any) -> Facts:
     remotes = [_remote(nvml, card, link) if up else "-" for link, up in enumerate(active)]
     return {
         "nvlinks": sum(1 << link for link, up in enumerate(active) if up),
-        "nvlink-version": nvml.nvmlDeviceGetNvLinkVersion(card, active.index(True)),
         "nvlink-remotes": ",".join(remotes),
     }
 
 
+def _link_version(nvml: Any, card: Any) -> Facts:
+    for link in range(LINKS):
+        if _link_active(nvml, card, link):
+            return {"nvlink-version": nvml.nvmlDeviceGetNvLinkVersion(card, link)}
+    return {}
+
+
 def _link_active(nvml: Any, card: Any, link: int) -> bool:
     try:
-        return bool(nvml.nvmlDeviceGetNvLinkState(card, link))
-    except nvml.NVMLError:
+        return _number(nvml.nvmlDeviceGetNvLinkState(card, link)) == 1
+    except Exception:  # a card has fewer links than there are numbers: not worth a line
         return False
 
 
 def _remote(nvml: Any, card: Any, link: int) -> str:
+    read = partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, card, link)
+    text = attempt(lambda: _text(read().busId), "-")
+    return text if _is_word(text) and "," not in text else "-"
+
+
+def _text(value: object) -> str:
+    text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        raise TypeError(f"{value!r} is no text")
+    return text
+
+
+def _number(value: object) -> int:
+    """pynvml gives some answers, and has some constants, as tuples of one number."""
+    if isinstance(value, list | tuple) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number")
+    return int(value)
+
+
+def attempt(ask: Callable[[], T], instead: T) -> T:
+    """What NVML answers; ``instead`` if it does not, whatever the reason is."""
     try:
-        return _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(card, link).busId)
-    except nvml.NVMLError:
-        return "-"
+        return ask()
+    except Exception as error:  # one fact is missing then
+        logs.get("nvml").debug("NVML does not say", reason=repr(error))
+        return instead
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
+def _is_word(value: int | str) -> bool:
+    text = str(value)
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _is_fact(word: str, value: object) -> bool:
+    """Whether the client's library has room for it; it takes no answer with one that is none."""
+    if word in TEXTS:
+        return isinstance(value, str) and _is_word(value) and len(value) < TEXTS[word]
+    return isinstance(value, int) and 0 <= value <= _NUMBER_MOST
 
 
 def _one(word: str, function: str, *arguments: str) -> Reader:
     """A word that one function answers; its arguments are names of NVML's constants."""
 
     def read(nvml: Any, card: Any) -> Facts:
-        values = [getattr(nvml, name) for name in arguments]
+        values = [_number(getattr(nvml, name)) for name in arguments]
         answer = getattr(nvml, function)(card, *values)
-        if isinstance(answer, list | tuple) and len(answer) == 1:
-            answer = answer[0]  # pynvml gives the default ECC mode so
-        if isinstance(answer, bytes):
-            answer = _text(answer)
-        return {word: answer} if isinstance(answer, int | str) else {}
+        return {word: _text(answer) if word in TEXTS else _number(answer)}
 
     return read
 
@@ -190,6 +237,7 @@ LASTING: tuple[Reader, ...] = (
     _power_range,
     _bar1,
     _links,
+    _link_version,
     _one("vbios", "nvmlDeviceGetVbiosVersion"),
     _one("part-number", "nvmlDeviceGetBoardPartNumber"),
     _one("cores", "nvmlDeviceGetNumGpuCores"),
@@ -253,11 +301,14 @@ class NvmlCards:
 
     async def versions(self) -> Mapping[str, str]:
         nvml = self._nvml
-        return {
-            "driver-version": _text(nvml.nvmlSystemGetDriverVersion()),
-            "nvml-version": _text(nvml.nvmlSystemGetNVMLVersion()),
-            "cuda-version": str(nvml.nvmlSystemGetCudaDriverVersion()),
+        said = {
+            "driver-version": attempt(lambda: _text(nvml.nvmlSystemGetDriverVersion()), ""),
+            "nvml-version": attempt(lambda: _text(nvml.nvmlSystemGetNVMLVersion()), ""),
+            "cuda-version": attempt(
+                lambda: str(_number(nvml.nvmlSystemGetCudaDriverVersion())), ""
+            ),
         }
+        return {key: text for key, text in said.items() if _is_version(key, text)}
 
     async def lasting(self, device: Device) -> Facts:
         async with self._lock:
@@ -282,39 +333,46 @@ class NvmlCards:
         return self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
 
     def _read(self, device: Device, readers: Sequence[Reader]) -> Facts:
-        facts: Facts = {}
-        for read in readers:
-            try:
-                facts |= read(self._nvml, self._card(device))
-            except (self._nvml.NVMLError, AttributeError):
-                continue  # the card cannot say, or this pynvml cannot ask
-        return {word: value for word, value in facts.items() if not _is_negative(value)}
+        found: Facts = {}
+        nothing: Facts = {}
+        for reader in readers:
+            found |= attempt(partial(self._one_fact, reader, device), nothing)
+        return {word: value for word, value in found.items() if _is_fact(word, value)}
+
+    def _one_fact(self, reader: Reader, device: Device) -> Facts:
+        return reader(self._nvml, self._card(device))
 
     def _processes(self, device: Device) -> Mapping[int, int]:
-        try:
-            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._card(device))
-        except self._nvml.NVMLError:
-            return {}
-        return {p.pid: p.usedGpuMemory for p in found if p.usedGpuMemory is not None}
+        return attempt(partial(self._running, device), {})
+
+    def _running(self, device: Device) -> Mapping[int, int]:
+        found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._card(device))
+        return {p.pid: p.usedGpuMemory for p in found if isinstance(p.usedGpuMemory, int)}
 
     def _pairs(self, device: Device, all_devices: Sequence[Device]) -> Facts:
         peers = topology = ""
         for other in all_devices:
-            peer, level = ("0", "0") if other == device else self._pair(device, other)
-            peers, topology = peers + peer, topology + level
+            same = other == device
+            peers += "0" if same else attempt(partial(self._peer, device, other), UNKNOWN)
+            topology += "0" if same else attempt(partial(self._level, device, other), UNKNOWN)
         return {"peers": peers, "topology": topology}
 
-    def _pair(self, device: Device, other: Device) -> tuple[str, str]:
-        nvml, one, two = self._nvml, self._card(device), self._card(other)
-        peer, level = "0", "-"
-        try:
-            level = str(nvml.nvmlDeviceGetTopologyCommonAncestor(one, two) // 10)
-            index = nvml.NVML_P2P_CAPS_INDEX_READ
-            peer = str(int(nvml.nvmlDeviceGetP2PStatus(one, two, index) == nvml.NVML_P2P_STATUS_OK))
-        except nvml.NVMLError:
-            pass
-        return peer, level
+    def _peer(self, device: Device, other: Device) -> str:
+        """Whether the one can read the other's memory."""
+        nvml = self._nvml
+        # In pynvml 13.580 and 13.615 this constant is a tuple, by a comma too many.
+        index = _number(nvml.NVML_P2P_CAPS_INDEX_READ)
+        status = nvml.nvmlDeviceGetP2PStatus(self._card(device), self._card(other), index)
+        return str(int(_number(status) == _number(nvml.NVML_P2P_STATUS_OK)))
+
+    def _level(self, device: Device, other: Device) -> str:
+        """The level of NVML's topology at which they meet, in tens."""
+        one, two = self._card(device), self._card(other)
+        level = str(_number(self._nvml.nvmlDeviceGetTopologyCommonAncestor(one, two)) // 10)
+        return level if level in LEVELS else UNKNOWN
 
 
-def _is_negative(value: int | str) -> bool:
-    return isinstance(value, int) and value < 0
+def _is_version(key: str, text: str) -> bool:
+    if key == "cuda-version":
+        return text.isdecimal() and int(text) < 1 << 31
+    return bool(text) and text.isprintable() and len(text.encode()) < _VERSION_ROOM

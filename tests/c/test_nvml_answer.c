@@ -97,7 +97,6 @@ static void test_incomplete(void **unused)
 {
     (void)unused;
     static const char *const answers[] = {
-        OK "devices: 0\n",
         HEAD "devices: 1\n",
         HEAD "devices: 1\ngpu0: uuid=GPU-a pci=0:1:0.0\ngpu0-name: A\n",
         HEAD "devices: 1\ngpu0: uuid=GPU-a memory-total=1\ngpu0-name: A\n",
@@ -108,6 +107,16 @@ static void test_incomplete(void **unused)
         assert_int_equal(take(answers[i]), 0);
         assert_false(gpc_nvml_answer_complete(state));
     }
+}
+
+/* A server whose NVML could not say its version has its devices all the same. */
+static void test_without_versions(void **unused)
+{
+    (void)unused;
+    assert_int_equal(take(OK "devices: 1\n" GPU0), 0);
+    assert_true(gpc_nvml_answer_complete(state));
+    assert_string_equal(state->driver_version, "");
+    assert_int_equal(state->cuda_version, 0);
 }
 
 static void test_no_answer(void **unused)
@@ -200,6 +209,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_whole, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_pages, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_without_versions, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_incomplete, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_no_answer, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_too_long, set_up, tear_down),

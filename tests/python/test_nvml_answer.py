@@ -280,35 +280,3 @@ async def test_readings_are_shared_for_a_moment(
     monkeypatch.setattr(nvml_cards, "FRESH_SECONDS", -1.0)
     await ask(desk, what="fresh")
     assert fake.readings == 2
-
-
-def test_every_word_is_in_the_spec() -> None:
-    """Words that a card of every kind could give; the others are read in the tests above."""
-    nvml, card = _AnyNvml(), object()
-    for reader in (*nvml_cards.LASTING, *nvml_cards.PASSING):
-        assert set(reader(nvml, card)) <= FACTS.keys()
-
-
-class _AnyNvml:
-    """Answers every function with something of the shape that pynvml gives."""
-
-    NVMLError = FakeError
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvmlDevice"):
-            return 0
-        pairs = ("CudaComputeCapability", "MigMode", "EccMode", "LimitConstraints")
-        if name.endswith(pairs) and "Default" not in name:
-            return lambda *_: (1, 2)
-        if name.endswith(("Info", "Rates", "RemotePciInfo")) and "Clock" not in name:
-            return lambda *_: _Any()
-        return lambda *_: 1
-
-
-class _Any:
-    """Has every member."""
-
-    busId = "00000000:01:00.0"
-
-    def __getattr__(self, name: str) -> int:
-        return 1
