@@ -6,6 +6,7 @@
 #include "handle.h"
 #include "process.h"
 #include "session.h"
+#include "stream.h"
 #include "twin.h"
 
 CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, size_t size,
@@ -49,6 +50,41 @@ CUresult gpc_enter(uint16_t op, enum gpc_needs needs)
     if (needs == GPC_NEEDS_CONTEXT && !gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;
     return CUDA_SUCCESS;
+}
+
+static bool is_explicit(CUstream stream)
+{
+    return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+}
+
+CUresult gpc_enter_stream(struct gpc_place *place, uint16_t op, CUstream stream)
+{
+    if (!is_explicit(stream))
+        return gpc_enter(op, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    struct gpc_thread *t = gpc_thread();
+    CUcontext own = r == CUDA_SUCCESS ? gpc_stream_context(stream) : NULL;
+    if (own && own != t->current) {
+        *place = (struct gpc_place){.before = t->current, .moved = true};
+        t->current = own;
+    }
+    if (r == CUDA_SUCCESS && !t->current)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return r == CUDA_SUCCESS ? gpc_process_state(true) : r;
+}
+
+void gpc_place_leave(struct gpc_place *place)
+{
+    if (place->moved)
+        gpc_thread()->current = place->before;
+}
+
+CUresult gpc_enter_event(uint16_t op, CUevent event)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r == CUDA_SUCCESS && !gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)event))
+        return CUDA_ERROR_INVALID_HANDLE;
+    return r == CUDA_SUCCESS ? gpc_process_state(true) : r;
 }
 
 CUresult gpc_leave(CUresult result)

@@ -80,6 +80,17 @@ enum gpc_needs {
 /* Count the call and say whether it may go on: NOT_INITIALIZED, INVALID_CONTEXT,
  * the session's sticky error. */
 CUresult gpc_enter(uint16_t op, enum gpc_needs needs);
+/* As gpc_enter with GPC_NEEDS_CONTEXT for a call on a stream: an explicit one's context counts,
+ * whatever the thread has current, and is the thread's for as long as `place` lives. */
+struct gpc_place {
+    CUcontext before;
+    bool moved;
+};
+#define GPC_PLACE struct gpc_place place __attribute__((cleanup(gpc_place_leave))) = {0}
+CUresult gpc_enter_stream(struct gpc_place *place, uint16_t op, CUstream stream);
+void gpc_place_leave(struct gpc_place *place);
+/* For a call that an event names: it needs no current context. */
+CUresult gpc_enter_event(uint16_t op, CUevent event);
 /* `result`, or the pending error of an earlier asynchronous call if `result` is
  * success. */
 CUresult gpc_leave(CUresult result);

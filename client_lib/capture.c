@@ -20,7 +20,8 @@ bool gpc_capture_active(void)
 
 static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
@@ -43,7 +44,8 @@ GPC_EXPORT CUresult cuStreamBeginCapture(CUstream hStream)
 
 GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-    CUresult r = gpc_enter(GP_OP_cuStreamEndCapture, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamEndCapture, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!phGraph)
@@ -61,7 +63,8 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 
 GPC_EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    CUresult r = gpc_enter(GP_OP_cuStreamIsCapturing, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamIsCapturing, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!captureStatus)
@@ -103,7 +106,8 @@ static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
 static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
 {
     static __thread uint64_t *nodes __attribute__((tls_model("initial-exec")));
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!status)

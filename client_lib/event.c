@@ -19,7 +19,7 @@ GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 
 static CUresult destroy(uint16_t op, CUevent hEvent)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter_event(op, hEvent);
     return gpc_leave(r ? r : gpc_wire_cuEventDestroy_v2(hEvent));
 }
 
@@ -35,7 +35,8 @@ GPC_EXPORT CUresult cuEventDestroy(CUevent hEvent)
 
 GPC_EXPORT CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuEventRecordWithFlags, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuEventRecordWithFlags, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)

@@ -204,7 +204,8 @@ CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg
 
 GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
-    CUresult r = gpc_enter(GP_OP_cuLaunchHostFunc, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuLaunchHostFunc, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!fn)
@@ -220,7 +221,8 @@ GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userDa
 GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
                                         unsigned int flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuStreamAddCallback, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamAddCallback, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!callback || flags != 0)

@@ -98,7 +98,8 @@ static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstrea
                        const CUlaunchAttribute *attributes, unsigned attribute_count)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     const struct gpc_kernel *k = gpc_kernel_of(f);

@@ -10,14 +10,15 @@
 #include "ranges.h"
 #include "session.h"
 
-#define ENTER(name)                                                                                \
-    CUresult r = gpc_enter(GP_OP_##name, GPC_NEEDS_CONTEXT);                                       \
+#define ENTER(name, stream)                                                                        \
+    GPC_PLACE;                                                                                     \
+    CUresult r = gpc_enter_stream(&place, GP_OP_##name, stream);                                   \
     if (r != CUDA_SUCCESS)                                                                         \
         return r;
 
 GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-    ENTER(cuMemcpyHtoD_v2)
+    ENTER(cuMemcpyHtoD_v2, NULL)
     r = gpc_copy_to_device(GP_OP_cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
     /* from shared pinned memory the GPU reads later; the caller may write it now */
     struct gpc_range range;
@@ -30,14 +31,14 @@ GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, 
 GPC_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost,
                                          size_t ByteCount, CUstream hStream)
 {
-    ENTER(cuMemcpyHtoDAsync_v2)
+    ENTER(cuMemcpyHtoDAsync_v2, hStream)
     return gpc_leave(
         gpc_copy_to_device(GP_OP_cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream));
 }
 
 GPC_EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    ENTER(cuMemcpyDtoH_v2)
+    ENTER(cuMemcpyDtoH_v2, NULL)
     return gpc_leave(
         gpc_copy_to_host(GP_OP_cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount, NULL, 1));
 }
@@ -45,7 +46,7 @@ GPC_EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t
 GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
                                          CUstream hStream)
 {
-    ENTER(cuMemcpyDtoHAsync_v2)
+    ENTER(cuMemcpyDtoHAsync_v2, hStream)
     return gpc_leave(
         gpc_copy_to_host(GP_OP_cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream, 0));
 }
@@ -53,35 +54,36 @@ GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, s
 /* Without a stream, CUDA does not wait for a copy inside the device either. */
 GPC_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-    ENTER(cuMemcpyDtoD_v2)
+    ENTER(cuMemcpyDtoD_v2, NULL)
     return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyDtoD_v2, dstDevice, srcDevice, ByteCount, NULL, 1));
 }
 
 GPC_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
                                          size_t ByteCount, CUstream hStream)
 {
-    ENTER(cuMemcpyDtoDAsync_v2)
+    ENTER(cuMemcpyDtoDAsync_v2, hStream)
     return gpc_leave(
         gpc_copy_any(GP_OP_cuMemcpyDtoDAsync_v2, dstDevice, srcDevice, ByteCount, hStream, 0));
 }
 
 GPC_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-    ENTER(cuMemcpy)
+    ENTER(cuMemcpy, NULL)
     return gpc_leave(gpc_copy_any(GP_OP_cuMemcpy, dst, src, ByteCount, NULL, 1));
 }
 
 GPC_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                   CUstream hStream)
 {
-    ENTER(cuMemcpyAsync)
+    ENTER(cuMemcpyAsync, hStream)
     return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyAsync, dst, src, ByteCount, hStream, 0));
 }
 
 static CUresult peer(uint16_t op, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
                      CUcontext src_context, size_t bytes, CUstream stream, int blocking)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     if (gpc_context_device(dst_context) < 0 || gpc_context_device(src_context) < 0)
@@ -186,7 +188,8 @@ static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *
 
 static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, int blocking)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!c)

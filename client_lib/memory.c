@@ -92,7 +92,8 @@ GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, C
 
 GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemAllocAsync, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemAllocAsync, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     r = gpc_wire_cuMemAllocAsync(dptr, bytesize, hStream);
@@ -104,7 +105,8 @@ GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream
 GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                             CUstream hStream)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemAllocFromPoolAsync, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemAllocFromPoolAsync, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     r = gpc_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
@@ -115,7 +117,8 @@ GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, 
 
 GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemFreeAsync, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemFreeAsync, hStream);
     if (r != CUDA_SUCCESS || dptr == 0)
         return r;
     struct gpc_range range;

@@ -12,11 +12,11 @@
 /* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
  * Pinned memory is a legal place; where it is not shared with that host, it is of kind
  * GPC_RANGE_HOST. */
-static CUresult check(uint16_t op, CUdeviceptr *at, size_t size, size_t pitch, size_t width,
+static CUresult check(struct gpc_place *place, uint16_t op, CUstream stream, CUdeviceptr *at, size_t size, size_t pitch, size_t width,
                       size_t rows, struct gpc_range *range)
 {
     CUdeviceptr dst = *at;
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter_stream(place, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     size_t row, bytes;
@@ -55,7 +55,8 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
     static CUresult name##_in(uint16_t op, CUdeviceptr dst, type value, size_t n, CUstream stream) \
     {                                                                                              \
         struct gpc_range range;                                                                    \
-        CUresult r = check(op, &dst, sizeof value, 0, n, 1, &range);                               \
+        GPC_PLACE;                                                                                 \
+        CUresult r = check(&place, op, stream, &dst, sizeof value, 0, n, 1, &range);               \
         if (r != CUDA_SUCCESS || n == 0)                                                           \
             return r;                                                                              \
         if (range.kind == GPC_RANGE_HOST)                                                          \
@@ -82,7 +83,8 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
                               size_t width, size_t rows, CUstream stream)                          \
     {                                                                                              \
         struct gpc_range range;                                                                    \
-        CUresult r = check(op, &dst, sizeof value, pitch, width, rows, &range);                    \
+        GPC_PLACE;                                                                                 \
+        CUresult r = check(&place, op, stream, &dst, sizeof value, pitch, width, rows, &range);    \
         if (r != CUDA_SUCCESS || width == 0 || rows == 0)                                          \
             return r;                                                                              \
         if (range.kind == GPC_RANGE_HOST)                                                          \

@@ -87,7 +87,8 @@ GPC_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 /* Within a host the driver knows; an event of another host is waited for over there. */
 GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuStreamWaitEvent, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamWaitEvent, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (gpc_session_count() < 2)

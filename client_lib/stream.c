@@ -79,7 +79,8 @@ GPC_EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int 
 
 static CUresult destroy(uint16_t op, CUstream hStream)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     struct stream *s = stream_of(hStream);
@@ -133,7 +134,8 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
 GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 {
     uint64_t wire;
-    CUresult r = gpc_enter(GP_OP_cuStreamSynchronize, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamSynchronize, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     struct gpc_call where = {.session = NULL};
@@ -152,7 +154,8 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 /* The shadow of a real stream (NULL for a default one), or the error. */
 static CUresult enter(uint16_t op, CUstream hStream, const void *out, const struct stream **s)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     *s = is_default(hStream) ? NULL : stream_of(hStream);

@@ -190,6 +190,18 @@ def wire_source(spec: Spec) -> str:
     return "\n".join(lines)
 
 
+def _enter(f: Function) -> list[str]:
+    op = f"GP_OP_{f.name}"
+    if f.place is None:
+        return [f"    CUresult r = gpc_enter({op}, GPC_NEEDS_{f.needs.upper()});"]
+    if f.place.handle == "event":
+        return [f"    CUresult r = gpc_enter_event({op}, {f.place.name});"]
+    return [
+        "    GPC_PLACE;",
+        f"    CUresult r = gpc_enter_stream(&place, {op}, {f.place.name});",
+    ]
+
+
 def stubs(spec: Spec) -> str:
     """The exported functions that nobody writes by hand."""
     lines = [NOTE, '#include "gpc_wire.h"\n\n#include "call.h"\n#include "export.h"\n']
@@ -200,9 +212,7 @@ def stubs(spec: Spec) -> str:
             lines.append(f"    return gpc_refuse(GP_OP_{f.name});\n}}\n")
         elif f.has_wire and not f.client:
             lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
-            lines.append(
-                f"    CUresult r = gpc_enter(GP_OP_{f.name}, GPC_NEEDS_{f.needs.upper()});"
-            )
+            lines += _enter(f)
             lines.append(f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));\n}}\n")
         for variant in f.variants:
             lines.append(f"GPC_EXPORT CUresult {variant}({f.prototype})\n{{")

@@ -92,7 +92,7 @@ def _notify_prototype(f: Function) -> str:
 
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <stddef.h>\n#include <string.h>\n']
-    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n')
+    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n#include "place.h"\n')
     for f in spec.wire:
         if f.mode == "notify":
             lines += _notify(f)
@@ -108,6 +108,7 @@ def dispatch(spec: Spec) -> str:
     )
     lines.append("    }\n}\n")
     lines += _work_table(spec)
+    lines += _stream_table(spec)
     return "\n".join(lines)
 
 
@@ -115,11 +116,14 @@ def _work_types() -> list[str]:
     kinds = [f"    GPW_WORK_{kind.upper()}," for kind in WORK]
     return [
         "\nenum gpw_work_kind {\n    GPW_WORK_NONE,", *kinds, "};\n",
-        "/* What the operation of a message puts on the GPU, and where in it its stream's\n"
-        " * id (8 bytes) and its size (`bytes_size` bytes) stand; 0 where it has none. */\n"
+        "/* What the operation of a message puts on the GPU, and where in it its size\n"
+        " * (`bytes_size` bytes) stands; 0 where it has none. */\n"
         "struct gpw_work {\n    enum gpw_work_kind kind;\n"
-        "    uint16_t stream_at, bytes_at, bytes_size;\n};\n"
-        "struct gpw_work gpw_work_of(uint16_t op);",
+        "    uint16_t bytes_at, bytes_size;\n};\n"
+        "struct gpw_work gpw_work_of(uint16_t op);\n",
+        "/* Where in the operation's message the id of the stream stands that names the context\n"
+        " * of the call; 0: nothing but the current one does. */\n"
+        "uint16_t gpw_stream_at(uint16_t op);",
     ]  # fmt: skip
 
 
@@ -129,16 +133,24 @@ def _work_table(spec: Spec) -> list[str]:
         if not f.work:
             continue
         struct = f"struct gp_req_{f.name}"
-        stream = next((p.name for p in f.params if p.handle == "stream"), None)
         size = next((p.name for p in f.params if p.name in ("bytes", "ByteCount")), None)
         fields = [f"GPW_WORK_{f.work.upper()}"]
-        fields.append(f"offsetof({struct}, {stream})" if stream else "0")
         fields.append(f"offsetof({struct}, {size})" if size else "0")
         fields.append(f"sizeof((({struct} *)0)->{size})" if size else "0")
         lines.append(f"    case GP_OP_{f.name}:")
         lines.append(f"        return (struct gpw_work){{{', '.join(fields)}}};")
-    lines.append("    default:\n        return (struct gpw_work){GPW_WORK_NONE, 0, 0, 0};\n    }")
+    lines.append("    default:\n        return (struct gpw_work){GPW_WORK_NONE, 0, 0};\n    }")
     lines.append("}\n")
+    return lines
+
+
+def _stream_table(spec: Spec) -> list[str]:
+    lines = ["uint16_t gpw_stream_at(uint16_t op)\n{\n    switch (op) {"]
+    for f in spec.wire:
+        if f.place is not None and f.place.handle == "stream":
+            lines.append(f"    case GP_OP_{f.name}:")
+            lines.append(f"        return offsetof(struct gp_req_{f.name}, {f.place.name});")
+    lines.append("    default:\n        return 0;\n    }\n}\n")
     return lines
 
 
@@ -249,6 +261,9 @@ def _dispatcher(f: Function) -> list[str]:
     lines.append("    CUresult r = CUDA_SUCCESS;")
     for c in checks:
         lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {c};")
+    if f.work and f.needs == "context":
+        lines.append("    if (r == CUDA_SUCCESS && !gpw_place_known(s))")
+        lines.append("        r = CUDA_ERROR_INVALID_CONTEXT;")
     args = []
     for p in f.params:
         if deferred and p.is_out:

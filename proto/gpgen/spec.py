@@ -175,6 +175,18 @@ class Function:
         return [p for p in self.params if p.has("create")]
 
     @property
+    def place(self) -> Param | None:
+        """The handle that names the context, and with it the device, of the call: an explicit
+        stream, else an event. The current context counts only where there is none."""
+        if self.needs != "context" or any(p.handle == "context" for p in self.params):
+            return None
+        named = [p for p in self.params if not p.has("create")]
+        for kind in ("stream", "event"):
+            if found := next((p for p in named if p.handle == kind), None):
+                return found
+        return None
+
+    @property
     def prototype(self) -> str:
         return ", ".join(p.decl for p in self.params) or "void"
 

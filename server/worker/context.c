@@ -6,6 +6,7 @@
 #include "memory.h"
 #include "module.h"
 #include "peer.h"
+#include "place.h"
 #include "quota.h"
 #include "slices.h"
 
@@ -67,6 +68,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     gpw_memory_context_ended(s, dev, (CUcontext)real);
     gpw_gate_context_ended(s, (CUcontext)real);
     gpw_waits_context_ended((CUcontext)real);
+    gpw_place_forget();
     gpw_modules_context_ended(s);
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
@@ -103,6 +105,7 @@ CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
     gpw_peers_context_ended(s, ctx);
     gpw_gate_context_ended(s, ctx);
     gpw_waits_context_ended(ctx);
+    gpw_place_forget();
     gpw_modules_context_ended(s);
     return s->driver->cuCtxDestroy_v2(ctx);
 }

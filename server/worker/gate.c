@@ -270,7 +270,7 @@ static uint64_t field(const struct gp_header *h, uint16_t at, uint16_t size)
 
 static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
 {
-    uint64_t id = field(h, gpw_work_of(h->op).stream_at, sizeof id), real = 0;
+    uint64_t id = field(h, gpw_stream_at(h->op), sizeof id), real = 0;
     CUresult r = gpw_handle_get(s, GP_HANDLE_STREAM, id ? id : GP_STREAM_LEGACY, false, &real);
     *stream = (CUstream)real;
     return r == CUDA_SUCCESS;

@@ -9,6 +9,7 @@
 #include "gate.h"
 #include "host_function.h"
 #include "peer.h"
+#include "place.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
  * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
@@ -122,6 +123,7 @@ static const struct gp_header *held;
 static void handle(struct gpw_session *s, const struct gp_header *h)
 {
     if (h->op == GP_OP_cuStreamDestroy_v2) {
+        gpw_place_forget();
         gpw_gate_stream_ending(s);
         gpw_peers_stream_ending(s, h);
     }
@@ -134,17 +136,32 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
     s->transport->release(s->channel);
 }
 
+static bool admit(struct gpw_session *s, const struct gp_header *h)
+{
+    return gpw_peers_admit(h) && gpw_gate_admit(s, h);
+}
+
+/* In the context that the message names. False: it has to wait at the gate. */
+static bool pass(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gpw_place place;
+    gpw_place_enter(s, h, &place);
+    bool admitted = admit(s, h);
+    if (admitted)
+        handle(s, h);
+    gpw_place_leave(s, &place);
+    return admitted;
+}
+
 /* One message, waiting at most `timeout_us` for it. False when none was handled. */
 static bool take(struct gpw_session *s, int64_t timeout_us)
 {
     const void *message;
     size_t size;
     if (held) {
-        if (!gpw_peers_admit(held) || !gpw_gate_admit(s, held))
+        if (!pass(s, held))
             return false;
-        const struct gp_header *h = held;
         held = NULL;
-        handle(s, h);
         return true;
     }
     int r = s->transport->recv(s->channel, timeout_us, &message, &size);
@@ -162,10 +179,8 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
         gpw_session_broken(s, "the size in the header is not the message's");
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
-    else if (!gpw_peers_admit(h) || !gpw_gate_admit(s, h))
+    else if (!pass(s, h))
         held = h;
-    else
-        handle(s, h);
     return !held;
 }
 

@@ -154,21 +154,41 @@ CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t by
     bool capturing = is_capturing(s, hStream);
     if (capturing)
         gpw_growth_in_graphs(); /* it is a node, whose memory is counted when the graph has it */
-    if (ordinal < 0 || bytesize == 0 || capturing ||
+    if (ordinal < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (bytesize == 0 || capturing ||
         s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
         return s->driver->cuMemAllocAsync(dptr, bytesize, hStream);
     struct pool *p = pool_note(real, (uint32_t)ordinal);
     return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Whose memory is in the pool: a pool is one that was made here, or one of a device's own.
+ * -1: no device's. */
+static int pool_ordinal(struct gpw_session *s, CUmemoryPool real)
+{
+    for (const struct pool *p = pools; p; p = p->next)
+        if (p->real == real)
+            return (int)p->ordinal;
+    for (uint32_t i = 0; i < s->device_count; i++) {
+        CUmemoryPool own;
+        if (s->driver->cuDeviceGetDefaultMemPool(&own, s->devices[i]) == CUDA_SUCCESS &&
+            own == real)
+            return (int)i;
+    }
+    return -1;
+}
+
 CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
                                      CUmemoryPool pool, CUstream hStream)
 {
-    int ordinal = gpw_current_ordinal(s);
+    int ordinal = pool_ordinal(s, pool);
     bool capturing = is_capturing(s, hStream);
     if (capturing)
         gpw_growth_in_graphs();
-    if (ordinal < 0 || bytesize == 0 || capturing)
+    if (ordinal < 0)
+        return CUDA_ERROR_INVALID_VALUE; /* nobody could be charged */
+    if (bytesize == 0 || capturing)
         return s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
     struct pool *p = pool_note(pool, (uint32_t)ordinal);
     return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;

@@ -28,6 +28,7 @@ HEADER = struct.Struct("<IHHQ")
 SPEC = Path(__file__).resolve().parents[2] / "proto" / "spec"
 
 KIND_CONTEXT = 1
+KIND_STREAM = 5
 
 
 def _numbers() -> dict[str, int]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import Talk, alive, wait_until
-from raw_client import KIND_CONTEXT, NUMBERS, RawClient, ask_for_session, connected, handle
+from harness import PATIENCE, TOKEN, Talk, alive, wait_until
+from raw_client import KIND_CONTEXT, KIND_STREAM, NUMBERS, RawClient, ask_for_session, connected, handle
 from tenants import (
     BLUE,
     MIB,
@@ -28,6 +28,7 @@ from tenants import (
 from toolchain import Toolchain
 
 OUT_OF_MEMORY = 2
+INVALID_CONTEXT = 201
 REFUSED = "refused CUDA_ERROR_OUT_OF_MEMORY"
 
 
@@ -283,6 +284,59 @@ def test_a_client_of_its_own_has_the_same_limit(pool: Pool) -> None:
         assert account["memory_denied"] >= 3
     wait_until(lambda: not alive(pid), "the worker ended with its client")
     wait_until(lambda: pool.account("blue/raw") == {}, "nothing of it was left on the board")
+
+
+def without_context(client: RawClient) -> int:
+    """Make a stream and let go of the context that it was made in."""
+    stream = handle(KIND_STREAM, 1)
+    assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
+    assert client.result("gp_context_set", struct.pack("<Q", 0)) == 0
+    return stream
+
+
+def test_no_current_context_is_no_way_past_the_quota(pool: Pool) -> None:
+    """Memory in the order of an explicit stream needs none, and was charged to nobody."""
+    with connected(pool.server, token="token-of-blue", group="raw") as client:
+        with_context(client)
+        stream = without_context(client)
+        taken = 0
+        asked = struct.pack("<QQ", 2 * MIB, stream)
+        while client.result("cuMemAllocAsync", asked) == 0:
+            taken += 2 * MIB
+            assert taken <= 32 * MIB
+        assert taken == 32 * MIB
+        assert pool.account("blue/raw")["memory_peak"] == 32 * MIB
+        nowhere = struct.pack("<QQ", 2 * MIB, 1)  # the default stream, of no context
+        assert client.result("cuMemAllocAsync", nowhere) == INVALID_CONTEXT
+
+
+def test_no_current_context_is_no_way_past_the_gate(pool: Pool) -> None:
+    """A tenant without compute: work on an explicit stream waits, too."""
+    assert pool.cli("gpu", "set", "0", "--policy", "weighted").returncode == 0
+    client = connected(pool.server, token=TOKEN, group="raw", weight="0")
+    with client:
+        with_context(client)
+        address = struct.unpack_from("<iIQ", client.call("cuMemAlloc_v2", struct.pack("<Q", 512)))[2]
+        stream = without_context(client)
+        work = struct.pack("<QB7xQQ", address, 1, 512, stream)
+        client.send([client.message(NUMBERS["cuMemsetD8Async"], work)])
+        assert not client.answers(0.5), "it was let in"
+        assert pool.account("default/raw")["turns"] == 0
+        assert pool.cli("session", "set", "default/raw", "--weight", "2").returncode == 0
+        assert client.answers(PATIENCE)
+        assert pool.account("default/raw")["turns"] == 1
+
+
+def test_work_without_a_context_is_charged_as_with_one(pool: Pool, transport: str) -> None:
+    asked = {**RED, "GPUPOOL_GROUP": "job", "GPUPOOL_CEILING": "10%", "GPUPOOL_SHARE": "10%"}
+    program = pool.start(transport, **asked)
+    assert tell(program, "work 50") == "worked 50"
+    before = pool.account("red/job")
+    assert tell(program, "adrift 50") == "worked 100"
+    after = pool.account("red/job")
+    assert after["launches"] == before["launches"] + 50 == 100
+    assert after["busy_ns"] > before["busy_ns"]
+    end(program)
 
 
 @pytest.mark.parametrize("value", [0, 16, handle(1, 9), handle(2, 1), handle(63, 7), (1 << 64) - 1])

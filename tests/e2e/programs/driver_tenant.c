@@ -7,6 +7,7 @@
  *   total        `total BYTES`, of cuDeviceTotalMem
  *   where        `at ADDRESS`, of the counter that work adds to
  *   work N       N kernels, waited for: `worked ALL`, all since the start
+ *   adrift N     the same on a stream of its own, without a current context
  *   flood N KIB  N copies of so much to the device and as many kernels, none waited for: `sent`
  *   end          in order; so does the end of its input
  *
@@ -58,11 +59,11 @@ static void give(void)
     SAY("gave");
 }
 
-static void launch(void)
+static void launch(CUstream stream)
 {
     int n = 1;
     void *parameters[] = {&counter, &n};
-    must(cuLaunchKernel(increment, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    must(cuLaunchKernel(increment, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
     expected++;
 }
 
@@ -70,10 +71,23 @@ static void work(int times)
 {
     int value = 0;
     while (times-- > 0)
-        launch();
+        launch(NULL);
     must(cuMemcpyDtoH(&value, counter, sizeof value));
     EXPECT(value == expected, "the counter is %d, expected %d", value, expected);
     SAY("worked %d", value);
+}
+
+static void adrift(int times)
+{
+    CUstream stream;
+    must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must(cuCtxSetCurrent(NULL));
+    while (times-- > 0)
+        launch(stream);
+    must(cuStreamSynchronize(stream));
+    must(cuStreamDestroy(stream));
+    must(cuCtxSetCurrent(driver_context));
+    work(0);
 }
 
 static void flood(int times, size_t bytes)
@@ -86,7 +100,7 @@ static void flood(int times, size_t bytes)
     }
     for (int i = 0; i < times; i++) {
         must(cuMemcpyHtoDAsync(target, source, bytes, NULL));
-        launch();
+        launch(NULL);
     }
     SAY("sent");
     free(source);
@@ -116,6 +130,8 @@ static void obey(const char *line)
         SAY("at %llx", (unsigned long long)counter);
     } else if (sscanf(line, "work %d", &times) == 1) {
         work(times);
+    } else if (sscanf(line, "adrift %d", &times) == 1) {
+        adrift(times);
     } else if (sscanf(line, "flood %d %d", &times, &kib) == 2) {
         flood(times, (size_t)kib * 1024);
     } else {

@@ -13,7 +13,8 @@ GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 
 GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-    CUresult r = gpc_enter(GP_OP_cuEventRecord, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuEventRecord, hStream);
     return gpc_leave(r ? r : gpc_wire_cuEventRecord(hEvent, hStream));
 }
 
@@ -27,13 +28,13 @@ GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 
 GPC_EXPORT CUresult cuEventDestroy_v2(CUevent hEvent)
 {
-    CUresult r = gpc_enter(GP_OP_cuEventDestroy_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter_event(GP_OP_cuEventDestroy_v2, hEvent);
     return gpc_leave(r ? r : gpc_wire_cuEventDestroy_v2(hEvent));
 }
 
 GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
 {
-    CUresult r = gpc_enter(GP_OP_cuEventSynchronize, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter_event(GP_OP_cuEventSynchronize, hEvent);
     return gpc_leave(r ? r : gpc_wire_cuEventSynchronize(hEvent));
 }
 
@@ -64,7 +65,8 @@ GPC_EXPORT CUresult cuOld(void)
 
 GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
 {
-    CUresult r = gpc_enter(GP_OP_cuThingSetAsync, GPC_NEEDS_CONTEXT);
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingSetAsync, hStream);
     return gpc_leave(r ? r : gpc_wire_cuThingSetAsync(where, bytes, hStream));
 }
 

@@ -8,6 +8,7 @@
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "handles.h"
+#include "place.h"
 
 static int do_cuEventCreate(struct gpw_session *s, const struct gp_header *h)
 {
@@ -140,6 +141,8 @@ static int do_cuThingUse(struct gpw_session *s, const struct gp_header *h)
     CUresult r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = gpw_handle_get(s, GP_HANDLE_CONTEXT, a.q->ctx, true, (uint64_t *)&ctx);
+    if (r == CUDA_SUCCESS && !gpw_place_known(s))
+        r = CUDA_ERROR_INVALID_CONTEXT;
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingUse(a.q->n, a.values, a.data, results, a.name, &location, &size, &map, (void *)(uintptr_t)a.q->where, ctx, a.q->key);
     struct gp_rep_cuThingUse rep;
@@ -163,6 +166,8 @@ static int do_cuThingSetAsync(struct gpw_session *s, const struct gp_header *h)
     CUresult r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS && !gpw_place_known(s))
+        r = CUDA_ERROR_INVALID_CONTEXT;
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingSetAsync((void *)(uintptr_t)a.q->where, a.q->bytes, hStream);
     return gpw_async_result(s, h, r);
@@ -313,10 +318,22 @@ struct gpw_work gpw_work_of(uint16_t op)
 {
     switch (op) {
     case GP_OP_cuThingUse:
-        return (struct gpw_work){GPW_WORK_KERNEL, 0, 0, 0};
+        return (struct gpw_work){GPW_WORK_KERNEL, 0, 0};
     case GP_OP_cuThingSetAsync:
-        return (struct gpw_work){GPW_WORK_MEMSET, offsetof(struct gp_req_cuThingSetAsync, hStream), offsetof(struct gp_req_cuThingSetAsync, bytes), sizeof(((struct gp_req_cuThingSetAsync *)0)->bytes)};
+        return (struct gpw_work){GPW_WORK_MEMSET, offsetof(struct gp_req_cuThingSetAsync, bytes), sizeof(((struct gp_req_cuThingSetAsync *)0)->bytes)};
     default:
-        return (struct gpw_work){GPW_WORK_NONE, 0, 0, 0};
+        return (struct gpw_work){GPW_WORK_NONE, 0, 0};
+    }
+}
+
+uint16_t gpw_stream_at(uint16_t op)
+{
+    switch (op) {
+    case GP_OP_cuEventRecord:
+        return offsetof(struct gp_req_cuEventRecord, hStream);
+    case GP_OP_cuThingSetAsync:
+        return offsetof(struct gp_req_cuThingSetAsync, hStream);
+    default:
+        return 0;
     }
 }

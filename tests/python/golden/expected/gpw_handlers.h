@@ -28,12 +28,16 @@ enum gpw_work_kind {
     GPW_WORK_DOWNLOAD,
 };
 
-/* What the operation of a message puts on the GPU, and where in it its stream's
- * id (8 bytes) and its size (`bytes_size` bytes) stand; 0 where it has none. */
+/* What the operation of a message puts on the GPU, and where in it its size
+ * (`bytes_size` bytes) stands; 0 where it has none. */
 struct gpw_work {
     enum gpw_work_kind kind;
-    uint16_t stream_at, bytes_at, bytes_size;
+    uint16_t bytes_at, bytes_size;
 };
 struct gpw_work gpw_work_of(uint16_t op);
+
+/* Where in the operation's message the id of the stream stands that names the context
+ * of the call; 0: nothing but the current one does. */
+uint16_t gpw_stream_at(uint16_t op);
 
 #endif
