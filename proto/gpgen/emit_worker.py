@@ -92,7 +92,9 @@ def _notify_prototype(f: Function) -> str:
 
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <stddef.h>\n#include <string.h>\n']
-    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n#include "place.h"\n')
+    lines.append(
+        '#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n#include "place.h"\n'
+    )
     for f in spec.wire:
         if f.mode == "notify":
             lines += _notify(f)

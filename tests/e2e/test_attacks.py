@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from harness import PATIENCE, TOKEN, Talk, alive, wait_until
-from raw_client import KIND_CONTEXT, KIND_STREAM, NUMBERS, RawClient, ask_for_session, connected, handle
+from raw_client import (
+    KIND_CONTEXT,
+    KIND_STREAM,
+    NUMBERS,
+    RawClient,
+    ask_for_session,
+    connected,
+    handle,
+)
 from tenants import (
     BLUE,
     MIB,
@@ -316,7 +324,9 @@ def test_no_current_context_is_no_way_past_the_gate(pool: Pool) -> None:
     client = connected(pool.server, token=TOKEN, group="raw", weight="0")
     with client:
         with_context(client)
-        address = struct.unpack_from("<iIQ", client.call("cuMemAlloc_v2", struct.pack("<Q", 512)))[2]
+        address = struct.unpack_from("<iIQ", client.call("cuMemAlloc_v2", struct.pack("<Q", 512)))[
+            2
+        ]
         stream = without_context(client)
         work = struct.pack("<QB7xQQ", address, 1, 512, stream)
         client.send([client.message(NUMBERS["cuMemsetD8Async"], work)])
