@@ -456,6 +456,17 @@ void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_e
         gpc_session_set_pending(s, error);
 }
 
+/* Its own words, as far as they can be shown. */
+void gpc_on_gp_ending(struct gpc_session *s, const struct gp_req_gp_ending *q, const char *why)
+{
+    char text[256];
+    size_t n = q->bytes < sizeof text - 1 ? q->bytes : sizeof text - 1;
+    for (size_t i = 0; i < n; i++)
+        text[i] = (char)(why[i] >= ' ' && why[i] <= '~' ? why[i] : '?');
+    text[n] = '\0';
+    lose(s, text);
+}
+
 void gpc_on_gp_output(struct gpc_session *s, const struct gp_req_gp_output *q, const char *text)
 {
     (void)s;

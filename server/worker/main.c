@@ -231,7 +231,7 @@ static bool idle(struct gpw_session *s)
      * for, so then only every tenth time */
     bool look = ticks % 5 == 0 && (!gpw_gate_busy() || ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
-        gpw_quota_reconcile(s, i);
+        gpw_quota_enforce(s, i);
     ticks++;
     if (gpw_control_stopped())
         gpw_log("info", "told to stop");

@@ -6,11 +6,19 @@
 #include "board.h"
 #include "gate.h"
 #include "held.h"
+#include "memory_internal.h"
 #include "pool.h"
+
+/* What a session may be over its limit and live: code that the driver loads when a kernel is
+ * launched first has been asked for by nobody. */
+#define SLACK (UINT64_C(128) << 20)
+#define LOOKS 2
 
 struct account {
     uint64_t counted;  /* reserved by gpw_quota_take */
     uint64_t overhead; /* charged for what the driver took besides, and may soon */
+    uint64_t excess;   /* of the overhead, what came while the tenant was over its limit */
+    unsigned looks;    /* in a row that found too much of it */
 };
 static struct account accounts[GP_DEVICES_MAX];
 
@@ -86,6 +94,7 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     struct account *a = &accounts[ordinal];
     uint64_t overhead = held > a->counted ? held - a->counted : 0;
     uint64_t ahead = overhead + (held ? gpw_held_ahead(s) : 0);
+    uint64_t grown = overhead > a->overhead ? overhead - a->overhead : 0;
     if (overhead > a->overhead) {
         gp_board_memory_charge(b, member, overhead - a->overhead);
         a->overhead = overhead;
@@ -98,7 +107,31 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
         a->overhead = ahead;
     }
     *over = gp_board_memory_over(b, member);
+    a->excess = *over ? a->excess + grown : 0;
     return *over == 0;
+}
+
+static uint64_t limit_of(uint32_t ordinal)
+{
+    return gpw_quota_limit(ordinal, UINT64_MAX);
+}
+
+void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
+{
+    struct account *a = &accounts[ordinal];
+    uint64_t over;
+    bool fits = gpw_quota_settle(s, ordinal, &over);
+    if (fits || over <= SLACK || a->excess <= SLACK) {
+        a->looks = 0;
+        return;
+    }
+    gpw_memory_make_room(s, ordinal, UINT64_MAX);
+    if (++a->looks >= LOOKS)
+        gpw_session_end(s, "its tenant has %llu MiB of device %u's memory, and may have %llu: "
+                        "the driver took %llu MiB for this program beyond the limit",
+                        (unsigned long long)((limit_of(ordinal) + over) >> 20), ordinal,
+                        (unsigned long long)(limit_of(ordinal) >> 20),
+                        (unsigned long long)(a->excess >> 20));
 }
 
 bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal)

@@ -123,6 +123,22 @@ int gpw_session_broken(struct gpw_session *s, const char *why)
     return -1;
 }
 
+void gpw_session_end(struct gpw_session *s, const char *format, ...)
+{
+    char why[256];
+    va_list args;
+    if (s->ended)
+        return;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    gpw_log("error", "session ended: %s (the client is pid %u, %s)", why, s->client_pid,
+            s->program);
+    if (s->greeted && gpw_notify_gp_ending(s, (uint32_t)strlen(why), why) == 0)
+        s->transport->flush(s->channel);
+    s->ended = true;
+}
+
 void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes)
 {
     (void)bytes; /* decoders let no more than GP_CHUNK_MAX through */

@@ -74,6 +74,9 @@ int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult r, struc
 int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult r);
 /* The client sent what no client of ours would: log why, end the session. */
 int gpw_session_broken(struct gpw_session *s, const char *why);
+/* End the session for a reason that its user should read: to the log, and to the client. */
+void gpw_session_end(struct gpw_session *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Room for `bytes` (<= GP_CHUNK_MAX) of output; `index` 0..3. Never NULL. */
 void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes);
 

@@ -1,0 +1,177 @@
+/* What a session may have of a device's memory, where the driver takes by itself. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "board.h"
+#include "gate.h"
+#include "held.h"
+#include "memory_internal.h"
+#include "pool.h"
+#include "quota.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define LIMIT (256 * MIB)
+
+/* --- what the quota asks of the rest of the worker ------------------------------------ */
+
+static struct gp_board *board;
+static int member, neighbour;
+static uint64_t held, freed_by_room;
+static char ended[512];
+
+struct gp_board *gpw_gate_board(uint32_t ordinal, int *which)
+{
+    assert_int_equal(ordinal, 0);
+    *which = member;
+    return board;
+}
+
+bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
+{
+    (void)s, (void)ordinal;
+    *bytes = held;
+    return true;
+}
+
+uint64_t gpw_held_ahead(struct gpw_session *s)
+{
+    (void)s;
+    return 0;
+}
+
+void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
+{
+    (void)s, (void)ordinal;
+}
+
+void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+{
+    (void)s, (void)ordinal, (void)bytes;
+    held -= freed_by_room;
+    freed_by_room = 0;
+}
+
+void gpw_session_end(struct gpw_session *s, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(ended, sizeof ended, format, args);
+    va_end(args);
+    s->ended = true;
+}
+
+/* --- a tenant with two sessions ------------------------------------------------------- */
+
+static struct gpw_session session;
+static char path[] = "/tmp/gp-quota-XXXXXX";
+
+static int begin(void **state)
+{
+    const struct gp_board_gpu gpu = {.policy = GP_POLICY_SHARE, .max_inst = 20,
+                                     .prio_ratio = 90, .memory_total = 4096 * MIB};
+    const struct gp_board_grant grant = {.memory_limit = LIMIT, .share = 1000, .ceiling = 1000};
+    (void)state;
+    strcpy(path, "/tmp/gp-quota-XXXXXX");
+    close(mkstemp(path));
+    if (gp_board_open(path, &board) != 0 || gp_board_gpu_set(board, &gpu) != 0 ||
+        gp_board_tenant_set(board, "t", &grant) != 0)
+        return -1;
+    member = gp_board_join(board, "t");
+    neighbour = gp_board_join(board, "t");
+    held = freed_by_room = 0;
+    session.ended = false;
+    ended[0] = '\0';
+    gpw_quota_enforce(&session, 0); /* what an earlier test has left is given back */
+    return member < 0 || neighbour < 0;
+}
+
+static int finish(void **state)
+{
+    (void)state;
+    gp_board_close(board);
+    return unlink(path);
+}
+
+static void look(unsigned times)
+{
+    while (times--)
+        gpw_quota_enforce(&session, 0);
+}
+
+static void test_overhead_within_the_limit(void **state)
+{
+    (void)state;
+    held = 200 * MIB;
+    look(5);
+    assert_false(session.ended);
+    uint64_t limit;
+    assert_int_equal(gp_board_memory_left(board, member, &limit), LIMIT - held);
+}
+
+/* Code of a kernel that was launched into a full account. */
+static void test_a_little_over_is_borne(void **state)
+{
+    (void)state;
+    held = LIMIT;
+    look(1);
+    held += 100 * MIB;
+    look(5);
+    assert_false(session.ended);
+    assert_false(gpw_quota_take(&session, 0, 1));
+}
+
+static void test_far_over_is_ended(void **state)
+{
+    (void)state;
+    held = LIMIT + 400 * MIB;
+    look(1);
+    assert_false(session.ended); /* it may be that something is given back */
+    look(1);
+    assert_true(session.ended);
+    assert_non_null(strstr(ended, "656 MiB"));
+    assert_non_null(strstr(ended, "256"));
+}
+
+static void test_what_can_be_given_back_saves_it(void **state)
+{
+    (void)state;
+    held = LIMIT + 400 * MIB;
+    freed_by_room = 350 * MIB;
+    look(5);
+    assert_false(session.ended);
+}
+
+/* The one that went over ends, not the one that happened to be there. */
+static void test_a_neighbour_of_the_same_tenant_is_spared(void **state)
+{
+    (void)state;
+    held = 100 * MIB;
+    look(1);
+    gp_board_memory_charge(board, neighbour, LIMIT + 400 * MIB);
+    look(5);
+    held += 50 * MIB;
+    look(5);
+    assert_false(session.ended);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_overhead_within_the_limit, begin, finish),
+        cmocka_unit_test_setup_teardown(test_a_little_over_is_borne, begin, finish),
+        cmocka_unit_test_setup_teardown(test_far_over_is_ended, begin, finish),
+        cmocka_unit_test_setup_teardown(test_what_can_be_given_back_saves_it, begin, finish),
+        cmocka_unit_test_setup_teardown(test_a_neighbour_of_the_same_tenant_is_spared, begin,
+                                        finish),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
