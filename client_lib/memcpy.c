@@ -9,6 +9,7 @@
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
+#include "span.h"
 
 #define ENTER(name, stream)                                                                        \
     GPC_PLACE;                                                                                     \
@@ -111,32 +112,37 @@ GPC_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContex
 /* One end of a pitched copy: the address of its first row, and the steps. */
 struct end {
     uint64_t at;
-    size_t pitch, slice;
+    struct gp_span span;
     bool device; /* or pinned memory that the worker has as well */
     struct gpc_session *session; /* whose device it is; NULL: not known here */
 };
 
+/* More than what was allocated there has. Mappings may lie side by side, and of pinned
+ * memory CUDA takes any part of what the host has. */
+static bool too_long(const struct gpc_range *range, const struct end *end)
+{
+    return !gpc_range_is_host(range) && range->kind != GPC_RANGE_MAPPED &&
+           end->span.bytes > range->size - (end->at - range->begin);
+}
+
 static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdeviceptr device,
-                         size_t x, size_t y, size_t z, size_t pitch, size_t rows, size_t width,
-                         size_t height, struct end *end)
+                         const struct gp_span_end *steps, const struct gp_span_box *box,
+                         struct end *end)
 {
     if (type == CU_MEMORYTYPE_ARRAY)
         return gpc_refuse_because(op, "CUDA arrays");
     if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t base = type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)host : device;
-    if (pitch == 0)
-        pitch = width;
-    if (rows == 0)
-        rows = height;
-    if (!base || pitch < width)
+    uint64_t last;
+    if (!base || !gp_span_make(steps, box, &end->span) ||
+        __builtin_add_overflow(base, end->span.offset, &end->at) ||
+        __builtin_add_overflow(end->at, end->span.bytes, &last))
         return CUDA_ERROR_INVALID_VALUE;
-    end->pitch = pitch;
-    if (__builtin_mul_overflow(pitch, rows, &end->slice))
-        return CUDA_ERROR_INVALID_VALUE;
-    end->at = base + z * end->slice + y * pitch + x;
     struct gpc_range range;
-    bool ours = gpc_range_find(base, &range);
+    bool ours = gpc_range_find(end->at, &range);
+    if (ours && too_long(&range, end))
+        return CUDA_ERROR_INVALID_VALUE;
     end->session = ours ? gpc_range_session(&range) : NULL;
     end->device = ours && (!gpc_range_is_host(&range) || range.kind == GPC_RANGE_SHARED);
     if (type == CU_MEMORYTYPE_DEVICE && (!ours || gpc_range_is_host(&range)))
@@ -144,20 +150,20 @@ static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdev
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_on_device(const struct end *dst, const struct end *src, size_t width,
-                               size_t height, size_t depth, CUstream stream)
+static CUresult copy_on_device(const struct end *dst, const struct end *src,
+                               const struct gp_span_box *box, CUstream stream)
 {
     CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                        .srcDevice = src->at,
-                       .srcPitch = src->pitch,
-                       .srcHeight = src->pitch ? src->slice / src->pitch : 0,
+                       .srcPitch = src->span.pitch,
+                       .srcHeight = src->span.rows,
                        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
                        .dstDevice = dst->at,
-                       .dstPitch = dst->pitch,
-                       .dstHeight = dst->pitch ? dst->slice / dst->pitch : 0,
-                       .WidthInBytes = width,
-                       .Height = height,
-                       .Depth = depth};
+                       .dstPitch = dst->span.pitch,
+                       .dstHeight = dst->span.rows,
+                       .WidthInBytes = box->width,
+                       .Height = box->height,
+                       .Depth = box->depth};
     return gpc_wire_gp_copy_3d(&c, stream);
 }
 
@@ -173,16 +179,17 @@ static bool at_one_host(const struct end *dst, const struct end *src, CUstream s
 }
 
 /* Rows one after the other; whole slices at once where they lie without gaps. */
-static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *src, size_t width,
-                          size_t height, size_t depth, CUstream stream, int blocking)
+static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *src,
+                          const struct gp_span_box *box, CUstream stream, int blocking)
 {
     CUresult r = CUDA_SUCCESS;
-    bool dense = dst->pitch == width && src->pitch == width;
-    size_t rows = dense ? 1 : height, bytes = dense ? width * height : width;
-    for (size_t z = 0; z < depth; z++)
+    bool dense = dst->span.pitch == box->width && src->span.pitch == box->width;
+    size_t rows = dense ? 1 : box->height, bytes = dense ? box->width * box->height : box->width;
+    for (size_t z = 0; z < box->depth && r == CUDA_SUCCESS; z++)
         for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
-            r = gpc_copy_any(op, dst->at + z * dst->slice + y * dst->pitch,
-                             src->at + z * src->slice + y * src->pitch, bytes, stream, blocking);
+            r = gpc_copy_any(op, dst->at + z * dst->span.slice + y * dst->span.pitch,
+                             src->at + z * src->span.slice + y * src->span.pitch, bytes, stream,
+                             blocking);
     return r;
 }
 
@@ -194,21 +201,22 @@ static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, in
         return r;
     if (!c)
         return CUDA_ERROR_INVALID_VALUE;
-    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0)
-        return CUDA_SUCCESS;
+    const struct gp_span_box box = {c->WidthInBytes, c->Height, c->Depth};
+    const struct gp_span_end from = {c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
+    const struct gp_span_end to = {c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
     struct end src, dst;
-    if ((r = end_make(op, c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY,
-                      c->srcZ, c->srcPitch, c->srcHeight, c->WidthInBytes, c->Height, &src)) ||
-        (r = end_make(op, c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY,
-                      c->dstZ, c->dstPitch, c->dstHeight, c->WidthInBytes, c->Height, &dst)))
+    if (box.width == 0 || box.height == 0 || box.depth == 0)
+        return CUDA_SUCCESS;
+    if ((r = end_make(op, c->srcMemoryType, c->srcHost, c->srcDevice, &from, &box, &src)) ||
+        (r = end_make(op, c->dstMemoryType, c->dstHost, c->dstDevice, &to, &box, &dst)))
         return r;
     if (src.device && dst.device && at_one_host(&dst, &src, stream)) {
-        r = copy_on_device(&dst, &src, c->WidthInBytes, c->Height, c->Depth, stream);
+        r = copy_on_device(&dst, &src, &box, stream);
         if (r == CUDA_SUCCESS && blocking &&
             (c->srcMemoryType == CU_MEMORYTYPE_HOST || c->dstMemoryType == CU_MEMORYTYPE_HOST))
             r = gpc_wire_cuStreamSynchronize(stream);
     } else {
-        r = copy_rows(op, &dst, &src, c->WidthInBytes, c->Height, c->Depth, stream, blocking);
+        r = copy_rows(op, &dst, &src, &box, stream, blocking);
     }
     return gpc_leave(r);
 }

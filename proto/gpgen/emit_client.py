@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
-from .spec import Function, Param, Spec
+from .spec import LOCATIONS, Function, Param, Spec
 
 
 def wire_prototype(f: Function) -> str:
@@ -42,12 +42,6 @@ def _notify_tails(f: Function) -> list[str]:
     return [f"const {p.pointee} *{p.name}" for p in tails_in(f)]
 
 
-#: Structures with a device's ordinal in them, and where.
-LOCATIONS = {
-    "CUmemLocation": "",
-    "CUmemAllocationProp": ".location",
-    "CUmemPoolProps": ".location",
-}
 ACCESS = "CUmemAccessDesc"
 
 

@@ -74,7 +74,7 @@ def _locals(f: Function, expression: str) -> list[str]:
     names = set(re.findall(r"[A-Za-z_]\w*", expression))
     fields = [x.name for x in request(f)]
     return [
-        f"    const __typeof__(q->{p.name}) {p.name} = q->{p.name};"
+        f"    const wide {p.name} = (wide)q->{p.name};"
         for p in f.params
         if p.name in names and p.name in fields
     ]
@@ -117,20 +117,21 @@ static const void *tail(const struct gp_header *h, size_t *at, uint32_t n)
     return (const char *)h + begin;
 }
 
+/* Lengths are computed with more bits than their factors have, so that none wraps round. */
+__extension__ typedef unsigned __int128 wide;
+
 /* Whether `count` elements of `size` bytes are `bytes` bytes. */
-__attribute__((unused)) static bool spans(uint64_t count, size_t size, uint64_t bytes)
+__attribute__((unused)) static bool spans(wide count, size_t size, uint64_t bytes)
 {
-    uint64_t product;
-    return !__builtin_mul_overflow(count, size, &product) && product == bytes;
+    return count <= bytes / size && count * size == bytes;
 }
 
 /* Bytes of `count` elements, false above what one message may carry. */
-__attribute__((unused)) static bool room(uint64_t count, size_t size, uint32_t *bytes)
+__attribute__((unused)) static bool room(wide count, size_t size, uint32_t *bytes)
 {
-    uint64_t product;
-    if (__builtin_mul_overflow(count, size, &product) || product > GP_CHUNK_MAX)
+    if (count > GP_CHUNK_MAX / size)
         return false;
-    *bytes = (uint32_t)product;
+    *bytes = (uint32_t)(count * size);
     return true;
 }
 """)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, request, tails_in, tails_out, values_out
-from .spec import WORK, Function, Param, Spec
+from .spec import LOCATIONS, WORK, Function, Param, Spec
 
 
 def driver_functions(spec: Spec) -> list[Function]:
@@ -92,9 +94,8 @@ def _notify_prototype(f: Function) -> str:
 
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <stddef.h>\n#include <string.h>\n']
-    lines.append(
-        '#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"\n#include "place.h"\n'
-    )
+    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"')
+    lines.append('#include "memory.h"\n#include "place.h"\n#include "quota.h"\n#include "span.h"\n')
     for f in spec.wire:
         if f.mode == "notify":
             lines += _notify(f)
@@ -218,6 +219,8 @@ def _argument(f: Function, p: Param) -> str:
         return f"a.{p.name}" if "const" in p.ctype else f"({p.ctype})(uintptr_t)a.{p.name}"
     if p in tails_out(f):
         return p.name
+    if _takes_device(f, p):
+        return p.name
     if p.has("address"):
         return f"({p.ctype})(uintptr_t)a.q->{p.name}"
     if p.has("in"):
@@ -225,6 +228,23 @@ def _argument(f: Function, p: Param) -> str:
     if p.is_out:
         return f"a.q->has_{p.name} ? &{p.name} : NULL" if p.has("optional") else f"&{p.name}"
     return f"a.q->{p.name}"
+
+
+def _span(f: Function, p: Param) -> str:
+    """The check that a device address may be used as far as the call uses it."""
+    names = {other.name for other in f.params}
+    length = re.sub(r"[A-Za-z_]\w*", lambda m: f"a.q->{m[0]}" if m[0] in names else m[0], p.count)
+    reach = f"gpw_memory_reach(s, a.q->{p.name}, {length})"
+    return f"{reach} ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
+
+
+def _takes_device(f: Function, p: Param) -> bool:
+    """Numbers of devices are the client's: hand-written handlers look them up by themselves."""
+    return p.ctype == "CUdevice" and not f.worker
+
+
+def _takes_location(f: Function, p: Param) -> bool:
+    return p.pointee in LOCATIONS and p.is_in_pointer and not p.count and not f.worker
 
 
 def _dispatcher(f: Function) -> list[str]:
@@ -250,6 +270,11 @@ def _dispatcher(f: Function) -> list[str]:
             kind = f"GP_HANDLE_{p.handle.upper()}"
             get = "gpw_handle_take" if p.has("destroy") else "gpw_handle_get"
             checks.append(f"{get}(s, {kind}, a.q->{p.name}, {null}, (uint64_t *)&{p.name})")
+        elif p.has("span"):
+            checks.append(_span(f, p))
+        elif _takes_device(f, p):
+            lines.append(f"    CUdevice {p.name} = 0;")
+            checks.append(f"gpw_device_take(s, a.q->{p.name}, &{p.name})")
         elif p in tails_out(f) and not deferred:
             lines.append(f"    uint32_t n_{p.name} = a.room_{p.name};")
             lines.append(
@@ -258,6 +283,8 @@ def _dispatcher(f: Function) -> list[str]:
         elif p.has("in") and not p.count or p.has("inout"):
             lines.append(f"    {p.pointee} {p.name};")
             lines.append(f"    memcpy(&{p.name}, &a.q->{p.name}, sizeof {p.name});")
+            if _takes_location(f, p):
+                checks.append(f"gpw_location_check(s, &{p.name}{LOCATIONS[p.pointee]})")
         elif p.is_out and not p.count and not deferred:
             lines.append(f"    {p.pointee} {p.name};\n    memset(&{p.name}, 0, sizeof {p.name});")
     lines.append("    CUresult r = CUDA_SUCCESS;")

@@ -20,6 +20,8 @@ address    a pointer that is a number on the device, sent by value
 create     handle that the client names before it sends the call
 destroy    handle that is gone after the call
 null       the handle may be null
+span[N]    N bytes from this device address on must be memory of the session's: the
+           worker checks that before the driver sees it; N may use proto/wire/span.h
 ========== =====================================================================
 """
 
@@ -61,6 +63,13 @@ HANDLES = {
     "CUmemGenericAllocationHandle": "allocation",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
+
+#: Structures with a device's number in them, and where.
+LOCATIONS = {
+    "CUmemLocation": "",
+    "CUmemAllocationProp": ".location",
+    "CUmemPoolProps": ".location",
+}
 
 #: Kinds of work for the GPU, as tenants are charged and counted for it.
 #: Uploads and downloads are copies from and to the host, which have engines of their own.
@@ -225,7 +234,9 @@ class Spec:
 
 _DECL = re.compile(r"^(?P<type>.*?[\s*])(?P<name>\w+)(?P<array>(\[\w*\])?)$")
 _WORD = re.compile(r"(?P<word>[a-z]+)(\[(?P<count>[^\]]+)\])?$")
-_WORDS = {"out", "inout", "in", "optional", "string", "address", "create", "destroy", "null"}
+_WORDS = {
+    "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
+}  # fmt: skip
 
 
 def parse_param(text: str, where: str, line: int) -> Param:
@@ -240,13 +251,15 @@ def parse_param(text: str, where: str, line: int) -> Param:
         m = _WORD.match(note)
         if not m or m["word"] not in _WORDS:
             raise SpecError(f"{where}: unknown word '{note}'; known: {', '.join(sorted(_WORDS))}")
-        if m["count"] and m["word"] not in ("in", "out"):
+        if m["count"] and m["word"] not in ("in", "out", "span"):
             raise SpecError(f"{where}: '{m['word']}' takes no length")
         words.append(m["word"])
         count = m["count"] or count
     ctype = re.sub(r"\s+", " ", match["type"]).strip()
     param = Param(ctype, match["name"], match["array"], tuple(words), count, line)
-    if words and not param.is_pointer and words != ["null"] and words != ["destroy"]:
+    if words == ["span"] and (ctype != "CUdeviceptr" or not count):
+        raise SpecError(f"{where}: 'span' is for device addresses, and needs a length")
+    if words and not param.is_pointer and words not in (["null"], ["destroy"], ["span"]):
         raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
     if param.has("create") and param.handle is None:
         raise SpecError(f"{where}: '{param.pointee}' is no kind of handle")
@@ -340,11 +353,16 @@ def _check_wire(function: Function) -> None:
                 f"{function.file}:{p.line}: {function.name}: say what '{p.name}' points to"
             )
         for word in re.findall(r"[A-Za-z_]\w*", p.count):
-            if word not in names and not re.match(r"sizeof$|GP_|CU", word):
+            if word not in names and not re.match(r"sizeof$|GP_|CU|gp_span_", word):
                 raise SpecError(
                     f"{function.file}:{p.line}: {function.name}: no parameter '{word}'"
                     f" for the length of '{p.name}'"
                 )
+        if p.ctype == "CUdeviceptr" and not p.count and not function.worker:
+            raise SpecError(
+                f"{function.file}:{p.line}: {function.name}: say how much of '{p.name}' is used:"
+                " span[N]; or the worker's handler is custom and checks it"
+            )
     outs = [p for p in function.params if p.is_out]
     if outs and function.mode in ("async", "async-create", "notify"):
         raise function.fail("mode", f"'{outs[0].name}' cannot be filled by a {function.mode} call")

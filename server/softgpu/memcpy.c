@@ -3,6 +3,7 @@
  * of this process, checked when the copy is asked for.
  */
 #include "softgpu.h"
+#include "span.h"
 
 void sg_copy_run(const struct sg_copy *copy)
 {
@@ -18,42 +19,31 @@ void sg_copy_run(const struct sg_copy *copy)
 struct end {
     CUmemorytype type;
     uint64_t address; /* first byte of the box */
+    uint64_t bytes;   /* from there to behind its last one */
     size_t pitch, slice;
 };
 
-/* Bytes from the first to the last of the box; false: overflow. */
-static bool box_span(const struct end *end, const struct sg_copy *box, size_t *span)
-{
-    size_t rows, slices;
-    return !__builtin_mul_overflow(end->pitch, box->height - 1, &rows) &&
-           !__builtin_mul_overflow(end->slice, box->depth - 1, &slices) &&
-           !__builtin_add_overflow(rows, slices, span) &&
-           !__builtin_add_overflow(*span, box->width, span);
-}
-
 /* `*pinned`: the device can reach this end by itself. */
-static CUresult end_check(const struct end *end, const struct sg_copy *box, bool *pinned,
-                          bool *host)
+static CUresult end_check(const struct end *end, bool *pinned, bool *host)
 {
-    size_t span;
     struct sg_extent extent;
-    if (!end->address || !box_span(end, box, &span))
+    if (!end->address)
         return CUDA_ERROR_INVALID_VALUE;
     bool known = sg_address_find(end->address, &extent);
-    bool covered = known && sg_address_covers(end->address, span);
+    bool covered = known && sg_address_covers(end->address, end->bytes);
+    if (known && !covered) /* an allocation's end lies in the box: the host's as well */
+        return CUDA_ERROR_INVALID_VALUE;
     switch (end->type) {
     case CU_MEMORYTYPE_HOST:
         *host = true;
         break;
     case CU_MEMORYTYPE_DEVICE:
-        *host = known && sg_space_is_host(extent.space);
         if (!covered)
             return CUDA_ERROR_INVALID_VALUE;
+        *host = sg_space_is_host(extent.space);
         break;
     case CU_MEMORYTYPE_UNIFIED:
         *host = !known || sg_space_is_host(extent.space);
-        if (known && !covered && !sg_space_is_host(extent.space))
-            return CUDA_ERROR_INVALID_VALUE;
         break;
     default: /* arrays */
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -82,8 +72,8 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
     SG_TRY(sg_stream_get(handle, &stream));
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_SUCCESS;
-    SG_TRY(end_check(from, copy, &from_pinned, &from_host));
-    SG_TRY(end_check(to, copy, &to_pinned, &to_host));
+    SG_TRY(end_check(from, &from_pinned, &from_host));
+    SG_TRY(end_check(to, &to_pinned, &to_host));
     copy->src = (const char *)(uintptr_t)from->address;
     copy->dst = (char *)(uintptr_t)to->address;
     copy->src_pitch = from->pitch;
@@ -108,7 +98,8 @@ static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to
                           size_t bytes, CUstream stream, bool async)
 {
     SG_LOCKED;
-    struct end source = {from_type, from, bytes, bytes}, target = {to_type, to, bytes, bytes};
+    struct end source = {from_type, from, bytes, bytes, bytes};
+    struct end target = {to_type, to, bytes, bytes, bytes};
     struct sg_copy copy = {.width = bytes, .height = 1, .depth = 1};
     copy.params = (CUDA_MEMCPY3D){
         .srcMemoryType = from_type, .srcHost = (const void *)(uintptr_t)from, .srcDevice = from,
@@ -194,30 +185,19 @@ static CUresult end_make(struct end *end, CUmemorytype type, const void *host, C
                          size_t pitch, size_t rows, const size_t at[3],
                          const CUDA_MEMCPY3D *params)
 {
-    size_t width, offset, part, slices;
+    struct gp_span span;
+    const struct gp_span_end steps = {at[0], at[1], at[2], pitch, rows};
+    const struct gp_span_box box = {params->WidthInBytes, params->Height, params->Depth};
     if (type == CU_MEMORYTYPE_ARRAY)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (__builtin_add_overflow(at[0], params->WidthInBytes, &width))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (pitch == 0)
-        pitch = width;
-    if (rows == 0)
-        rows = params->Height;
-    if (pitch < width)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (params->Depth > 1 && (at[1] > rows || params->Height > rows - at[1]))
+    uint64_t base = type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device;
+    if (!base || !gp_span_make(&steps, &box, &span) ||
+        __builtin_add_overflow(base, span.offset, &end->address))
         return CUDA_ERROR_INVALID_VALUE;
     end->type = type;
-    end->pitch = pitch;
-    if (__builtin_mul_overflow(pitch, rows, &end->slice) ||
-        __builtin_mul_overflow(end->slice, at[2], &slices) ||
-        __builtin_mul_overflow(pitch, at[1], &part) ||
-        __builtin_add_overflow(slices, part, &offset) ||
-        __builtin_add_overflow(offset, at[0], &offset))
-        return CUDA_ERROR_INVALID_VALUE;
-    uint64_t base = type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device;
-    if (!base || __builtin_add_overflow(base, offset, &end->address))
-        return CUDA_ERROR_INVALID_VALUE;
+    end->bytes = span.bytes;
+    end->pitch = span.pitch;
+    end->slice = span.slice;
     return CUDA_SUCCESS;
 }
 
@@ -235,8 +215,8 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
                     params->srcPitch, params->srcHeight, source, params));
     SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
                     params->dstPitch, params->dstHeight, target, params));
-    SG_TRY(end_check(&from, copy, &pinned, &host));
-    SG_TRY(end_check(&to, copy, &pinned, &host));
+    SG_TRY(end_check(&from, &pinned, &host));
+    SG_TRY(end_check(&to, &pinned, &host));
     copy->src = (const char *)(uintptr_t)from.address;
     copy->dst = (char *)(uintptr_t)to.address;
     copy->src_pitch = from.pitch;

@@ -1,5 +1,6 @@
 /* cuMemset in every width. */
 #include "softgpu.h"
+#include "span.h"
 
 void sg_set_run(const struct sg_set *set)
 {
@@ -22,12 +23,10 @@ void sg_set_run(const struct sg_set *set)
 CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value,
                      size_t width, size_t height, struct sg_set *out)
 {
-    size_t row, span;
+    uint64_t span = gp_span_rows(pitch, width, element, height);
     if (!width || !height || (element != 1 && element != 2 && element != 4) || dst % element ||
-        __builtin_mul_overflow(width, (size_t)element, &row) ||
-        (height > 1 && (pitch < row || pitch % element)) ||
-        __builtin_mul_overflow(pitch, height - 1, &span) ||
-        __builtin_add_overflow(span, row, &span) || !sg_address_covers(dst, span))
+        (height > 1 && (pitch == 0 || pitch % element)) || span == GP_SPAN_NONE ||
+        !sg_address_covers(dst, span))
         return CUDA_ERROR_INVALID_VALUE;
     *out = (struct sg_set){(char *)(uintptr_t)dst, pitch, width, height, element, value};
     return CUDA_SUCCESS;

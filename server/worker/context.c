@@ -21,19 +21,11 @@ CUresult gpw_gp_capture_mode_set(struct gpw_session *s, uint32_t mode)
     return s->driver->cuThreadExchangeStreamCaptureMode(&exchanged);
 }
 
-static bool device_of(struct gpw_session *s, CUdevice ordinal, CUdevice *device)
-{
-    if (ordinal < 0 || (uint32_t)ordinal >= s->device_count)
-        return false;
-    *device = s->devices[ordinal];
-    return true;
-}
-
 CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice dev,
                                uint32_t flags)
 {
     CUdevice device;
-    if (!device_of(s, dev, &device))
+    if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context)) {
         gpw_session_broken(s, "a primary context that is retained already");
@@ -59,7 +51,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
 {
     CUdevice device;
     uint64_t real;
-    if (!device_of(s, dev, &device))
+    if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     CUresult r = gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     if (r != CUDA_SUCCESS)
@@ -80,7 +72,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
 CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice dev, uint32_t flags)
 {
     CUdevice device;
-    if (!device_of(s, dev, &device))
+    if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);

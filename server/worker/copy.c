@@ -4,6 +4,7 @@
 
 #include "gpw_handlers.h"
 #include "memory_internal.h"
+#include "span.h"
 
 /* --- staging ------------------------------------------------------------------ */
 
@@ -218,7 +219,7 @@ static bool end_take(struct gpw_session *s, uint64_t address, uint64_t bytes, CU
         pinned = gpw_captured_find(s, address, bytes);
     *host = pinned != NULL;
     *real = pinned ? (CUdeviceptr)(uintptr_t)pinned : address;
-    return pinned || gpw_memory_is_device(s, address, bytes);
+    return pinned || gpw_memory_reach(s, address, bytes);
 }
 
 CUresult gpw_gp_copy(struct gpw_session *s, uint64_t dst, uint64_t src, uint64_t bytes,
@@ -238,47 +239,40 @@ CUresult gpw_gp_copy(struct gpw_session *s, uint64_t dst, uint64_t src, uint64_t
     return s->driver->cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
 
-/* Bytes from the first to behind the last one that a pitched end touches. */
-static bool extent(size_t x, size_t y, size_t z, size_t pitch, size_t rows, size_t width,
-                   size_t height, size_t depth, uint64_t *first, uint64_t *bytes)
+/* One end of a pitched copy, checked; its steps are written out, so that the driver has
+ * nothing to fill in by rules of its own. */
+static bool pitched_take(struct gpw_session *s, uint64_t address, const CUDA_MEMCPY3D *c,
+                         struct gp_span_end *end, CUdeviceptr *real, CUmemorytype *type)
 {
-    uint64_t slice, last_z, last_y, end;
-    if (rows < height && depth > 1)
+    const struct gp_span_box box = {c->WidthInBytes, c->Height, c->Depth};
+    struct gp_span span;
+    uint64_t first;
+    bool host;
+    if (!gp_span_make(end, &box, &span) || __builtin_add_overflow(address, span.offset, &first) ||
+        !end_take(s, first, span.bytes, real, &host))
         return false;
-    if (__builtin_mul_overflow(pitch, depth > 1 || z ? rows : height, &slice) ||
-        __builtin_mul_overflow(slice, z + depth - 1, &last_z) ||
-        __builtin_mul_overflow((uint64_t)pitch, y + height - 1, &last_y) ||
-        __builtin_add_overflow(last_z, last_y, &end) || __builtin_add_overflow(end, x, &end) ||
-        __builtin_add_overflow(end, width, &end))
-        return false;
-    *first = 0;
-    *bytes = end;
+    *type = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    *end = (struct gp_span_end){.pitch = span.pitch, .rows = span.rows};
     return true;
 }
 
 CUresult gpw_gp_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUstream stream)
 {
-    CUDA_MEMCPY3D c = *copy;
-    uint64_t first, bytes;
-    CUdeviceptr real;
-    bool host;
-    if (c.WidthInBytes == 0 || c.Height == 0 || c.Depth == 0)
+    const CUDA_MEMCPY3D *c = copy;
+    struct gp_span_end from = {c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
+    struct gp_span_end to = {c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
+    /* of the client's, only numbers: a pointer or an array of its has no meaning here */
+    CUDA_MEMCPY3D own = {.WidthInBytes = c->WidthInBytes, .Height = c->Height, .Depth = c->Depth};
+    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0)
         return CUDA_SUCCESS;
-    if (!extent(c.srcXInBytes, c.srcY, c.srcZ, c.srcPitch, c.srcHeight, c.WidthInBytes, c.Height,
-                c.Depth, &first, &bytes) ||
-        !end_take(s, c.srcDevice, bytes, &real, &host))
+    if (!pitched_take(s, c->srcDevice, c, &from, &own.srcDevice, &own.srcMemoryType) ||
+        !pitched_take(s, c->dstDevice, c, &to, &own.dstDevice, &own.dstMemoryType))
         return CUDA_ERROR_INVALID_VALUE;
-    c.srcDevice = real;
-    c.srcHost = (const void *)(uintptr_t)real;
-    c.srcMemoryType = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    if (!extent(c.dstXInBytes, c.dstY, c.dstZ, c.dstPitch, c.dstHeight, c.WidthInBytes, c.Height,
-                c.Depth, &first, &bytes) ||
-        !end_take(s, c.dstDevice, bytes, &real, &host))
-        return CUDA_ERROR_INVALID_VALUE;
-    c.dstDevice = real;
-    c.dstHost = (void *)(uintptr_t)real;
-    c.dstMemoryType = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    c.srcArray = c.dstArray = NULL;
-    c.reserved0 = c.reserved1 = NULL;
-    return s->driver->cuMemcpy3DAsync_v2(&c, stream);
+    own.srcHost = (const void *)(uintptr_t)own.srcDevice;
+    own.dstHost = (void *)(uintptr_t)own.dstDevice;
+    own.srcPitch = from.pitch;
+    own.srcHeight = from.rows;
+    own.dstPitch = to.pitch;
+    own.dstHeight = to.rows;
+    return s->driver->cuMemcpy3DAsync_v2(&own, stream);
 }

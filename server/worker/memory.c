@@ -76,6 +76,8 @@ void gpw_memory_close(struct gpw_session *s)
         gpw_allocator_delete(m->windows[i].allocator);
     if (m)
         gpw_captured_close(s, false);
+    if (m)
+        free(m->graph_memory);
     free(m);
     s->memory = NULL;
 }
@@ -250,7 +252,75 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
         return false;
     /* a reservation may hold several mappings side by side: the driver has the
      * last word about their ends */
-    return w || (address - base <= size && bytes <= size - (address - base));
+    if (w)
+        return bytes <= w->end - address;
+    return address - base <= size && bytes <= size - (address - base);
+}
+
+/* --- memory of graphs ---------------------------------------------------------- */
+
+/* What a session may have captured; a range that comes again is the same one. */
+#define GRAPH_MEMORY_MAX 65536u
+
+struct gpw_graph_memory {
+    uint32_t count, room;
+    struct {
+        uint64_t address, bytes;
+    } at[];
+};
+
+static bool graph_memory_grow(struct gpw_memory *m)
+{
+    struct gpw_graph_memory *g = m->graph_memory;
+    if (g && g->count < g->room)
+        return true;
+    uint32_t room = g ? 2 * g->room : 64;
+    if (room > GRAPH_MEMORY_MAX)
+        return false;
+    struct gpw_graph_memory *more = realloc(g, sizeof *g + room * sizeof g->at[0]);
+    if (!more)
+        return false;
+    if (!g)
+        more->count = 0;
+    more->room = room;
+    m->graph_memory = more;
+    return true;
+}
+
+CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    struct gpw_memory *m = s->memory;
+    for (uint32_t i = 0; m->graph_memory && i < m->graph_memory->count; i++)
+        if (m->graph_memory->at[i].address == address) {
+            m->graph_memory->at[i].bytes = bytes;
+            return CUDA_SUCCESS;
+        }
+    if (!graph_memory_grow(m))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gpw_graph_memory *g = m->graph_memory;
+    g->at[g->count].address = address;
+    g->at[g->count++].bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+static bool is_graph_memory(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    const struct gpw_graph_memory *g = s->memory->graph_memory;
+    CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+    for (uint32_t i = 0; g && i < g->count; i++)
+        if (address >= g->at[i].address && address - g->at[i].address <= g->at[i].bytes &&
+            bytes <= g->at[i].bytes - (address - g->at[i].address)) {
+            /* the graph may be gone, and its addresses something else's by now */
+            s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+            return type == CU_MEMORYTYPE_DEVICE;
+        }
+    return false;
+}
+
+bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    return bytes == 0 || gpw_memory_is_device(s, address, bytes) ||
+           gpw_pinned_on_device(s, address, bytes) || is_graph_memory(s, address, bytes);
 }
 
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)

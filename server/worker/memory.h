@@ -22,6 +22,9 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
 
 /* Whether [address, address + bytes) is device memory that this session may use. */
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Whether work on the GPU may be told to touch it: device memory, pinned buffers by their
+ * device address, and memory of graphs. What else the process has is the worker's own. */
+bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* This process's address of a client's pinned buffer, NULL if the range is none. */
 void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 

@@ -18,6 +18,7 @@ struct gpw_pinned {
     struct gpw_pinned *next;
     uint64_t address; /* the client's */
     struct gp_share share;
+    uint64_t device_address; /* for kernels; the driver's */
     bool registered;
 };
 
@@ -34,6 +35,7 @@ struct gpw_memory {
     struct gp_share arena;
     bool arena_open, arena_registered;
     struct gpw_staging *staging; /* free ones */
+    struct gpw_graph_memory *graph_memory;
     struct gpw_captured *captured;
     uint64_t captured_bytes;
 };
@@ -45,6 +47,12 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
 void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 /* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
 bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);
+
+/* Whether the range lies in a pinned buffer, by the address that kernels have for it. */
+bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Memory of a graph that is being captured: the driver knows its address only while the
+ * graph runs, but work behind it in the capture has it already. */
+CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
 
 /* Pinned memory went with its context. */
 void gpw_staging_context_ended(struct gpw_session *s);

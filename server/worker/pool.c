@@ -146,6 +146,12 @@ static bool is_capturing(struct gpw_session *s, CUstream stream)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* A node of a graph, or an error of the driver's. */
+static CUresult captured(struct gpw_session *s, CUresult r, const CUdeviceptr *dptr, size_t bytes)
+{
+    return r == CUDA_SUCCESS ? gpw_graph_memory_note(s, *dptr, bytes) : r;
+}
+
 CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
                              CUstream hStream)
 {
@@ -158,7 +164,7 @@ CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t by
         return CUDA_ERROR_INVALID_CONTEXT;
     if (bytesize == 0 || capturing ||
         s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
-        return s->driver->cuMemAllocAsync(dptr, bytesize, hStream);
+        return captured(s, s->driver->cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
     struct pool *p = pool_note(real, (uint32_t)ordinal);
     return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -189,7 +195,8 @@ CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, s
     if (ordinal < 0)
         return CUDA_ERROR_INVALID_VALUE; /* nobody could be charged */
     if (bytesize == 0 || capturing)
-        return s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+        return captured(s, s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr,
+                        bytesize);
     struct pool *p = pool_note(pool, (uint32_t)ordinal);
     return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -151,14 +151,24 @@ int gpw_current_ordinal(struct gpw_session *s)
     return -1;
 }
 
+CUresult gpw_device_take(struct gpw_session *s, CUdevice ordinal, CUdevice *device)
+{
+    if (ordinal < 0 || (uint32_t)ordinal >= s->device_count)
+        return CUDA_ERROR_INVALID_DEVICE;
+    *device = s->devices[ordinal];
+    return CUDA_SUCCESS;
+}
+
+CUresult gpw_location_check(struct gpw_session *s, CUmemLocation *location)
+{
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE
+               ? gpw_device_take(s, location->id, &location->id)
+               : CUDA_SUCCESS;
+}
+
 bool gpw_location_take(struct gpw_session *s, CUmemLocation *location)
 {
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return true;
-    if (location->id < 0 || (uint32_t)location->id >= s->device_count)
-        return false;
-    location->id = s->devices[location->id];
-    return true;
+    return gpw_location_check(s, location) == CUDA_SUCCESS;
 }
 
 void gpw_location_give(struct gpw_session *s, CUmemLocation *location)

@@ -30,8 +30,11 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal);
 bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over);
 
 /* The client's number of a device for the driver's and back, in locations and properties;
- * false: there is no such device. */
+ * false or CUDA_ERROR_INVALID_DEVICE: the session has no such device, whatever the driver
+ * has. */
 bool gpw_location_take(struct gpw_session *s, CUmemLocation *location);
+CUresult gpw_location_check(struct gpw_session *s, CUmemLocation *location);
+CUresult gpw_device_take(struct gpw_session *s, CUdevice ordinal, CUdevice *device);
 void gpw_location_give(struct gpw_session *s, CUmemLocation *location);
 /* Of the current context's device; -1 without a context. */
 int gpw_current_ordinal(struct gpw_session *s);

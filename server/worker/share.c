@@ -11,8 +11,12 @@ CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes
         gpw_session_broken(s, "an arena where there can be none");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (s->transport->accept_share(s->channel, share, &m->arena) != 0 || m->arena.size < bytes)
+    if (s->transport->accept_share(s->channel, share, &m->arena) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (m->arena.size < bytes) {
+        s->transport->unshare(s->channel, &m->arena);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     m->arena_open = true;
     return CUDA_SUCCESS;
 }
@@ -61,6 +65,7 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
         free(p);
         return r;
     }
+    p->device_address = device;
     p->registered = true;
     p->next = s->memory->pinned;
     s->memory->pinned = p;
@@ -81,6 +86,15 @@ CUresult gpw_gp_pinned_close(struct gpw_session *s, uint64_t address)
         return r;
     }
     return CUDA_ERROR_INVALID_VALUE;
+}
+
+bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
+{
+    for (struct gpw_pinned *p = s->memory->pinned; p; p = p->next)
+        if (address >= p->device_address && address - p->device_address <= p->share.size &&
+            bytes <= p->share.size - (address - p->device_address))
+            return true;
+    return false;
 }
 
 void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes)

@@ -94,6 +94,47 @@ static void copies(void)
     OK(cuMemFree(b));
 }
 
+/* Without a pitch or a height rows and slices follow each other (measured on a real GPU). */
+static void packed_copies(void)
+{
+    CUdeviceptr a;
+    unsigned char in[512], out[512];
+    void *pinned;
+    for (size_t i = 0; i < sizeof(in); i++)
+        in[i] = (unsigned char)(i * 11);
+    OK(cuMemAlloc(&a, sizeof(in)));
+    OK(cuMemcpyHtoD(a, in, sizeof(in)));
+    OK(cuMemHostAlloc(&pinned, sizeof(in), 0));
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out,
+                         .WidthInBytes = 64, .Height = 4, .Depth = 2};
+    memset(out, 0, sizeof(out));
+    OK(cuMemcpy3D(&box));
+    CHECK(memcmp(in, out, sizeof(in)) == 0);
+    box.Depth = 3;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&box));
+    box.Depth = 2;
+    box.srcHeight = 3;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&box));
+    box.srcHeight = 0;
+    box.srcY = UINT64_MAX - 1;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&box));
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = pinned,
+                          .WidthInBytes = 64, .Height = 8};
+    OK(cuMemcpy2D(&flat));
+    CHECK(memcmp(in, pinned, sizeof(in)) == 0);
+    flat.srcDevice = a + 64;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&flat));
+    flat.srcDevice = a;
+    flat.dstPitch = 65; /* the host's end is too short for that */
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&flat));
+    flat.Height = UINT64_MAX;
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D(&flat));
+    OK(cuMemFreeHost(pinned));
+    OK(cuMemFree(a));
+}
+
 static void memsets(void)
 {
     CUdeviceptr a;
@@ -223,6 +264,7 @@ int main(void)
     allocation();
     churn();
     copies();
+    packed_copies();
     memsets();
     host_memory();
     virtual_memory();
