@@ -127,13 +127,12 @@ class Simulation:
         self._ends: list[tuple[float, str]] = []
         self._left = 0
         self._tick = 0.0
-        self.token: Token
+        self.tokens: dict[str, Token] = {}
         self.admin = ""
 
     async def prepare(self) -> None:
         await self.pool.open()
         do = self.pool.desk.do
-        self.token, _ = await do(lambda unit: self.pool.tenancy.create_token(unit, "node"))
         _, self.admin = await do(lambda unit: self.pool.tenancy.create_token(unit, "admin"))
         quota = {"gpus": self.gpus, "memory_mib": self.gpus << 17, "compute": self.gpus * 100}
         for number in range(TENANTS):
@@ -145,7 +144,8 @@ class Simulation:
         self.pool.tenancy.create(unit, name, "", quota)
 
     def _join(self, unit: Unit, name: str) -> None:
-        self.pool.fleet.report(unit, self.token, name, self._report(name))
+        self.tokens[name], _ = self.pool.tenancy.create_token(unit, "node", node=name)
+        self.pool.fleet.report(unit, self.tokens[name], name, self._report(name))
 
     def _report(self, node: str) -> Report:
         model, capability, memory = self.random.choices(MODELS, (6, 3, 1))[0]
@@ -248,7 +248,9 @@ class Simulation:
                 beat = decode_from_node(payload)
                 assert isinstance(beat, Beat)
                 beat.heartbeat.applied = applied(name)
-                orders = await self.pool.heartbeat(self.token, name, beat.heartbeat, OPERATOR)
+                orders = await self.pool.heartbeat(
+                    self.tokens[name], name, beat.heartbeat, OPERATOR
+                )
                 encode(Told(number=beat.number, now=self.clock.now, orders=orders))
             spent += time.process_time() - started
         return spent / rounds / HEARTBEAT_SECONDS

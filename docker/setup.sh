@@ -1,20 +1,23 @@
 #!/bin/sh
 # What an operator does once: a token with which the server joins, and a tenant with a quota
-# and a token. What is there already stays as it is.
+# and a token, each in a folder of its own. What is there already stays as it is.
 set -eu
 umask 077
 
 : "${GPUPOOL_POOL:?must be the URL of the manager}"
 : "${ADMIN_TOKEN_FILE:?must be the file that the manager makes at its first start}"
-: "${TOKENS:?must be the folder for the tokens that are made}"
+: "${JOIN:?must be the folder for the token with which the server joins}"
+: "${NODE:?must be the name of the server in the pool}"
+: "${TOKENS:?must be the folder for the token of the tenant}"
 
 for _ in $(seq 60); do
   test -s "$ADMIN_TOKEN_FILE" && break
   sleep 1
 done
 
-test -s "$TOKENS/join.token" ||
-  gpupool node join --lifetime none --out "$TOKENS/join.token" --token-file "$ADMIN_TOKEN_FILE"
+test -s "$JOIN/join.token" ||
+  gpupool node join --name "$NODE" --lifetime 1d --out "$JOIN/join.token" \
+    --token-file "$ADMIN_TOKEN_FILE"
 test -s "$TOKENS/example.token" ||
   gpupool tenant create example --gpus 4 --memory 1GiB --compute 200% \
     --token-out "$TOKENS/example.token" --token-file "$ADMIN_TOKEN_FILE"

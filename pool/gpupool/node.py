@@ -46,7 +46,7 @@ def list_nodes(
          since(node.get("last_seen")), labels(node.get("labels")))
         for node in nodes
     ]  # fmt: skip
-    table(columns, rows, "no node; `gpupool node join` says how one joins")
+    table(columns, rows, "no node; `gpupool node join --name NAME` says how one joins")
 
 
 @pool_command(app, "show")
@@ -112,26 +112,30 @@ def label_node(
 
 @pool_command(app, "remove")
 def remove(client: PoolClient, name: NameArgument) -> None:
-    """Forget a host that has no leases, and its GPUs."""
+    """Forget a host that has no leases, and its GPUs; `node join` lets it in again."""
     client.do("DELETE", at("nodes", name))
 
 
 @pool_command(app, "join")
 def join(
     client: PoolClient,
-    name: Annotated[str | None, typer.Option(help="the only name that it may have")] = None,
+    name: Annotated[str, typer.Option(help="the host's name in the pool")],
     lifetime: Annotated[
-        str, typer.Option(help="how long the token is good for joining, e.g. 1h, 30d, or none")
+        str, typer.Option(help="how long the token is good for joining, e.g. 1h; 30d at most")
     ] = JOIN_LIFETIME,
+    label: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, by which requests choose; several times")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="write the token into this file (mode 0600)")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token with which a host joins, and print what to run there."""
+    """Let a host in: make a token with which it joins, and print what to run there."""
     body: dict[str, Any] = {"scope": "node", "node": name, "description": "gpupool node join"}
-    if lifetime != "none":
-        body["lifetime_seconds"] = read_duration("--lifetime", lifetime)
+    body["lifetime_seconds"] = read_duration("--lifetime", lifetime)
+    if label:
+        body["labels"] = read_labels("--label", tuple(label))
     if out is not None and out.exists():
         raise ConfigError(f"--out: {out} is there already")
     made = client.do("POST", "/tokens", body)
@@ -149,7 +153,7 @@ def join(
     else:
         print(f"Copy {out} to the GPU host (its mode must stay 0600), and there:\n")
     print(f"  gpupool-server --listen tcp://0.0.0.0:7700 --curve \\\n    --pool {url} \\")
-    print(f"    --pool-token {file}" + (f" --node-name {name}" if name else ""))
+    print(f"    --pool-token {file}" + f" --node-name {name}")
 
 
 def where_to_join(nodes: Any, pool: str) -> str:

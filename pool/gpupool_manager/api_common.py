@@ -77,7 +77,6 @@ def need(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Caller]]:
 
 Admin = Annotated[Caller, Depends(need("admin"))]
 User = Annotated[Caller, Depends(need("admin", "tenant"))]
-FromNode = Annotated[Caller, Depends(need("admin", "node"))]
 
 
 # Answers -------------------------------------------------------------------------------

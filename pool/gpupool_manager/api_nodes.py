@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Response
 from gpupool_manager import views
 from gpupool_manager.api_common import (
     Admin,
-    FromNode,
     Pages,
     Reply,
     ThePool,
@@ -17,7 +16,7 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
-from gpupool_manager.nodes import Heartbeat, Name, Orders, Report
+from gpupool_manager.nodes import Name
 from gpupool_manager.records import Gpu
 from gpupool_manager.schemas import (
     GpuChange,
@@ -81,7 +80,7 @@ async def change_node(
 
 @router.delete("/nodes/{name}", status_code=204, tags=["nodes"])
 async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
-    """Forget a node and its GPUs. 409 while it has leases."""
+    """Forget a node and its GPUs, and let it in no more. 409 while it has leases."""
 
     def remove(unit: Unit) -> Reply:
         write.check(pool.fleet.find(name).version)
@@ -89,20 +88,6 @@ async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) ->
         return Reply(status=204)
 
     return await write.do(caller, remove)
-
-
-@router.put("/nodes/{name}/report", response_model=Orders, tags=["nodes"])
-async def report(name: Name, body: Report, pool: ThePool, caller: FromNode) -> Response:
-    """A server joins, or says what it has now."""
-    token = caller.token
-    await pool.desk.do(lambda unit: pool.fleet.report(unit, token, name, body), caller.actor)
-    return send(pool.fleet.orders(name, "", pool.clock()))
-
-
-@router.post("/nodes/{name}/heartbeat", response_model=Orders, tags=["nodes"])
-async def heartbeat(name: Name, body: Heartbeat, pool: ThePool, caller: FromNode) -> Response:
-    """A server is there; the answer is what it must be told."""
-    return send(await pool.heartbeat(caller.token, name, body, caller.actor))
 
 
 @router.get("/gpus", response_model=Page[GpuOut], tags=["gpus"])

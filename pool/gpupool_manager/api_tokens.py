@@ -39,6 +39,8 @@ async def create_token(body: TokenIn, pool: ThePool, caller: Admin, write: Write
 
     def create(unit: Unit) -> Reply:
         lifetime = body.lifetime_seconds
+        if body.labels is not None:
+            pool.tenancy.expect(unit, body.node or "", body.labels)
         token, secret = pool.tenancy.create_token(
             unit,
             body.scope,

@@ -20,7 +20,7 @@ from gpupool_manager.nodes import (
     SendReport,
 )
 from gpupool_manager.problems import Problem, bad_field, not_found
-from gpupool_manager.records import Gpu, Lease, Mode, Node, Token
+from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
 from gpupool_manager.unit import Unit
 
 
@@ -50,20 +50,13 @@ class Fleet:
         self._check_report(token, name, report, key)
         node = ledger.nodes.get(name)
         if node is None:
-            node = Node(
-                name, report.address, report.server_version, report.labels, "open", False,
-                token.id, unit.now, unit.now, key, report.door_key,
-            )  # fmt: skip
-            ledger.nodes[name] = node
-            ledger.leases_on[name] = set()
-            unit.log("node.joined", name, address=report.address, gpus=len(report.gpus))
+            node = self._enter(unit, token, name, report, key)
         else:
             if node.lost:
                 unit.log("node.back", name)
             node.address = report.address
             node.server_version = report.server_version
-            node.labels = {**report.labels, **node.labels}
-            node.token = token.id if token.scope == "node" else node.token
+            node.token = token.id
             node.key = key
             node.door_key = report.door_key
             node.lost = False
@@ -73,6 +66,24 @@ class Fleet:
         self._take_gpus(unit, node, report.gpus)
         ledger.refresh(name)
         self._leases.pump(unit)
+        return node
+
+    def _enter(self, unit: Unit, token: Token, name: str, report: Report, key: str) -> Node:
+        """A node that is new, or let in again: what an operator has said of it holds."""
+        ledger = self._ledger
+        known = ledger.admissions.pop(name, None)
+        if known is not None:
+            unit.drop(known)
+        own = known is None or known.removed is None and not known.labels
+        node = Node(
+            name, report.address, report.server_version,
+            report.labels if known is None or own else known.labels,
+            "open" if known is None else known.mode,
+            False, token.id, unit.now, unit.now, key, report.door_key,
+        )  # fmt: skip
+        ledger.nodes[name] = node
+        ledger.leases_on[name] = set()
+        unit.log("node.joined", name, address=report.address, gpus=len(report.gpus))
         return node
 
     def _check_report(self, token: Token, name: str, report: Report, key: str) -> None:
@@ -89,23 +100,24 @@ class Fleet:
             known = self._ledger.gpus.get(gpu.uuid)
             if known is None:
                 continue
-            if known.node != name and known.present and not self._ledger.nodes[known.node].lost:
-                raise bad_field(f"gpus.{place}.uuid", f"'{gpu.uuid}' is on node '{known.node}'")
+            if known.node != name and known.present:
+                # Not even of a node that is lost: it may be cut off by who wants its GPUs.
+                raise bad_field(
+                    f"gpus.{place}.uuid",
+                    f"'{gpu.uuid}' is on node '{known.node}'; was it moved, remove that node first",
+                )
             slot = self._ledger.index.slots[gpu.uuid]
             if slot.holders and (known.node != name or gpu.memory_mib < slot.used_mib):
                 raise Problem(
                     409, "in-use", f"the GPU '{gpu.uuid}' of node '{known.node}' has"
                     f" {slot.holders} grants with {slot.used_mib} MiB; end them first"
                 )  # fmt: skip
-        if node is not None and token.scope == "node" and node.token != token.id:
-            before = self._ledger.tokens.by_id.get(node.token)
-            if before is not None and before.scope == "node" and before.revoked is None:
-                raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
 
     def check_token(self, token: Token, name: str) -> None:
-        """A node token for one node speaks for no other."""
-        if token.scope == "node" and token.node is not None and token.node != name:
-            raise Problem(403, "forbidden", f"the token is for the node '{token.node}'")
+        """A token is for one node, and speaks for no other."""
+        if token.scope != "node" or token.node != name:
+            what = f"for the node '{token.node}'" if token.node else "no node's"
+            raise Problem(403, "forbidden", f"the token is {what}, not for '{name}'")
 
     def _take_gpus(self, unit: Unit, node: Node, reported: list[ReportedGpu]) -> None:
         ledger = self._ledger
@@ -167,7 +179,7 @@ class Fleet:
         node = self._ledger.nodes.get(name)
         if node is None or node.lost:
             return []
-        if token.scope == "node" and node.token != token.id:
+        if node.token != token.id:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
         _check_key(node, key)
         node.last_seen = now
@@ -284,7 +296,11 @@ class Fleet:
         return gpu
 
     def remove(self, unit: Unit, name: str) -> None:
-        """Forget a node; it must have no leases."""
+        """Forget a node; it must have no leases.
+
+        It is out until an operator makes a token for it, and then it is again what operators
+        have made of it: drained, with its labels.
+        """
         node = self.find(name)
         if leases := len(self._ledger.leases_on[name]):
             raise Problem(409, "in-use", f"the node '{name}' has {leases} leases")
@@ -296,8 +312,20 @@ class Fleet:
         del self._ledger.leases_on[name]
         self.seen.pop(name, None)
         unit.drop(node)
+        self._shut_out(unit, node)
         unit.log("node.removed", name)
         self._leases.pump(unit)
+
+    def _shut_out(self, unit: Unit, node: Node) -> None:
+        ledger = self._ledger
+        known = Admission(node.name, node.labels, node.mode, unit.now)
+        ledger.admissions[node.name] = known
+        unit.put(known)
+        for token in ledger.tokens.by_id.values():
+            if token.node == node.name and token.revoked is None:
+                token.revoked = unit.now
+                unit.put(token)
+        ledger.touch(node.name)  # its server is to learn of it now
 
     # Time ------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.quotas import Use, use_of
-from gpupool_manager.records import Answer, Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.records import Admission, Answer, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
@@ -32,6 +32,7 @@ class Ledger:
         self.tenants: dict[str, Tenant] = {tenant.name: tenant for tenant in loaded.tenants}
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in loaded.quotas}
         self.nodes: dict[str, Node] = {node.name: node for node in loaded.nodes}
+        self.admissions: dict[str, Admission] = {each.node: each for each in loaded.admissions}
         self.gpus: dict[str, Gpu] = {gpu.uuid: gpu for gpu in loaded.gpus}
         self.leases: dict[str, Lease] = {}
         self.leases_on: dict[str, set[str]] = {node.name: set() for node in loaded.nodes}

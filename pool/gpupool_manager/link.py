@@ -198,6 +198,12 @@ class Link:
         if token is None or token.scope != "node":
             raise refuse("the token is no node's of this pool")
         node = ledger.nodes.get(join.node)
+        gone = ledger.admissions.get(join.node)
+        if token.revoked is not None and gone is not None and gone.removed is not None:
+            raise refuse(
+                f"the node '{join.node}' was removed from the pool; an operator lets it in again"
+                f" with: gpupool node join --name {join.node}"
+            )
         known = node is not None and node.key == key and node.token == token.id
         if token.revoked is not None or not known:
             token = ledger.tokens.check(join.token, self._pool.clock())
@@ -239,6 +245,8 @@ class Link:
             known = self._pool.ledger.nodes.get(node)
             if known is None or known.key != peer.key:
                 self._forget(peer)  # it was removed, and may be another one's by now
+                gone = Refused(code="unknown-node", message="the node was removed")
+                self._say(peer.connection, gone)
                 continue
             try:
                 self._tell(peer, 0)

@@ -72,7 +72,20 @@ class Node:
     key: str = ""
     #: The CURVE public key of its front door; empty: clients speak to it in clear.
     door_key: str = ""
+    #: Why nothing new is placed there, whatever its mode: what its server said, or did not say.
+    trouble: str = ""
     version: int = 1
+
+
+@dataclass(slots=True)
+class Admission:
+    """What holds for a node that is not in the pool: not yet, or not any more."""
+
+    node: str
+    labels: dict[str, str]
+    mode: Mode
+    #: When it was removed; None: it never was there.
+    removed: float | None = None
 
 
 @dataclass(slots=True)
@@ -176,4 +189,7 @@ class Note:
     value: str
 
 
-Record = Tenant | Quota | Token | Node | Gpu | Grant | Lease | Usage | Answer | AuditEntry | Note
+Record = (
+    Tenant | Quota | Token | Node | Admission | Gpu | Grant | Lease | Usage | Answer | AuditEntry
+    | Note
+)  # fmt: skip

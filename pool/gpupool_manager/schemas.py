@@ -18,6 +18,9 @@ Whole = Annotated[int, Field(strict=True)]
 
 MOST_MIB = 1 << 40
 
+#: For how long a node may join with a token, at most.
+MOST_JOIN_SECONDS = 30 * 86400
+
 
 class In(BaseModel):
     """A body: fields that are not known are refused."""
@@ -125,17 +128,26 @@ class TokenIn(In):
     scope: Literal["admin", "tenant", "node"]
     tenant: TenantName | None = Field(None, description="scope 'tenant': whose it is")
     node: Name | None = Field(None, description="scope 'node': the only node that may use it")
+    labels: Labels | None = Field(
+        None, description="scope 'node': what the node is labelled with when it joins"
+    )
     description: Line = ""
     lifetime_seconds: Annotated[Whole, Field(ge=1, le=10 * 366 * 86400)] | None = Field(
-        None, description="null: it does not expire"
+        None,
+        description="null: it does not expire; of the scope 'node', one day. There it ends joining"
+        " for the first time, and 30 days are the most",
     )
 
     @model_validator(mode="after")
     def _check_scope(self) -> TokenIn:
         if (self.tenant is not None) != (self.scope == "tenant"):
             raise ValueError("'tenant' goes with the scope 'tenant', and only with it")
-        if self.node is not None and self.scope != "node":
-            raise ValueError("'node' goes with the scope 'node' only")
+        if (self.node is not None) != (self.scope == "node"):
+            raise ValueError("'node' goes with the scope 'node', and only with it")
+        if self.labels is not None and self.scope != "node":
+            raise ValueError("'labels' goes with the scope 'node' only")
+        if self.scope == "node" and (self.lifetime_seconds or 0) > MOST_JOIN_SECONDS:
+            raise ValueError("'lifetime_seconds' of the scope 'node' is at most 30 days")
         return self
 
 

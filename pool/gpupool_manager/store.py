@@ -24,6 +24,7 @@ from gpupool_manager import tables
 from gpupool_manager.migrate import migrate
 from gpupool_manager.records import (
     LIVE,
+    Admission,
     Answer,
     Gpu,
     Grant,
@@ -75,6 +76,7 @@ class Loaded:
     leases: list[Lease]
     usage: list[Usage]
     answers: list[Answer]
+    admissions: list[Admission] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
 
 
@@ -290,6 +292,7 @@ class Store:
                     leases=list(live.values()),
                     usage=await _all(connection, growing, Usage),
                     answers=await _all(connection, select(tables.answers), Answer),
+                    admissions=await _all(connection, select(tables.admissions), Admission),
                     notes=notes,
                 )
 

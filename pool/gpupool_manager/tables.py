@@ -76,7 +76,18 @@ nodes = Table(
     Column("last_seen", Double, nullable=False),
     Column("key", String(64), nullable=False),
     Column("door_key", String(64), nullable=False),
+    Column("trouble", Text, nullable=False),
     Column("version", Integer, nullable=False),
+)
+
+#: Of nodes that are not there: what an operator has said of them.
+admissions = Table(
+    "admissions",
+    metadata,
+    Column("node", NAME, primary_key=True),
+    Column("labels", JSON, nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("removed", Double),
 )
 
 gpus = Table(
@@ -182,6 +193,7 @@ TABLES: dict[type[records.Record], Table] = {
     records.Quota: quotas,
     records.Token: tokens,
     records.Node: nodes,
+    records.Admission: admissions,
     records.Gpu: gpus,
     records.Lease: leases,
     records.Grant: grants,

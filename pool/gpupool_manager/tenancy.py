@@ -6,10 +6,13 @@ from typing import Any
 
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
-from gpupool_manager.problems import Problem, not_found
-from gpupool_manager.records import Quota, Scope, Tenant, Token
+from gpupool_manager.problems import Problem, bad_field, not_found
+from gpupool_manager.records import Admission, Quota, Scope, Tenant, Token
 from gpupool_manager.tokens import digest, new_secret
 from gpupool_manager.unit import Unit
+
+#: For how long a node may join with a token, unless that was said.
+JOIN_SECONDS = 86400.0
 
 
 class Tenancy:
@@ -79,9 +82,16 @@ class Tenancy:
         expires: float | None = None,
         secret: str | None = None,
     ) -> tuple[Token, str]:
-        """A new token, and the secret that nobody can be told again."""
+        """A new token, and the secret that nobody can be told again.
+
+        One of the scope ``node`` lets a node of this name in, until it ends.
+        """
         if tenant is not None:
             self.find(tenant)
+        if scope == "node":
+            if node is None:
+                raise bad_field("node", "a token for joining is for one node: name it")
+            expires = unit.now + JOIN_SECONDS if expires is None else expires
         secret = secret or new_secret(scope)
         token = Token(
             id=self._ledger.ids.make("token", unit.now),
@@ -97,6 +107,22 @@ class Tenancy:
         unit.put(token)
         unit.log("token.created", token.id, tenant, scope=scope, node=node)
         return token, secret
+
+    def expect(self, unit: Unit, node: str, labels: dict[str, str]) -> None:
+        """What a node is to be labelled with when it joins; Problem if it is there already."""
+        if node in self._ledger.nodes:
+            raise Problem(
+                409, "exists", f"the node '{node}' is in the pool; change its labels there"
+            )
+        before = self._ledger.admissions.get(node)
+        admission = Admission(
+            node,
+            labels,
+            "open" if before is None else before.mode,
+            None if before is None else before.removed,
+        )
+        self._ledger.admissions[node] = admission
+        unit.put(admission)
 
     def find_token(self, name: str) -> Token:
         token = self._ledger.tokens.by_id.get(name)

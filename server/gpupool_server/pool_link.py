@@ -82,7 +82,7 @@ class JoinToken:
         if match is None:
             raise ConfigError(
                 f"{source}: holds no token for servers; they look like gpn_TEXT.KEY, and the"
-                " manager gives them: gpupool token create --scope node"
+                " manager gives them: gpupool node join --name NAME"
             )
         return cls(match[1], match[2])
 

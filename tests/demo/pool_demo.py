@@ -132,9 +132,10 @@ def _start_manager(demo: Demo) -> None:
 
 
 def _join_hosts(demo: Demo) -> None:
-    token = demo.folder / "join.token"
-    demo.must("operator", "A token with which hosts join", "node", "join", "--out", str(token))
     for name, port in zip(("berlin", "paris", "oslo"), demo.fronts, strict=True):
+        token = demo.folder / f"{name}.join"
+        args = ("node", "join", "--name", name, "--out", str(token))
+        demo.must("operator", f"A token with which '{name}' joins", *args)
         demo.start(
             f"The host '{name}', with two soft GPUs",
             "gpupool_server",

@@ -104,11 +104,11 @@ class PoolManager:
         found: dict[str, Any] = self.do("GET", f"/nodes/{name}")
         return found
 
-    def join_token(self) -> Path:
-        """A file with a token with which servers join."""
+    def join_token(self, name: str) -> Path:
+        """A file with a token with which a server joins as this node."""
         path = self.folder / f"join-{len(list(self.folder.glob('join-*')))}"
         path.touch(mode=0o600)
-        path.write_text(self.do("POST", "/tokens", {"scope": "node"})["secret"])
+        path.write_text(self.do("POST", "/tokens", {"scope": "node", "node": name})["secret"])
         return path
 
     def server(self, name: str, token: Path | None = None, **settings: str) -> PoolServer:
@@ -117,7 +117,7 @@ class PoolManager:
             **{
                 "soft-gpus": "2",
                 "pool": self.nodes,
-                "pool-token": str(token or self.join_token()),
+                "pool-token": str(token or self.join_token(name)),
                 "node-name": name,
                 **settings,
             }

@@ -422,7 +422,7 @@ def test_a_manager_that_hangs_holds_nobody_up(site: Site) -> None:
 
 def test_nobody_else_is_taken_for_a_node(site: Site) -> None:
     """Another host with another key, even with the right token, is not the node."""
-    token = site.manager.join_token()
+    token = site.manager.join_token("one")
     thief = site.manager.server("one", token=token)
     try:
         thief.start()
@@ -433,7 +433,7 @@ def test_nobody_else_is_taken_for_a_node(site: Site) -> None:
 
 
 def test_a_wrong_key_is_named(site: Site) -> None:
-    token = site.manager.join_token()
+    token = site.manager.join_token("three")
     text = token.read_text()
     token.write_text(text.partition(".")[0] + "." + "ab" * 32)
     server = site.manager.server("three", token=token)

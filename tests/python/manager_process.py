@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from manager_node import FakeNode, join
+from manager_world import report
+
 PATIENCE = 60.0
 
 
@@ -23,12 +26,13 @@ class Process:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
         self.env |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(env or {})}
         self.url = ""
+        self.nodes: list[FakeNode] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, *flags: str) -> list[str]:
         return [
             sys.executable, "-m", "gpupool_manager", "--listen", "http://127.0.0.1:0",
-            "--nodes", "none", "--state-dir", str(self.state), *self.flags, *flags,
+            "--nodes", "tcp://127.0.0.1:*", "--state-dir", str(self.state), *self.flags, *flags,
         ]  # fmt: skip
 
     def start(self, *flags: str) -> str:
@@ -70,10 +74,16 @@ class Process:
         finally:
             self._process = None
 
+    def node(self, name: str) -> None:
+        """A node of two GPUs that has joined and stays."""
+        self.nodes.append(join(self.url, self.admin, name, report(name)))
+
     @property
     def admin(self) -> str:
         return (self.state / "admin.token").read_text().strip()
 
     def close(self) -> None:
+        for node in self.nodes:
+            node.close()
         if self._process is not None:
             self.end(signal.SIGKILL)

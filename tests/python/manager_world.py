@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpupool_manager.leases import Ask
-from gpupool_manager.nodes import Report, ReportedGpu
+from gpupool_manager.nodes import Heartbeat, Orders, Report, ReportedGpu
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, LeaseState, Node, Quota, Tenant, Token
 from gpupool_manager.store import Store
@@ -57,19 +57,21 @@ class World:
         self.clock = clock or Clock()
         self.rules = Rules(**{"unasked": 1e9, **rules})
         self.pool: Pool
-        self.node_token: Token
 
     async def open(self) -> World:
         self.pool = Pool(Store(self.url), self.rules, self.clock)
         await self.pool.open()
-        known = [t for t in self.pool.ledger.tokens.by_id.values() if t.scope == "node"]
-        if known:
-            self.node_token = known[0]
-        else:
-            self.node_token, _ = await self.pool.desk.do(
-                lambda unit: self.pool.tenancy.create_token(unit, "node")
-            )
         return self
+
+    async def node_token(self, name: str) -> Token:
+        """The token with which a node has joined, or may."""
+        for token in self.pool.ledger.tokens.by_id.values():
+            if token.node == name and token.revoked is None:
+                return token
+        made, _ = await self.pool.desk.do(
+            lambda unit: self.pool.tenancy.create_token(unit, "node", node=name)
+        )
+        return made
 
     async def restart(self) -> None:
         await self.pool.close()
@@ -90,9 +92,15 @@ class World:
 
     async def join(self, name: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Node:
         what = report(name, gpus, **more)
+        token = await self.node_token(name)
         return await self.pool.desk.do(
-            lambda unit: self.pool.fleet.report(unit, self.node_token, name, what), ACTOR
+            lambda unit: self.pool.fleet.report(unit, token, name, what), ACTOR
         )
+
+    async def beat(self, name: str, **what: Any) -> Orders:
+        """A heartbeat of a node."""
+        token = await self.node_token(name)
+        return await self.pool.heartbeat(token, name, Heartbeat.model_validate(what), ACTOR)
 
     async def ask(
         self,

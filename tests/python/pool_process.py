@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 
+from manager_node import FakeNode, join
+from manager_world import gpu, report
 from server_harness import ROOT
 
 PATIENCE = 60.0
@@ -36,15 +38,17 @@ class Manager:
     def __init__(self, folder: Path, *flags: str, scheme: str = "http") -> None:
         self.folder = folder
         self.url = f"{scheme}://127.0.0.1:{free_port()}"
+        self.join_url = f"tcp://127.0.0.1:{free_port()}"
         self.flags = flags
         self.log = folder / "manager.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.verify: str | bool = True
+        self.nodes: list[FakeNode] = []
 
     def start(self) -> Manager:
         ready, theirs = os.pipe()
         command = [sys.executable, "-m", "gpupool_manager", "--listen", self.url]
-        command += ["--nodes", "tcp://127.0.0.1:*", "--state-dir", str(self.folder / "state")]
+        command += ["--nodes", self.join_url, "--state-dir", str(self.folder / "state")]
         command += ["--lost-after-seconds", "3600", "--ready-fd", str(theirs), *self.flags]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -61,6 +65,11 @@ class Manager:
         os.close(ready)
         assert said, self.log.read_text()
         return self
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+        self.kill()
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:
@@ -86,25 +95,8 @@ class Manager:
 
     def node(self, name: str, gpus: int = 2, memory_mib: int = 10_000, key: str = "") -> None:
         """A node with GPUs, without a server."""
-        self.do(
-            "PUT",
-            f"/nodes/{name}/report",
-            {
-                "address": f"tcp://{name}:7700",
-                "door_key": key,
-                "server_version": "0",
-                "gpus": [
-                    {
-                        "uuid": f"GPU-{name}-{index}",
-                        "index": index,
-                        "model": "NVIDIA H200",
-                        "compute_capability": "9.0",
-                        "memory_mib": memory_mib,
-                    }
-                    for index in range(gpus)
-                ],
-            },
-        )
+        what = report(name, [gpu(name, index, memory_mib) for index in range(gpus)], door_key=key)
+        self.nodes.append(join(self.url, self.admin, name, what))
 
     def tenant(self, name: str, **quota: Any) -> str:
         """A new tenant; its token."""

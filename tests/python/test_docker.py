@@ -314,6 +314,8 @@ def test_setup_makes_tokens_once(services: dict[str, Any], folder: Path) -> None
             "PATH": f"{commands}:{os.environ['PATH']}",
             "GPUPOOL_POOL": manager.start(),
             "ADMIN_TOKEN_FILE": str(manager.state / "admin.token"),
+            "JOIN": str(folder),
+            "NODE": "server",
             "TOKENS": str(folder),
         }
         found = []

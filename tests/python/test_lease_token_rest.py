@@ -16,7 +16,6 @@ from gpupool_manager import tables
 from gpupool_manager.app import make_app
 from gpupool_manager.nodes import Report, ReportedGpu
 from gpupool_manager.pool import Pool
-from gpupool_manager.records import Token
 from gpupool_manager.store import Store
 
 ASK = {"memory_mib": 64, "share": 50}
@@ -36,16 +35,16 @@ class Door:
         pool = self.pool
         await pool.open()
         await self.token("admin", "admin")
-        _, node = await pool.desk.do(lambda unit: pool.tenancy.create_token(unit, "node"))
-        token = pool.ledger.tokens.of_secret(node)
-        assert token is not None
-        await self.node(token, "one", "ab" * 32)
-        await self.node(token, "two", "")
+        await self.node("one", "ab" * 32)
+        await self.node("two", "")
         for tenant in ("red", "blue"):
             await self.tenant(tenant)
             await self.token(tenant, "tenant", tenant)
 
-    async def node(self, token: Token, name: str, key: str) -> None:
+    async def node(self, name: str, key: str) -> None:
+        token, _ = await self.pool.desk.do(
+            lambda unit: self.pool.tenancy.create_token(unit, "node", node=name)
+        )
         gpu = ReportedGpu(
             uuid=f"GPU-{name}", index=0, model="a", compute_capability="9.0", memory_mib=1024
         )
@@ -147,7 +146,7 @@ async def test_a_repeated_request_has_a_token_that_was_never_kept(door: Door) ->
 
 async def test_a_join_token_names_the_manager(door: Door) -> None:
     door.pool.join_key, door.pool.join_url = "cd" * 32, "tcp://127.0.0.1:7781"
-    made = (await door.ask("POST", "/tokens", {"scope": "node"}, who="admin")).json()
+    made = (await door.ask("POST", "/tokens", {"scope": "node", "node": "n"}, who="admin")).json()
     assert made["secret"].startswith("gpn_") and made["secret"].endswith("." + "cd" * 32)
     assert made["nodes"] == "tcp://127.0.0.1:7781"
     # With and without the key it is the same token.

@@ -12,8 +12,6 @@ import httpx
 import pytest
 
 from manager_process import Process
-from manager_rest import bearer
-from manager_world import report
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -42,13 +40,7 @@ def manager(folder: Path) -> Iterator[Process]:
 
 
 def test_the_examples_do_what_the_page_says(manager: Process) -> None:
-    node = httpx.put(
-        f"{manager.url}/v1/nodes/n1/report",
-        json=report("n1").model_dump(),
-        headers=bearer(manager.admin),
-        trust_env=False,
-    )
-    assert node.is_success
+    manager.node("n1")
     found = examples()
     assert len(found) >= 8
     script = f"\necho '{MARK}'\n".join(code for code, _ in found)

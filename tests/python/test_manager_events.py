@@ -18,6 +18,7 @@ from gpupool_manager.config import load_settings
 from gpupool_manager.events import KEPT, MOST_BEHIND, Bus
 from gpupool_manager.service import TOKEN_FILE, Manager
 from gpupool_manager.unit import Event
+from manager_node import FakeNode, join
 from manager_rest import bearer
 from manager_world import report
 
@@ -32,6 +33,7 @@ class Door:
     def __init__(self, manager: Manager, admin: str) -> None:
         self.manager = manager
         self.admin = admin
+        self.nodes: list[FakeNode] = []
         self.client = httpx.AsyncClient(
             base_url=f"{manager.url}/v1", trust_env=False, timeout=SECONDS
         )
@@ -42,6 +44,11 @@ class Door:
         )
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
+
+    async def node(self, name: str) -> None:
+        """A node of one GPU joins and stays."""
+        node = asyncio.to_thread(join, self.manager.url, self.admin, name, report(name, 1))
+        self.nodes.append(await node)
 
     async def tenant(self, name: str) -> Any:
         """A new tenant; the token made for it."""
@@ -83,23 +90,28 @@ async def first(events: AsyncIterator[dict[str, Any]], count: int) -> list[dict[
 @pytest_asyncio.fixture
 async def door(folder: Path) -> AsyncIterator[Door]:
     state = folder / "state"
-    flags = {"state_dir": str(state), "listen": "http://127.0.0.1:0", "nodes": "none"}
+    flags = {"state_dir": str(state), "listen": "http://127.0.0.1:0"}
+    flags["nodes"] = "tcp://127.0.0.1:*"
     manager = Manager(load_settings(None, flags, {}))
     await manager.start()
     door = Door(manager, (state / TOKEN_FILE).read_text().strip())
     yield door
     await door.client.aclose()
+    for node in door.nodes:
+        await asyncio.to_thread(node.close)
     await manager.close()
 
 
 async def test_what_happens_is_told_as_it_happens(door: Door) -> None:
     async with door.watch() as events:
         await door.do("POST", "/tenants", {"name": "a"})
-        await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+        await door.node("n1")
         asked = {"tenant": "a", "memory_mib": 10, "share": 10}
         lease = await door.do("POST", "/leases", asked)
         await door.do("POST", f"/leases/{lease['id']}/release")
-        found = await first(events, 5)
+        found = await first(events, 6)
+    token = found.pop(1)
+    assert (token["event"], token["data"]["node"]) == ("token.created", "n1")
     assert [(one["event"], one["data"]["object"]) for one in found] == [
         ("tenant.created", "a"), ("node.joined", "n1"), ("gpu.added", "GPU-n1-0"),
         ("lease.granted", lease["id"]), ("lease.released", lease["id"]),
@@ -110,7 +122,7 @@ async def test_what_happens_is_told_as_it_happens(door: Door) -> None:
 async def test_a_kind_can_be_asked_for(door: Door) -> None:
     async with door.watch(query="?kind=node.") as events:
         await door.do("POST", "/tenants", {"name": "a"})
-        await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+        await door.node("n1")
         await door.do("PATCH", "/nodes/n1", {"mode": "draining"})
         found = await first(events, 2)
     assert [one["event"] for one in found] == ["node.joined", "node.changed"]
@@ -119,7 +131,7 @@ async def test_a_kind_can_be_asked_for(door: Door) -> None:
 
 async def test_a_tenant_sees_what_concerns_it(door: Door) -> None:
     mine, theirs = await door.tenant("a"), await door.tenant("b")
-    await door.do("PUT", "/nodes/n1/report", report("n1", 1).model_dump())
+    await door.node("n1")
     asked = {"memory_mib": 10, "share": 10}
     async with door.watch(mine["secret"]) as events:
         await door.do("POST", "/leases", asked, theirs["secret"])

@@ -125,7 +125,9 @@ async def test_a_lease_lasts_from_renewal_to_renewal(world: World) -> None:
         await world.later(20.0)
         if lease.id in world.pool.ledger.leases:
             world.pool.leases.renew(world.pool.ledger.leases[lease.id], world.clock.now)
-        world.pool.fleet.heartbeat(world.node_token, "node-1", Heartbeat(), world.clock.now)
+        world.pool.fleet.heartbeat(
+            await world.node_token("node-1"), "node-1", Heartbeat(), world.clock.now
+        )
     assert (world.state(lease), world.state(other)) == ("active", "gone")
     ended = await history(world, other)
     assert (ended.state, ended.reason) == ("expired", "not renewed for 30 s")
@@ -140,7 +142,7 @@ async def test_sessions_renew_the_lease_that_they_use(world: World) -> None:
     for _ in range(4):
         world.clock.now += 20.0
         beat = Heartbeat(sessions=[session])
-        await world.pool.heartbeat(world.node_token, "node-1", beat, ACTOR)
+        await world.pool.heartbeat(await world.node_token("node-1"), "node-1", beat, ACTOR)
         await world.pool.tick()
     assert world.state(lease) == "active"
 
@@ -150,11 +152,11 @@ async def test_a_lease_ends_with_its_last_session_if_that_was_asked_for(world: W
     ends = await world.ask("a", gpus=3, until="last-session")
     stays = await world.ask("a")
     beat = Heartbeat(sessions=[ReportedSession(id="s-1", lease=ends.id)])
-    await world.pool.heartbeat(world.node_token, "node-2", beat, ACTOR)
+    await world.pool.heartbeat(await world.node_token("node-2"), "node-2", beat, ACTOR)
     idle = Heartbeat(idle=[ends.id, stays.id, "lease-unknown"])
-    await world.pool.heartbeat(world.node_token, "node-1", idle, ACTOR)
+    await world.pool.heartbeat(await world.node_token("node-1"), "node-1", idle, ACTOR)
     assert world.state(ends) == "active"  # the other node serves a session of it
-    await world.pool.heartbeat(world.node_token, "node-2", idle, ACTOR)
+    await world.pool.heartbeat(await world.node_token("node-2"), "node-2", idle, ACTOR)
     assert (world.state(ends), world.state(stays)) == ("gone", "active")
     assert (await history(world, ends)).reason == "its last session ended"
 

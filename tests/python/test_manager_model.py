@@ -245,7 +245,8 @@ class Pools(RuleBasedStateMachine):
             if node.alive and not node.lost:
                 node.seen = self.now
                 beat = Heartbeat()
-                self.world.pool.fleet.heartbeat(self.world.node_token, name, beat, self.now)
+                token = self.run(self.world.node_token(name))
+                self.world.pool.fleet.heartbeat(token, name, beat, self.now)
         self.run(self.world.pool.tick())
         self.model.pass_time(self.now)
         self.check()

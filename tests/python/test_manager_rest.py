@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpupool_manager import __version__
-from gpupool_manager.tokens import digest
+from gpupool_manager.nodes import Apply
+from gpupool_manager.tokens import digest, new_secret
 from manager_rest import ADMIN, Rest
 from manager_world import gpu
 
@@ -145,29 +146,16 @@ async def test_with_a_tenant_go_its_tokens(rest: Rest) -> None:
 # Nodes and GPUs ------------------------------------------------------------------------
 
 
-async def _node_token(rest: Rest, **more: str) -> None:
-    made = await rest.do("POST", "/tokens", {"scope": "node", **more})
-    rest.tokens["node"] = made["secret"]
-
-
-def _report(*gpus: Any, **more: Any) -> dict[str, Any]:
-    shown = [one.model_dump() for one in gpus]
-    return {"address": "tcp://n1:7700", "server_version": "1", "gpus": shown, **more}
-
-
-async def test_a_node_joins_and_is_told_what_holds(rest: Rest) -> None:
-    await _node_token(rest)
-    orders = await rest.do(
-        "PUT", "/nodes/n1/report", _report(gpu("n1", 0), gpu("n1", 1), labels={"zone": "b"}), "node"
-    )
-    [apply] = orders["commands"]
-    assert (apply["mode"], apply["grants"], len(apply["gpus"])) == ("open", [], 2)
-    beat = {"applied": apply["generation"]}
-    assert (await rest.do("POST", "/nodes/n1/heartbeat", beat, "node"))["commands"] == []
+async def test_a_node_is_told_what_holds(rest: Rest) -> None:
+    await rest.world.join("n1", labels={"zone": "b"})
+    [apply] = (await rest.world.beat("n1")).commands
+    assert isinstance(apply, Apply)
+    assert (apply.mode, apply.grants, len(apply.gpus)) == ("open", [], 2)
+    assert (await rest.world.beat("n1", applied=apply.generation)).commands == []
     await rest.tenant("a")
     lease = await rest.lease("a", gpus=2)
-    [apply] = (await rest.do("POST", "/nodes/n1/heartbeat", beat, "node"))["commands"]
-    assert {grant["lease"] for grant in apply["grants"]} == {lease["id"]}
+    [told] = (await rest.world.beat("n1", applied=apply.generation)).commands
+    assert isinstance(told, Apply) and {grant.lease for grant in told.grants} == {lease["id"]}
     node = await rest.do("GET", "/nodes/n1")
     assert (node["state"], node["gpus"], node["leases"]) == ("ready", 2, 1)
     assert node["labels"] == {"zone": "b"}
@@ -187,6 +175,36 @@ async def test_a_node_is_cordoned_drained_opened_and_labelled(rest: Rest) -> Non
     assert node["labels"] == {"zone": "north"} and node["mode"] == "open"
     await rest.lease("a", labels={"zone": "north"})
     await rest.no(409, "impossible", "POST", "/leases", {"labels": {"zone": "south"}}, "a")
+
+
+async def test_a_removed_node_comes_back_as_it_was_left(rest: Rest) -> None:
+    """It came back by itself, open and without its labels, as soon as its server reported."""
+    await rest.world.join("n1", labels={"rack": "1"})
+    await rest.do("PATCH", "/nodes/n1", {"mode": "draining", "labels": {"zone": "b"}})
+    token = await rest.world.node_token("n1")
+    await rest.do("DELETE", "/nodes/n1")
+    assert token.revoked is not None
+    await rest.world.restart()
+    await rest.world.pool.add_admin(new := new_secret("admin"))
+    rest.tokens["admin"] = new
+    rest.app.state.pool = rest.world.pool
+    await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"})
+    assert await rest.pages("/nodes") == []
+    await rest.world.join("n1", labels={"rack": "2", "gold": "yes"})
+    node = await rest.do("GET", "/nodes/n1")
+    assert (node["mode"], node["labels"]) == ("draining", {"zone": "b"})
+
+
+async def test_labels_are_the_managers(rest: Rest) -> None:
+    """A server names some when it joins first; from then on, and before, operators do."""
+    await rest.world.join("n1", labels={"rack": "1"})
+    await rest.world.join("n1", labels={"rack": "2", "gold": "yes"})
+    assert (await rest.do("GET", "/nodes/n1"))["labels"] == {"rack": "1"}
+    body = {"scope": "node", "node": "n2", "labels": {"zone": "b"}}
+    await rest.do("POST", "/tokens", body)
+    await rest.world.join("n2", labels={"gold": "yes"})
+    assert (await rest.do("GET", "/nodes/n2"))["labels"] == {"zone": "b"}
+    await rest.no(409, "exists", "POST", "/tokens", body)
 
 
 async def test_nodes_are_filtered_and_removed(rest: Rest) -> None:
@@ -245,8 +263,7 @@ async def test_gpus_are_filtered_and_set(rest: Rest) -> None:
 
 
 async def test_sessions_are_as_the_last_heartbeats_said(rest: Rest) -> None:
-    await _node_token(rest)
-    await rest.do("PUT", "/nodes/n1/report", _report(gpu("n1", 0)), "node")
+    await rest.world.join("n1", 1)
     for name in ("a", "b"):
         await rest.tenant(name)
     leases = {name: (await rest.lease(name))["id"] for name in ("a", "b")}
@@ -254,7 +271,7 @@ async def test_sessions_are_as_the_last_heartbeats_said(rest: Rest) -> None:
         {"id": f"s-{name}", "lease": lease, "program": "python train.py"}
         for name, lease in leases.items()
     ]
-    await rest.do("POST", "/nodes/n1/heartbeat", {"sessions": sessions}, "node")
+    await rest.world.beat("n1", sessions=sessions)
     assert [s["id"] for s in await rest.pages("/sessions", limit=1)] == ["s-a", "s-b"]
     assert [s["id"] for s in await rest.pages(f"/sessions?lease={leases['b']}")] == ["s-b"]
     assert await rest.pages("/sessions", by="a") == [

@@ -86,7 +86,7 @@ OPERATIONS = [
     ("DELETE", "/tenants/a"), ("GET", "/quotas"), ("GET", "/tenants/a/quota"),
     ("PUT", "/tenants/a/quota"), ("GET", "/tokens"), ("POST", "/tokens"), ("GET", "/tokens/t"),
     ("DELETE", "/tokens/t"), ("GET", "/nodes"), ("GET", "/nodes/n"), ("PATCH", "/nodes/n"),
-    ("DELETE", "/nodes/n"), ("PUT", "/nodes/n/report"), ("POST", "/nodes/n/heartbeat"),
+    ("DELETE", "/nodes/n"),
     ("GET", "/gpus"), ("GET", "/gpus/g"), ("PATCH", "/gpus/g"), ("GET", "/sessions"),
     ("POST", "/leases"), ("GET", "/leases"), ("POST", "/leases/explain"), ("GET", "/leases/l"),
     ("POST", "/leases/l/renew"), ("POST", "/leases/l/release"), ("GET", "/leases/l/explain"),
@@ -145,20 +145,35 @@ async def test_scopes_allow_what_they_name_only(rest: Rest) -> None:
     }  # fmt: skip
     for method, path in OPERATIONS:
         body: Any = {} if method in ("POST", "PUT", "PATCH") else None
-        if path not in ("/nodes/n/report", "/nodes/n/heartbeat"):
-            await rest.no(403, "forbidden", method, path, body, "node")
+        await rest.no(403, "forbidden", method, path, body, "node")
         if path not in for_tenants or (method in ("PATCH", "PUT", "DELETE")):
             await rest.no(403, "forbidden", method, path, body, "a")
 
 
-async def test_a_node_token_speaks_for_its_node_only(rest: Rest) -> None:
-    for node in ("n1", "n2"):
-        made = await rest.do("POST", "/tokens", {"scope": "node", "node": node})
-        rest.tokens[node] = made["secret"]
+async def test_no_node_comes_by_this_door(rest: Rest) -> None:
+    """A join token in the wrong hands made a false node here, which took others' leases."""
+    made = await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"})
     report = {"address": "tcp://n1:7700", "server_version": "1", "gpus": []}
-    await rest.do("PUT", "/nodes/n1/report", report, "n1")
-    await rest.no(403, "forbidden", "PUT", "/nodes/n1/report", report, "n2")
-    await rest.no(403, "forbidden", "POST", "/nodes/n1/heartbeat", {}, "n2")
+    for token in (made["secret"], "admin"):
+        await rest.no(404, "not-found", "PUT", "/nodes/n1/report", report, token)
+        await rest.no(404, "not-found", "POST", "/nodes/n1/heartbeat", {}, token)
+        await rest.no(405, "not-allowed", "PUT", "/nodes/n1", report, token)
+        await rest.no(405, "not-allowed", "POST", "/nodes", report, token)
+    assert not rest.world.pool.ledger.nodes
+
+
+async def test_a_join_token_has_a_name_and_an_end(rest: Rest) -> None:
+    for body, part in (
+        ({}, "'node' goes with"),
+        ({"node": "n1", "lifetime_seconds": 31 * 86400}, "at most 30 days"),
+        ({"node": "n1", "labels": {"a b": "c"}}, "labels"),
+    ):
+        problem = await rest.no(422, "bad-request", "POST", "/tokens", {"scope": "node", **body})
+        assert part in problem["detail"]
+    made = await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"})
+    assert made["node"] == "n1" and made["expires"] is not None
+    tenant = {"scope": "admin", "labels": {"zone": "b"}}
+    await rest.no(422, "bad-request", "POST", "/tokens", tenant)
 
 
 async def test_a_tenant_never_sees_anothers_things(rest: Rest) -> None:

@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from gpupool_manager.config import load_settings
 from gpupool_manager.service import TOKEN_FILE, Manager
+from manager_node import join
 from manager_rest import bearer
 from manager_world import report
 
@@ -50,10 +51,12 @@ class Door:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         flags: dict[str, object] = {"state_dir": str(state), "listen": "http://127.0.0.1:0"}
-        self._manager = Manager(load_settings(None, {**flags, "nodes": "none"}, {}))
+        nodes = "tcp://127.0.0.1:*"
+        self._manager = Manager(load_settings(None, {**flags, "nodes": nodes}, {}))
         self._run(self._manager.start())
         self.url = f"{self._manager.url}/v1"
-        self.headers = bearer((state / TOKEN_FILE).read_text().strip())
+        self.admin = (state / TOKEN_FILE).read_text().strip()
+        self.headers = bearer(self.admin)
         #: Something that is there, for each kind of path.
         self.known = {"nodes": "n1", "gpus": "GPU-n1-0", "tenants": "a"}
 
@@ -62,10 +65,9 @@ class Door:
 
     def fill(self) -> None:
         """A node, a tenant, its token and its lease."""
-        n1 = report("n1").model_dump()
+        self.node = join(self._manager.url, self.admin, "n1", report("n1"))
         token = {"scope": "tenant", "tenant": "a"}
         with httpx.Client(headers=self.headers, trust_env=False) as client:
-            client.put(f"{self.url}/nodes/n1/report", json=n1).raise_for_status()
             client.post(f"{self.url}/tenants", json={"name": "a"}).raise_for_status()
             made = client.post(f"{self.url}/tokens", json=token).raise_for_status()
             lease = {"tenant": "a", "memory_mib": 5, "share": 5, "ttl_seconds": 3600}
@@ -73,6 +75,7 @@ class Door:
         self.known |= {"tokens": made.json()["id"], "leases": got.json()["id"]}
 
     def close(self) -> None:
+        self.node.close()
         self._run(self._manager.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)

@@ -22,7 +22,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from manager_process import Process
 from manager_rest import bearer
-from manager_world import report
 from pool_process import environment
 
 pytestmark = pytest.mark.timeout(120)
@@ -159,7 +158,7 @@ def test_a_new_admin_token_is_a_way_back_in(manager: Process) -> None:
 def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Process) -> None:
     manager.start()
     ask(manager, "POST", "/tenants", {"name": "a", "quota": {"gpus": 3}})
-    ask(manager, "PUT", "/nodes/n1/report", report("n1").model_dump())
+    manager.node("n1")
     ask(manager, "PATCH", "/nodes/n1", {"labels": {"zone": "b"}})
     ask(manager, "PATCH", "/gpus/GPU-n1-1", {"prio_ratio": 44})
     asked = {"tenant": "a", "memory_mib": 100, "share": 100, "ttl_seconds": 3600}
@@ -200,10 +199,14 @@ def test_no_secret_is_in_the_log(manager: Process) -> None:
     manager.start()
     secrets = [manager.admin, (manager.state / "lease.secret").read_text().strip()]
     ask(manager, "POST", "/tenants", {"name": "a"})
-    for body in ({"scope": "tenant", "tenant": "a"}, {"scope": "node"}, {"scope": "admin"}):
+    for body in (
+        {"scope": "tenant", "tenant": "a"},
+        {"scope": "node", "node": "n"},
+        {"scope": "admin"},
+    ):
         made = ask(manager, "POST", "/tokens", body, headers={"Idempotency-Key": body["scope"]})
         secrets.append(made["secret"])
-    ask(manager, "PUT", "/nodes/n1/report", report("n1").model_dump())
+    manager.node("n1")
     asked = {"memory_mib": 100, "share": 10}
     lease = ask(manager, "POST", "/leases", asked, token=secrets[2])
     secrets.append(lease["token"])

@@ -134,7 +134,7 @@ class Manager:
     def __init__(self, folder: Path) -> None:
         self.url = f"sqlite:///{folder / 'manager.db'}"
         self.pool: Pool
-        self.token: Token
+        self.tokens: dict[str, Token] = {}
 
     async def start(self) -> None:
         self.pool = Pool(Store(self.url))
@@ -143,7 +143,6 @@ class Manager:
     async def set_up(self) -> Lease:
         await self.start()
         pool = self.pool
-        self.token, _ = await pool.desk.do(lambda unit: pool.tenancy.create_token(unit, "node"))
         for node in ("one", "two"):
             await self.report(node)
         await pool.desk.do(lambda unit: pool.tenancy.create(unit, "red", "", {}))
@@ -154,7 +153,11 @@ class Manager:
             uuid=f"GPU-{node}", index=0, model="a", compute_capability="9.0", memory_mib=1024
         )
         report = Report(address="tcp://h:1", server_version="0", gpus=[gpu])
-        pool, token = self.pool, self.token
+        pool = self.pool
+        token, _ = await pool.desk.do(
+            lambda unit: pool.tenancy.create_token(unit, "node", node=node)
+        )
+        self.tokens[node] = token
         await pool.desk.do(lambda unit: pool.fleet.report(unit, token, node, report))
         pool.fleet.orders(node, "", 0.0)
 
@@ -163,7 +166,7 @@ class Manager:
         node = node or grant.node
         self.pool.fleet.orders(node, "", 0.0)
         busy = [BusyTime(lease=lease.id, gpu=gpu or grant.gpu, busy_ms=busy_ms)]
-        self.pool.fleet.heartbeat(self.token, node, Heartbeat(busy=busy), time.time())
+        self.pool.fleet.heartbeat(self.tokens[node], node, Heartbeat(busy=busy), time.time())
 
     async def usage(self) -> float:
         """All that is written down of red's busy time."""

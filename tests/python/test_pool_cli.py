@@ -47,7 +47,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
             found.node(name, memory_mib=81_920)
         yield found
     finally:
-        found.kill()
+        found.close()
 
 
 @pytest.fixture
@@ -86,12 +86,16 @@ def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -
     assert "--pool tcp://127.0.0.1:" in shown and "--node-name four" in shown
     assert "echo 'gpn_" in shown
     path = tmp_path / "join.token"
-    shown = operator.do("node", "join", "--out", str(path), "--lifetime", "2h")
+    shown = operator.do("node", "join", "--name", "five", "--out", str(path), "--lifetime", "2h")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text().startswith("gpn_") and "gpn_" not in shown
-    assert "is there already" in operator.do("node", "join", "--out", str(path), code=2)
-    made = operator.json("node", "join", "--lifetime", "none")
-    assert made["expires"] is None and made["nodes"].startswith("tcp://127.0.0.1:")
+    five = ("node", "join", "--name", "five")
+    assert "is there already" in operator.do(*five, "--out", str(path), code=2)
+    made = operator.json(*five, "--label", "rack=7")
+    assert made["expires"] is not None and made["nodes"].startswith("tcp://127.0.0.1:")
+    assert "at most 30 days" in operator.do(*five, "--lifetime", "31d", code=2)
+    missing = CliRunner().invoke(app, ["node", "join"], env=operator.env)
+    assert missing.exit_code == 2 and "--name" in missing.stderr
 
 
 def test_a_node_that_is_gone_is_forgotten(operator: Operator) -> None:

@@ -28,7 +28,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     try:
         yield found
     finally:
-        found.kill()
+        found.close()
 
 
 class User:

@@ -105,6 +105,8 @@ class Host:
         await self.pool.close()
 
     async def token(self, scope: Any = "node", **more: Any) -> tuple[Token, str]:
+        if scope == "node":
+            more = {"node": "n", **more}
         return await self.pool.desk.do(
             lambda unit: self.pool.tenancy.create_token(unit, scope, **more)
         )
@@ -217,9 +219,9 @@ async def test_a_node_joins_and_is_told_everything(host: Host, make_peer: MakePe
 
 
 async def test_keys_of_nodes_differ(host: Host, make_peer: MakePeer) -> None:
-    _, secret = await host.token()
     keys = set()
     for name in ("a", "b"):
+        _, secret = await host.token(node=name)
         told = await make_peer().join(secret, name)
         assert isinstance(told, Told)
         keys.add(told.signing_key)
@@ -254,7 +256,6 @@ async def test_an_expired_token_is_for_those_who_have_joined(
     applied(await peer.join(secret))
     host.ahead = 200.0
     applied(await make_peer(keys=peer.keys).join(secret))
-    no(await make_peer().join(secret, "new"), "bad-token", "expired")
     no(await make_peer().join(secret), "bad-token", "expired")
 
 
@@ -273,15 +274,18 @@ async def test_a_name_stays_with_its_key_until_it_is_removed(
     thief = make_peer()
     no(await thief.join(secret), "forbidden", "another key")
     no(await thief.ask(Beat(number=2, heartbeat=Heartbeat())), "unknown-node")
-    # Nor over the REST door, where nobody proves to have a key.
+    # Nor who does not prove to have a key.
     token = host.pool.ledger.tokens.of_secret(secret)
     assert token is not None
     with pytest.raises(Exception, match="another key"):
         host.pool.fleet.heartbeat(token, "n", Heartbeat(), 0.0)
     assert isinstance(await first.ask(Beat(number=3, heartbeat=Heartbeat())), Told)
     await host.pool.desk.do(lambda unit: host.pool.fleet.remove(unit, "n"))
-    applied(await thief.join(secret))
+    no(await thief.join(secret), "bad-token", "was removed from the pool")
+    no(await first.hear(), "unknown-node", "was removed")
     no(await first.ask(Again(number=4, report=report_of("n"))), "unknown-node")
+    _, fresh = await host.token()
+    applied(await thief.join(fresh))
 
 
 async def test_the_connection_that_joined_last_is_told(host: Host, make_peer: MakePeer) -> None:
@@ -306,9 +310,38 @@ async def test_nobody_joins_in_clear(host: Host, make_peer: MakePeer) -> None:
     with contextlib.suppress(zmq.Again):  # it may have learnt already that it is not wanted
         await plain.socket.send(join, flags=zmq.NOBLOCK)
     # Who is encrypted gets an answer after it: the plain one has had its time.
-    applied(await make_peer().join(secret, "other"))
+    _, other = await host.token(node="other")
+    applied(await make_peer().join(other, "other"))
     assert not await plain.socket.poll(200)
     assert host.node("n") is None
+
+
+async def test_a_false_node_takes_nobodys_lease(host: Host, make_peer: MakePeer) -> None:
+    """Whoever read a join token made a node of any name, and another tenant's lease went there."""
+    await host.tenant()
+    _, secret = await host.token(node="n")
+    true = make_peer()
+    applied(await true.join(secret))
+    false = make_peer()
+    for name in ("n", "m", "zz"):
+        code, part = ("forbidden", "another key") if name == "n" else ("bad-token", "no node")
+        for said in (secret, "gpn_" + "x" * 43):
+            told = await false.join(said, name)
+            assert isinstance(told, Refused) and told.code in ("bad-token", "forbidden"), told
+    # Nor can one that has joined, and was taken over since, speak for another, or take its GPUs.
+    _, other = await host.token(node="m")
+    stolen = report_of("n")
+    no(await false.ask(Join(number=2, node="m", token=other, report=stolen)), "bad-request")
+    applied(await false.join(other, "m"))
+    repoint = Join(number=3, node="n", token=other, report=report_of("m"))
+    no(await false.ask(repoint), "forbidden", "for the node 'm'")
+    host.ahead = 10_000.0
+    await host.pool.tick()  # the true one is lost: even then its GPU is its own
+    assert (await false.told()).number == 0  # it is taken for lost, too
+    no(await false.ask(Join(number=4, node="m", token=other, report=stolen)), "bad-request")
+    node = host.node("n")
+    assert node is not None and (node.address, node.key) == ("tcp://n:7700", true.keys.public)
+    assert {gpu.node for gpu in host.pool.ledger.gpus.values()} == {"n", "m"}
 
 
 # Bad messages ---------------------------------------------------------------------------------
@@ -343,7 +376,8 @@ async def test_a_bad_report_changes_nothing(host: Host, make_peer: MakePeer) -> 
     theirs = make_peer()
     stolen = report_of("m")
     stolen.gpus[0] = twice.gpus[0]
-    join = Join(number=8, node="m", token=secret, report=stolen)
+    _, other = await host.token(node="m")
+    join = Join(number=8, node="m", token=other, report=stolen)
     no(await theirs.ask(join), "bad-request", "on node 'n'")
     assert host.node("m") is None
     assert len(host.pool.ledger.gpus) == 2
@@ -362,11 +396,11 @@ async def test_too_much_ends_only_its_connection(host: Host, make_peer: MakePeer
 
 
 async def test_orders_come_before_the_lease_is_known(host: Host, make_peer: MakePeer) -> None:
-    _, secret = await host.token()
     await host.tenant()
     peer, other = make_peer(), make_peer()
-    applied(await peer.join(secret, "a"))
-    applied(await other.join(secret, "b"))
+    for name, node in (("a", peer), ("b", other)):
+        _, secret = await host.token(node=name)
+        applied(await node.join(secret, name))
     first = await host.lease(gpus=2, hosts="spread")
     orders = [applied(await each.told()) for each in (peer, other)]
     for each in orders:

@@ -13,6 +13,14 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
+        "admissions",
+        sa.Column("node", sa.String(length=64), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("mode", sa.String(length=16), nullable=False),
+        sa.Column("removed", sa.Double(), nullable=True),
+        sa.PrimaryKeyConstraint("node"),
+    )
+    op.create_table(
         "answers",
         sa.Column("owner", sa.String(length=64), nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
@@ -82,6 +90,7 @@ def upgrade() -> None:
         sa.Column("last_seen", sa.Double(), nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
         sa.Column("door_key", sa.String(length=64), nullable=False),
+        sa.Column("trouble", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
@@ -207,3 +216,4 @@ def downgrade() -> None:
         batch_op.drop_index(batch_op.f("ix_answers_created"))
 
     op.drop_table("answers")
+    op.drop_table("admissions")
