@@ -199,7 +199,7 @@ CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg
 {
     struct host_function f = {
         .function = function, .stream = stream, .data = arg, .in_graph = true};
-    return add(&f, GP_HOST_IN_GRAPH | GP_HOST_HIDDEN);
+    return add(&f, GP_HOST_HIDDEN);
 }
 
 GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
@@ -215,7 +215,7 @@ GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userDa
         return r;
     struct host_function f = {
         .function = fn, .stream = hStream, .data = userData, .in_graph = in_graph};
-    return gpc_leave(add(&f, in_graph ? GP_HOST_IN_GRAPH : 0));
+    return gpc_leave(add(&f, 0));
 }
 
 GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,

@@ -83,8 +83,7 @@ enum gp_image_state {
 /* `flags` of gp_host_function */
 enum gp_host_flags {
     GP_HOST_CALLBACK = 1u << 0, /* cuStreamAddCallback */
-    GP_HOST_IN_GRAPH = 1u << 1, /* runs each time the graph does */
-    GP_HOST_HIDDEN = 1u << 2,   /* ours, not the application's: no list of nodes shows it */
+    GP_HOST_HIDDEN = 1u << 1,   /* ours, not the application's: no list of nodes shows it */
 };
 
 /* `flags` of gp_launch */

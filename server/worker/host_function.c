@@ -19,7 +19,7 @@ struct host_function {
     enum stage stage; /* under `lock` */
     CUresult stream_result;
     bool abandoned; /* the loop has let go: whoever is last frees */
-    bool running;   /* the driver's thread is inside */
+    unsigned running; /* threads of the driver's that are inside */
     struct host_function *next;
 };
 
@@ -38,19 +38,23 @@ bool gpw_host_functions_pending(void)
     return pending;
 }
 
-/* Runs on the driver's thread; no call of CUDA is allowed here. */
+/* Runs on the driver's thread; no call of CUDA is allowed here. Launches of a graph may
+ * overlap: then one comes after the other. */
 static void reach(struct host_function *f, CUresult result)
 {
     pthread_mutex_lock(&lock);
-    f->running = true;
+    f->running++;
+    while (f->stage != WAITING && !f->abandoned)
+        pthread_cond_wait(&changed, &lock);
     f->stream_result = result;
-    if (f->stage == WAITING)
-        f->stage = REACHED;
+    f->stage = REACHED;
     while (f->stage != DONE && !f->abandoned)
         pthread_cond_wait(&changed, &lock);
-    bool mine = f->abandoned;
-    f->running = false;
+    /* a graph keeps its address, and may come again however often it came */
+    bool mine = f->abandoned && !f->in_graph;
+    f->running--;
     f->stage = f->in_graph ? WAITING : DONE;
+    pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     if (mine)
         free(f);
@@ -118,18 +122,23 @@ static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
 CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
                               uint32_t flags)
 {
+    /* what a graph keeps must never be freed, so the client is not asked */
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
+    if (r != CUDA_SUCCESS)
+        return r;
     struct host_function *f = calloc(1, sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
-    f->in_graph = flags & GP_HOST_IN_GRAPH;
+    f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     pthread_mutex_lock(&lock);
     f->next = functions;
     functions = f;
     pthread_mutex_unlock(&lock);
-    CUresult r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
-                             : s->driver->cuLaunchHostFunc(stream, on_function, f);
+    r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
+                                 : s->driver->cuLaunchHostFunc(stream, on_function, f);
     if (r != CUDA_SUCCESS) {
         pthread_mutex_lock(&lock);
         unlink_function(f);
