@@ -102,10 +102,21 @@ static void lose(struct gpc_session *s, const char *what)
     char where[64] = "of this process";
     if (gpc_session_count() > 1)
         name_devices(s, where, sizeof where);
-    gpc_log(GPC_LOG_ERROR,
-            "session %s on %s: %s; every CUDA call %s fails from here on "
-            "(start the program again; the server's log has the reason)",
-            s->id, s->server, what, where);
+    if (s->why[0])
+        gpc_log(GPC_LOG_ERROR, "session %s on %s was ended: %s; every CUDA call %s fails from here on",
+                s->id, s->server, s->why, where);
+    else
+        gpc_log(GPC_LOG_ERROR,
+                "session %s on %s: %s; every CUDA call %s fails from here on "
+                "(start the program again; the server's log has the reason)",
+                s->id, s->server, what, where);
+}
+
+/* A send has failed. Why may stand in what was not read yet. */
+static void lose_sending(struct gpc_session *s)
+{
+    gpc_session_poll(s);
+    lose(s, "the connection to the worker was lost");
 }
 
 static struct gpc_call *waiting_take(struct gpc_session *s, uint64_t seq)
@@ -284,7 +295,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         waiting_take(s, call->seq);
     if (r == -EMSGSIZE)
         return CUDA_ERROR_INVALID_VALUE;
-    lose(s, "the connection to the worker was lost");
+    lose_sending(s);
     return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
@@ -456,21 +467,31 @@ void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_e
         gpc_session_set_pending(s, error);
 }
 
-/* Its own words, as far as they can be shown. */
-void gpc_on_gp_ending(struct gpc_session *s, const struct gp_req_gp_ending *q, const char *why)
-{
-    char text[256];
-    size_t n = q->bytes < sizeof text - 1 ? q->bytes : sizeof text - 1;
-    for (size_t i = 0; i < n; i++)
-        text[i] = (char)(why[i] >= ' ' && why[i] <= '~' ? why[i] : '?');
-    text[n] = '\0';
-    lose(s, text);
-}
-
 void gpc_on_gp_output(struct gpc_session *s, const struct gp_req_gp_output *q, const char *text)
 {
     (void)s;
     fwrite(text, 1, q->bytes, stdout);
+}
+
+/* What comes from a server goes to a terminal: nothing that would move its cursor. */
+static void printable(char *to, size_t room, const char *from, uint32_t bytes)
+{
+    size_t n = bytes < room ? bytes : room - 1;
+    for (size_t i = 0; i < n; i++)
+        to[i] = (unsigned char)from[i] < ' ' || from[i] == 0x7f ? ' ' : from[i];
+    to[n] = '\0';
+}
+
+void gpc_on_gp_said(struct gpc_session *s, const struct gp_req_gp_said *q, const char *text)
+{
+    char said[sizeof s->why];
+    printable(said, sizeof said, text, q->bytes);
+    if (!q->ends) {
+        gpc_log(GPC_LOG_WARN, "session %s on %s: %s", s->id, s->server, said);
+        return;
+    }
+    memcpy(s->why, said, sizeof said);
+    lose(s, "the worker ended the session");
 }
 
 void gpc_session_goodbye(struct gpc_session *s)

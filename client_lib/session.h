@@ -37,6 +37,7 @@ struct gpc_session {
     bool reading;
     bool leaving; /* said goodbye: the end of the connection is no news */
     bool broken;
+    char why[512]; /* the session ends, as the server says; for who has the right to read */
     uint64_t notices; /* messages read, under wait_lock */
     int sticky, pending; /* CUresult */
 };

@@ -129,6 +129,13 @@ class OrderedGpu(Message):
     prio_ratio: int = Field(ge=20, le=99)
 
 
+class EndedLease(Message):
+    """Why a lease ended, for those who still use it."""
+
+    lease: Name
+    reason: Line
+
+
 class Apply(Message):
     """Everything that holds on the node now; a lease that is not in it has ended."""
 
@@ -139,6 +146,8 @@ class Apply(Message):
     mode: Mode
     grants: list[OrderedGrant] = Field(max_length=4096)
     gpus: list[OrderedGpu] = Field(max_length=64)
+    #: Of leases that ended lately; one may be missing here and has ended all the same.
+    ended: list[EndedLease] = Field(default_factory=list, max_length=64)
 
 
 class SendReport(Message):

@@ -225,7 +225,8 @@ async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> 
         if lease.state == "queued":
             pool.leases.end(unit, lease, "cancelled", "no longer wanted")
         else:
-            pool.leases.end(unit, lease, "released", "released")
+            who = "an operator" if caller.is_admin else "its tenant"
+            pool.leases.end(unit, lease, "released", f"released by {who}")
         return Reply(views.lease(pool.ledger, lease))
 
     return await write.do(caller, release)

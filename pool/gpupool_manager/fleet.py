@@ -10,6 +10,7 @@ from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.nodes import (
     Apply,
+    EndedLease,
     Heartbeat,
     OrderedGpu,
     OrderedGrant,
@@ -242,7 +243,13 @@ class Fleet:
             for gpu in self.gpus_of(node.name)
             if gpu.present
         ]
-        return Apply(generation=generation, at=now, mode=node.mode, grants=grants, gpus=gpus)
+        ended = [
+            EndedLease(lease=lease, reason=reason)
+            for lease, reason in self._ledger.ended_on[node.name]
+        ]
+        return Apply(
+            generation=generation, at=now, mode=node.mode, grants=grants, gpus=gpus, ended=ended
+        )
 
     def gpus_of(self, node: str) -> list[Gpu]:
         slots = self._ledger.index.nodes.get(node, {}).values()

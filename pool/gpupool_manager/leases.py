@@ -196,7 +196,7 @@ class Leases:
             del ledger.leases[lease.id]
             ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
         else:
-            ledger.untrack(lease)
+            ledger.untrack(lease, reason)
             for grant in lease.grants:
                 ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
             ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now)

@@ -7,6 +7,7 @@ change into their unit.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from gpupool_manager.ids import Ids
@@ -18,6 +19,9 @@ from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
 from gpupool_manager.waiting import Line
 from gpupool_manager.want import Capability, Slot, Want
+
+#: Of so many leases that ended on a node the reason is kept: an order has room for them.
+ENDED_TOLD = 64
 
 
 class Ledger:
@@ -35,6 +39,10 @@ class Ledger:
         self.admissions: dict[str, Admission] = {each.node: each for each in loaded.admissions}
         self.gpus: dict[str, Gpu] = {gpu.uuid: gpu for gpu in loaded.gpus}
         self.leases: dict[str, Lease] = {}
+        #: Leases that ended lately on each node, and why: what their users are told.
+        self.ended_on: defaultdict[str, deque[tuple[str, str]]] = defaultdict(
+            lambda: deque(maxlen=ENDED_TOLD)
+        )
         self.leases_on: dict[str, set[str]] = {node.name: set() for node in loaded.nodes}
         self.active: dict[str, Use] = {}
         self.queued: dict[str, Use] = {}
@@ -130,11 +138,12 @@ class Ledger:
             self.touch(node)
         self.remind(lease.expires or 0.0, lease.id)
 
-    def untrack(self, lease: Lease) -> None:
+    def untrack(self, lease: Lease, reason: str) -> None:
         del self.leases[lease.id]
         self.use(self.active, lease.tenant).add(use_of(lease), -1)
         for node in {grant.node for grant in lease.grants}:
             self.leases_on[node].discard(lease.id)
+            self.ended_on[node].append((lease.id, reason))
             self.touch(node)
 
     def remind(self, when: float, lease: str) -> None:

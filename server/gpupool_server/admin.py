@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpupool_server import changes, logs
 from gpupool_server.changes import Busy
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, Group
+from gpupool_server.rundir import Meta
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.status import describe_gpu
 from gpupool_server.tenants import Tenant
@@ -91,6 +93,12 @@ class AdminDesk:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._log.info("limits changed", **done, **question)
+            self._keeper.say(
+                partial(_is_of, whose=found),
+                f"an operator changed the limits of '{done['tenant']}' on"
+                f" GPU {', '.join(map(str, done['gpus']))}: {changes.in_words(question)};"
+                " the program goes on under these",
+            )
             return done
 
     def _find(self, whom: dict[str, Any]) -> Group | Tenant:
@@ -106,6 +114,13 @@ class AdminDesk:
         if found is None:
             raise Refusal("not-found", f"there is no tenant or group '{name}'")
         return found
+
+
+def _is_of(meta: Meta, whose: Group | Tenant) -> bool:
+    """Whether a session is under these limits."""
+    if isinstance(whose, Tenant):
+        return meta.tenant == whose.name
+    return (meta.tenant, meta.group) == (whose.tenant.name, whose.group)
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -139,6 +139,21 @@ def _read_limits(asked: Mapping[str, Any]) -> dict[str, Any]:
     return dict(asked)
 
 
+def in_words(values: Mapping[str, Any]) -> str:
+    """Limits as a user reads them: "memory 2 GiB, share 50%"."""
+    words = []
+    for key, value in values.items():
+        if key == "memory":
+            words.append(f"memory {format_size(value)}")
+        elif key in ("share", "ceiling"):
+            words.append(f"{key} {percent(value)}")
+        elif key == "high_priority":
+            words.append("high priority" if value else "normal priority")
+        else:
+            words.append(f"{key} {value}")
+    return ", ".join(words)
+
+
 def _enforced(gpus: Gpus, index: int) -> Gpu:
     gpu = gpus.get(index)
     if gpu is None:

@@ -174,7 +174,7 @@ class PoolMember:
 
     def _end(self, lease: str, orders: Apply) -> None:
         if orders.mode != "draining":
-            self._keeper.end_lease(lease, "its lease has ended")
+            self._keeper.end_lease(lease, _farewell(lease, orders))
             return
         if lease not in self._late:
             self._late[lease] = asyncio.create_task(self._end_late(lease))
@@ -183,7 +183,8 @@ class PoolMember:
         await asyncio.sleep(DRAIN_SECONDS)
         del self._late[lease]
         if lease not in self._state.leases:
-            self._keeper.end_lease(lease, "its lease has ended, and the node is drained")
+            orders = self._state.orders
+            self._keeper.end_lease(lease, _farewell(lease, orders, ", and the node is drained"))
 
     def close(self) -> None:
         """Stop what is waited for, and remember everything."""
@@ -265,6 +266,16 @@ class PoolMember:
 
     def _gpu_of(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self._gpus if gpu.device.uuid == uuid), None)
+
+
+def _farewell(lease: str, orders: Apply | None, more: str = "") -> str:
+    """What the users of a lease that has ended are told."""
+    reasons = {each.lease: each.reason for each in orders.ended} if orders is not None else {}
+    why = f" ({reasons[lease]})" if lease in reasons else ""
+    return (
+        f"the lease '{lease}' has ended{why}{more}; take a new one, as gpupool run does, and start"
+        " the program again"
+    )
 
 
 def _promise(grant: TokenGrant, gpu: Gpu, priority: int) -> Promise:

@@ -31,6 +31,12 @@ STOP_SECONDS = 5.0
 #: the other must not meet what the last one is just giving back.
 LEAVING_SECONDS = 1.0
 
+#: What users are told when an operator stops a server that ends its sessions.
+STOPPING = (
+    "the server is being stopped by its operator; start the program again when it is back, or on"
+    " another server"
+)
+
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -506,7 +512,7 @@ class SessionKeeper:
                 reason=reason,
                 **_pool_fields(session.meta),
             )
-            task = asyncio.create_task(self._end(session))
+            task = asyncio.create_task(self._end(session, reason))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         return len(found)
@@ -516,7 +522,7 @@ class SessionKeeper:
         if self._clock is not None:
             self._clock.cancel()
         if self._settings.on_stop == "end":
-            await asyncio.gather(*(self._end(s) for s in list(self._sessions.values())))
+            await asyncio.gather(*(self._end(s, STOPPING) for s in list(self._sessions.values())))
         for task in set(self._ending):
             task.cancel()
         for session in list(self._sessions.values()):
@@ -530,12 +536,26 @@ class SessionKeeper:
         if left:
             self._log.info("sessions go on without the server", count=left)
 
-    async def _end(self, session: Session) -> None:
+    def say(self, chosen: Callable[[Meta], bool], text: str) -> None:
+        """Have the users of some sessions told something, as far as they can be reached."""
+        for session in self._sessions.values():
+            if chosen(session.meta):
+                task = asyncio.create_task(self._say(session, text))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+
+    async def _say(self, session: Session, text: str) -> None:
+        try:
+            await session.control.say(text)
+        except WorkerError as error:
+            self._log.debug("a client cannot be told", text=text, reason=str(error))
+
+    async def _end(self, session: Session, reason: str) -> None:
         watcher = session.watcher
         if watcher is None:
             return
         try:
-            await session.control.stop()
+            await session.control.stop(reason)
         except WorkerError as error:
             self._log.debug("asking a worker to stop failed", reason=str(error))
             session.process.kill(signal.SIGTERM)

@@ -21,11 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from gpupool.errors import GpupoolError, InstallError
+from gpupool.protocol import one_line
 from gpupool_server.process import Process
 
 MAX_LINE = 8192
 FIFO_BYTES = 256 * 1024
 CONTROL_SECONDS = 2.0
+
+#: Bytes of a command, as server/worker/control.c has it, without the end of the line.
+MAX_COMMAND = 510
 
 _NETWORK_URL = re.compile(r"(tcp|ipc)://[^\s,?]{1,255}(,[^\s,?]{1,255})?(\?key=[0-9a-f]{64})?")
 
@@ -149,16 +153,28 @@ class Control:
             raise WorkerError(f"the worker answered 'status' with {line[:80]!r}, not with JSON")
         return answer
 
-    async def stop(self) -> None:
-        """Ask the worker to end; WorkerError if it cannot be told."""
+    async def stop(self, reason: str) -> None:
+        """Ask the worker to tell its client the reason and to end; WorkerError if it cannot be
+        told."""
+        await self._tell(f"stop {reason}")
+
+    async def say(self, text: str) -> None:
+        """Have the client told something; WorkerError if the worker cannot be reached."""
+        await self._tell(f"say {text}")
+
+    async def _tell(self, command: str) -> None:
+        line = one_line(command).encode()[:MAX_COMMAND] + b"\n"
         try:
             async with asyncio.timeout(CONTROL_SECONDS), self._lock:
                 _, writer = await self._connected()
-                writer.write(b"stop\n")
+                writer.write(line)
                 await writer.drain()
         except (OSError, TimeoutError) as error:
             self.close()
-            raise WorkerError(f"{self._path}: the worker cannot be told to stop: {error}") from None
+            word = command.partition(" ")[0]
+            raise WorkerError(
+                f"{self._path}: the worker cannot be told '{word}': {error}"
+            ) from None
 
     async def _ask(self, question: bytes) -> bytes:
         try:

@@ -14,16 +14,46 @@
 #include "peer.h"
 
 #define PEERS 8
+/* "stop" or "say", and what the client is told. */
+#define COMMAND_BYTES 512
 
 static char path_of[108];
 static char session_id[64];
 static struct gpw_session *session;
 static int listener = -1;
 static bool stopped;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char said[COMMAND_BYTES]; /* under the lock; empty: nothing new */
 
 bool gpw_control_stopped(void)
 {
-    return __atomic_load_n(&stopped, __ATOMIC_RELAXED);
+    return __atomic_load_n(&stopped, __ATOMIC_ACQUIRE);
+}
+
+bool gpw_control_said(char *text, size_t size)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(text, size, "%s", said);
+    said[0] = '\0';
+    pthread_mutex_unlock(&lock);
+    return text[0] != '\0';
+}
+
+/* The latest counts: an end is said last. */
+static void keep_said(const char *text)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(said, sizeof said, "%s", text);
+    pthread_mutex_unlock(&lock);
+}
+
+/* What follows the word of a command: " TEXT" or nothing. NULL: it is another command. */
+static const char *after_word(const char *line, const char *word)
+{
+    size_t length = strlen(word);
+    if (strncmp(line, word, length) != 0 || (line[length] && line[length] != ' '))
+        return NULL;
+    return line[length] ? line + length + 1 : line + length;
 }
 
 static int status(char *out, size_t size)
@@ -41,11 +71,11 @@ static int status(char *out, size_t size)
                     (unsigned long long)received, session->greeted ? "true" : "false");
 }
 
-/* Lines may come in pieces: only whole ones, at most 63 bytes, are commands. */
+/* Lines may come in pieces: only whole ones are commands. */
 struct peer {
     int fd;
     unsigned used;
-    char line[64];
+    char line[COMMAND_BYTES];
 };
 
 /* False when the peer is to be closed. */
@@ -60,13 +90,18 @@ static bool serve(struct peer *p)
     while ((end = strchr(p->line, '\n')) != NULL) {
         *end = '\0';
         char answer[1024];
+        const char *text;
         int length = 0;
-        if (strcmp(p->line, "status") == 0)
+        if (strcmp(p->line, "status") == 0) {
             length = status(answer, sizeof answer);
-        else if (strcmp(p->line, "stop") == 0)
-            __atomic_store_n(&stopped, true, __ATOMIC_RELAXED);
-        else
+        } else if ((text = after_word(p->line, "stop")) != NULL) {
+            keep_said(text);
+            __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
+        } else if ((text = after_word(p->line, "say")) != NULL) {
+            keep_said(text);
+        } else {
             length = snprintf(answer, sizeof answer, "{\"error\": \"unknown command\"}\n");
+        }
         if (length > 0 && send(p->fd, answer, (size_t)length, MSG_NOSIGNAL) < 0)
             return false;
         p->used -= (unsigned)(end + 1 - p->line);

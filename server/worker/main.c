@@ -19,6 +19,7 @@
 
 #include "control.h"
 #include "gate.h"
+#include "gpw_handlers.h"
 #include "handles.h"
 #include "loop.h"
 #include "memory.h"
@@ -233,9 +234,13 @@ static bool idle(struct gpw_session *s)
     for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_enforce(s, i);
     ticks++;
-    if (gpw_control_stopped())
+    bool stopped = gpw_control_stopped();
+    if (stopped)
         gpw_log("info", "told to stop");
-    return !gpw_control_stopped();
+    char said[512];
+    if (gpw_control_said(said, sizeof said) && s->greeted)
+        gpw_notify_gp_said(s, stopped, (uint32_t)strlen(said), said);
+    return !stopped;
 }
 
 int main(int argc, char **argv)

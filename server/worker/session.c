@@ -134,7 +134,7 @@ void gpw_session_end(struct gpw_session *s, const char *format, ...)
     va_end(args);
     gpw_log("error", "session ended: %s (the client is pid %u, %s)", why, s->client_pid,
             s->program);
-    if (s->greeted && gpw_notify_gp_ending(s, (uint32_t)strlen(why), why) == 0)
+    if (s->greeted && gpw_notify_gp_said(s, true, (uint32_t)strlen(why), why) == 0)
         s->transport->flush(s->channel);
     s->ended = true;
 }

@@ -127,6 +127,19 @@ def test_a_lease_runs_a_program_within_its_limits(site: Site) -> None:
     refused(site.run(lease, "driver_limits", "64"), lease["id"], "has ended")
 
 
+@pytest.mark.parametrize("who", ["an operator", "its tenant"])
+def test_a_lease_that_is_released_says_by_whom(site: Site, who: str) -> None:
+    """The program's one line names the lease, who ended it, and what to do."""
+    lease = site.ask()
+    program = site.tenant(lease)
+    token = {"token": site.red} if who == "its tenant" else {}
+    site.manager.do("POST", f"/leases/{lease['id']}/release", **token)
+    wait_until(lambda: not site.admin(node_of(lease))["sessions"], "the session was ended")
+    assert tell(program, "work 1").startswith("gone ")
+    ended = f"the lease '{lease['id']}' has ended (released by {who})"
+    refused(program.finish(), ended, "take a new one")
+
+
 def test_every_lease_has_its_own_limits(site: Site) -> None:
     one, two = site.ask(memory_mib=32, share=20), site.ask(memory_mib=48, share=30)
     assert node_of(one) == node_of(two)

@@ -72,7 +72,7 @@ def serve_control(listener: socket.socket, args: argparse.Namespace, mode: str) 
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as lines:
             for line in lines:
-                if line == b"stop\n" and mode != "stubborn":
+                if line.split()[:1] == [b"stop"] and mode != "stubborn":
                     return
                 if line == b"status\n" and mode != "deaf":
                     connection.sendall(status(args))
