@@ -1,6 +1,6 @@
 /*
  * Answers that stay true: kept by the bytes of the question, with the context
- * it was asked in. An entry is never changed once it is visible, so reading takes
+ * it was asked in and the state that it depends on. An entry is never changed once it is visible, so reading takes
  * no lock; `gpc_cache_forget` moves an operation to a new epoch, which no old
  * entry matches.
  */
@@ -42,14 +42,15 @@ static bool key_make(struct gpc_call *call, struct key *key)
     CUcontext context = gpc_current();
     key->size = 0;
     uint32_t session = gpc_call_index(call);
-    struct iovec parts[4 + GPC_CALL_TAILS] = {
+    struct iovec parts[5 + GPC_CALL_TAILS] = {
         {&call->request->op, sizeof call->request->op},
         {&session, sizeof session},
         {&context, sizeof context},
+        {&call->salt, sizeof call->salt},
         {(char *)call->request + skip, call->request_size - skip},
     };
-    memcpy(&parts[4], call->in, call->in_count * sizeof call->in[0]);
-    for (unsigned i = 0; i < 4 + call->in_count; i++) {
+    memcpy(&parts[5], call->in, call->in_count * sizeof call->in[0]);
+    for (unsigned i = 0; i < 5 + call->in_count; i++) {
         if (parts[i].iov_len > sizeof key->bytes - key->size)
             return false;
         memcpy(key->bytes + key->size, parts[i].iov_base, parts[i].iov_len);
@@ -87,7 +88,8 @@ static void keep(const struct gpc_call *call, const struct key *key, uint32_t ep
     unsigned char *to = a->bytes;
     memcpy(to, key->bytes, key->size);
     to += key->size;
-    memcpy(to, call->reply, call->reply_size);
+    if (call->reply_size)
+        memcpy(to, call->reply, call->reply_size);
     to += call->reply_size;
     for (unsigned i = 0; i < call->out_count; i++) {
         a->got[i] = call->out[i].got;
@@ -127,6 +129,18 @@ CUresult gpc_call_cached(struct gpc_call *call)
     CUresult r = gpc_call_exchange(call);
     if (r == CUDA_SUCCESS)
         keep(call, &key, epoch);
+    return r;
+}
+
+CUresult gpc_call_tried(struct gpc_call *call)
+{
+    struct key key;
+    bool kept = key_make(call, &key);
+    if (kept && find(&key, 0))
+        return gpc_call_post(call);
+    CUresult r = gpc_call_exchange(call);
+    if (r == CUDA_SUCCESS && kept)
+        keep(call, &key, 0);
     return r;
 }
 

@@ -39,6 +39,7 @@ struct gpc_call {
     struct gpc_call_room out[GPC_CALL_TAILS];
     unsigned out_count;
 
+    uint64_t salt;    /* of a cached call: the state that its answer depends on */
     bool part_of_one; /* one of several pieces that count as one round trip */
 
     /* the session's, while the call waits */
@@ -68,6 +69,9 @@ CUresult gpc_call_begin(struct gpc_call *call);
 CUresult gpc_call_finish(struct gpc_call *call);
 /* The answer of an equal earlier call, else an exchange whose answer is kept. */
 CUresult gpc_call_cached(struct gpc_call *call);
+/* Send a call that may be refused: wait the first time, post it when an equal one has
+ * succeeded before. */
+CUresult gpc_call_tried(struct gpc_call *call);
 /* Forget the kept answers of one operation. */
 void gpc_cache_forget(uint16_t op);
 

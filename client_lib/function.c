@@ -74,6 +74,8 @@ static CUresult get_parameter(uint16_t op, CUfunction f, size_t index, size_t *o
     struct gpc_kernel *k = enter(op, f, GPC_NEEDS_INIT, &r);
     if (!k)
         return r;
+    if ((r = gpc_attributes_parameters(k)) != CUDA_SUCCESS)
+        return r;
     if (!offset || index >= k->count)
         return CUDA_ERROR_INVALID_VALUE;
     *offset = k->parameters[index].offset;
@@ -109,56 +111,63 @@ GPC_EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
     return CUDA_SUCCESS;
 }
 
-/* Frameworks set the same attribute to the same value before every launch. */
-static bool set_already(struct gpc_kernel *k, unsigned attribute, int value, CUdevice device)
+/* --- attributes ------------------------------------------------------------------- */
+
+static CUresult check_settable(CUfunction_attribute attribute)
 {
-    return attribute < GPC_SET_ATTRIBUTES && (k->set_mask >> attribute & 1) &&
-           k->set_value[attribute] == value && k->set_device[attribute] == device;
+    return attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+                   attribute >= CU_FUNC_ATTRIBUTE_MAX
+               ? CUDA_ERROR_INVALID_VALUE
+               : CUDA_SUCCESS;
 }
 
-static void set_note(struct gpc_kernel *k, unsigned attribute, int value, CUdevice device)
+/* As enter(), for a function or a kernel that stands for its function here. */
+static struct gpc_kernel *enter_function(uint16_t op, CUfunction f, CUresult *r)
 {
-    if (attribute >= GPC_SET_ATTRIBUTES)
-        return;
-    k->set_value[attribute] = value;
-    k->set_device[attribute] = device;
-    k->set_mask |= 1u << attribute;
+    struct gpc_kernel *k = enter(op, f, GPC_NEEDS_CONTEXT, r);
+    if (!k || !gpc_kernel_is_contextless(k))
+        return k;
+    *r = gpc_kernel_function(k, &f);
+    return *r == CUDA_SUCCESS ? gpc_kernel_of(f) : NULL;
 }
 
-/* What CUDA refuses at once: too much dynamic shared memory, read-only attributes. */
-static CUresult check_set(CUfunction f, CUfunction_attribute attribute, int value, CUdevice device)
+GPC_EXPORT CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-    if (attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
-        attribute >= CU_FUNC_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
-        return CUDA_SUCCESS;
-    const struct gp_device_info *d = gpc_device_info(device);
-    int fixed = 0;
-    if (!d || value < 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = gpc_wire_cuFuncGetAttribute(&fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f);
-    if (r != CUDA_SUCCESS)
+    CUresult r;
+    struct gpc_kernel *k = enter_function(GP_OP_cuFuncGetAttribute, hfunc, &r);
+    if (!k)
         return r;
-    int most = d->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] - fixed;
-    return value <= most ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!pi)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(gpc_attribute_get(k, gpc_kernel_device(k), attrib, pi));
+}
+
+GPC_EXPORT CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel,
+                                         CUdevice dev)
+{
+    CUresult r;
+    struct gpc_kernel *k =
+        enter(GP_OP_cuKernelGetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT, &r);
+    if (!k)
+        return r;
+    if (!pi)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!gpc_kernel_is_contextless(k))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (!gpc_device_info(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    return gpc_leave(gpc_attribute_get(k, dev, attrib, pi));
 }
 
 GPC_EXPORT CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     CUresult r;
-    struct gpc_kernel *k = enter(GP_OP_cuFuncSetAttribute, hfunc, GPC_NEEDS_CONTEXT, &r);
+    struct gpc_kernel *k = enter_function(GP_OP_cuFuncSetAttribute, hfunc, &r);
     if (!k)
         return r;
-    CUdevice device = gpc_context_device(gpc_current());
-    if (set_already(k, (unsigned)attrib, value, device))
-        return CUDA_SUCCESS;
-    if ((r = check_set(hfunc, attrib, value, device)) != CUDA_SUCCESS)
+    if ((r = check_settable(attrib)) != CUDA_SUCCESS)
         return r;
-    r = gpc_wire_cuFuncSetAttribute(hfunc, attrib, value);
-    if (r == CUDA_SUCCESS)
-        set_note(k, (unsigned)attrib, value, device);
-    return gpc_leave(r);
+    return gpc_leave(gpc_attribute_set(k, gpc_kernel_device(k), attrib, value));
 }
 
 GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
@@ -169,16 +178,13 @@ GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
         enter(GP_OP_cuKernelSetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT, &r);
     if (!k)
         return r;
-    if (set_already(k, (unsigned)attrib, val, dev))
-        return CUDA_SUCCESS;
+    if (!gpc_kernel_is_contextless(k))
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!gpc_device_info(dev))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (attrib < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || attrib >= CU_FUNC_ATTRIBUTE_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    r = gpc_wire_cuKernelSetAttribute(attrib, val, kernel, dev);
-    if (r == CUDA_SUCCESS)
-        set_note(k, (unsigned)attrib, val, dev);
-    return gpc_leave(r);
+    if ((r = check_settable(attrib)) != CUDA_SUCCESS)
+        return r;
+    return gpc_leave(gpc_attribute_set(k, dev, attrib, val));
 }
 
 GPC_EXPORT CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)

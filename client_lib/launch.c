@@ -34,19 +34,22 @@ static CUresult check_shape(const struct shape *s)
 
 /* What the kernel itself allows. Above the common limit, dynamic shared memory has
  * to be asked for beforehand, of the function or of the kernel it came from. */
-static CUresult check_kernel(const struct gpc_kernel *k, const struct shape *s)
+static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s)
 {
-    const unsigned at = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    if ((uint64_t)s->block[0] * s->block[1] * s->block[2] > k->max_threads)
+    int most;
+    CUdevice device = gpc_context_device(gpc_current());
+    CUresult r = gpc_attributes_ready(k, device);
+    if (r != CUDA_SUCCESS)
+        return r;
+    uint64_t threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
+    if (gpc_attributes_know(k, device, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most) &&
+        threads > (uint64_t)most)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    const struct gp_device_info *d = gpc_device_info(device);
     unsigned common = (unsigned)d->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK];
-    if (s->shared <= common)
-        return CUDA_SUCCESS;
-    for (; k; k = k->kernel)
-        if ((k->set_mask >> at & 1) && s->shared <= (unsigned)k->set_value[at])
-            return CUDA_SUCCESS;
-    return CUDA_ERROR_INVALID_VALUE;
+    return s->shared <= common || gpc_attributes_allow(k, device, s->shared)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The packed buffer of the `extra` form. */
@@ -102,7 +105,7 @@ static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstrea
     CUresult r = gpc_enter_stream(&place, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
-    const struct gpc_kernel *k = gpc_kernel_of(f);
+    struct gpc_kernel *k = gpc_kernel_of(f);
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
     if ((r = check_shape(s)) != CUDA_SUCCESS || (r = check_kernel(k, s)) ||

@@ -95,7 +95,7 @@ GPC_EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, con
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
     struct gpc_kernel *k;
-    r = gpc_kernel_find(image, name, &k);
+    r = gpc_kernel_find(image, name, true, &k);
     if (r == CUDA_SUCCESS)
         *pKernel = (CUkernel)k->handle;
     return gpc_leave(r);

@@ -92,6 +92,7 @@ static void module_ended(uint64_t id, void *shadow, void *context)
 void gpc_module_context_ended(CUcontext context)
 {
     gpc_handle_each(GP_HANDLE_MODULE, module_ended, context);
+    gpc_kernel_context_ended(context);
 }
 
 GPC_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
@@ -105,7 +106,7 @@ GPC_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const 
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
     struct gpc_kernel *k;
-    r = gpc_kernel_find(image, name, &k);
+    r = gpc_kernel_find(image, name, true, &k);
     if (r == CUDA_SUCCESS && image->is_library)
         return gpc_leave(gpc_kernel_function(k, hfunc));
     if (r == CUDA_SUCCESS)
@@ -168,7 +169,7 @@ static CUresult visit_function(struct gpc_image_shadow *image, const char *name,
     const struct visit *v = arg;
     struct gpc_kernel *k;
     CUfunction f;
-    CUresult r = gpc_kernel_find(image, name, &k);
+    CUresult r = gpc_kernel_find(image, name, false, &k);
     if (r != CUDA_SUCCESS)
         return r;
     f = k->handle;
@@ -196,7 +197,7 @@ static CUresult list_add(struct gpc_image_shadow *image, const char *name, void 
     struct gpc_kernel *k;
     if (list->count == list->room)
         return CUDA_SUCCESS;
-    CUresult r = gpc_kernel_find(image, name, &k);
+    CUresult r = gpc_kernel_find(image, name, false, &k);
     if (r == CUDA_SUCCESS)
         list->to[list->count++] = k->handle;
     return r;

@@ -9,11 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "attributes.h"
 #include "call.h"
 #include "private_tables.h"
 #include "snapshot.h"
-
-#define GPC_SET_ATTRIBUTES 16
 
 struct gpc_source;
 
@@ -24,15 +23,13 @@ struct gpc_kernel {
     struct gpc_kernel *kernel; /* a function made from a kernel: that kernel */
     CUcontext context;         /* in which such a function was made */
     CUfunction handle;         /* a CUkernel's, too */
+    struct gpc_kernel *functions;     /* of a kernel: made of it, each in its context */
+    struct gpc_kernel *next_function; /* of the same kernel */
     char *name;
-    const struct gp_parameter *parameters;
+    const struct gp_parameter *parameters; /* NULL while they are not known */
     uint32_t count;
     uint32_t bytes; /* of the packed parameter buffer */
-    unsigned max_threads; /* of a block */
-    /* attributes set so far, so that setting the same again costs nothing */
-    int set_value[GPC_SET_ATTRIBUTES];
-    CUdevice set_device[GPC_SET_ATTRIBUTES];
-    uint32_t set_mask;
+    struct gpc_attributes *attributes; /* by device */
     uint64_t *twins; /* of a library's kernel, by session (twin.h); NULL until there is one */
 };
 
@@ -49,10 +46,21 @@ struct gpc_image_shadow {
 
 /* The shadow of a function or kernel handle, NULL if it is none. No lock. */
 struct gpc_kernel *gpc_kernel_of(CUfunction function);
-/* Look a kernel up by name: its handle, asked for at most once. */
-CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, struct gpc_kernel **out);
-/* The function that a kernel is in the current context. */
+/* Look a kernel up by name: its handle, asked for at most once. With `describe` all that
+ * is known of it comes with the answer, and the driver loads it. */
+CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, bool describe,
+                         struct gpc_kernel **out);
+/* The function that a kernel is in the current context; its handle is made once. */
 CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out);
+/* The first function made of a kernel. */
+struct gpc_kernel *gpc_kernel_functions(const struct gpc_kernel *kernel);
+/* Whether it is a kernel of a library, which belongs to no context. */
+bool gpc_kernel_is_contextless(const struct gpc_kernel *k);
+/* The device of a function; of a kernel, the current context's. */
+CUdevice gpc_kernel_device(const struct gpc_kernel *k);
+/* Note the parameters; UNKNOWN if they cannot be a kernel's. */
+CUresult gpc_kernel_parameters(struct gpc_kernel *k, const struct gp_parameter *parameters,
+                               uint32_t count);
 /* Forget an image and its kernels. */
 void gpc_image_shadow_free(struct gpc_image_shadow *image);
 struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library);
@@ -77,6 +85,8 @@ CUresult gpc_image_enumerate(uint16_t op, enum gpc_needs needs, struct gpc_image
                              CUfunction *to, unsigned room);
 
 void gpc_module_context_ended(CUcontext context);
+/* The same for what libraries' kernels have been in it. */
+void gpc_kernel_context_ended(CUcontext context);
 /* For the private tables: every kernel of a module, with handle and name. */
 CUresult gpc_module_each_function(CUmodule module, gpc_private_visit visit, void *user);
 

@@ -20,7 +20,10 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
         return CUDA_ERROR_INVALID_VALUE;
     const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
     int most, best = 0, best_block = 0, best_count = 0;
-    r = gpc_wire_cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, func);
+    struct gpc_kernel *k = gpc_kernel_of(func);
+    if (!k)
+        return CUDA_ERROR_INVALID_HANDLE;
+    r = gpc_attribute_get(k, gpc_kernel_device(k), CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most);
     if (r != CUDA_SUCCESS)
         return r;
     const int32_t *a = d->attributes;

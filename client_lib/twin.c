@@ -129,12 +129,12 @@ static CUresult kernel_in(struct gpc_kernel *k, const struct gpc_session *s, uin
         struct gp_parameter *parameters = malloc(GP_PARAMETERS_MAX * sizeof *parameters);
         if (r == CUDA_SUCCESS && !parameters)
             r = CUDA_ERROR_OUT_OF_MEMORY;
-        int32_t max_threads;
+        struct gp_function_attributes attributes; /* asked for by device, when they are */
         uint32_t got;
         CUkernel made;
         if (r == CUDA_SUCCESS)
-            r = gpc_wire_gp_library_get_kernel(&made, (CUlibrary)library, k->name, &max_threads,
-                                               parameters, &got);
+            r = gpc_wire_gp_library_get_kernel(&made, (CUlibrary)library, k->name, true,
+                                               &attributes, parameters, &got);
         free(parameters);
         if (r != CUDA_SUCCESS)
             return r;

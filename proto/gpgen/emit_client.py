@@ -144,7 +144,16 @@ def _wire_body(f: Function) -> list[str]:
     if f.waits:
         lines.append(f"    struct gp_rep_{f.name} rep;")
         lines.append("    call.reply = &rep.r;\n    call.reply_size = sizeof rep;")
+    if f.mode == "cached":
+        # What is set on a function changes what is answered of it.
+        lines += [
+            f"    call.salt = gpc_attributes_salt((uint64_t){p.name});"
+            for p in f.params
+            if p.handle == "function"
+        ]
     send = {"sync": "gpc_call_exchange", "cached": "gpc_call_cached"}.get(f.mode, "gpc_call_post")
+    if f.first_waits:
+        send = "gpc_call_tried"
     lines.append(f"    r = {send}(&call);")
     if any("goto fail" in x for x in body):
         lines.append("fail:")
@@ -176,7 +185,8 @@ def _wire_body(f: Function) -> list[str]:
 
 
 def wire_source(spec: Spec) -> str:
-    lines = [NOTE, '#include "gpc_wire.h"\n\n#include <string.h>\n\n#include "call.h"']
+    lines = [NOTE, '#include "gpc_wire.h"\n\n#include <string.h>\n\n#include "attributes.h"']
+    lines.append('#include "call.h"')
     lines.append('#include "handle.h"\n')
     for f in spec.wire:
         if f.mode != "notify":

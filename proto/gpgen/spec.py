@@ -79,7 +79,7 @@ MESSAGE_FILE = "messages.toml"
 ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
-    "invalidates", "reason", "header", "params", "work", "grows",
+    "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
 }  # fmt: skip
 
 
@@ -156,6 +156,8 @@ class Function:
     worker: str = ""  # "custom", "deferred": the handler is hand-written
     work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for
+    #: An async call that may be refused: waited for the first time with these arguments.
+    first_waits: bool = False
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"
@@ -334,6 +336,8 @@ def _function(path: Path, name: str, table: dict[str, Any], lines: _Lines) -> Fu
         raise function.fail("work", f"a {function.mode} function puts no work on the GPU by itself")
     if function.grows and not function.has_wire:
         raise function.fail("grows", f"a {function.mode} function takes no memory by itself")
+    if function.first_waits and function.mode != "async":
+        raise function.fail("first_waits", f"a {function.mode} function has no calls to wait for")
     if function.mode == "refuse" and not function.reason:
         raise function.fail("mode", "a refused function needs a reason")
     for index, text in enumerate(table.get("params", [])):

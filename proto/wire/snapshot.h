@@ -62,6 +62,20 @@ struct gp_parameter {
     uint32_t size;
 };
 
+/* What is known of a kernel or function on one device: CUfunction_attribute values, those
+ * of CUDA 13.0; a later one is asked for by itself. */
+#define GP_FUNCTION_ATTRIBUTES 16
+struct gp_function_attributes {
+    uint32_t known; /* a bit for each that the driver tells */
+    uint32_t flags; /* gp_described_flags */
+    int32_t values[GP_FUNCTION_ATTRIBUTES];
+};
+
+enum gp_described_flags {
+    GP_DESCRIBED_PARAMETERS = 1u << 0, /* they are in the answer, too */
+    GP_DESCRIBED_LOADED = 1u << 1,     /* the driver has it on the device: a launch will not load */
+};
+
 /* Kernel parameters are at most 32,764 bytes (CUDA 12.1 and later). */
 #define GP_PARAMETERS_MAX 4096
 #define GP_PARAMETER_BYTES_MAX 32768

@@ -1,10 +1,10 @@
 /* Contexts: the primary ones by the client's number, others made for it. */
+#include "function.h"
 #include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "loop.h"
 #include "memory.h"
-#include "module.h"
 #include "peer.h"
 #include "place.h"
 #include "quota.h"
@@ -61,7 +61,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     gpw_gate_context_ended(s, (CUcontext)real);
     gpw_waits_context_ended((CUcontext)real);
     gpw_place_forget();
-    gpw_modules_context_ended(s);
+    gpw_functions_forget();
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
@@ -98,6 +98,6 @@ CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
     gpw_gate_context_ended(s, ctx);
     gpw_waits_context_ended(ctx);
     gpw_place_forget();
-    gpw_modules_context_ended(s);
+    gpw_functions_forget();
     return s->driver->cuCtxDestroy_v2(ctx);
 }

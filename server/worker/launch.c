@@ -1,10 +1,10 @@
 /* Kernel launches, and the occupancy question that has a launch in it. */
 #include <string.h>
 
+#include "function.h"
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "handles.h"
-#include "module.h"
 
 /* Attributes whose value is plain data; an event in one is an id to look up. */
 static CUresult attribute_take(struct gpw_session *s, const CUlaunchAttribute *from,

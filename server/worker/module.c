@@ -4,12 +4,12 @@
 #include <string.h>
 
 #include "fatbin.h"
+#include "function.h"
 #include "gpw_handlers.h"
 #include "sha256.h"
 
 /* What one session may have uploaded and not yet loaded. */
 #define PENDING_BYTES_MAX GP_IMAGE_BYTES_MAX
-#define KNOWN_MIN 1024u
 
 struct image {
     struct image *next;
@@ -18,127 +18,15 @@ struct image {
     unsigned char *bytes;
 };
 
-struct known {
-    CUfunction function;
-    struct gp_parameter *parameters;
-    uint32_t count, bytes, local;
-};
-
 struct gpw_modules {
     struct image *images;
     uint64_t pending_bytes;
-    struct known *known; /* open addressing by the function's address */
-    uint32_t known_room, known_count;
 };
 
 int gpw_modules_open(struct gpw_session *s)
 {
     s->modules = calloc(1, sizeof *s->modules);
     return s->modules ? 0 : -1;
-}
-
-/* --- parameters ------------------------------------------------------------ */
-
-static void known_clear(struct gpw_modules *m)
-{
-    for (uint32_t i = 0; i < m->known_room; i++)
-        free(m->known[i].parameters);
-    free(m->known);
-    m->known = NULL;
-    m->known_room = m->known_count = 0;
-}
-
-void gpw_modules_context_ended(struct gpw_session *s)
-{
-    known_clear(s->modules);
-}
-
-static struct known *known_at(struct known *table, uint32_t room, CUfunction function)
-{
-    uint64_t hash = ((uint64_t)function >> 4) * UINT64_C(0x9e3779b97f4a7c15);
-    uint32_t i = (uint32_t)(hash >> 32) & (room - 1);
-    while (table[i].function && table[i].function != function)
-        i = (i + 1) & (room - 1);
-    return &table[i];
-}
-
-/* Room for one more; false when there is no memory. */
-static bool known_grow(struct gpw_modules *m)
-{
-    if (m->known_room && m->known_count < m->known_room / 2)
-        return true;
-    uint32_t room = m->known_room ? 2 * m->known_room : KNOWN_MIN;
-    struct known *more = calloc(room, sizeof *more);
-    if (!more)
-        return false;
-    for (uint32_t i = 0; i < m->known_room; i++)
-        if (m->known[i].function)
-            *known_at(more, room, m->known[i].function) = m->known[i];
-    free(m->known);
-    m->known = more;
-    m->known_room = room;
-    return true;
-}
-
-/* One parameter, asked of a CUfunction or, where it is one, a CUkernel: that needs no
- * context, and a program's first launch looks its kernel up before there is one. */
-static CUresult parameter(struct gpw_session *s, CUfunction f, size_t i, size_t *offset, size_t *size)
-{
-    CUresult r = s->driver->cuFuncGetParamInfo(f, i, offset, size);
-    if (r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_INVALID_CONTEXT)
-        r = s->driver->cuKernelGetParamInfo((CUkernel)f, i, offset, size);
-    return r;
-}
-
-static uint32_t local_bytes_of(struct gpw_session *s, CUfunction f)
-{
-    int bytes = 0;
-    CUresult r = s->driver->cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, f);
-    return r == CUDA_SUCCESS && bytes > 0 ? (uint32_t)bytes : 0;
-}
-
-static CUresult ask_parameters(struct gpw_session *s, CUfunction f, struct known *k)
-{
-    struct gp_parameter list[GP_PARAMETERS_MAX];
-    uint32_t count = 0, bytes = 0;
-    for (; count < GP_PARAMETERS_MAX; count++) {
-        size_t offset, size;
-        CUresult r = parameter(s, f, count, &offset, &size);
-        if (r == CUDA_ERROR_INVALID_VALUE)
-            break; /* there are no more */
-        if (r != CUDA_SUCCESS)
-            return r;
-        if (offset > GP_PARAMETER_BYTES_MAX || size > GP_PARAMETER_BYTES_MAX - offset)
-            return CUDA_ERROR_INVALID_IMAGE;
-        list[count] = (struct gp_parameter){(uint32_t)offset, (uint32_t)size};
-        if (offset + size > bytes)
-            bytes = (uint32_t)(offset + size);
-    }
-    k->parameters = malloc((count ? count : 1) * sizeof *list);
-    if (!k->parameters)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(k->parameters, list, count * sizeof *list);
-    k->function = f;
-    k->count = count;
-    k->bytes = bytes;
-    k->local = local_bytes_of(s, f);
-    return CUDA_SUCCESS;
-}
-
-CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out)
-{
-    struct gpw_modules *m = s->modules;
-    if (!known_grow(m))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    struct known *k = known_at(m->known, m->known_room, function);
-    if (!k->function) {
-        CUresult r = ask_parameters(s, function, k);
-        if (r != CUDA_SUCCESS)
-            return r;
-        m->known_count++;
-    }
-    *out = (struct gpw_parameters){k->count, k->bytes, k->local, k->parameters};
-    return CUDA_SUCCESS;
 }
 
 /* --- images ------------------------------------------------------------------ */
@@ -164,10 +52,9 @@ void gpw_modules_close(struct gpw_session *s)
 {
     while (s->modules && s->modules->images)
         image_drop(s->modules, &s->modules->images);
-    if (s->modules)
-        known_clear(s->modules);
     free(s->modules);
     s->modules = NULL;
+    gpw_functions_forget();
 }
 
 static struct image *image_new(struct gpw_session *s, const uint8_t *hash, uint64_t total)
@@ -390,127 +277,12 @@ CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const ui
 
 CUresult gpw_cuModuleUnload(struct gpw_session *s, CUmodule hmod)
 {
-    known_clear(s->modules); /* addresses of functions may come again */
+    gpw_functions_forget(); /* their addresses may come again */
     return s->driver->cuModuleUnload(hmod);
 }
 
 CUresult gpw_cuLibraryUnload(struct gpw_session *s, CUlibrary library)
 {
-    known_clear(s->modules);
+    gpw_functions_forget();
     return s->driver->cuLibraryUnload(library);
-}
-
-/* --- functions ------------------------------------------------------------------- */
-
-/* The largest block, 0 where the driver does not say without a context. */
-static int32_t max_threads_of(struct gpw_session *s, CUfunction f)
-{
-    int threads = 0;
-    CUresult r =
-        s->driver->cuFuncGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f);
-    return r == CUDA_SUCCESS ? threads : 0;
-}
-
-/* Load now what the driver would load at the first launch: a launch must not block. */
-static CUresult load_kernel(struct gpw_session *s, CUkernel kernel)
-{
-    CUcontext context = NULL;
-    CUfunction function;
-    s->driver->cuCtxGetCurrent(&context);
-    if (!context || s->driver->cuKernelGetFunction(&function, kernel) != CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    CUresult r = s->driver->cuFuncLoad(function);
-    return r == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : r;
-}
-
-static CUresult give_parameters(struct gpw_session *s, CUfunction function,
-                                struct gp_parameter *parameters, uint32_t *bytes)
-{
-    struct gpw_parameters p;
-    CUresult r = gpw_parameters_of(s, function, &p);
-    *bytes = 0;
-    if (r != CUDA_SUCCESS)
-        return r;
-    memcpy(parameters, p.at, p.count * sizeof *parameters);
-    *bytes = (uint32_t)(p.count * sizeof *parameters);
-    return CUDA_SUCCESS;
-}
-
-CUresult gpw_gp_module_get_function(struct gpw_session *s, CUfunction *function, CUmodule module,
-                                    const char *name, int32_t *max_threads,
-                                    struct gp_parameter *parameters, uint32_t *n_parameters)
-{
-    CUresult r = s->driver->cuModuleGetFunction(function, module, name);
-    if (r == CUDA_SUCCESS && s->driver->cuFuncLoad(*function) == CUDA_ERROR_OUT_OF_MEMORY)
-        r = CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        *max_threads = max_threads_of(s, *function);
-    return r ? r : give_parameters(s, *function, parameters, n_parameters);
-}
-
-CUresult gpw_gp_library_get_kernel(struct gpw_session *s, CUkernel *kernel, CUlibrary library,
-                                   const char *name, int32_t *max_threads,
-                                   struct gp_parameter *parameters, uint32_t *n_parameters)
-{
-    CUresult r = s->driver->cuLibraryGetKernel(kernel, library, name);
-    if (r == CUDA_SUCCESS)
-        r = load_kernel(s, *kernel);
-    if (r == CUDA_SUCCESS)
-        *max_threads = max_threads_of(s, (CUfunction)*kernel);
-    return r ? r : give_parameters(s, (CUfunction)*kernel, parameters, n_parameters);
-}
-
-/* Append a name and its NUL; false when there is no room for it. */
-static bool name_add(char *names, uint32_t room, uint32_t *used, const char *name)
-{
-    size_t n = strlen(name) + 1;
-    if (n > room - *used)
-        return false;
-    memcpy(names + *used, name, n);
-    *used += (uint32_t)n;
-    return true;
-}
-
-CUresult gpw_gp_module_names(struct gpw_session *s, CUmodule module, uint32_t skip, char *names,
-                             uint32_t *n_names)
-{
-    unsigned count = 0;
-    uint32_t room = *n_names;
-    *n_names = 0;
-    CUresult r = s->driver->cuModuleGetFunctionCount(&count, module);
-    CUfunction *list = r == CUDA_SUCCESS ? calloc(count ? count : 1, sizeof *list) : NULL;
-    if (r == CUDA_SUCCESS && !list)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = s->driver->cuModuleEnumerateFunctions(list, count, module);
-    for (unsigned i = skip; r == CUDA_SUCCESS && i < count; i++) {
-        const char *name;
-        r = s->driver->cuFuncGetName(&name, list[i]);
-        if (r == CUDA_SUCCESS && !name_add(names, room, n_names, name))
-            break;
-    }
-    free(list);
-    return r;
-}
-
-CUresult gpw_gp_library_names(struct gpw_session *s, CUlibrary library, uint32_t skip, char *names,
-                              uint32_t *n_names)
-{
-    unsigned count = 0;
-    uint32_t room = *n_names;
-    *n_names = 0;
-    CUresult r = s->driver->cuLibraryGetKernelCount(&count, library);
-    CUkernel *list = r == CUDA_SUCCESS ? calloc(count ? count : 1, sizeof *list) : NULL;
-    if (r == CUDA_SUCCESS && !list)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = s->driver->cuLibraryEnumerateKernels(list, count, library);
-    for (unsigned i = skip; r == CUDA_SUCCESS && i < count; i++) {
-        const char *name;
-        r = s->driver->cuKernelGetName(&name, list[i]);
-        if (r == CUDA_SUCCESS && !name_add(names, room, n_names, name))
-            break;
-    }
-    free(list);
-    return r;
 }

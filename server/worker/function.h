@@ -1,0 +1,20 @@
+/* What launches need to know of functions and kernels, and the client with them. */
+#ifndef GPW_FUNCTION_H
+#define GPW_FUNCTION_H
+
+#include "session.h"
+
+/* The parameters of a function or kernel, from the driver the first time. The
+ * table is valid until gpw_functions_forget. */
+struct gpw_parameters {
+    uint32_t count;
+    uint32_t bytes; /* of the packed buffer */
+    uint32_t local; /* bytes of local memory a thread */
+    const struct gp_parameter *at;
+};
+CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out);
+
+/* A module or a context has ended: addresses of its functions may come again. */
+void gpw_functions_forget(void);
+
+#endif
