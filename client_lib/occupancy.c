@@ -1,4 +1,6 @@
 /* Occupancy questions that the worker cannot be asked as they are. */
+#include <string.h>
+
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -67,18 +69,50 @@ GPC_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
                      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
 }
 
+/* How much of an attribute's value its kind fills: the rest is what the caller's stack
+ * had, and must not make of one question many. */
+static size_t value_size(CUlaunchAttributeID id)
+{
+    const CUlaunchAttributeValue *v = NULL;
+    switch (id) {
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+        return sizeof v->clusterDim;
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        return sizeof(int);
+    default:
+        return sizeof *v;
+    }
+}
+
+static void attributes_clean(CUlaunchAttribute *to, const CUlaunchAttribute *from, unsigned count)
+{
+    memset(to, 0, count * sizeof *to);
+    for (unsigned i = 0; i < count; i++) {
+        to[i].id = from[i].id;
+        memcpy(&to[i].value, &from[i].value, value_size(from[i].id));
+    }
+}
+
 static CUresult clusters(uint16_t op, int *result, CUfunction func, const CUlaunchConfig *c,
                          bool most)
 {
-    static const CUlaunchAttribute none[1];
+    CUlaunchAttribute attributes[GP_ATTRIBUTES_PER_LAUNCH_MAX];
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!result || !c || (c->numAttrs && !c->attrs))
+    if (!result || !c || (c->numAttrs && !c->attrs) || c->numAttrs > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
+    attributes_clean(attributes, c->attrs, c->numAttrs);
     return gpc_leave(gpc_wire_gp_occupancy_clusters(
         func, most, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
-        c->blockDimZ, c->sharedMemBytes, c->numAttrs, c->numAttrs ? c->attrs : none, result));
+        c->blockDimZ, c->sharedMemBytes, c->numAttrs, attributes, result));
 }
 
 GPC_EXPORT CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func,

@@ -64,3 +64,16 @@ def test_statistics_name_every_call_with_its_mode(
     assert stats["bytes_sent"] > 0
     assert stats["bytes_received"] > 0
     assert stats["waited_ns"] > 0
+
+
+@pytest.mark.parametrize("memory", ["pageable", "pinned"])
+def test_a_training_step_waits_for_its_loss_alone(
+    toolchain: Toolchain, server: PoolServer, transport: str, memory: str
+) -> None:
+    """Attributes that are set before every launch emptied all that was known of kernels."""
+    binary = toolchain.driver_program("training_step")
+    few = counted(server, transport, [str(binary), "4", memory])
+    more = counted(server, transport, [str(binary), "14", memory])
+    calls = more["calls"]
+    assert calls["cuKernelSetAttribute"]["count"] >= 14 * 30, calls
+    assert more["round_trips"] - few["round_trips"] <= 10, more
