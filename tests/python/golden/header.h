@@ -19,3 +19,5 @@ CUresult cuThingGetVersion(int *version);
 CUresult cuThingLoad(CUmodule *module);
 CUresult cuThingFind(size_t *bytes, CUmodule module);
 CUresult cuThingUnload(CUmodule module);
+CUresult cuThingAsk(int *pi, CUfunction function);
+CUresult cuThingSet(CUfunction function, int value);

@@ -14,20 +14,21 @@ static const void *tail(const struct gp_header *h, size_t *at, uint32_t n)
     return (const char *)h + begin;
 }
 
+/* Lengths are computed with more bits than their factors have, so that none wraps round. */
+__extension__ typedef unsigned __int128 wide;
+
 /* Whether `count` elements of `size` bytes are `bytes` bytes. */
-__attribute__((unused)) static bool spans(uint64_t count, size_t size, uint64_t bytes)
+__attribute__((unused)) static bool spans(wide count, size_t size, uint64_t bytes)
 {
-    uint64_t product;
-    return !__builtin_mul_overflow(count, size, &product) && product == bytes;
+    return count <= bytes / size && count * size == bytes;
 }
 
 /* Bytes of `count` elements, false above what one message may carry. */
-__attribute__((unused)) static bool room(uint64_t count, size_t size, uint32_t *bytes)
+__attribute__((unused)) static bool room(wide count, size_t size, uint32_t *bytes)
 {
-    uint64_t product;
-    if (__builtin_mul_overflow(count, size, &product) || product > GP_CHUNK_MAX)
+    if (count > GP_CHUNK_MAX / size)
         return false;
-    *bytes = (uint32_t)product;
+    *bytes = (uint32_t)(count * size);
     return true;
 }
 
@@ -91,7 +92,7 @@ bool gp_decode_cuThingUse(const struct gp_header *h, struct gp_args_cuThingUse *
     if (h->size < sizeof *q)
         return false;
     a->q = q;
-    const __typeof__(q->n) n = q->n;
+    const wide n = (wide)q->n;
     size_t at = sizeof *q;
     a->values = tail(h, &at, q->n_values);
     if (!a->values)
@@ -148,6 +149,24 @@ bool gp_decode_cuThingFind(const struct gp_header *h, struct gp_args_cuThingFind
 bool gp_decode_cuThingUnload(const struct gp_header *h, struct gp_args_cuThingUnload *a)
 {
     const struct gp_req_cuThingUnload *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingAsk(const struct gp_header *h, struct gp_args_cuThingAsk *a)
+{
+    const struct gp_req_cuThingAsk *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingSet(const struct gp_header *h, struct gp_args_cuThingSet *a)
+{
+    const struct gp_req_cuThingSet *q = (const void *)h;
     if (h->size < sizeof *q)
         return false;
     a->q = q;
@@ -226,6 +245,14 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingUnload: {
         struct gp_args_cuThingUnload a;
         return gp_decode_cuThingUnload(h, &a);
+    }
+    case GP_OP_cuThingAsk: {
+        struct gp_args_cuThingAsk a;
+        return gp_decode_cuThingAsk(h, &a);
+    }
+    case GP_OP_cuThingSet: {
+        struct gp_args_cuThingSet a;
+        return gp_decode_cuThingSet(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -73,6 +73,16 @@ struct gp_args_cuThingUnload {
 };
 bool gp_decode_cuThingUnload(const struct gp_header *h, struct gp_args_cuThingUnload *a);
 
+struct gp_args_cuThingAsk {
+    const struct gp_req_cuThingAsk *q;
+};
+bool gp_decode_cuThingAsk(const struct gp_header *h, struct gp_args_cuThingAsk *a);
+
+struct gp_args_cuThingSet {
+    const struct gp_req_cuThingSet *q;
+};
+bool gp_decode_cuThingSet(const struct gp_header *h, struct gp_args_cuThingSet *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -110,6 +110,21 @@ struct gp_req_cuThingUnload {
     uint64_t module;
 };
 
+struct gp_req_cuThingAsk {
+    struct gp_header h;
+    uint64_t function;
+};
+struct gp_rep_cuThingAsk {
+    struct gp_reply r;
+    int pi;
+};
+
+struct gp_req_cuThingSet {
+    struct gp_header h;
+    uint64_t function;
+    int value;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

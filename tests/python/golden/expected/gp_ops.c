@@ -17,6 +17,8 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
     [GP_OP_cuThingLoad] = {"cuThingLoad", "sync", 1},
     [GP_OP_cuThingFind] = {"cuThingFind", "sync", 1},
     [GP_OP_cuThingUnload] = {"cuThingUnload", "async", 1},
+    [GP_OP_cuThingAsk] = {"cuThingAsk", "cached", 1},
+    [GP_OP_cuThingSet] = {"cuThingSet", "async", 1},
     [GP_OP_gp_query] = {"gp_query", "sync", 0},
     [GP_OP_gp_done] = {"gp_done", "notify", 1},
 };

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xe2b7fe24255abb07)
+#define GP_SPEC_HASH UINT64_C(0x2838ee11fc8bb519)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -22,6 +22,8 @@ enum gp_op {
     GP_OP_cuThingLoad = 22,
     GP_OP_cuThingFind = 23,
     GP_OP_cuThingUnload = 24,
+    GP_OP_cuThingAsk = 30,
+    GP_OP_cuThingSet = 31,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

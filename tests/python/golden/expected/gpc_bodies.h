@@ -21,6 +21,8 @@ CUresult gpc_body_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
 CUresult gpc_body_cuThingLoad(CUmodule *module);
 CUresult gpc_body_cuThingFind(size_t *bytes, CUmodule module);
 CUresult gpc_body_cuThingUnload(CUmodule module);
+CUresult gpc_body_cuThingAsk(int *pi, CUfunction function);
+CUresult gpc_body_cuThingSet(CUfunction function, int value);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -40,6 +42,8 @@ CUresult gpc_body_cuThingUnload(CUmodule module);
 #define cuThingLoad gpc_body_cuThingLoad
 #define cuThingFind gpc_body_cuThingFind
 #define cuThingUnload gpc_body_cuThingUnload
+#define cuThingAsk gpc_body_cuThingAsk
+#define cuThingSet gpc_body_cuThingSet
 #endif
 
 #endif

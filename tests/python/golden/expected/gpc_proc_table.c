@@ -12,15 +12,17 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuEventRecord", 2000, 0, (void *)(uintptr_t)&cuEventRecord},
     {"cuEventSynchronize", 2000, 0, (void *)(uintptr_t)&cuEventSynchronize},
     {"cuOld", 2000, 0, (void *)(uintptr_t)&cuOld},
+    {"cuThingAsk", 9000, 0, (void *)(uintptr_t)&cuThingAsk},
     {"cuThingCopy", 9000, 0, (void *)(uintptr_t)&cuThingCopy},
     {"cuThingFind", 9000, 0, (void *)(uintptr_t)&cuThingFind},
     {"cuThingGetAttribute", 9000, 0, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, (void *)(uintptr_t)&cuThingGetVersion},
     {"cuThingLoad", 9000, 0, (void *)(uintptr_t)&cuThingLoad},
+    {"cuThingSet", 9000, 0, (void *)(uintptr_t)&cuThingSet},
     {"cuThingSetAsync", 9000, 0, (void *)(uintptr_t)&cuThingSetAsync},
     {"cuThingUnload", 9000, 0, (void *)(uintptr_t)&cuThingUnload},
     {"cuThingUse", 10000, 1, (void *)(uintptr_t)&cuThingUse_ptds},
     {"cuThingUse", 9000, 0, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 17;
+const size_t gpc_proc_count = 19;

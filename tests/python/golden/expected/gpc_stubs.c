@@ -87,3 +87,15 @@ GPC_EXPORT CUresult cuThingUnload(CUmodule module)
     CUresult r = gpc_enter(GP_OP_cuThingUnload, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingUnload(module));
 }
+
+GPC_EXPORT CUresult cuThingAsk(int *pi, CUfunction function)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingAsk, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingAsk(pi, function));
+}
+
+GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingSet, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingSet(function, value));
+}

@@ -336,3 +336,45 @@ GPC_EXPORT CUresult cuThingUnload(CUmodule module)
         return traced_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module);
     return gpc_body_cuThingUnload(module);
 }
+
+static CUresult traced_cuThingAsk(const char *name_, CUresult (*body_)(int *, CUfunction), int *pi, CUfunction function)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, pi);
+    GPC_TRACE_ARGUMENT(&t_, function);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(pi, function);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, pi);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingAsk(int *pi, CUfunction function)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingAsk("cuThingAsk", gpc_body_cuThingAsk, pi, function);
+    return gpc_body_cuThingAsk(pi, function);
+}
+
+static CUresult traced_cuThingSet(const char *name_, CUresult (*body_)(CUfunction, int), CUfunction function, int value)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, function);
+    GPC_TRACE_ARGUMENT(&t_, value);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(function, value);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value);
+    return gpc_body_cuThingSet(function, value);
+}

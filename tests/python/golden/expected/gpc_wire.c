@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "attributes.h"
 #include "call.h"
 #include "handle.h"
 
@@ -253,6 +254,46 @@ fail:
     if (r != CUDA_SUCCESS)
         return r;
     gpc_handle_drop(q.module);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingAsk(int *pi, CUfunction function)
+{
+    if (!pi)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingAsk q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingAsk;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_FUNCTION, (uint64_t)function, false, &q.function)))
+        goto fail;
+    struct gp_rep_cuThingAsk rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    call.salt = gpc_attributes_salt((uint64_t)function);
+    r = gpc_call_cached(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    *pi = rep.pi;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingSet(CUfunction function, int value)
+{
+    struct gp_req_cuThingSet q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingSet;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.value = value;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_FUNCTION, (uint64_t)function, false, &q.function)))
+        goto fail;
+    r = gpc_call_tried(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
     return CUDA_SUCCESS;
 }
 

@@ -8,7 +8,10 @@
 #include "gpw_handlers.h"
 #include "growth.h"
 #include "handles.h"
+#include "memory.h"
 #include "place.h"
+#include "quota.h"
+#include "span.h"
 
 static int do_cuEventCreate(struct gpw_session *s, const struct gp_header *h)
 {
@@ -112,9 +115,12 @@ static int do_cuThingGetAttribute(struct gpw_session *s, const struct gp_header 
         return gpw_session_broken(s, "cuThingGetAttribute: the arguments do not fit the message");
     int pi;
     memset(&pi, 0, sizeof pi);
+    CUdevice dev = 0;
     CUresult r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
-        r = s->driver->cuThingGetAttribute(a.q->has_pi ? &pi : NULL, a.q->attribute, a.q->dev);
+        r = gpw_device_take(s, a.q->dev, &dev);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingGetAttribute(a.q->has_pi ? &pi : NULL, a.q->attribute, dev);
     struct gp_rep_cuThingGetAttribute rep;
     memset(&rep, 0, sizeof rep);
     struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
@@ -139,6 +145,8 @@ static int do_cuThingUse(struct gpw_session *s, const struct gp_header *h)
     memset(&map, 0, sizeof map);
     CUcontext ctx = 0;
     CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_location_check(s, &location);
     if (r == CUDA_SUCCESS)
         r = gpw_handle_get(s, GP_HANDLE_CONTEXT, a.q->ctx, true, (uint64_t *)&ctx);
     if (r == CUDA_SUCCESS && !gpw_place_known(s))
@@ -250,6 +258,42 @@ static int do_cuThingUnload(struct gpw_session *s, const struct gp_header *h)
     return gpw_async_result(s, h, r);
 }
 
+static int do_cuThingAsk(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingAsk a;
+    if (!gp_decode_cuThingAsk(h, &a))
+        return gpw_session_broken(s, "cuThingAsk: the arguments do not fit the message");
+    int pi;
+    memset(&pi, 0, sizeof pi);
+    CUfunction function = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_FUNCTION, a.q->function, false, (uint64_t *)&function);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingAsk(&pi, function);
+    struct gp_rep_cuThingAsk rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.pi, &pi, sizeof pi);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingSet(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingSet a;
+    if (!gp_decode_cuThingSet(h, &a))
+        return gpw_session_broken(s, "cuThingSet: the arguments do not fit the message");
+    CUfunction function = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_FUNCTION, a.q->function, false, (uint64_t *)&function);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingSet(function, a.q->value);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -307,6 +351,10 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingFind(s, h);
     case GP_OP_cuThingUnload:
         return do_cuThingUnload(s, h);
+    case GP_OP_cuThingAsk:
+        return do_cuThingAsk(s, h);
+    case GP_OP_cuThingSet:
+        return do_cuThingSet(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

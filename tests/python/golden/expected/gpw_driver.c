@@ -91,6 +91,18 @@ static CUresult no_cuThingUnload(CUmodule module)
     (void)module;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingAsk(int *pi, CUfunction function)
+{
+    (void)pi;
+    (void)function;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingSet(CUfunction function, int value)
+{
+    (void)function;
+    (void)value;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -140,5 +152,11 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingUnload = (__typeof__(&cuThingUnload))dlsym(library, "cuThingUnload");
     if (!driver->cuThingUnload)
         driver->cuThingUnload = no_cuThingUnload;
+    driver->cuThingAsk = (__typeof__(&cuThingAsk))dlsym(library, "cuThingAsk");
+    if (!driver->cuThingAsk)
+        driver->cuThingAsk = no_cuThingAsk;
+    driver->cuThingSet = (__typeof__(&cuThingSet))dlsym(library, "cuThingSet");
+    if (!driver->cuThingSet)
+        driver->cuThingSet = no_cuThingSet;
     return 0;
 }

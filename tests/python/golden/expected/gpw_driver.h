@@ -21,6 +21,8 @@ struct gpw_driver {
     __typeof__(&cuThingLoad) cuThingLoad;
     __typeof__(&cuThingFind) cuThingFind;
     __typeof__(&cuThingUnload) cuThingUnload;
+    __typeof__(&cuThingAsk) cuThingAsk;
+    __typeof__(&cuThingSet) cuThingSet;
 };
 
 /* 0, or -1 with one line in `error`. */
