@@ -24,6 +24,7 @@ add_library(gpupool_zmq MODULE
   ${CMAKE_CURRENT_LIST_DIR}/zmq_batch.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_connect.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_curve.c
+  ${CMAKE_CURRENT_LIST_DIR}/zmq_door.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_keeper.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_link.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_ask.c)

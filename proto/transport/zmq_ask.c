@@ -158,7 +158,7 @@ int gpz_ask(const char *url, const void *question, size_t question_size, void *a
         .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
     };
     struct iovec text = {(void *)(uintptr_t)question, question_size};
-    int rc = link_curve_parse(url, false, plain, &q.curve, err);
+    int rc = link_query_parse(url, false, plain, &q.curve, NULL, err);
     if (rc)
         return rc;
     rc = strlen(plain) < LINK_ENDPOINT_MAX ? -EAGAIN : -EINVAL;

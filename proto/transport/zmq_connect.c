@@ -12,6 +12,8 @@
 /* How long somebody may be connected to a listener without a greeting. Our own
  * clients send it with the connection. */
 #define GUEST_SILENCE_NS 2500000000
+/* And how long who has knocked may take to come in, from far away. */
+#define GUEST_COMES_NS 10000000000
 /* How often a connecting side tries again after a connection that was accepted
  * and dropped: a worker shows strangers out by dropping all it has. */
 #define DROPPED_MAX 6
@@ -29,12 +31,14 @@ struct guest {
 
 struct gp_listener {
     void *ctx; /* NULL once a channel has taken it */
-    struct link up, down;
+    struct door *door; /* tcp:// only */
+    struct link up, down; /* before a door: while there is a guest */
     struct link_endpoints endpoints; /* as bound, without wildcards */
     char url[2 * LINK_ENDPOINT_MAX + LINK_QUERY_MAX];
     unsigned generation;
     int64_t guest_since; /* ns, 0: nobody is connected */
     struct guest guest;
+    unsigned char expected[DOOR_NONCE_BYTES]; /* with a door: the nonce of its guest */
 };
 
 static bool greeting_matches(const struct link_greeting *g, bool is_reply, bool is_down)
@@ -73,15 +77,21 @@ static int greeting_send(struct link *link, bool is_reply, bool is_down,
     return zmq_send(link->socket, &g, sizeof g, ZMQ_DONTWAIT) < 0 ? -EPIPE : 0;
 }
 
+static int links_items(struct link *up, struct link *down, zmq_pollitem_t *items)
+{
+    if (!up->socket)
+        return 0;
+    items[0] = (zmq_pollitem_t){.socket = up->socket, .events = ZMQ_POLLIN};
+    items[1] = (zmq_pollitem_t){.socket = down->socket, .events = ZMQ_POLLIN};
+    items[2] = (zmq_pollitem_t){.socket = up->monitor, .events = ZMQ_POLLIN};
+    items[3] = (zmq_pollitem_t){.socket = down->monitor, .events = ZMQ_POLLIN};
+    return 4;
+}
+
 static void links_poll(struct link *up, struct link *down, int timeout_ms)
 {
-    zmq_pollitem_t items[] = {
-        {.socket = up->socket, .events = ZMQ_POLLIN},
-        {.socket = down->socket, .events = ZMQ_POLLIN},
-        {.socket = up->monitor, .events = ZMQ_POLLIN},
-        {.socket = down->monitor, .events = ZMQ_POLLIN},
-    };
-    zmq_poll(items, 4, timeout_ms);
+    zmq_pollitem_t items[4];
+    zmq_poll(items, links_items(up, down, items), timeout_ms);
     link_events(up);
     link_events(down);
 }
@@ -102,22 +112,80 @@ static int link_bind(struct link *link, char endpoint[LINK_ENDPOINT_MAX])
     return 0;
 }
 
-static int listener_bind(struct gp_listener *l)
+static void links_close(struct gp_listener *l)
+{
+    link_close(&l->up, 0);
+    link_close(&l->down, 0);
+}
+
+/* `only`: the address that may come, NULL any. */
+static int links_bind(struct gp_listener *l, char up[LINK_ENDPOINT_MAX],
+                      char down[LINK_ENDPOINT_MAX], const char *only)
 {
     const struct link_curve *curve = &l->endpoints.curve;
-    int rc = link_open(&l->up, l->ctx, LINK_RECEIVES, l->endpoints.up, curve);
+    int rc = link_open(&l->up, l->ctx, LINK_RECEIVES, up, curve);
     if (rc == 0)
-        rc = link_open(&l->down, l->ctx, LINK_SENDS, l->endpoints.down, curve);
+        rc = link_open(&l->down, l->ctx, LINK_SENDS, down, curve);
+    if (rc == 0 && only)
+        rc = link_take_only(&l->up, only);
+    if (rc == 0 && only)
+        rc = link_take_only(&l->down, only);
     if (rc == 0)
-        rc = link_bind(&l->up, l->endpoints.up);
+        rc = link_bind(&l->up, up);
     if (rc == 0)
-        rc = link_bind(&l->down, l->endpoints.down);
-    if (rc) {
-        link_close(&l->up, 0);
-        link_close(&l->down, 0);
-    }
+        rc = link_bind(&l->down, down);
+    if (rc)
+        links_close(l);
     l->guest_since = 0;
     l->guest = (struct guest){0};
+    return rc;
+}
+
+static uint16_t port_of(const char *endpoint)
+{
+    return (uint16_t)atoi(strrchr(endpoint, ':') + 1);
+}
+
+/* Somebody has shown the word: sockets for it alone, at ports of their own. */
+static int guest_let_in(struct gp_listener *l)
+{
+    char theirs[DOOR_HOST_MAX], ours[DOOR_HOST_MAX];
+    char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
+    door_guest_names(l->door, theirs, ours, l->expected);
+    snprintf(up, sizeof up, "tcp://%s:*", ours);
+    snprintf(down, sizeof down, "tcp://%s:*", ours);
+    int rc = links_bind(l, up, down, theirs);
+    if (rc == 0 && door_answer(l->door, (uint16_t[]){port_of(up), port_of(down)}) != 0)
+        links_close(l);
+    return rc;
+}
+
+/* The door has moved: open or close what is behind it. */
+static int door_follow(struct gp_listener *l)
+{
+    door_serve(l->door);
+    bool has = door_has_guest(l->door);
+    int rc = 0;
+    if (l->up.socket && !has)
+        links_close(l);
+    if (!l->up.socket && has)
+        rc = guest_let_in(l);
+    if (!l->up.socket)
+        door_guest_drop(l->door);
+    return rc;
+}
+
+static int listener_bind(struct gp_listener *l)
+{
+    struct link_word *word = &l->endpoints.word;
+    if (strncmp(l->endpoints.up, "tcp://", 6) != 0)
+        return links_bind(l, l->endpoints.up, l->endpoints.down, NULL);
+    int rc = door_open(l->endpoints.up, sizeof l->endpoints.up, word->given ? word->bytes : NULL,
+                       &l->door);
+    if (rc == 0) {
+        memcpy(word->bytes, door_word(l->door), sizeof word->bytes);
+        word->given = true;
+    }
     return rc;
 }
 
@@ -127,8 +195,11 @@ static int listener_reset(struct gp_listener *l)
 {
     int64_t deadline = gp_deadline_us((int64_t)REBIND_MS * 1000);
     int rc;
-    link_close(&l->up, 0);
-    link_close(&l->down, 0);
+    links_close(l);
+    if (l->door) {
+        door_guest_drop(l->door);
+        return 0;
+    }
     while ((rc = listener_bind(l)) == -EADDRINUSE && gp_clock_ns() < deadline)
         usleep(2000); /* libzmq closes in its own time */
     return rc;
@@ -136,14 +207,13 @@ static int listener_reset(struct gp_listener *l)
 
 static void listener_url_set(struct gp_listener *l)
 {
-    const char *second = l->endpoints.down;
     char query[LINK_QUERY_MAX];
-    link_curve_show(&l->endpoints.curve, query);
-    if (strncmp(second, "tcp://", 6) == 0)
-        second = strrchr(second, ':') + 1;
+    link_query_show(&l->endpoints.curve, &l->endpoints.word, query);
+    if (l->door)
+        snprintf(l->url, sizeof l->url, "%s%s", l->endpoints.up, query);
     else
-        second += strlen("ipc://");
-    snprintf(l->url, sizeof l->url, "%s,%s%s", l->endpoints.up, second, query);
+        snprintf(l->url, sizeof l->url, "%s,%s", l->endpoints.up,
+                 l->endpoints.down + strlen("ipc://"));
 }
 
 int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err)
@@ -154,7 +224,9 @@ int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err)
         return -ENOMEM;
     }
     l->generation = gp_fork_generation();
-    int rc = link_url_parse(url, true, &l->endpoints, err);
+    int seconds, rc = link_silence_read(&seconds, err);
+    if (rc == 0)
+        rc = link_url_parse(url, true, &l->endpoints, err);
     if (rc) {
         free(l);
         return rc;
@@ -184,10 +256,10 @@ void gpz_listener_close(struct gp_listener *l)
     if (!l || l->generation != gp_fork_generation())
         return;
     if (l->ctx) {
-        link_close(&l->up, 0);
-        link_close(&l->down, 0);
+        links_close(l);
         link_context_end(l->ctx);
     }
+    door_close(l->door);
     free(l);
 }
 
@@ -211,6 +283,8 @@ static int guest_hear(struct gp_listener *l)
     }
     if (!g->has_up || !g->has_down)
         return -EAGAIN;
+    if (l->door && memcmp(g->up.nonce, l->expected, sizeof g->up.nonce) != 0)
+        return -EPROTO;
     return memcmp(g->up.nonce, g->down.nonce, sizeof g->up.nonce) == 0 ? 0 : -EPROTO;
 }
 
@@ -237,15 +311,23 @@ static int guest_welcome(struct gp_listener *l, struct gp_channel **out)
         rc = greeting_send(&l->down, true, true, g->up.nonce);
     if (rc)
         return -EPROTO;
+    if (l->door) {
+        link_shut(&l->up);
+        link_shut(&l->down);
+    }
     rc = gpz_channel_new(l->ctx, &l->up, &l->down, true, out);
     if (rc)
         return rc;
     l->ctx = NULL;
+    door_close(l->door);
+    l->door = NULL;
     return 0;
 }
 
 static bool guest_overdue(struct gp_listener *l)
 {
+    if (l->door)
+        return l->up.socket && door_guest_age(l->door) > GUEST_COMES_NS;
     if (l->up.open_count == 0 && l->down.open_count == 0) {
         l->guest_since = 0;
         return false;
@@ -255,6 +337,22 @@ static bool guest_overdue(struct gp_listener *l)
         l->guest_since = now;
     return now - l->guest_since > GUEST_SILENCE_NS || l->up.open_count == LINK_OPEN_MAX ||
            l->down.open_count == LINK_OPEN_MAX;
+}
+
+/* Wait for something to happen: 0 who is here has said all, -EAGAIN, -EPROTO. */
+static int listener_hear(struct gp_listener *l, int timeout_ms)
+{
+    zmq_pollitem_t items[DOOR_VISITORS + 2 + 4];
+    int count = l->door ? door_items(l->door, items) : 0;
+    count += links_items(&l->up, &l->down, items + count);
+    zmq_poll(items, count, timeout_ms);
+    if (l->door && door_follow(l) != 0)
+        return -EAGAIN; /* no sockets for it: it comes again */
+    if (!l->up.socket)
+        return -EAGAIN;
+    link_events(&l->up);
+    link_events(&l->down);
+    return guest_hear(l);
 }
 
 static int accept_fail(const struct gp_listener *l, int rc, int timeout_ms, struct gp_error *err)
@@ -276,8 +374,7 @@ int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
     }
     for (;;) {
         int left = gp_deadline_left_ms(deadline, 200);
-        links_poll(&l->up, &l->down, left);
-        int rc = guest_hear(l);
+        int rc = listener_hear(l, left);
         if (rc == 0)
             rc = guest_welcome(l, out);
         if (rc == 0)
@@ -295,7 +392,9 @@ int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
 /* --- connecting ---------------------------------------------------------- */
 
 struct attempt {
-    const struct link_endpoints *endpoints;
+    const struct link_endpoints *to;
+    struct link_endpoints endpoints; /* of the sockets */
+    struct door_opened door;         /* tcp://: what it said; fd -1: not open */
     int64_t deadline, begun; /* ns */
     void *ctx;
     struct link up, down;
@@ -305,17 +404,41 @@ struct attempt {
     enum link_trouble trouble;
 };
 
+static void attempt_leave(struct attempt *a)
+{
+    if (a->door.fd >= 0)
+        close(a->door.fd);
+    a->door.fd = -1;
+}
+
+/* Where the sockets are, and the nonce to greet with. */
+static int attempt_find(struct attempt *a)
+{
+    a->endpoints = *a->to;
+    if (!a->to->word.given)
+        return getrandom(a->nonce, sizeof a->nonce, 0) == (ssize_t)sizeof a->nonce ? 0 : -errno;
+    int rc = door_knock(a->to->up, a->to->word.bytes, a->deadline, &a->connected, &a->door);
+    if (rc) {
+        a->door.fd = -1;
+        return rc;
+    }
+    snprintf(a->endpoints.up, sizeof a->endpoints.up, "tcp://%s:%u", a->door.host,
+             (unsigned)a->door.ports[0]);
+    snprintf(a->endpoints.down, sizeof a->endpoints.down, "tcp://%s:%u", a->door.host,
+             (unsigned)a->door.ports[1]);
+    memcpy(a->nonce, a->door.nonce, sizeof a->nonce);
+    return 0;
+}
+
 static int attempt_open(struct attempt *a)
 {
-    const struct link_curve *curve = &a->endpoints->curve;
-    int rc = link_open(&a->up, a->ctx, LINK_SENDS, a->endpoints->up, curve);
+    const struct link_curve *curve = &a->endpoints.curve;
+    int rc = link_open(&a->up, a->ctx, LINK_SENDS, a->endpoints.up, curve);
     if (rc == 0)
-        rc = link_open(&a->down, a->ctx, LINK_RECEIVES, a->endpoints->down, curve);
-    if (rc == 0 && (zmq_connect(a->up.socket, a->endpoints->up) != 0 ||
-                    zmq_connect(a->down.socket, a->endpoints->down) != 0))
+        rc = link_open(&a->down, a->ctx, LINK_RECEIVES, a->endpoints.down, curve);
+    if (rc == 0 && (zmq_connect(a->up.socket, a->endpoints.up) != 0 ||
+                    zmq_connect(a->down.socket, a->endpoints.down) != 0))
         rc = link_errno();
-    if (rc == 0 && getrandom(a->nonce, sizeof a->nonce, 0) != (ssize_t)sizeof a->nonce)
-        rc = -errno;
     if (rc == 0)
         rc = greeting_send(&a->up, false, false, a->nonce);
     if (rc == 0)
@@ -345,7 +468,7 @@ static int attempt_hear(struct attempt *a, bool heard[2])
 static int attempt_refused(struct attempt *a)
 {
     int left = gp_deadline_left_ms(a->deadline, 1000);
-    int rc = link_probe(a->up.refused ? a->endpoints->up : a->endpoints->down, left);
+    int rc = link_probe(a->up.refused ? a->endpoints.up : a->endpoints.down, left);
     return rc == 0 ? -EAGAIN : rc;
 }
 
@@ -353,7 +476,9 @@ static int attempt_refused(struct attempt *a)
 static int attempt_run(struct attempt *a)
 {
     bool heard[2] = {false, false};
-    int rc = attempt_open(a);
+    int rc = attempt_find(a);
+    if (rc == 0)
+        rc = attempt_open(a);
     while (rc == 0) {
         int left = gp_deadline_left_ms(a->deadline, 200);
         links_poll(&a->up, &a->down, left);
@@ -373,12 +498,14 @@ static int attempt_run(struct attempt *a)
 
 static int attempt_once(struct attempt *a, struct gp_channel **out)
 {
+    attempt_leave(a);
     a->ctx = zmq_ctx_new();
     if (!a->ctx)
         return link_errno();
     a->begun = gp_clock_ns();
     a->up = a->down = (struct link){0};
     int rc = attempt_run(a);
+    a->up.alone = a->down.alone = rc == 0;
     if (rc == 0)
         rc = gpz_channel_new(a->ctx, &a->up, &a->down, false, out);
     if (rc) {
@@ -396,7 +523,7 @@ static bool attempt_hopeless(struct attempt *a, int dropped)
         return false;
     bool slow = gp_clock_ns() - a->begun >= (int64_t)LINK_HANDSHAKE_MS * 1000000;
     int left = gp_deadline_left_ms(a->deadline, 1000);
-    a->trouble = link_curve_trouble(&a->endpoints->curve, a->endpoints->up, left);
+    a->trouble = link_curve_trouble(&a->endpoints.curve, a->endpoints.up, left);
     return a->trouble != LINK_TROUBLE_OTHER &&
            (a->trouble != LINK_TROUBLE_WRONG_KEY || (!slow && dropped >= UNSHAKEN_MAX));
 }
@@ -406,7 +533,7 @@ static int connect_fail(const char *url, const struct attempt *a, int rc, int ti
 {
     switch (rc) {
     case -EACCES:
-        return link_trouble_explain(a->trouble, "worker", a->endpoints->up, err);
+        return link_trouble_explain(a->trouble, "worker", url, err);
     case -ECONNREFUSED:
         gp_error_set(err, "no gpupool worker listens at %.100s: connection refused; has it ended, "
                           "or does a firewall keep its ports closed?", url);
@@ -438,11 +565,14 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
                         struct gp_error *err)
 {
     struct link_endpoints endpoints;
-    int rc = link_url_parse(url, false, &endpoints, err);
+    int seconds, rc = link_silence_read(&seconds, err);
+    if (rc == 0)
+        rc = link_url_parse(url, false, &endpoints, err);
     if (rc)
         return rc;
     struct attempt a = {
-        .endpoints = &endpoints,
+        .to = &endpoints,
+        .door = {.fd = -1},
         .deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000),
     };
     for (int dropped = 0;; dropped++) {
@@ -459,6 +589,7 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
         }
         usleep(DROPPED_PAUSE_US << dropped);
     }
+    attempt_leave(&a);
     char plain[2 * LINK_ENDPOINT_MAX];
     snprintf(plain, sizeof plain, "%.*s", (int)strcspn(url, "?"), url);
     return rc ? connect_fail(plain, &a, rc, timeout_ms, err) : 0;

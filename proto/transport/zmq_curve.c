@@ -8,7 +8,8 @@
 
 #include "transport/zmq_link.h"
 
-#define QUERY "?key="
+#define KEY "key="
+#define DOOR "door="
 /* In an address to listen at: with the key pair of this process. */
 #define OWN "own"
 
@@ -45,30 +46,45 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static int key_read(const char *hex, unsigned char key[LINK_KEY_BYTES])
+static int hex_read(const char *hex, unsigned char *out, size_t bytes)
 {
-    if (strlen(hex) != 2 * LINK_KEY_BYTES)
+    if (strlen(hex) != 2 * bytes)
         return -EINVAL;
-    for (int i = 0; i < LINK_KEY_BYTES; i++) {
+    for (size_t i = 0; i < bytes; i++) {
         int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
         if (high < 0 || low < 0)
             return -EINVAL;
-        key[i] = (unsigned char)(high << 4 | low);
+        out[i] = (unsigned char)(high << 4 | low);
     }
     return 0;
 }
 
-void link_curve_show(const struct link_curve *curve, char out[LINK_QUERY_MAX])
+static char *hex_show(const unsigned char *from, size_t bytes, char *at)
 {
-    char *at = out + snprintf(out, LINK_QUERY_MAX, "%s", curve->role ? QUERY : "");
-    for (int i = 0; curve->role && i < LINK_KEY_BYTES; i++)
-        at += snprintf(at, 3, "%02x", curve->server[i]);
+    for (size_t i = 0; i < bytes; i++)
+        at += snprintf(at, 3, "%02x", from[i]);
+    return at;
+}
+
+void link_query_show(const struct link_curve *curve, const struct link_word *word,
+                     char out[LINK_QUERY_MAX])
+{
+    char *at = out;
+    *at = '\0';
+    if (curve->role) {
+        at += snprintf(at, 8, "?" KEY);
+        at = hex_show(curve->server, LINK_KEY_BYTES, at);
+    }
+    if (word->given) {
+        at += snprintf(at, 8, "%c" DOOR, curve->role ? '&' : '?');
+        hex_show(word->bytes, DOOR_WORD_BYTES, at);
+    }
 }
 
 /* --- addresses ------------------------------------------------------------- */
 
-static int query_read(const char *key, bool listening, struct link_curve *out,
-                      struct gp_error *err)
+static int key_take(const char *key, bool listening, struct link_curve *out,
+                    struct gp_error *err)
 {
     int rc;
     if (!zmq_has("curve")) {
@@ -85,7 +101,7 @@ static int query_read(const char *key, bool listening, struct link_curve *out,
         memcpy(out->server, own.public, sizeof out->server);
         return 0;
     }
-    if (key_read(key, out->server) != 0) {
+    if (hex_read(key, out->server, LINK_KEY_BYTES) != 0) {
         gp_error_set(err, "the key in the address must be 64 digits 0-9 a-f; `gpupool-server "
                           "--show-key` prints a server's");
         return -EINVAL;
@@ -98,11 +114,52 @@ static int query_read(const char *key, bool listening, struct link_curve *out,
     return 0;
 }
 
-int link_curve_parse(const char *url, bool listening, char endpoint[2 * LINK_ENDPOINT_MAX],
-                     struct link_curve *out, struct gp_error *err)
+static int word_take(const char *text, struct link_word *out, struct gp_error *err)
+{
+    if (hex_read(text, out->bytes, DOOR_WORD_BYTES) != 0) {
+        gp_error_set(err, "the word in the address (door=) must be 32 digits 0-9 a-f");
+        return -EINVAL;
+    }
+    out->given = true;
+    return 0;
+}
+
+/* One `name=value` of the query. */
+static int part_take(const char *part, bool listening, struct link_curve *curve,
+                     struct link_word *word, struct gp_error *err)
+{
+    if (strncmp(part, KEY, strlen(KEY)) == 0 && curve->role == LINK_CLEAR)
+        return key_take(part + strlen(KEY), listening, curve, err);
+    if (strncmp(part, DOOR, strlen(DOOR)) == 0 && word && !word->given)
+        return word_take(part + strlen(DOOR), word, err);
+    gp_error_set(err, "'?%.40s' does not belong behind an address", part);
+    return -EINVAL;
+}
+
+static int query_take(const char *query, bool listening, struct link_curve *curve,
+                      struct link_word *word, struct gp_error *err)
+{
+    char text[LINK_QUERY_MAX], *rest = text, *part;
+    int rc = 0;
+    if ((size_t)snprintf(text, sizeof text, "%s", query) >= sizeof text) {
+        gp_error_set(err, "what is behind the ? of the address is too long: a key has 64 digits");
+        return -EINVAL;
+    }
+    while (rc == 0 && (part = strsep(&rest, "&")) != NULL)
+        rc = part_take(part, listening, curve, word, err);
+    explicit_bzero(text, sizeof text);
+    return rc;
+}
+
+int link_query_parse(const char *url, bool listening, char endpoint[2 * LINK_ENDPOINT_MAX],
+                     struct link_curve *out, struct link_word *word, struct gp_error *err)
 {
     *out = (struct link_curve){.role = LINK_CLEAR};
-    const char *query = strstr(url, QUERY);
+    if (word)
+        *word = (struct link_word){.given = false};
+    bool tcp = strncmp(url, "tcp://", 6) == 0;
+    /* the names of files may have a ? */
+    const char *query = tcp ? strchr(url, '?') : strstr(url, "?" KEY);
     size_t length = query ? (size_t)(query - url) : strlen(url);
     if (length >= 2 * LINK_ENDPOINT_MAX) {
         gp_error_set(err, "'%.60s...' is too long for an address", url);
@@ -112,11 +169,11 @@ int link_curve_parse(const char *url, bool listening, char endpoint[2 * LINK_END
     endpoint[length] = '\0';
     if (!query)
         return 0;
-    if (strncmp(url, "tcp://", 6) != 0) {
+    if (!tcp) {
         gp_error_set(err, "'%.100s' cannot have a key: only tcp:// is encrypted", endpoint);
         return -EINVAL;
     }
-    return query_read(query + strlen(QUERY), listening, out, err);
+    return query_take(query + 1, listening, out, word, err);
 }
 
 /* --- sockets --------------------------------------------------------------- */

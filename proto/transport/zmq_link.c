@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -11,8 +12,10 @@
 
 #include "transport/zmq_link.h"
 
-#define HEARTBEAT_MS 1000
-#define HEARTBEAT_TIMEOUT_MS 5000
+/* How long a peer's machine may be silent before its connection counts as lost. */
+#define SILENCE_S 90
+#define SILENCE_MIN_S 2
+#define SILENCE_MAX_S 86400
 /* A link that has broken stays broken: the session behind it is gone. */
 #define RECONNECT_NEVER_MS (3600 * 1000)
 
@@ -28,23 +31,17 @@ static bool port_ok(const char *text, size_t length, bool listening)
     return port >= (listening ? 0 : 1) && port <= 65535;
 }
 
-/* tcp://HOST:A[,B] */
+/* tcp://HOST:PORT */
 static int tcp_parse(const char *url, bool listening, struct link_endpoints *out)
 {
     const char *host = url + strlen("tcp://");
     const char *colon = strrchr(host, ':');
     if (!colon || colon == host || strlen(url) >= LINK_ENDPOINT_MAX - 8)
         return -EINVAL;
-    const char *a = colon + 1;
-    size_t a_length = strcspn(a, ",");
-    const char *b = a[a_length] ? a + a_length + 1 : NULL;
-    if (!port_ok(a, a_length, listening) || (b && !port_ok(b, strlen(b), listening)))
+    if (!port_ok(colon + 1, strlen(colon + 1), listening) || (!listening && !out->word.given))
         return -EINVAL;
-    if (!b && !listening)
-        return -EINVAL;
-    int head = (int)(a - url);
-    snprintf(out->up, sizeof out->up, "%.*s%.*s", head, url, (int)a_length, a);
-    snprintf(out->down, sizeof out->down, "%.*s%s", head, url, b ? b : "*");
+    snprintf(out->up, sizeof out->up, "%s", url);
+    out->down[0] = '\0';
     return 0;
 }
 
@@ -70,7 +67,7 @@ int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
                    struct gp_error *err)
 {
     char plain[2 * LINK_ENDPOINT_MAX];
-    int rc = link_curve_parse(url, listening, plain, &out->curve, err);
+    int rc = link_query_parse(url, listening, plain, &out->curve, &out->word, err);
     if (rc)
         return rc;
     bool tcp = strncmp(plain, "tcp://", 6) == 0;
@@ -78,8 +75,8 @@ int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
     if (rc)
         gp_error_set(err, "'%.120s' is no address of a worker: write %s", plain,
                      !tcp        ? "ipc:///ABSOLUTE/PATH of at most 102 bytes"
-                     : listening ? "tcp://HOST:*, tcp://HOST:PORT or tcp://HOST:PORT,PORT"
-                                 : "tcp://HOST:PORT,PORT");
+                     : listening ? "tcp://HOST:* or tcp://HOST:PORT"
+                                 : "tcp://HOST:PORT?door=WORD");
     return rc;
 }
 
@@ -90,15 +87,53 @@ static int option_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0 ? 0 : link_errno();
 }
 
+int link_silence_read(int *seconds, struct gp_error *err)
+{
+    const char *text = getenv("GPUPOOL_SILENCE");
+    *seconds = SILENCE_S;
+    if (!text || !*text)
+        return 0;
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end || value < SILENCE_MIN_S || value > SILENCE_MAX_S) {
+        gp_error_set(err, "GPUPOOL_SILENCE=%.40s: must be a whole number of seconds, %d to %d",
+                     text, SILENCE_MIN_S, SILENCE_MAX_S);
+        return -EINVAL;
+    }
+    *seconds = (int)value;
+    return 0;
+}
+
+/*
+ * Who is there is asked by TCP, not by ZeroMQ's heartbeats. Those end the process (an
+ * assertion in libzmq 4.3.5) when a connection breaks off of which no more is read, and
+ * strangers can see to that. And TCP's are answered by the peer's kernel: a process that
+ * stands in a debugger is there.
+ */
+static int silence_options(void *socket)
+{
+    int seconds;
+    if (link_silence_read(&seconds, NULL) != 0)
+        seconds = SILENCE_S;
+    int third = seconds / 3 > 0 ? seconds / 3 : 1, sixth = seconds / 6 > 0 ? seconds / 6 : 1;
+    int rc = option_int(socket, ZMQ_TCP_KEEPALIVE, 1);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, third < 20 ? third : 20);
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, sixth < 10 ? sixth : 10);
+    /* How many go unanswered does not count where a time does (TCP_USER_TIMEOUT). */
+    if (rc == 0)
+        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 5);
+    return rc == 0 ? option_int(socket, ZMQ_TCP_MAXRT, seconds * 1000) : rc;
+}
+
 int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve)
 {
     int rc = link_curve_options(socket, curve);
     if (rc == 0)
         rc = option_int(socket, ZMQ_LINGER, 0);
     if (rc == 0)
-        rc = option_int(socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS);
-    if (rc == 0)
-        rc = option_int(socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS);
+        rc = silence_options(socket);
     if (rc == 0)
         rc = option_int(socket, ZMQ_HANDSHAKE_IVL, LINK_HANDSHAKE_MS);
     if (rc == 0)
@@ -148,7 +183,7 @@ void *link_monitor_open(void *ctx, void *socket)
 int link_open(struct link *link, void *ctx, enum link_direction direction, const char *endpoint,
               const struct link_curve *curve)
 {
-    *link = (struct link){.peer_fd = -1};
+    *link = (struct link){.peer_fd = -1, .listens_fd = -1};
     link->socket = zmq_socket(ctx, ZMQ_PAIR);
     if (!link->socket)
         return link_errno();
@@ -161,6 +196,27 @@ int link_open(struct link *link, void *ctx, enum link_direction direction, const
     if (rc)
         link_close(link, 0);
     return rc;
+}
+
+int link_take_only(struct link *link, const char *host)
+{
+    char range[DOOR_HOST_MAX + 8];
+    if (*host == '[') /* libzmq's filter knows no scopes; the port is nobody's to know */
+        return 0;
+    int size = snprintf(range, sizeof range, "%s/32", host);
+    return zmq_setsockopt(link->socket, ZMQ_TCP_ACCEPT_FILTER, range, (size_t)size) == 0
+               ? 0
+               : link_errno();
+}
+
+void link_shut(struct link *link)
+{
+    /* libzmq can stop to listen only together with the connections that came of it. The
+     * kernel can drop what comes for this socket before there is a connection. */
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = {.len = 1, .filter = &nothing};
+    if (setsockopt(link->listens_fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0)
+        link->alone = true;
 }
 
 void link_close(struct link *link, int linger_ms)
@@ -199,6 +255,9 @@ static void open_remove(struct link *link, int fd)
 static void link_event(struct link *link, unsigned event, int value)
 {
     switch (event) {
+    case ZMQ_EVENT_LISTENING:
+        link->listens_fd = value;
+        break;
     case ZMQ_EVENT_ACCEPTED:
         open_add(link, value);
         break;
@@ -214,8 +273,13 @@ static void link_event(struct link *link, unsigned event, int value)
         if (link->peer_fd < 0 || link->peer_fd == value)
             link->gone = true;
         break;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        /* Also a message that was changed on its way, which libzmq drops, and no more. */
+        if (link->alone)
+            link->gone = true;
+        link->broken = true;
+        break;
+    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
     case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
         link->broken = true;
         break;

@@ -6,7 +6,8 @@
  *   zmq_connect.c  listening, connecting, the greeting
  *   zmq_ask.c      one question to a server
  *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
- *   zmq_curve.c    keys in addresses, and what is said when they do not agree
+ *   zmq_door.c     who is let through to a worker's sockets at tcp://
+ *   zmq_curve.c    what is behind the ? of addresses; what is said when keys do not agree
  *   zmq_batch.c    what one ZeroMQ message holds
  *
  * A channel is two PAIR sockets, because a ZeroMQ socket belongs to one thread
@@ -14,7 +15,7 @@
  * senders share one socket under their lock and its receiver has the other. What
  * flows backwards on a socket is credit only: a sender has at most so much under
  * way that the receiving socket never stops reading, which keeps memory bounded
- * and lets heartbeats through however long a peer is busy.
+ * and shows the end of a connection at once.
  */
 #ifndef GP_ZMQ_LINK_H
 #define GP_ZMQ_LINK_H
@@ -24,6 +25,7 @@
 
 #include "transport/support.h"
 #include "transport/zmq_batch.h"
+#include "transport/zmq_door.h"
 
 /* Under way in one direction, until the receiver has consumed it. */
 #define LINK_WINDOW_BYTES ((uint64_t)8 << 20)
@@ -40,7 +42,7 @@
 #define LINK_ENDPOINT_MAX 256
 #define LINK_KEY_BYTES 32
 #define LINK_KEY_TEXT 41  /* as ZeroMQ writes it (Z85), with its NUL */
-#define LINK_QUERY_MAX 72 /* "?key=" and 64 digits, with its NUL */
+#define LINK_QUERY_MAX 112 /* "?key=", 64 digits, "&door=" and 32 digits, with its NUL */
 #define LINK_OPEN_MAX 64
 
 /* The first message each way on each of the two sockets: the connecting side
@@ -78,6 +80,8 @@ struct link {
     bool connected, refused, broken; /* connecting side: what has happened */
     bool shaken;                     /* and have agreed on how to speak */
     bool gone;                       /* the peer's connection has ended */
+    bool alone;                      /* there is no other connection than the peer's */
+    int listens_fd;                  /* accepting side: where strangers arrive, -1: nowhere */
 };
 
 /* How a connection is encrypted. Listeners have the key pair, clients know its public
@@ -87,13 +91,21 @@ struct link_curve {
     unsigned char server[LINK_KEY_BYTES]; /* the public key of who listens */
 };
 
-struct link_endpoints {
-    char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
-    struct link_curve curve;
+/* The word that opens a worker's door: who has the whole address has it. */
+struct link_word {
+    bool given;
+    unsigned char bytes[DOOR_WORD_BYTES];
 };
 
-/* Split "tcp://H:A,B", "tcp://H:A", "tcp://H:*" (each with "?key=..." or not),
- * "ipc://P" or "ipc://P,Q". `listening` allows ports to be left open. -EINVAL, -ENOTSUP. */
+struct link_endpoints {
+    /* tcp://: `up` is the door's, and the sockets' are known when it has opened. */
+    char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
+    struct link_curve curve;
+    struct link_word word;
+};
+
+/* Split "tcp://H:P?key=...&door=...", "ipc://P" or "ipc://P,Q". `listening` allows "*" for
+ * a port, and a word to be left out, that is then made up. -EINVAL, -ENOTSUP. */
 int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
                    struct gp_error *err);
 
@@ -105,6 +117,12 @@ void link_close(struct link *link, int linger_ms);
 
 /* Take in what the monitor has to say, without blocking. */
 void link_events(struct link *link);
+/* Nobody else may come: whoever tries meets silence. */
+void link_shut(struct link *link);
+/* Take no connection but from this address ("10.0.0.7"), before it is bound. */
+int link_take_only(struct link *link, const char *host);
+/* Seconds for which a peer's machine may be silent: GPUPOOL_SILENCE. -EINVAL. */
+int link_silence_read(int *seconds, struct gp_error *err);
 /* Options that every socket of ours has. */
 int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve);
 void *link_monitor_open(void *ctx, void *socket);
@@ -117,12 +135,14 @@ int link_dial(const char *endpoint, int timeout_ms, int *fd);
 
 /* zmq_curve.c */
 
-/* Take "?key=KEY" off an address: 64 hexadecimal digits, the key of who listens there;
- * to listen oneself, "own". Addresses without one are not encrypted. -EINVAL, -ENOTSUP. */
-int link_curve_parse(const char *url, bool listening, char endpoint[2 * LINK_ENDPOINT_MAX],
-                     struct link_curve *out, struct gp_error *err);
-/* What goes behind the address of a listener: "" or "?key=KEY". */
-void link_curve_show(const struct link_curve *curve, char out[LINK_QUERY_MAX]);
+/* Take "?key=KEY&door=WORD" off an address. KEY: 64 hexadecimal digits, the key of who
+ * listens there; to listen oneself, "own". Addresses without one are not encrypted. WORD:
+ * 32 digits; with a NULL `word` there must be none. -EINVAL, -ENOTSUP. */
+int link_query_parse(const char *url, bool listening, char endpoint[2 * LINK_ENDPOINT_MAX],
+                     struct link_curve *out, struct link_word *word, struct gp_error *err);
+/* What goes behind the address of a listener: "", "?key=KEY", "?door=WORD" or both. */
+void link_query_show(const struct link_curve *curve, const struct link_word *word,
+                     char out[LINK_QUERY_MAX]);
 int link_curve_options(void *socket, const struct link_curve *curve);
 
 /* What a ZMTP listener's greeting says about how it wants to be spoken to. */

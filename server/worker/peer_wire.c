@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "wire/sha256.h"
+#include "wire/hmac.h"
 
 struct hello {
     struct gp_header h;
@@ -156,29 +156,6 @@ size_t gpw_peer_encode(const struct gpw_peer_message *m, void *out)
 
 /* --- the secret -------------------------------------------------------------------- */
 
-/* HMAC (RFC 2104) of the concatenation of two texts. */
-static void hmac(const uint8_t key[GPW_PEER_SECRET], const void *a, size_t a_size, const void *b,
-                 size_t b_size, uint8_t mac[32])
-{
-    uint8_t inner[64], outer[64], hash[32];
-    struct gp_sha256 h;
-    memset(inner, 0x36, sizeof inner);
-    memset(outer, 0x5c, sizeof outer);
-    for (unsigned i = 0; i < GPW_PEER_SECRET; i++) {
-        inner[i] ^= key[i];
-        outer[i] ^= key[i];
-    }
-    gp_sha256_start(&h);
-    gp_sha256_add(&h, inner, sizeof inner);
-    gp_sha256_add(&h, a, a_size);
-    gp_sha256_add(&h, b, b_size);
-    gp_sha256_finish(&h, hash);
-    gp_sha256_start(&h);
-    gp_sha256_add(&h, outer, sizeof outer);
-    gp_sha256_add(&h, hash, sizeof hash);
-    gp_sha256_finish(&h, mac);
-}
-
 void gpw_peer_proof(const uint8_t secret[GPW_PEER_SECRET], bool listens,
                     const uint8_t connecting_nonce[GPW_PEER_NONCE],
                     const uint8_t listening_nonce[GPW_PEER_NONCE], uint8_t proof[GPW_PEER_PROOF])
@@ -188,13 +165,11 @@ void gpw_peer_proof(const uint8_t secret[GPW_PEER_SECRET], bool listens,
     uint8_t nonces[2 * GPW_PEER_NONCE];
     memcpy(nonces, connecting_nonce, GPW_PEER_NONCE);
     memcpy(nonces + GPW_PEER_NONCE, listening_nonce, GPW_PEER_NONCE);
-    hmac(secret, labels[listens], sizeof labels[0], nonces, sizeof nonces, proof);
+    gp_hmac(secret, GPW_PEER_SECRET, labels[listens], sizeof labels[0], nonces, sizeof nonces,
+            proof);
 }
 
 bool gpw_peer_proof_same(const uint8_t *a, const uint8_t *b)
 {
-    unsigned difference = 0;
-    for (unsigned i = 0; i < GPW_PEER_PROOF; i++)
-        difference |= a[i] ^ b[i];
-    return difference == 0;
+    return gp_bytes_same(a, b, GPW_PEER_PROOF);
 }

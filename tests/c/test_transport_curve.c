@@ -16,6 +16,7 @@
 
 #include "transport/transport.h"
 #include "transport_raw.h"
+#include "wire/hmac.h"
 
 #define PATIENCE_MS 20000
 #define KEY_OF_NOBODY "00112233445566778899aabbccddeeff00112233445566778899aabbccddee0f"
@@ -172,7 +173,7 @@ static void test_garbage_key(void **state)
         snprintf(url, sizeof url, "tcp://127.0.0.1:1%s", garbage[i]);
         assert_int_equal(ask(url, &err), -EINVAL);
         expect_words(&err, "64 digits");
-        snprintf(url, sizeof url, "tcp://127.0.0.1:1,1%s", garbage[i]);
+        snprintf(url, sizeof url, "tcp://127.0.0.1:1%s", garbage[i]);
         assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -EINVAL);
         expect_words(&err, "64 digits");
         assert_null(ch);
@@ -247,10 +248,12 @@ static void test_connect(void **state)
     pthread_t thread = listen_start(&a, "tcp://127.0.0.1:*?key=own");
     const char *right = tp->listener_url(a.listener);
     int plain = (int)strcspn(right, "?");
-    assert_int_equal(strlen(right) - (size_t)plain, strlen("?key=" KEY_OF_NOBODY));
-    snprintf(url, sizeof url, "%.*s", plain, right);
+    assert_int_equal(strlen(right) - (size_t)plain,
+                     strlen("?key=" KEY_OF_NOBODY "&door=00112233445566778899aabbccddeeff"));
+    const char *word = strstr(right, "door=");
+    snprintf(url, sizeof url, "%.*s?%s", plain, right, word);
     expect_refused(url, "encrypts, and the address has no key");
-    snprintf(url, sizeof url, "%.*s?key=" KEY_OF_NOBODY, plain, right);
+    snprintf(url, sizeof url, "%.*s?key=" KEY_OF_NOBODY "&%s", plain, right, word);
     expect_refused(url, "does not have this key");
     expect_let_in(&a, thread);
 }
@@ -261,8 +264,8 @@ static void test_connect_in_clear(void **state)
     struct accepting a;
     char url[256];
     pthread_t thread = listen_start(&a, "tcp://127.0.0.1:*");
-    assert_null(strchr(tp->listener_url(a.listener), '?'));
-    snprintf(url, sizeof url, "%s?key=" KEY_OF_NOBODY, tp->listener_url(a.listener));
+    assert_null(strstr(tp->listener_url(a.listener), "key="));
+    snprintf(url, sizeof url, "%s&key=" KEY_OF_NOBODY, tp->listener_url(a.listener));
     expect_refused(url, "does not encrypt");
     expect_let_in(&a, thread);
 }
@@ -302,31 +305,72 @@ static uint64_t *marked_message(size_t size)
     return (uint64_t *)(void *)bytes;
 }
 
-/* A client and a worker with somebody between them. */
+/* A client and a worker with somebody between them, who knows the word. */
 struct tapped {
     struct raw_tap up, down;
     struct accepting a;
     struct gp_channel *client;
+    int listener, door_port;
+    unsigned char word[16];
+    pthread_t thread;
 };
+
+static void read_whole(int fd, unsigned char *bytes, size_t size)
+{
+    assert_int_equal(recv(fd, bytes, size, MSG_WAITALL), size);
+}
+
+/* Pass a knock on, and say in the answer that the taps are where to go. */
+static void *tapped_door_main(void *arg)
+{
+    struct tapped *t = arg;
+    struct raw_tap *taps[2] = {&t->up, &t->down};
+    unsigned char knock[64], answer[64];
+    char url[64], label[40] = "gpupool door answer";
+    int client = accept(t->listener, NULL, NULL);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", t->door_port);
+    int worker = raw_dial(RAW_TCP, url);
+    assert_true(client >= 0 && worker >= 0);
+    read_whole(client, knock, sizeof knock);
+    assert_int_equal(send(worker, knock, sizeof knock, MSG_NOSIGNAL), sizeof knock);
+    read_whole(worker, answer, sizeof answer);
+    for (int i = 0; i < 2; i++) {
+        unsigned char *port = answer + 16 + 2 * i;
+        assert_int_equal(raw_tap_start(taps[i], port[0] << 8 | port[1]), 0);
+        port[0] = (unsigned char)(taps[i]->port >> 8);
+        port[1] = (unsigned char)taps[i]->port;
+    }
+    memcpy(label + 24, knock + 16, 16);
+    gp_hmac(t->word, sizeof t->word, label, sizeof label, answer + 16, 4, answer + 32);
+    assert_int_equal(send(client, answer, sizeof answer, MSG_NOSIGNAL), sizeof answer);
+    assert_int_equal(recv(client, knock, 1, 0), 0); /* until it is in */
+    close(client);
+    close(worker);
+    return NULL;
+}
 
 static void tapped_open(struct tapped *t, const char *listen_url)
 {
     struct gp_error err = {.text = ""};
     char url[256];
-    int up, down;
+    int port;
     memset(t, 0, sizeof *t);
     pthread_t thread = listen_start(&t->a, listen_url);
     const char *there = tp->listener_url(t->a.listener);
-    assert_int_equal(sscanf(there, "tcp://127.0.0.1:%d,%d", &up, &down), 2);
-    assert_int_equal(raw_tap_start(&t->up, up), 0);
-    assert_int_equal(raw_tap_start(&t->down, down), 0);
-    const char *key = strchr(there, '?');
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d,%d%.80s", t->up.port, t->down.port,
-             key ? key : "");
+    assert_int_equal(sscanf(there, "tcp://127.0.0.1:%d", &t->door_port), 1);
+    const char *word = strstr(there, "door=") + strlen("door=");
+    for (size_t i = 0; i < sizeof t->word; i++)
+        assert_int_equal(sscanf(word + 2 * i, "%2hhx", &t->word[i]), 1);
+    t->listener = raw_port_reserve(&port);
+    assert_int_equal(listen(t->listener, 1), 0);
+    assert_int_equal(pthread_create(&t->thread, NULL, tapped_door_main, t), 0);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d%.180s", port, strchr(there, '?'));
     if (tp->connect(url, PATIENCE_MS, &t->client, &err) != 0)
         fail_msg("%s", err.text);
     pthread_join(thread, NULL);
+    pthread_join(t->thread, NULL);
     assert_int_equal(t->a.rc, 0);
+    close(t->listener);
 }
 
 static void tapped_close(struct tapped *t)
@@ -385,8 +429,7 @@ static void test_wire(void **state)
     }
 }
 
-/* One bit that changes on the way ends the channel, at the latest when heartbeats are
- * missed; it is never taken for a message. */
+/* One bit that changes on the way ends the channel; it is never taken for a message. */
 static void test_wire_tampered(void **state)
 {
     (void)state;

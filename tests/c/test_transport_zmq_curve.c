@@ -6,7 +6,7 @@ int main(void)
     static const struct transport_suite suite = {
         .name = "zmq_curve",
         .listen_url = "tcp://127.0.0.1:*?key=own",
-        .nobody_url = "tcp://127.0.0.1:1,1",
+        .nobody_url = "tcp://127.0.0.1:1?door=00112233445566778899aabbccddeeff",
         .raw = RAW_TCP,
     };
     return transport_suite_run(&suite);

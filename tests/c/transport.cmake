@@ -36,3 +36,10 @@ foreach(name ask curve)
   set_tests_properties(transport_${name} PROPERTIES
     TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
 endforeach()
+
+add_executable(test_transport_door ${CMAKE_CURRENT_LIST_DIR}/test_transport_door.c)
+target_link_libraries(test_transport_door PRIVATE gp_transport_suite)
+add_dependencies(test_transport_door gpupool_zmq)
+add_test(NAME transport_door COMMAND test_transport_door)
+set_tests_properties(transport_door PROPERTIES
+  TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)

@@ -8,7 +8,7 @@
 /* How a stranger, who knows no transport, reaches its socket. */
 enum raw_kind {
     RAW_NONE,      /* there is no socket */
-    RAW_TCP,       /* tcp://HOST:PORT[,PORT] */
+    RAW_TCP,       /* tcp://HOST:PORT[?…] */
     RAW_STREAM,    /* SCHEME://PATH, SOCK_STREAM */
     RAW_SEQPACKET, /* SCHEME://PATH, SOCK_SEQPACKET */
 };

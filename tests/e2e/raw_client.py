@@ -6,10 +6,13 @@ them.
 
 from __future__ import annotations
 
+import hmac
 import os
+import socket
 import struct
 import subprocess
 import tomllib
+import urllib.parse
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +26,7 @@ from harness import PATIENCE, TOKEN, PoolServer
 WINDOW_BASE = 1 << 45  # where the devices' addresses are to begin
 WAITED = 2  # flag: the sender waits for the reply
 BATCH = 0x62617431
+DOOR_MAGIC = b"gpupool-door/1".ljust(16, b"\0")
 GREETING = struct.Struct("<16sII16s")
 HEADER = struct.Struct("<IHHQ")
 SPEC = Path(__file__).resolve().parents[2] / "proto" / "spec"
@@ -57,14 +61,20 @@ def worker_version(home: paths.Home) -> tuple[str, str]:
     return said[said.index("wire") + 1], said[said.index("spec") + 1]
 
 
-def key_in(socket: zmq.Socket[bytes], url: str) -> str:
+def query_of(url: str) -> dict[str, str]:
+    """What is behind the ? of an address."""
+    return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(url).query))
+
+
+def key_in(channel: zmq.Socket[bytes], url: str) -> str:
     """Make a socket encrypt if the address has a key; the address without it."""
-    endpoint, _, key = url.partition("?key=")
+    endpoint = url.partition("?")[0]
+    key = query_of(url).get("key")
     if key:
         public, secret = zmq.curve_keypair()
-        socket.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(key))
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        channel.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(key))
+        channel.setsockopt(zmq.CURVE_PUBLICKEY, public)
+        channel.setsockopt(zmq.CURVE_SECRETKEY, secret)
     return endpoint
 
 
@@ -88,19 +98,49 @@ def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> d
     return answer
 
 
+def proof(word: bytes, what: str, nonce: bytes, ports: bytes = b"") -> bytes:
+    """What only who knows the word of a door can say."""
+    text = f"gpupool door {what}".encode().ljust(24, b"\0") + nonce + ports
+    return hmac.digest(word, text, "sha256")
+
+
+class Knocked:
+    """A connection to a worker's door that has shown the word, and what it opened."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.partition("?")[0].removeprefix("tcp://").rpartition(":")
+        self.host = host.replace("*", "127.0.0.1")
+        word, nonce = bytes.fromhex(query_of(url)["door"]), os.urandom(16)
+        self._socket = socket.create_connection((self.host, int(port)), PATIENCE)
+        self._socket.sendall(DOOR_MAGIC + nonce + proof(word, "knock", nonce))
+        answer = b""
+        while len(answer) < 64:
+            more = self._socket.recv(64 - len(answer))
+            if not more:
+                raise ConnectionError("the door stays shut")
+            answer += more
+        assert answer[:16] == DOOR_MAGIC
+        assert answer[32:] == proof(word, "answer", nonce, answer[16:20])
+        self.ports = struct.unpack(">HH", answer[16:20])
+        self.nonce = proof(word, "greeting", nonce)[:16]
+
+    def close(self) -> None:
+        """Give up what it opened, if nobody is in."""
+        self._socket.close()
+
+
 class RawClient:
     """Two sockets to one worker."""
 
     def __init__(self, session: dict[str, str]) -> None:
         self.session = session
+        self._door = Knocked(session["zmq"])
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.up = self._context.socket(zmq.PAIR)
         self.down = self._context.socket(zmq.PAIR)
-        key_in(self.up, session["zmq"])
-        base, _, second = key_in(self.down, session["zmq"]).rpartition(",")
-        host = base.rpartition(":")[0].replace("*", "127.0.0.1")
-        self.up.connect(base.replace("*", "127.0.0.1"))
-        self.down.connect(f"{host}:{second}")
+        for channel, port in zip((self.up, self.down), self._door.ports, strict=True):
+            key_in(channel, session["zmq"])
+            channel.connect(f"tcp://{self._door.host}:{port}")
         self._sequence = 0
         self._replies: list[bytes] = []
 
@@ -114,16 +154,17 @@ class RawClient:
         trace: TracebackType | None,
     ) -> None:
         self._context.destroy(linger=0)
+        self._door.close()
 
     def greet(self, patience: float = PATIENCE) -> bool:
         """Whether the worker takes us for its peer."""
-        nonce = os.urandom(16)
-        for socket, is_down in ((self.up, 0), (self.down, 1)):
-            socket.send(GREETING.pack(b"gpupool/1", 0, is_down, nonce))
-        for socket, is_down in ((self.up, 0), (self.down, 1)):
-            if not socket.poll(int(patience * 1000)):
+        nonce = self._door.nonce
+        for channel, is_down in ((self.up, 0), (self.down, 1)):
+            channel.send(GREETING.pack(b"gpupool/1", 0, is_down, nonce))
+        for channel, is_down in ((self.up, 0), (self.down, 1)):
+            if not channel.poll(int(patience * 1000)):
                 return False
-            answer = GREETING.unpack(socket.recv())
+            answer = GREETING.unpack(channel.recv())
             assert answer == (b"gpupool/1".ljust(16, b"\0"), 1, is_down, nonce)
         return True
 

@@ -31,7 +31,7 @@ from harness import (
 )
 from peer_client import LEGACY, Worker, join, worker_of
 from pool_harness import PoolManager
-from raw_client import RawClient, ask_for_session, worker_version
+from raw_client import RawClient, ask_for_session, query_of, worker_version
 from toolchain import Toolchain
 
 MakeServer = Callable[..., PoolServer]
@@ -61,7 +61,7 @@ def hold(toolchain: Toolchain) -> str:
 
 
 def key_of(url: str) -> str:
-    return url.partition("?key=")[2]
+    return query_of(url)["key"]
 
 
 def asked(server: PoolServer) -> dict[str, str]:
@@ -186,7 +186,8 @@ def test_the_token_is_needed_as_well(encrypting: PoolServer, vector_add: str) ->
 def test_a_worker_takes_nobody_without_its_key(encrypting: PoolServer, key: str) -> None:
     """The secret of a session does not help who does not know whom to speak to."""
     session = asked(encrypting)
-    wrong = session["zmq"].replace(key_of(session["zmq"]), key)
+    right_key = query_of(session["zmq"])["key"]
+    wrong = session["zmq"].replace(f"key={right_key}", f"key={key}" if key else "")
     with RawClient({**session, "zmq": wrong}) as stranger:
         assert not stranger.greet(patience=0.5)
     with Worker(session) as right:
@@ -205,7 +206,7 @@ def downgrading() -> Iterator[str]:
     port = door.bind_to_random_port("tcp://127.0.0.1")
     answer = "\n".join(
         ["GPUPOOL/1 ok", "session: 0123456789ab", f"secret: {'0' * 32}", "boot-id: x"]
-        + ["zmq: tcp://127.0.0.1:1,1", ""]
+        + [f"zmq: tcp://127.0.0.1:1?door={'0' * 32}", ""]
     )
     stopping = threading.Event()
 
@@ -236,11 +237,11 @@ def test_no_worker_in_clear_behind_a_key(
 def test_noise_on_every_port(encrypting: PoolServer) -> None:
     dice = random.Random(5)
     session = asked(encrypting)
-    base, _, second = session["zmq"].partition("?")[0].rpartition(",")
-    ports = [base.rpartition(":")[2], second, encrypting.url.rpartition(":")[2]]
+    door = session["zmq"].partition("?")[0]
+    ports = [door.rpartition(":")[2], encrypting.url.rpartition(":")[2]]
     greeting = bytes((255, 0, 0, 0, 0, 0, 0, 0, 1, 127, 3, 1)) + b"CURVE".ljust(52, b"\0")
     for number in range(60):
-        with socket.create_connection(("127.0.0.1", int(ports[number % 3]))) as stranger:
+        with socket.create_connection(("127.0.0.1", int(ports[number % 2]))) as stranger:
             stranger.sendall((b"", greeting, greeting + b"\x04\xc8\x05HELLO")[number // 3 % 3])
             stranger.sendall(dice.randbytes(dice.randrange(300)))
     with Worker(session) as right:

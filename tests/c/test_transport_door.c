@@ -1,0 +1,231 @@
+/* Who comes to a worker's address without being its client, and a peer that vanishes. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "transport_raw.h"
+#include "transport_suite_ends.h"
+
+#define CROWD 300
+#define WRONG_WORD "ffffffffffffffffffffffffffffffff"
+
+static void ends_listen(struct ends *e)
+{
+    struct gp_error err = {.text = ""};
+    memset(e, 0, sizeof *e);
+    if (tp->listen(listen_url, &e->listener, &err) != 0)
+        fail_msg("listen: %s", err.text);
+}
+
+/* More than the door has room for, all silent: who knows the word gets in among them. */
+static void test_a_crowd_keeps_nobody_out(void **state)
+{
+    (void)state;
+    struct ends e;
+    int crowd[CROWD];
+    ends_listen(&e);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = raw_dial(RAW_TCP, tp->listener_url(e.listener));
+        assert_true(crowd[i] >= 0);
+        if (i % 64 == 63) /* let it look, or the queue of the kernel is full */
+            assert_int_equal(tp->accept(e.listener, 1, &e.worker, NULL), -EAGAIN);
+    }
+    ends_join(&e);
+    assert_int_equal(send_numbered(e.client, 1, 64, 0), 0);
+    expect_numbered(e.worker, 1, 64);
+    for (int i = 0; i < CROWD; i++)
+        close(crowd[i]);
+    ends_close(&e);
+}
+
+static void *accept_main(void *arg)
+{
+    struct ends *e = arg;
+    tp->accept(e->listener, 3000, &e->worker, NULL);
+    return NULL;
+}
+
+static void test_without_the_word(void **state)
+{
+    (void)state;
+    struct ends e;
+    struct gp_channel *ch = NULL;
+    struct gp_error err = {.text = ""};
+    char url[200];
+    pthread_t thread;
+    ends_listen(&e);
+    const char *right = tp->listener_url(e.listener);
+    snprintf(url, sizeof url, "%.*s", (int)strcspn(right, "?"), right);
+    assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -EINVAL);
+    expect_line(&err);
+    strcat(url, "?door=" WRONG_WORD);
+    assert_int_equal(pthread_create(&thread, NULL, accept_main, &e), 0);
+    assert_true(tp->connect(url, 2000, &ch, &err) < 0);
+    expect_line(&err);
+    assert_null(ch);
+    pthread_join(thread, NULL);
+    assert_null(e.worker);
+    ends_join(&e);
+    ends_close(&e);
+}
+
+/* The tcp sockets of this process for which `is` holds. */
+static int sockets_find(bool (*is)(int fd), int *found, int most)
+{
+    int count = 0;
+    for (int fd = 3; fd < 1024 && count < most; fd++) {
+        int domain = 0;
+        socklen_t size = sizeof domain;
+        if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_INET &&
+            is(fd))
+            found[count++] = fd;
+    }
+    return count;
+}
+
+static int socket_number(int fd, int level, int option)
+{
+    int value = -1;
+    socklen_t size = sizeof value;
+    return getsockopt(fd, level, option, &value, &size) == 0 ? value : -1;
+}
+
+static bool listens(int fd)
+{
+    return socket_number(fd, SOL_SOCKET, SO_ACCEPTCONN) == 1;
+}
+
+static bool connected(int fd)
+{
+    struct sockaddr_in a;
+    socklen_t size = sizeof a;
+    return getpeername(fd, (void *)&a, &size) == 0;
+}
+
+/* Once the client is in, nobody else reaches what was opened for it. */
+static void test_the_ports_are_shut_behind_the_client(void **state)
+{
+    (void)state;
+    struct ends e;
+    int found[8];
+    ends_open(&e);
+    assert_true(raw_dial(RAW_TCP, tp->listener_url(e.listener)) < 0);
+    int count = sockets_find(listens, found, 8);
+    for (int i = 0; i < count; i++) {
+        struct sockaddr_in a;
+        socklen_t size = sizeof a;
+        assert_int_equal(getsockname(found[i], (void *)&a, &size), 0);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        assert_int_equal(connect(fd, (void *)&a, sizeof a), -1);
+        struct pollfd p = {.fd = fd, .events = POLLOUT};
+        assert_int_equal(poll(&p, 1, 300), 0);
+        close(fd);
+    }
+    assert_int_equal(send_numbered(e.client, 1, 64, 0), 0);
+    expect_numbered(e.worker, 1, 64);
+    ends_close(&e);
+}
+
+/* --- silence -------------------------------------------------------------------------- */
+
+/* From now on nothing reaches these sockets, as if the cable were cut. */
+static void cut(const int *fds, int count)
+{
+    struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+    struct sock_fprog program = {.len = 1, .filter = &nothing};
+    for (int i = 0; i < count; i++)
+        assert_int_equal(
+            setsockopt(fds[i], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+}
+
+static void test_a_peer_that_vanished(void **state)
+{
+    (void)state;
+    struct ends e;
+    int fds[8];
+    const void *message;
+    size_t size;
+    setenv("GPUPOOL_SILENCE", "4", 1);
+    ends_open(&e);
+    unsetenv("GPUPOOL_SILENCE");
+    int count = sockets_find(connected, fds, 8);
+    assert_int_equal(count, 4); /* two connections, both ends */
+    for (int i = 0; i < count; i++)
+        assert_int_equal(socket_number(fds[i], IPPROTO_TCP, TCP_USER_TIMEOUT), 4000);
+    cut(fds, count);
+    assert_int_equal(tp->recv(e.worker, 1000000, &message, &size), -EAGAIN);
+    assert_int_equal(tp->recv(e.worker, 60000000, &message, &size), -EPIPE);
+    assert_int_equal(tp->recv(e.client, 60000000, &message, &size), -EPIPE);
+    ends_close(&e);
+}
+
+/* By default a silence of a minute is none. */
+static void test_how_long_silence_may_last(void **state)
+{
+    (void)state;
+    struct ends e;
+    int fds[8];
+    ends_open(&e);
+    int count = sockets_find(connected, fds, 8);
+    assert_int_equal(count, 4);
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(socket_number(fds[i], SOL_SOCKET, SO_KEEPALIVE), 1);
+        assert_true(socket_number(fds[i], IPPROTO_TCP, TCP_USER_TIMEOUT) >= 60000);
+        assert_true(socket_number(fds[i], IPPROTO_TCP, TCP_KEEPIDLE) <= 30);
+    }
+    ends_close(&e);
+}
+
+static void test_a_silence_that_is_none(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"0", "1", "-5", "ten", "90s", "999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct gp_listener *l = NULL;
+        struct gp_channel *ch = NULL;
+        struct gp_error err = {.text = ""};
+        setenv("GPUPOOL_SILENCE", wrong[i], 1);
+        assert_int_equal(tp->listen(listen_url, &l, &err), -EINVAL);
+        assert_non_null(strstr(err.text, "GPUPOOL_SILENCE"));
+        assert_int_equal(tp->connect("tcp://127.0.0.1:1?door=" WRONG_WORD, 100, &ch, &err),
+                         -EINVAL);
+        unsetenv("GPUPOOL_SILENCE");
+    }
+}
+
+int main(void)
+{
+    static const struct transport_suite door = {
+        .name = "door", .listen_url = "tcp://127.0.0.1:*", .raw = RAW_TCP};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_crowd_keeps_nobody_out),
+        cmocka_unit_test(test_without_the_word),
+        cmocka_unit_test(test_the_ports_are_shut_behind_the_client),
+        cmocka_unit_test(test_a_peer_that_vanished),
+        cmocka_unit_test(test_how_long_silence_may_last),
+        cmocka_unit_test(test_a_silence_that_is_none),
+    };
+    struct gp_error err = {.text = ""};
+    suite = &door;
+    snprintf(listen_url, sizeof listen_url, "%s", door.listen_url);
+    tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);
+    if (!tp) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
