@@ -50,6 +50,7 @@ def command(
     max_sessions: Annotated[str | None, _text("max_sessions")] = None,
     worker: Annotated[str | None, _text("worker")] = None,
     worker_start_seconds: Annotated[str | None, _text("worker_start_seconds")] = None,
+    silence_seconds: Annotated[str | None, _text("silence_seconds")] = None,
     on_stop: Annotated[str | None, _text("on_stop")] = None,
     log_level: Annotated[str | None, _text("log_level")] = None,
     log_json: Annotated[

@@ -79,6 +79,9 @@ class Settings(BaseModel):
     worker_start_seconds: float = Field(
         30.0, ge=0.1, le=600.0, description="a number of seconds 0.1..600"
     )
+    silence_seconds: int = Field(
+        90, ge=2, le=86400, description="a whole number of seconds 2..86400"
+    )
     on_stop: Literal["leave", "end"] = Field(
         "leave", description="leave (sessions go on when the server stops) or end"
     )

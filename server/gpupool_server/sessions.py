@@ -291,10 +291,10 @@ class SessionKeeper:
             readers.append(LineReader(folder.stderr, hear))
             env = {
                 **driver_environment(self._settings),
-                "GPUPOOL_SECRET": secret,
+                "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
                 "GPUPOOL_PLUGINS": str(self._plugins),
             }
-            process = worker.launch(self._command(folder, lease), env, stdout, stderr)
+            process = worker.launch(self._command(folder, lease), env, secret, stdout, stderr)
         except BaseException:
             for reader in readers:
                 reader.close()

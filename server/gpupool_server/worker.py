@@ -31,7 +31,10 @@ CONTROL_SECONDS = 2.0
 #: Bytes of a command, as server/worker/control.c has it, without the end of the line.
 MAX_COMMAND = 510
 
-_NETWORK_URL = re.compile(r"(tcp|ipc)://[^\s,?]{1,255}(,[^\s,?]{1,255})?(\?key=[0-9a-f]{64})?")
+_NETWORK_URL = re.compile(
+    r"tcp://[^\s,?]{1,200}\?(key=[0-9a-f]{64}&)?door=[0-9a-f]{32}"
+    r"|ipc://[^\s,?]{1,200}(,[^\s,?]{1,200})?"
+)
 
 
 class WorkerError(GpupoolError):
@@ -90,13 +93,21 @@ def open_fifo(path: Path) -> int:
     return fd
 
 
-def launch(command: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> Process:
-    """Start a worker; WorkerError if the program cannot be run."""
+def launch(
+    command: Sequence[str], env: Mapping[str, str], secret: str, stdout: int, stderr: int
+) -> Process:
+    """Start a worker; WorkerError if the program cannot be run.
+
+    The secret goes through a pipe: /proc shows commands and environments to everything
+    that runs as the same user, for as long as the process lives.
+    """
+    read, write = os.pipe()
     try:
+        os.write(write, secret.encode("ascii"))  # a pipe holds more than that
         child = subprocess.Popen(
             command,
             env=dict(env),
-            stdin=subprocess.DEVNULL,
+            stdin=read,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
@@ -104,6 +115,9 @@ def launch(command: Sequence[str], env: Mapping[str, str], stdout: int, stderr: 
         )
     except OSError as error:
         raise WorkerError(f"{command[0]} cannot be run: {error.strerror}") from None
+    finally:
+        os.close(read)
+        os.close(write)
     return Process.of_child(child)
 
 
@@ -126,11 +140,12 @@ def parse_ready(line: str) -> Ready:
         raise WorkerError(f"the worker's first line is not 'ready {{…}}' but {line[:80]!r}")
     shm, network = urls.get("shm"), urls.get("zmq")
     if not isinstance(shm, str) or not shm.startswith("shm:///") or not shm.isprintable():
-        raise WorkerError(f"the worker's ready line has no shm address: {line[:200]!r}")
+        raise WorkerError("the worker's ready line has no shm address")
     if network is None or network == "":
         return Ready(shm, None)
     if not isinstance(network, str) or _NETWORK_URL.fullmatch(network) is None:
-        raise WorkerError(f"the worker's ready line has a bad zmq address: {line[:200]!r}")
+        # the address has the word of the worker's door in it
+        raise WorkerError("the worker's ready line has a bad zmq address")
     return Ready(shm, network)
 
 

@@ -5,6 +5,7 @@
  * server stops, and any later server finds it by its control socket.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <libgen.h>
@@ -48,7 +49,7 @@ static int usage(const char *problem)
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen URL] --control PATH [--devices 0,1] [--tenant NAME --board PATH …] "
             "[--plugins DIR] [--log-level LEVEL]\n"
-            "(gpupool-server starts workers; the secret is in GPUPOOL_SECRET)\n",
+            "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
     return 2;
 }
@@ -92,18 +93,26 @@ static int read_options(int argc, char **argv, struct options *o)
     return 0;
 }
 
-/* 32 hexadecimal digits, and out of the environment with them. */
+/* 32 hexadecimal digits on stdin: neither a command nor an environment is a place for a
+ * secret, as /proc shows both for as long as the process lives. */
 static int take_secret(uint8_t secret[16])
 {
-    const char *text = getenv("GPUPOOL_SECRET");
-    if (!text || strlen(text) != 32 || strspn(text, "0123456789abcdef") != 32)
+    char text[33] = "";
+    size_t got = 0;
+    ssize_t n;
+    while (got < 32 && (n = read(STDIN_FILENO, text + got, 32 - got)) > 0)
+        got += (size_t)n;
+    int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0)
+        close(nothing);
+    if (got != 32 || strspn(text, "0123456789abcdef") != 32)
         return -1;
     for (int i = 0; i < 16; i++) {
         unsigned byte;
         sscanf(text + 2 * i, "%2x", &byte);
         secret[i] = (uint8_t)byte;
     }
-    unsetenv("GPUPOOL_SECRET");
+    explicit_bzero(text, sizeof text);
     return 0;
 }
 
@@ -272,7 +281,7 @@ int main(int argc, char **argv)
     }
     static struct gpw_session s;
     if (take_secret(s.secret) != 0)
-        return usage("GPUPOOL_SECRET is not 32 hexadecimal digits");
+        return usage("stdin does not have the secret, 32 hexadecimal digits");
     struct door door = {0};
     if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
         return 1;

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import zmq
@@ -141,6 +144,63 @@ def test_a_faulting_neighbour_harms_nobody(
     step(program, 2)
     program.say("end")
     assert "PASS hold" in program.finish().stdout
+
+
+# What stands still -----------------------------------------------------------------
+
+#: Longer than the connections of these tests may be silent.
+STILL_SECONDS = 8.0
+
+
+def test_a_client_that_stands_still_keeps_its_session(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    """As in a debugger. It lost its session when heartbeats of ZeroMQ went unanswered."""
+    server = make_server(**{"silence-seconds": "2"})
+    program, worker = held(server, talk, hold, transport)
+    step(program, 1)
+    program.process.send_signal(signal.SIGSTOP)
+    time.sleep(STILL_SECONDS)
+    assert alive(worker)
+    program.process.send_signal(signal.SIGCONT)
+    step(program, 2)
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+
+
+def test_a_worker_that_stands_still_is_waited_for(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    server = make_server()
+    before = set(server.worker_pids())
+    program = talk([hold], {**server.environment(transport), "GPUPOOL_SILENCE": "2"})
+    assert program.line() == "ready"
+    (worker,) = set(server.worker_pids()) - before
+    os.kill(worker, signal.SIGSTOP)
+    program.say("go")
+    time.sleep(STILL_SECONDS)
+    os.kill(worker, signal.SIGCONT)
+    assert program.line() == "step 1"
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+
+
+def test_a_silence_that_is_none_is_refused(server: PoolServer, vector_add: str) -> None:
+    assert_refused(server.run([vector_add], "zmq", GPUPOOL_SILENCE="soon"), "GPUPOOL_SILENCE")
+
+
+def test_no_secret_in_the_worker_s_environment_or_command(
+    make_server: MakeServer, talk: StartTalk, hold: str
+) -> None:
+    """/proc showed the session's secret in the environment it was started with."""
+    server = make_server()
+    _, worker = held(server, talk, hold, "zmq")
+    for name in ("environ", "cmdline"):
+        text = Path(f"/proc/{worker}/{name}").read_bytes()
+        assert text
+        assert re.search(rb"[0-9a-f]{32}", text) is None, text
+        assert b"SECRET" not in text
+        assert TOKEN.encode() not in text
 
 
 # What is refused -------------------------------------------------------------------

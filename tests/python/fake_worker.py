@@ -84,7 +84,7 @@ def main() -> None:
         return
     mode = os.environ.get("FAKE_WORKER", "good")
     args = arguments()
-    assert len(os.environ.pop("GPUPOOL_SECRET")) == 32
+    assert len(sys.stdin.read()) == 32
     assert "GPUPOOL_TOKEN" not in os.environ
     assert os.path.isdir(os.environ["GPUPOOL_PLUGINS"])
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -109,7 +109,7 @@ def main() -> None:
         else:
             listener, port = tcp_listener(url)
             kept.append(listener)
-            urls["zmq"] = url.removesuffix("*") + f"{port},{port}"
+            urls["zmq"] = url.removesuffix("*") + f"{port}?door={'0123456789abcdef' * 2}"
     if mode == "badurl":
         urls["shm"] = "http://example.org"
     control = unix_listener(args.control)
