@@ -183,60 +183,103 @@ static int read_number(struct request *r, const char *variable, unsigned low, un
     return 0;
 }
 
-/* The power of two that a size's unit stands for, -1 if it is none. */
+/* Digits with at most one point among or before them, and the text behind them. */
+struct decimal {
+    struct text whole, behind, rest;
+};
+
+static struct text piece(struct text t, size_t at, size_t length)
+{
+    return (struct text){t.at + at, length};
+}
+
+/* Of so many digits at most that no value made of them can overflow. */
+static bool read_decimal(struct text t, size_t whole_most, size_t behind_most, struct decimal *d)
+{
+    size_t whole = span(t, 0, DIGITS), n = whole;
+    *d = (struct decimal){.whole = piece(t, 0, whole), .behind = piece(t, whole, 0)};
+    if (n < t.length && t.at[n] == '.') {
+        d->behind = piece(t, n + 1, span(t, n + 1, DIGITS));
+        if (d->behind.length < 1)
+            return false;
+        n += 1 + d->behind.length;
+    }
+    if (n < t.length && t.at[n] == ' ')
+        n++;
+    d->rest = piece(t, n, t.length - n);
+    return n > 0 && whole <= whole_most && d->behind.length <= behind_most &&
+           whole + d->behind.length > 0;
+}
+
+/* The power of two that a size's unit stands for, -1 if it is none: people write GiB, Gi, GB,
+ * G and g, and mean the one that GPUs are sold by. */
 static int unit_shift(struct text unit)
 {
-    static const char letters[] = "KMGT";
-    if (unit.length == 0 || same(unit, "B"))
+    static const char letters[] = "kmgt";
+    char low[4] = "";
+    if (unit.length > 3)
+        return -1;
+    for (size_t i = 0; i < unit.length; i++)
+        low[i] = unit.at[i] >= 'A' && unit.at[i] <= 'Z' ? (char)(unit.at[i] + 32) : unit.at[i];
+    if (strcmp(low, "") == 0 || strcmp(low, "b") == 0)
         return 0;
-    const char *letter = strchr(letters, unit.at[0]);
-    if (unit.length != 3 || !letter || memcmp(unit.at + 1, "iB", 2) != 0)
+    const char *letter = strchr(letters, low[0]);
+    if (!letter || (low[1] && strcmp(low + 1, "i") != 0 && strcmp(low + 1, "b") != 0 &&
+                    strcmp(low + 1, "ib") != 0))
         return -1;
     return 10 * (int)(letter - letters + 1);
 }
 
+static uint64_t power_of_ten(size_t n)
+{
+    uint64_t value = 1;
+    while (n-- > 0)
+        value *= 10;
+    return value;
+}
+
+/* 0 if it is more than a size may be, or has a part of a byte. */
+static uint64_t size_of(const struct decimal *d, int shift)
+{
+    uint64_t whole = digits(d->whole, 0, d->whole.length);
+    if (whole > LARGEST >> shift || (d->behind.length > 0 && shift == 0))
+        return 0;
+    uint64_t behind = digits(d->behind, 0, d->behind.length) << shift; /* six digits: < 2^60 */
+    uint64_t size = (whole << shift) + behind / power_of_ten(d->behind.length);
+    return size <= LARGEST ? size : 0;
+}
+
 static int read_size(struct request *r, const char *variable, uint64_t *size)
 {
-    struct text t = value_of(variable);
-    size_t n = span(t, 0, DIGITS), unit = n < t.length && t.at[n] == ' ' ? n + 1 : n;
-    int shift = unit_shift((struct text){t.at + unit, t.length - unit});
-    if (n >= 1 && n <= 19 && shift >= 0) {
-        uint64_t value = digits(t, 0, n);
-        *size = value <= LARGEST >> shift ? value << shift : 0;
+    struct decimal d;
+    if (read_decimal(value_of(variable), 19, 6, &d)) {
+        int shift = unit_shift(d.rest);
+        *size = shift >= 0 ? size_of(&d, shift) : 0;
         if (*size >= MEBIBYTE)
             return 0;
     }
     return bad(r, variable, "is no size; write e.g. 8GiB, 512MiB or bytes (at least 1MiB)");
 }
 
-/* Digits, perhaps a point and 1..`decimals` more: the value times 10^decimals. */
-static bool decimal(struct text t, size_t whole_most, size_t decimals, uint64_t *value)
+/* Thousandths: of a percentage, of a GPU where there is a point, and of whole percent above 1. */
+static uint64_t part_of(const struct decimal *d, bool percent)
 {
-    size_t whole = span(t, 0, DIGITS), behind = 0;
-    if (whole < 1 || whole > whole_most)
-        return false;
-    if (whole < t.length) {
-        behind = span(t, whole + 1, DIGITS);
-        if (t.at[whole] != '.' || behind < 1 || behind > decimals ||
-            whole + 1 + behind != t.length)
-            return false;
-    }
-    *value = digits(t, 0, whole);
-    for (size_t i = 0; i < decimals; i++)
-        *value = *value * 10 + (i < behind ? digits(t, whole + 1 + i, 1) : 0);
-    return true;
+    uint64_t whole = digits(d->whole, 0, d->whole.length);
+    uint64_t behind = digits(d->behind, 0, d->behind.length);
+    if (percent && d->behind.length > 1)
+        return 0;
+    if (percent || (d->behind.length == 0 && whole > 1))
+        return whole * 10 + behind;
+    return whole * 1000 + behind * power_of_ten(3 - d->behind.length);
 }
 
 static int read_permille(struct request *r, const char *variable, unsigned *permille)
 {
-    struct text t = value_of(variable);
+    struct decimal d;
     uint64_t value = 0;
-    bool good;
-    if (t.length > 0 && t.at[t.length - 1] == '%')
-        good = decimal((struct text){t.at, t.length - 1}, 3, 1, &value);
-    else
-        good = decimal(t, 1, 3, &value);
-    if (!good || value < 1 || value > 1000)
+    if (read_decimal(value_of(variable), 7, 3, &d) && (d.rest.length == 0 || same(d.rest, "%")))
+        value = part_of(&d, d.rest.length > 0);
+    if (value < 1 || value > 1000)
         return bad(r, variable, "is no part of a GPU; write e.g. 50% or 0.5 (0.1%..100%)");
     *permille = (unsigned)value;
     return 0;

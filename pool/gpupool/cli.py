@@ -30,7 +30,7 @@ from gpupool.options import ServerOption, ServerTokenOption, need, one_line_erro
 from gpupool.run import check_servers
 from gpupool.run_command import run
 from gpupool.show import age, plain_table
-from gpupool.sizes import format_size
+from gpupool.sizes import short_size
 from gpupool.smi import smi
 from gpupool.top import top
 
@@ -113,7 +113,7 @@ def _print_server(console: Console, answer: dict[str, Any]) -> None:
                 (
                     d["index"],
                     d["name"],
-                    format_size(d["memory_bytes"]),
+                    short_size(d["memory_bytes"]),
                     d["pci"],
                     users.count(d["index"]),
                 )
@@ -127,7 +127,7 @@ def _print_server(console: Console, answer: dict[str, Any]) -> None:
 
 def _session_table(sessions: list[dict[str, Any]]) -> Table:
     def size(value: Any) -> str:
-        return format_size(value) if isinstance(value, int) else "?"
+        return short_size(value) if isinstance(value, int) else "?"
 
     return plain_table(
         ("session", "program", "client", "GPUs", "memory", "calls", "age"),

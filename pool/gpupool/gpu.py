@@ -16,7 +16,7 @@ from gpupool.options import JsonOption, RunDirOption, one_line_errors, read_numb
 from gpupool.pool_client import PoolClient, choose
 from gpupool.pool_gpu import change_gpu, find_gpu, list_pool_gpus, print_gpu
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool, pool_command
-from gpupool.sizes import format_size
+from gpupool.sizes import short_size
 from gpupool.status import POLICIES, ask_status
 
 app = typer.Typer(
@@ -53,12 +53,12 @@ def list_gpus(
         (
             gpu.index,
             gpu.name,
-            format_size(gpu.memory_total),
+            short_size(gpu.memory_total),
             gpu.policy,
             gpu.max_inst,
             f"{gpu.prio_ratio}%",
             "?" if gpu.free_weight is None else gpu.free_weight,
-            "quota" if not gpu.default_memory else format_size(gpu.default_memory),
+            "quota" if not gpu.default_memory else short_size(gpu.default_memory),
             "yes" if gpu.hardware else "no",
         )
         for gpu in status.gpus

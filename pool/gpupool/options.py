@@ -12,7 +12,7 @@ import typer
 
 from gpupool import request
 from gpupool.errors import ConfigError, GpupoolError
-from gpupool.sizes import parse_size
+from gpupool.sizes import UNITS, format_part, parse_part, parse_size
 
 RunDirOption = Annotated[
     Path | None,
@@ -55,6 +55,34 @@ def one_line_errors() -> Iterator[None]:
 def read_size(option: str, text: str) -> int:
     try:
         return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def read_mib(option: str, text: str) -> int:
+    """Whole MiB, in which a pool counts; ConfigError if the size is none of them."""
+    mib, rest = divmod(read_size(option, text), UNITS["MiB"])
+    if rest:
+        raise ConfigError(f"{option}: {text!r} is not a whole number of MiB; a pool counts these")
+    return mib
+
+
+def whole_percent(option: str, permille: int) -> int:
+    """Percent, in which a pool counts; ConfigError if the part is between two of them."""
+    percent, rest = divmod(permille, 10)
+    if rest:
+        near = f"{format_part(percent * 10)} or {format_part(percent * 10 + 10)}"
+        raise ConfigError(
+            f"{option}: {format_part(permille)} is no whole percentage, which a pool needs;"
+            f" write {near}"
+        )
+    return percent
+
+
+def read_compute(option: str, text: str) -> int:
+    """Compute over several GPUs in percent of one: 250 of ``250%``, ``250`` and ``2.5``."""
+    try:
+        return whole_percent(option, parse_part(text))
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
 

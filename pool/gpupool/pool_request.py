@@ -9,7 +9,7 @@ from typing import Any
 
 from gpupool import request
 from gpupool.errors import ConfigError
-from gpupool.options import read_number
+from gpupool.options import read_number, whole_percent
 from gpupool.sizes import UNITS
 
 POLICIES = ("binpack", "spread", "fragmentation")
@@ -106,18 +106,12 @@ def _memory(asked: Mapping[str, str]) -> int | None:
     if "memory" in asked:
         return -(-int(asked["memory"]) // UNITS["MiB"])
     if asked.get("memory-fraction", request.WHOLE) != request.WHOLE:
-        raise ConfigError("a part of a card's memory is not asked of a pool; use --memory, in MiB")
+        raise ConfigError("no part of a card's memory is asked of a pool; write --memory 8GiB")
     return None
 
 
 def _share(asked: Mapping[str, str]) -> int:
-    permille = int(asked.get("share", "1000"))
-    if permille % 10:
-        raise ConfigError(
-            f"--share: a pool divides GPUs in hundredths, and {permille / 10:g}% is none;"
-            " write a whole percentage"
-        )
-    return permille // 10
+    return whole_percent("--share", int(asked.get("share", "1000")))
 
 
 def _hosts(wishes: Wishes) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from gpupool import show
 from gpupool.errors import ProtocolError
 from gpupool.protocol import one_line
+from gpupool.sizes import UNITS, short_size
 
 NONE = "-"
 
@@ -77,17 +78,15 @@ def parse_time(text: Any) -> datetime | None:
 
 
 def memory(mib: Any) -> str:
-    """MiB in GiB, ``79.6GiB``; below one as they are."""
+    """MiB in the unit that fits, ``79.6GiB``."""
     if not isinstance(mib, int):
         return NONE
-    if mib < 1024:
-        return f"{mib}MiB"
-    return f"{mib / 1024:.1f}".removesuffix(".0") + "GiB"
+    return f"{mib}MiB" if mib < 1024 else short_size(mib * UNITS["MiB"])
 
 
-def compute(hundredths: Any) -> str:
-    """Hundredths of a GPU as percent; of many GPUs as well."""
-    return f"{hundredths}%" if isinstance(hundredths, int) else NONE
+def compute(percent: Any) -> str:
+    """Of one GPU, or of many."""
+    return f"{percent}%" if isinstance(percent, int) else NONE
 
 
 def use(used: Any, most: Any, form: Any = str) -> str:

@@ -9,11 +9,10 @@ import typer
 
 from gpupool import show
 from gpupool.errors import ConfigError
-from gpupool.options import JsonOption, read_number, read_size
+from gpupool.options import JsonOption, read_compute, read_mib, read_number
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
-from gpupool.sizes import UNITS
 
 app = typer.Typer(no_args_is_help=True, help="What a tenant of a pool may have at once.")
 
@@ -130,15 +129,9 @@ def quota_changes(
     if gpus is not None:
         found["gpus"] = _count("--gpus", gpus)
     if memory is not None:
-        found["memory_mib"] = (
-            None if memory == UNLIMITED else read_size("--memory", memory) // UNITS["MiB"]
-        )
+        found["memory_mib"] = None if memory == UNLIMITED else read_mib("--memory", memory)
     if compute is not None:
-        found["compute"] = (
-            None
-            if compute == UNLIMITED
-            else read_number("--compute", compute.removesuffix("%"), 0, _MOST)
-        )
+        found["compute"] = None if compute == UNLIMITED else read_compute("--compute", compute)
     if sessions is not None:
         found["sessions"] = _count("--sessions", sessions)
     if priority is not None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpupool.errors import ConfigError
-from gpupool.sizes import LARGEST, parse_size
+from gpupool.sizes import LARGEST, WHOLE_GPU, parse_part, parse_size
 
 GROUP = "GPUPOOL_GROUP"
 GPUS = "GPUPOOL_GPUS"
@@ -54,8 +54,6 @@ _BLANKS = " \t\r\n"
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _UUID = re.compile(r"(GPU-)?[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _NUMBER = re.compile(r"[0-9]{1,10}")
-_PERCENT = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
-_FRACTION = re.compile(r"([01])(?:\.([0-9]{1,3}))?")
 
 
 def quote(text: str) -> str:
@@ -104,12 +102,11 @@ class _Reader:
 
     def permille(self, variable: str) -> int:
         text = self.get(variable)
-        value = 0
-        if percent := _PERCENT.fullmatch(text):
-            value = int(percent[1]) * 10 + int(percent[2] or "0")
-        elif fraction := _FRACTION.fullmatch(text):
-            value = int(fraction[1]) * 1000 + int((fraction[2] or "0").ljust(3, "0"))
-        if not 1 <= value <= 1000:
+        try:
+            value = parse_part(text) if text.isascii() and text.isprintable() else 0
+        except ValueError:
+            value = 0
+        if not 1 <= value <= WHOLE_GPU:
             raise self.error(variable, "is no part of a GPU; write e.g. 50% or 0.5 (0.1%..100%)")
         return value
 

@@ -22,7 +22,7 @@ from gpupool.options import (
 from gpupool.pool_client import PoolClient, choose
 from gpupool.pool_gpu import list_pool_sessions
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
-from gpupool.sizes import format_size
+from gpupool.sizes import short_size
 from gpupool.status import Session, Status, ask_status
 
 #: A wait longer than this is a mistake; an operator can ask again.
@@ -72,7 +72,7 @@ def _row(status: Status, session: Session) -> tuple[Any, ...]:
         session.program,
         f"{session.client_host}:{session.client_pid}",
         ",".join(map(str, session.devices)),
-        "?" if memory is None else format_size(memory),
+        "?" if memory is None else short_size(memory),
         show.age(time.time() - session.created),
     )
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpupool.sizes import UNITS
+from gpupool.sizes import UNITS, format_part
 
 WIDTH = 80
 _BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -58,10 +58,7 @@ def boxed_table(*columns: tuple[str, int, str]) -> Table:
 
 def part(permille: int | None) -> str:
     """A part of a GPU as a percentage, ``33.3%``; ``?`` where it is not known."""
-    if permille is None:
-        return "?"
-    whole, tenth = divmod(permille, 10)
-    return f"{whole}.{tenth}%" if tenth else f"{whole}%"
+    return "?" if permille is None else format_part(permille)
 
 
 def mebibytes(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpupool.sizes import format_mib
 from gpupool_manager.busy import BusyTimes
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
@@ -111,7 +112,7 @@ class Fleet:
             if slot.holders and (known.node != name or gpu.memory_mib < slot.used_mib):
                 raise Problem(
                     409, "in-use", f"the GPU '{gpu.uuid}' of node '{known.node}' has"
-                    f" {slot.holders} grants with {slot.used_mib} MiB; end them first"
+                    f" {slot.holders} grants with {format_mib(slot.used_mib)}; end them first"
                 )  # fmt: skip
 
     def check_token(self, token: Token, name: str) -> None:

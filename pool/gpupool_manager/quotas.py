@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpupool.sizes import format_mib
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease, Quota
 
-#: The names of the quantities as people read them.
-QUANTITIES = {
-    "gpus": "virtual GPUs",
-    "memory_mib": "MiB of memory",
-    "compute": "hundredths of a GPU",
-    "sessions": "sessions",
+#: Amounts of the quantities as people read them.
+QUANTITIES: dict[str, tuple[str, Callable[[int], str]]] = {
+    "gpus": ("virtual GPUs", str),
+    "memory_mib": ("memory", format_mib),
+    "compute": ("compute", "{}%".format),
+    "sessions": ("sessions", str),
 }
 
 
@@ -61,10 +63,11 @@ class Excess:
     quota: int
 
     def __str__(self) -> str:
-        waiting = f" and {self.queued} queued" if self.queued else ""
+        name, shown = QUANTITIES[self.quantity]
+        waiting = f" and {shown(self.queued)} queued" if self.queued else ""
         return (
-            f"{self.asked} {QUANTITIES[self.quantity]} asked, {self.in_use} in use{waiting},"
-            f" quota {self.quota}"
+            f"{name}: {shown(self.asked)} asked, {shown(self.in_use)} in use{waiting},"
+            f" quota {shown(self.quota)}"
         )
 
 

@@ -1,6 +1,6 @@
 """What the manager keeps: one class a table, one field a column.
 
-Times are seconds since 1970, memory is in MiB, compute in hundredths of a GPU.
+Times are seconds since 1970, memory is in MiB, compute in percent of one GPU.
 ``version`` counts the changes of what an operator can change, for ETags.
 """
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpupool.sizes import format_mib
 from gpupool_manager.index import Index
 from gpupool_manager.walks import RULES, cost, count, walk
 from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_labels
@@ -95,8 +96,9 @@ def _chosen(want: Want, slots: list[Slot]) -> Placement:
 
 
 def _what(want: Want) -> str:
-    memory = "all memory" if want.memory_mib is None else f"{want.memory_mib} MiB"
-    return f"{memory} with {want.share} %"
+    if want.memory_mib is None:
+        return "a whole GPU"
+    return f"{format_mib(want.memory_mib)} with {want.share}% of a GPU"
 
 
 def _too_few(want: Want, fitting: int) -> str:

@@ -73,7 +73,7 @@ class QuotaIn(In):
         None, description="MiB over all virtual GPUs"
     )
     compute: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
-        None, description="hundredths of a GPU over all virtual GPUs"
+        None, description="percent of one GPU, over all virtual GPUs"
     )
     sessions: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
         None, description="leases, granted and queued"
@@ -242,7 +242,7 @@ class WantIn(In):
         None, description="MiB of each GPU; null: a whole unused GPU each, with all its memory"
     )
     share: Annotated[Whole, Field(ge=1, le=100)] = Field(
-        100, description="hundredths of each GPU's compute"
+        100, description="percent of each GPU's compute"
     )
     policy: Policy = "binpack"
     hosts: Hosts = Field(

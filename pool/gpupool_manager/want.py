@@ -6,11 +6,13 @@ import fnmatch
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpupool.sizes import format_mib
+
 Policy = Literal["binpack", "spread", "fragmentation"]
 Hosts = Literal["any", "same", "spread"]
 Capability = tuple[int, int]
 
-#: All of a GPU's compute, in hundredths.
+#: All of a GPU's compute, in percent.
 WHOLE = 100
 
 
@@ -21,7 +23,7 @@ class Want:
     gpus: int
     #: Of each GPU; None: all of it, so the GPU must be unused.
     memory_mib: int | None
-    #: Hundredths of each GPU's compute, 1..100.
+    #: Percent of each GPU's compute, 1..100.
     share: int
     policy: Policy = "binpack"
     hosts: Hosts = "any"
@@ -95,9 +97,10 @@ def wrong_kind(want: Want, model: str, capability: Capability, total_mib: int) -
     if want.capability is not None and capability < want.capability:
         return f"compute capability: it has {_dotted(capability)}, asked {_dotted(want.capability)}"
     if want.memory_mib is not None and total_mib < want.memory_mib:
-        return f"memory: it has {total_mib} MiB, asked {want.memory_mib} MiB"
+        return f"memory: it has {format_mib(total_mib)}, asked {format_mib(want.memory_mib)}"
     if want.memory_mib is None and want.memory_most is not None and total_mib > want.memory_most:
-        return f"memory: all its {total_mib} MiB are over the {want.memory_most} MiB quota left"
+        left = format_mib(want.memory_most)
+        return f"memory: all its {format_mib(total_mib)} are over the {left} quota left"
     return None
 
 
@@ -117,12 +120,16 @@ def no_room(want: Want, slot: Slot) -> str | None:
     if slot.holders >= slot.most:
         return f"grants: {slot.holders} of {slot.most} are taken"
     if want.memory_mib is None and not slot.whole:
-        return f"memory: {slot.free_mib} of {slot.total_mib} MiB free, asked all of it"
+        return f"memory: {_free(slot)}, asked all of it"
     if slot.free_share < want.share:
-        return f"compute: {slot.free_share} % free, asked {want.share} %"
+        return f"compute: {slot.free_share}% free, asked {want.share}%"
     if want.memory_mib is not None and slot.free_mib < want.memory_mib:
-        return f"memory: {slot.free_mib} of {slot.total_mib} MiB free, asked {want.memory_mib} MiB"
+        return f"memory: {_free(slot)}, asked {format_mib(want.memory_mib)}"
     return None
+
+
+def _free(slot: Slot) -> str:
+    return f"{format_mib(slot.free_mib)} of {format_mib(slot.total_mib)} free"
 
 
 def _dotted(capability: Capability) -> str:

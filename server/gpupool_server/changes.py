@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpupool.sizes import format_size
+from gpupool.sizes import format_part, format_size, short_size
 from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
-from gpupool_server.claims import Claim, Refusal, percent
+from gpupool_server.claims import Claim, Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, Group
 from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, GpuSettings
@@ -228,8 +228,8 @@ def _check_promised(
         shares = sum(claim.share or 0 for claim in others)
         if shares > quota.share:
             raise Busy(
-                f"{where}: its groups have shares of {percent(shares)}, more than"
-                f" {percent(quota.share)}; set theirs first"
+                f"{where}: its groups have shares of {format_part(shares)}, more than"
+                f" {format_part(quota.share)}; set theirs first"
             )
     if "weight" in values and quota.weight is not None:
         weights = sum(claim.weight for claim in others)
@@ -271,6 +271,6 @@ def _write(gpu: Gpu, tenant: Tenant, name: str) -> None:
             raise Refusal("bad-request", str(error)) from None
         picture = gpu.picture()
         account = picture.account(name) if picture else None
-        used = format_size(account.memory_used) if account else "more"
+        used = short_size(account.memory_used) if account else "more"
         limit = format_size(gpu.claims[name].memory)
         raise Busy(f"'{name}' on GPU {gpu.index} has {used} in use, more than {limit}") from None

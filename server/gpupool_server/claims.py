@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpupool.errors import GpupoolError
-from gpupool.sizes import format_size
+from gpupool.sizes import format_part, format_size
 from gpupool_server.board import Grant
 from gpupool_server.sharing import MEBIBYTE
 from gpupool_server.tenants import Quota
@@ -135,7 +135,8 @@ def check_part(where: str, share: int | None, ceiling: int | None) -> None:
     if share is not None and ceiling is not None and ceiling < share:
         raise Refusal(
             "bad-request",
-            f"{where}: a ceiling of {percent(ceiling)} is less than the share of {percent(share)}",
+            f"{where}: a ceiling of {format_part(ceiling)} is less than the share of"
+            f" {format_part(share)}",
         )
 
 
@@ -167,10 +168,6 @@ def _memory(room: Room, asked: int | None) -> int:
     return wanted
 
 
-def percent(permille: int) -> str:
-    return f"{permille / 10:g}%"
-
-
 def _share(room: Room, asked: int | None) -> int | None:
     if asked is None:
         return None
@@ -178,8 +175,8 @@ def _share(room: Room, asked: int | None) -> int | None:
     if used + asked > room.quota.share:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a share of {percent(asked)} is asked for, {percent(used)} are in use"
-            f" by its groups, its quota is {percent(room.quota.share)}",
+            f"{room.where}: a share of {format_part(asked)} is asked for, {format_part(used)} are"
+            f" in use by its groups, its quota is {format_part(room.quota.share)}",
         )
     return asked
 
@@ -188,8 +185,8 @@ def _ceiling(room: Room, asked: int | None) -> int | None:
     if asked is not None and asked > room.quota.ceiling:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a ceiling of {percent(asked)} is asked for, its quota is"
-            f" {percent(room.quota.ceiling)}",
+            f"{room.where}: a ceiling of {format_part(asked)} is asked for, its quota is"
+            f" {format_part(room.quota.ceiling)}",
         )
     return asked
 

@@ -17,6 +17,7 @@ from pydantic import (
     field_validator,
 )
 
+from gpupool import sizes
 from gpupool.sizes import parse_size
 from gpupool_server.board import POLICIES
 
@@ -28,9 +29,6 @@ TenantName = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
 GpuIndex = Annotated[int, Field(ge=0, le=63)]
 NAME_ALLOWED = "names of 1 to 32 of A-Z a-z 0-9 . _ -"
 
-_PERCENT = re.compile(r"([0-9]{1,3})(?:\.([0-9]))?%")
-_FRACTION = re.compile(r"([01])(?:\.([0-9]{1,3}))?")
-
 _SIZE = "a size from 1MiB, e.g. 40GiB"
 _PART = 'a part of a GPU from 0.1% to 100%, e.g. "50%" or 0.5'
 
@@ -41,15 +39,10 @@ def name_allowed(name: str) -> bool:
 
 
 def parse_part(value: object) -> object:
-    """Thousandths of ``"50%"`` or 0.5; ValueError for other texts and numbers."""
+    """Thousandths of ``"50%"``, 50 or 0.5; ValueError for other texts and numbers."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("no part of a GPU")
-    text = value.strip() if isinstance(value, str) else f"{value:g}"
-    if percent := _PERCENT.fullmatch(text):
-        return int(percent[1]) * 10 + int(percent[2] or "0")
-    if fraction := _FRACTION.fullmatch(text):
-        return int(fraction[1]) * 1000 + int((fraction[2] or "0").ljust(3, "0"))
-    raise ValueError("no part of a GPU")
+    return sizes.parse_part(str(value))
 
 
 class TenantSettings(BaseModel):

@@ -177,7 +177,7 @@ async def test_memory_in_use_is_not_taken_away(make_office: MakeOffice) -> None:
     question = {"do": "tenant-set", "tenant": "research/g", "memory": 20 * MIB}
     code, message = await error(office, **question)
     assert code == "busy"
-    assert message == "'research/g' on GPU 1 has 30 MiB in use, more than 20 MiB"
+    assert message == "'research/g' on GPU 1 has 30MiB in use, more than 20MiB"
     for index in (0, 1):  # on all or on none
         assert office.boards.of(index).grants["research/g"].memory == 40 * MIB
     waiting = asyncio.create_task(do(office, **question, wait=60))
@@ -206,7 +206,7 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
     assert office.boards.of(0).grants["research"].memory == 16 * MIB
     code, message = await error(office, do="tenant-set", tenant="research", memory=39 * MIB)
     assert code == "busy"
-    assert "its groups have 40 MiB, more than 39 MiB" in message
+    assert "its groups have 40MiB, more than 39MiB" in message
     after = await restarted(office, make_office, on_stop="leave", tenants=tenants)
     assert after.boards.of(0).grants["research"].memory == 16 * MIB
     assert (await refusal(after, devices="1", memory=str(65 * MIB)))[0] == "over-quota"
@@ -217,7 +217,7 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
 @pytest.mark.parametrize(
     ("question", "code", "says"),
     [
-        ({"tenant": "research/g", "memory": 65 * MIB}, "over-quota", "its quota is 64 MiB"),
+        ({"tenant": "research/g", "memory": 65 * MIB}, "over-quota", "its quota is 64MiB"),
         ({"tenant": "research/g", "share": 501}, "over-quota", "its quota is 50%"),
         ({"tenant": "research/g", "share": 300, "ceiling": 200}, "bad-request", "less than the"),
         ({"tenant": "research/g", "gpu": 1, "weight": 0}, "not-found", "is not on GPU 1"),

@@ -333,9 +333,9 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
     [
         (["--policy", "fair", "--local"], "--policy is for --pool: a GPU's policy is its"),
         (["--pool", "x"], "--pool: 'x' is not http://HOST"),
-        (["--memory", "8GB", "--local"], "--memory: '8GB' is no size; write e.g. 8GiB"),
+        (["--memory", "8GX", "--local"], "--memory: '8GX' is no size; write e.g. 8GiB"),
         (["--memory", "", "--local"], "--memory: the value is empty"),
-        (["--share", "50", "--local"], "--share: '50' is no part of a GPU"),
+        (["--share", "500", "--local"], "--share: '500' is no part of a GPU"),
         (["--ceiling", "0", "--local"], "--ceiling: '0' is no part of a GPU"),
         (["--share", "0.5", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
         (["--weight", "26"], "--weight: '26' is not a whole number 0..25"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpupool.errors import ConfigError
-from gpupool.sizes import format_size, parse_size
+from gpupool.sizes import LARGEST, format_part, format_size, parse_part, parse_size
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.sharing import DEFAULTS
 
@@ -86,7 +88,7 @@ TENANT = '[tenants.research]\ntoken = "x"\n'
         ('memory = "40 potatoes"', "tenants.research.memory", "a size from 1MiB"),
         ("memory = 5", "tenants.research.memory", "a size from 1MiB"),
         ('share = "0%"', "tenants.research.share", "0.1% to 100%"),
-        ("share = 50", "tenants.research.share", "0.1% to 100%"),
+        ("share = 101", "tenants.research.share", "0.1% to 100%"),
         ("share = true", "tenants.research.share", "0.1% to 100%"),
         ('share = "50%"\nceiling = "40%"', "tenants.research.ceiling", "not less than 'share'"),
         ("weight = 26", "tenants.research.weight", "0..25"),
@@ -216,10 +218,37 @@ def test_where_workers_listen(listen: str, data: str, url: str | None) -> None:
 
 def test_sizes() -> None:
     assert parse_size("4096") == 4096
-    assert parse_size("1.5GiB".replace("1.5", "3")) == 3 << 30
-    for bad in ("", "-1", "1GB", "1e9", "99999TiB", "GiB", "\u0663GiB2"):
+    for text in ("1.5GiB", "1.5 GiB", "1.5gb", "1.5G", "1.5Gi", "1536MiB", "1536m"):
+        assert parse_size(text) == 3 << 29
+    for bad in ("", "-1", "1GX", "1e9", "99999TiB", "GiB", "\u0663GiB2", "1.5", "1,5GiB", "1._5G"):
         with pytest.raises(ValueError):
             parse_size(bad)
-    assert format_size(80 * 2**30) == "80 GiB"
-    assert format_size(1536) == "1.5 KiB"
-    assert format_size(12) == "12 B"
+
+
+@given(st.integers(0, LARGEST) | st.integers(0, LARGEST >> 20).map(lambda mib: mib << 20))
+def test_what_is_shown_can_be_typed(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["8GiB", "80GiB", "79.6GiB", "0.3GiB", "1500MiB", "81559MiB", "1.5KiB", "12B", "1TiB"]
+)
+def test_a_size_is_given_back_as_it_was_typed(text: str) -> None:
+    shown = format_size(parse_size(text))
+    assert shown == {"0.3GiB": "307.2MiB"}.get(text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "permille"),
+    [("50%", 500), ("50", 500), ("0.5", 500), (".5", 500), ("1", 1000), ("1%", 10), ("2.5", 2500)]
+    + [("250%", 2500), ("250", 2500), ("0", 0), ("0.1%", 1), ("33.3 %", 333)],
+)
+def test_parts(text: str, permille: int) -> None:
+    assert parse_part(text) == permille
+    assert parse_part(format_part(permille)) == permille
+
+
+@pytest.mark.parametrize("text", ["", "%", ".", "-1", "12.55%", "0.0001", "half", "1e2", "\u0665%"])
+def test_no_parts(text: str) -> None:
+    with pytest.raises(ValueError, match="is no part of a GPU"):
+        parse_part(text)

@@ -426,7 +426,7 @@ def test_inspect_as_json(admin: FakeAdmin) -> None:
 def test_gpu_list(admin: FakeAdmin) -> None:
     lines = shown(admin, "gpu", "list").splitlines()
     assert lines[1].split() == [
-        "0", "NVIDIA", "H200", "16", "GiB", "weighted", "3", "90%", "1", "4", "GiB", "yes"
+        "0", "NVIDIA", "H200", "16GiB", "weighted", "3", "90%", "1", "4GiB", "yes"
     ]  # fmt: skip
     assert lines[2].split()[-3:] == ["3", "quota", "yes"]
     answer = json.loads(shown(admin, "gpu", "list", "--json"))
@@ -465,7 +465,7 @@ def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> No
         (["0", "--max-inst", "0"], "--max-inst: '0' is not"),
         (["0", "--prio-ratio", "19"], "--prio-ratio: '19' is not a whole number 20..99"),
         (["0", "--prio-ratio", "90%"], "--prio-ratio: '90%' is not"),
-        (["0", "--default-memory", "8GB"], "--default-memory: '8GB' is no size"),
+        (["0", "--default-memory", "8GX"], "--default-memory: '8GX' is no size"),
         (["0", "--default-memory", "0"], "--default-memory: 0 would leave nothing"),
     ],
 )
@@ -481,10 +481,10 @@ def test_gpu_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
 
 def test_session_list(admin: FakeAdmin) -> None:
     lines = shown(admin, "session", "list").splitlines()
-    assert lines[1].split()[:7] == [
-        SESSION, "research/train", "python3", "here:17", "0", "3", "GiB"
+    assert lines[1].split()[:6] == [
+        SESSION, "research/train", "python3", "here:17", "0", "3GiB"
     ]  # fmt: skip
-    assert lines[1].split()[7].startswith("1:")
+    assert lines[1].split()[6].startswith("1:")
     assert lines[2].split()[:2] == [OTHER, "default"]
     answer = json.loads(shown(admin, "session", "list", "--json"))
     assert [(s["session"], s["tenant"]) for s in answer] == [

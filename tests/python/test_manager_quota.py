@@ -50,7 +50,8 @@ async def test_up_to_the_quota_and_not_one_more(
     assert problem.more["limits"] == [
         {"quantity": quantity, "asked": asked, "in_use": quota, "queued": 0, "quota": quota}
     ]
-    assert f"{quota} in use, quota {quota}" in problem.detail
+    shown = {"memory_mib": f"{quota}MiB", "compute": f"{quota}%"}.get(quantity, str(quota))
+    assert f"{shown} in use, quota {shown}" in problem.detail
     await world.end(lease)
     assert (await world.ask("a")).state == "active"
 
@@ -102,7 +103,7 @@ async def test_who_waits_feels_a_changed_quota_at_once(world: World) -> None:
     assert world.state(waits) == "queued"
     waiting = world.pool.ledger.line.get(waits.id)
     assert waiting is not None
-    assert waiting.reason == "quota: 2 virtual GPUs asked, 0 in use, quota 1"
+    assert waiting.reason == "quota: virtual GPUs: 2 asked, 0 in use, quota 1"
     await world.quota("a", gpus=2)
     assert world.state(waits) == "active"
 

@@ -332,7 +332,7 @@ async def test_a_full_pool_queues_and_says_the_position(rest: Rest) -> None:
     assert answer.status_code == 202
     queued = answer.json()
     assert (queued["state"], queued["position"]) == ("queued", 1)
-    assert queued["reason"] == "10 MiB with 100 % fits on 0 GPUs, asked 1"
+    assert queued["reason"] == "10MiB with 100% of a GPU fits on 0 GPUs, asked 1"
     assert (queued["servers"], queued["grants"], queued["token"]) == ([], [], None)
     urgent = await rest.lease("a", share=100, wait_seconds=60, priority=9)
     assert urgent["position"] == 1

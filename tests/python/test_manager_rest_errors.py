@@ -76,7 +76,7 @@ async def test_what_no_gpu_could_ever_give_is_not_queued(rest: Rest) -> None:
     await rest.tenant("a")
     body = {**LEASE, "memory_mib": 10_001, "wait_seconds": 60}
     problem = await rest.no(409, "impossible", "POST", "/leases", body, "a")
-    assert "10001 MiB" in problem["detail"]
+    assert "10001MiB" in problem["detail"]
 
 
 # Who asks ------------------------------------------------------------------------------

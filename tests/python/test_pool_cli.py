@@ -232,7 +232,7 @@ def test_the_queue_says_who_waits_and_why(operator: Operator, green: str) -> Non
     full = operator.do("lease", "create", "--tenant", green, "--gpus", "2", code=75)
     assert "said no" in full
     over = operator.do("lease", "create", "--tenant", green, "--gpus", "14", code=77)
-    assert "over the quota: tenant 'green': 14 " in over
+    assert "over the quota: tenant 'green': virtual GPUs: 14 " in over
     assert "5 in use and 2 queued, quota 20" in over
 
 

@@ -232,7 +232,7 @@ def test_over_the_quota_with_the_numbers(red: User, manager: Manager) -> None:
     done = red.run("--gpus", "5", "--memory", "1GiB", "--", "echo", "never")
     assert (done.returncode, done.stdout) == (77, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("gpupool: over the quota: tenant 'red': 5 ")
+    assert line.startswith("gpupool: over the quota: tenant 'red': virtual GPUs: 5 ")
     assert "0 in use" in line and line.endswith("quota 4")
     assert not manager.leases("active", "queued", "released")
 
@@ -253,7 +253,7 @@ def test_no_such_gpus(red: User) -> None:
     ("args", "message"),
     [
         (["--share", "50%"], "--share: a part of a GPU needs --memory"),
-        (["--share", "0.333", "--memory", "1GiB"], "--share: a pool divides GPUs in hundredths"),
+        (["--share", "0.333", "--memory", "1GiB"], "--share: 33.3% is no whole percentage"),
         (["--ceiling", "50%"], "'ceiling' is not asked of a pool"),
         (["--weight", "3"], "'weight' is not asked of a pool"),
         (["--group", "x"], "'group' is not asked of a pool"),

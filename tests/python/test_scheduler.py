@@ -38,7 +38,7 @@ def test_binpack_fills_what_is_begun_and_spread_does_not() -> None:
     index.take("b-1", 10_000, 50)
     assert chosen(index, Want(1, 10_000, 50)) == ["b-1"]
     assert chosen(index, Want(1, 10_000, 50, policy="spread"))[0] != "b-1"
-    assert chosen(index, Want(1, 10_000, 51)) != ["b-1"]  # 50 hundredths are left there
+    assert chosen(index, Want(1, 10_000, 51)) != ["b-1"]  # 50% is left there
 
 
 def test_several_go_to_one_node_or_to_as_many_as_asked() -> None:
@@ -67,7 +67,7 @@ def test_the_reasons_are_told_gpu_by_gpu() -> None:
     verdicts = {verdict.slot.uuid: verdict for verdict in explain(index, Want(1, 100_000, 10))}
     assert verdicts["a-0"].rank == 1
     assert verdicts["a-1"].reason == "cordoned: node a"
-    assert verdicts["b-0"].reason == "memory: it has 81920 MiB, asked 100000 MiB"
+    assert verdicts["b-0"].reason == "memory: it has 80GiB, asked 100000MiB"
     assert could_ever(index, Want(3, 100_000, 10)) is not None
     assert could_ever(index, Want(2, 100_000, 10)) is None  # the closed one may come back
 

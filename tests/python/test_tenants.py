@@ -123,14 +123,14 @@ def room(quota: Quota, *others: Claim, free: int | None = None, default: int = 0
 @pytest.mark.parametrize(
     ("place", "request_", "says"),
     [
-        (room(Quota(memory=8 * GIB)), Request(memory=9 * GIB), "9 GiB are asked for, 0 B are in"),
+        (room(Quota(memory=8 * GIB)), Request(memory=9 * GIB), "9GiB are asked for, 0B are in"),
         (
             room(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
             Request(memory=3 * GIB),
-            "3 GiB are asked for, 6 GiB are in use by its groups, its quota is 8 GiB",
+            "3GiB are asked for, 6GiB are in use by its groups, its quota is 8GiB",
         ),
         (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), Request(), "no memory is left"),
-        (room(Quota()), Request(memory=17 * GIB), "the GPU has 16 GiB"),
+        (room(Quota()), Request(memory=17 * GIB), "the GPU has 16GiB"),
         (
             room(Quota(share=500), Claim(share=300)),
             Request(share=201),
@@ -283,7 +283,7 @@ async def test_memory_is_summed_on_each_gpu(make_office: MakeOffice) -> None:
     await ask(office, group="a", devices="0", memory=str(40 * MIB))
     code, message = await refusal(office, group="b", devices="0", memory=str(30 * MIB))
     assert code == "over-quota"
-    assert "tenant 'research' on GPU 0: 30 MiB are asked for, 40 MiB are in use" in message
+    assert "tenant 'research' on GPU 0: 30MiB are asked for, 40MiB are in use" in message
     await ask(office, group="b", devices="1", memory=str(30 * MIB))
     # Asked for by number it goes where it fits.
     assert (await ask(office, gpus="1", memory=str(30 * MIB)))["devices"] == "1"
