@@ -146,7 +146,7 @@ def in_words(values: Mapping[str, Any]) -> str:
         if key == "memory":
             words.append(f"memory {format_size(value)}")
         elif key in ("share", "ceiling"):
-            words.append(f"{key} {percent(value)}")
+            words.append(f"{key} {format_part(value)}")
         elif key == "high_priority":
             words.append("high priority" if value else "normal priority")
         else:
