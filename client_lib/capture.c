@@ -6,17 +6,11 @@
 #include <string.h>
 
 #include "call.h"
+#include "captures.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "session.h"
-
-static int active; /* captures begun and not ended */
-
-bool gpc_capture_active(void)
-{
-    return __atomic_load_n(&active, __ATOMIC_ACQUIRE) > 0;
-}
 
 static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
 {
@@ -26,9 +20,12 @@ static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
         return r;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    r = gpc_wire_cuStreamBeginCapture_v2(hStream, mode);
+    uint64_t wire;
+    r = gpc_stream_wire(NULL, hStream, &wire);
     if (r == CUDA_SUCCESS)
-        __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
+        r = gpc_wire_cuStreamBeginCapture_v2(hStream, mode);
+    if (r == CUDA_SUCCESS)
+        r = gpc_captures_begun(wire, mode);
     return gpc_leave(r);
 }
 
@@ -51,11 +48,15 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     if (!phGraph)
         return CUDA_ERROR_INVALID_VALUE;
     CUgraph graph;
+    uint64_t wire;
+    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS ||
+        (r = gpc_captures_may_end(wire)) != CUDA_SUCCESS)
+        return r;
     r = gpc_wire_cuStreamEndCapture(hStream, &graph);
     /* any answer but these ends a capture: an invalidated one, too */
     if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
-        r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && gpc_capture_active())
-        __atomic_fetch_sub(&active, 1, __ATOMIC_RELEASE);
+        r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+        gpc_captures_ended(wire);
     /* CUDA leaves a null graph behind a capture that was invalidated */
     *phGraph = r == CUDA_SUCCESS ? graph : NULL;
     return gpc_leave(r);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "captured_copy.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "ranges.h"
@@ -67,10 +68,14 @@ GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
         return r;
     struct gpc_range range;
     if (!gpc_range_find(dptr, &range) || range.begin != dptr ||
-        (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL))
+        (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
+         range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    gpc_range_remove(dptr, &range);
-    return gpc_leave(gpc_wire_cuMemFree_v2(dptr));
+    bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_remove(dptr, &range);
+    r = gpc_wire_cuMemFree_v2(dptr);
+    if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
+        gpc_range_add(&range);
+    return gpc_leave(r);
 }
 
 GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -90,6 +95,14 @@ GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, C
 
 /* --- pools ---------------------------------------------------------------------- */
 
+/* What a capture allocates is its graph's. */
+static CUresult keep_ordered(CUdeviceptr at, size_t bytes, CUstream stream)
+{
+    bool captures;
+    CUresult r = gpc_stream_captures(stream, &captures);
+    return r ? r : keep(at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
+}
+
 GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
     GPC_PLACE;
@@ -98,7 +111,7 @@ GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream
         return r;
     r = gpc_wire_cuMemAllocAsync(dptr, bytesize, hStream);
     if (r == CUDA_SUCCESS && *dptr)
-        r = keep(*dptr, bytesize, GPC_RANGE_POOL);
+        r = keep_ordered(*dptr, bytesize, hStream);
     return gpc_leave(r);
 }
 
@@ -111,8 +124,38 @@ GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, 
         return r;
     r = gpc_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
     if (r == CUDA_SUCCESS && *dptr)
-        r = keep(*dptr, bytesize, GPC_RANGE_POOL);
+        r = keep_ordered(*dptr, bytesize, hStream);
     return gpc_leave(r);
+}
+
+/* A graph's memory is known for as long as nothing else is there: its next launch
+ * allocates it again. The rest is forgotten before the free is sent: from then on
+ * another thread may get the address anew. */
+static CUresult free_ordered(const struct gpc_range *range, CUstream stream)
+{
+    struct gpc_range removed;
+    bool captures;
+    CUresult r = gpc_stream_captures(stream, &captures);
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* in a capture it becomes a node, for memory of the same graph only */
+    bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
+                  gpc_range_remove(range->begin, &removed);
+    r = gpc_wire_cuMemFreeAsync(range->begin, stream);
+    if (r != CUDA_SUCCESS && forget)
+        gpc_range_add(&removed);
+    return r;
+}
+
+/* Freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by waiting for
+ * everything. */
+static CUresult free_plain(CUdeviceptr dptr, CUstream stream)
+{
+    bool captures;
+    CUresult r = gpc_stream_captures(stream, &captures);
+    if (r == CUDA_SUCCESS && captures)
+        r = CUDA_ERROR_INVALID_VALUE;
+    return r ? r : cuMemFree_v2(dptr);
 }
 
 GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
@@ -124,17 +167,8 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     struct gpc_range range;
     if (!gpc_range_find(dptr, &range) || range.begin != dptr)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.kind == GPC_RANGE_DEVICE) {
-        /* freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by
-         * waiting for everything */
-        return gpc_leave(cuMemFree_v2(dptr));
-    }
-    /* forgotten before it is sent: from then on another thread may get the address anew */
-    bool forget = !gpc_capture_active() && gpc_range_remove(dptr, &range);
-    r = gpc_wire_cuMemFreeAsync(dptr, hStream);
-    if (r != CUDA_SUCCESS && forget)
-        gpc_range_add(&range);
-    return gpc_leave(r);
+    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(dptr, hStream)
+                                                    : free_ordered(&range, hStream));
 }
 
 /* The first three attributes are ints, the others 64-bit counts. */

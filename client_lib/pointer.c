@@ -18,7 +18,8 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr
         return CUDA_ERROR_INVALID_VALUE;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_MAPPED)
+        if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_GRAPH ||
+            range->kind == GPC_RANGE_MAPPED)
             return CUDA_ERROR_INVALID_VALUE;
         *(CUcontext *)data = range->context;
         return CUDA_SUCCESS;

@@ -42,12 +42,30 @@ static int make_room(struct table *t)
     return 0;
 }
 
+static void remove_at(struct table *t, size_t at)
+{
+    memmove(t->ranges + at, t->ranges + at + 1, (t->count - at - 1) * sizeof *t->ranges);
+    t->count--;
+}
+
+static void remove_graphs(struct table *t, const struct gpc_range *range)
+{
+    for (size_t at = after(t, range->begin);
+         at < t->count && (t->ranges[at].begin <= range->begin ||
+                           t->ranges[at].begin - range->begin < range->size);)
+        if (t->ranges[at].kind == GPC_RANGE_GRAPH)
+            remove_at(t, at);
+        else
+            at++;
+}
+
 int gpc_range_add(const struct gpc_range *range)
 {
     struct table *t = &tables[range->place];
     pthread_rwlock_wrlock(&lock);
     int r = make_room(t);
     if (r == 0) {
+        remove_graphs(t, range);
         size_t at = after(t, range->begin);
         memmove(t->ranges + at + 1, t->ranges + at, (t->count - at) * sizeof *t->ranges);
         t->ranges[at] = *range;
@@ -58,12 +76,6 @@ int gpc_range_add(const struct gpc_range *range)
     }
     pthread_rwlock_unlock(&lock);
     return r;
-}
-
-static void remove_at(struct table *t, size_t at)
-{
-    memmove(t->ranges + at, t->ranges + at + 1, (t->count - at - 1) * sizeof *t->ranges);
-    t->count--;
 }
 
 /* Call `look` for each place until it is true: the common one, the caller's, the others. */

@@ -14,6 +14,7 @@
 enum gpc_range_kind {
     GPC_RANGE_DEVICE, /* cuMemAlloc */
     GPC_RANGE_POOL,   /* cuMemAllocAsync */
+    GPC_RANGE_GRAPH,  /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
     GPC_RANGE_MAPPED, /* cuMemMap */
     GPC_RANGE_GLOBAL, /* a module's variable */
     GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped */
@@ -37,7 +38,8 @@ struct gpc_range {
     void *owner;             /* what to free it with */
 };
 
-/* 0, or -1 when there is no memory. */
+/* 0, or -1 when there is no memory. Memory of graphs that lay there before has gone: the
+ * driver would not have given its address anew. */
 int gpc_range_add(const struct gpc_range *range);
 /* Remove the range that begins here; false if there is none. */
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);

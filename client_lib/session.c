@@ -18,6 +18,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "captures.h"
 #include "gpc_wire.h"
 #include "process.h"
 #include "stats.h"
@@ -29,6 +30,7 @@ static bool sync_mode;
 void gpc_session_start(struct gpc_session *s, bool sync)
 {
     sync_mode = sync;
+    s->wire_capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     pthread_mutex_init(&s->submit_lock, NULL);
     pthread_mutex_init(&s->wait_lock, NULL);
     pthread_cond_init(&s->wait_changed, NULL);
@@ -260,11 +262,12 @@ static int follow_thread(struct gpc_session *s, const struct gpc_thread *t)
         r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
         s->wire_context = context;
     }
-    if (r == 0 && t->capture_mode != s->wire_capture_mode) {
+    uint32_t mode = gpc_captures_mode(t);
+    if (r == 0 && mode != s->wire_capture_mode) {
         struct gp_req_gp_capture_mode_set q = {
-            .h = {.op = GP_OP_gp_capture_mode_set, .seq = ++s->last_seq}, .mode = t->capture_mode};
+            .h = {.op = GP_OP_gp_capture_mode_set, .seq = ++s->last_seq}, .mode = mode};
         r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
-        s->wire_capture_mode = t->capture_mode;
+        s->wire_capture_mode = mode;
     }
     return r;
 }

@@ -106,6 +106,7 @@ struct gpc_thread {
     CUcontext current;
     bool per_thread_streams;
     uint32_t capture_mode; /* CUstreamCaptureMode */
+    uint64_t number;       /* of the thread: none ever has another's */
     uint64_t last_answer;  /* seq of the last call that was waited for */
     struct gpc_session *chosen; /* gpc_session_choose */
     struct gpc_session *last;   /* of the last call, for its pending error */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "captures.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
@@ -87,6 +88,7 @@ static CUresult destroy(uint16_t op, CUstream hStream)
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
     r = gpc_wire_cuStreamDestroy_v2(hStream);
+    gpc_captures_ended((uint64_t)hStream); /* what it captured goes with it */
     if (r == CUDA_SUCCESS)
         free(s);
     return gpc_leave(r);

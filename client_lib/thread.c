@@ -42,11 +42,13 @@ struct gpc_thread *gpc_thread(void)
 {
     if (self)
         return self;
+    static uint64_t last_number;
     static struct gpc_thread shared; /* when even this is too much memory to ask */
     pthread_once(&once, make_key);
     struct gpc_thread *t = calloc(1, sizeof *t);
     if (!t)
         return &shared;
+    t->number = __atomic_add_fetch(&last_number, 1, __ATOMIC_RELAXED);
     pthread_setspecific(ends, t);
     self = t;
     return t;

@@ -31,7 +31,8 @@ def ops(spec: Spec) -> str:
     lines.append("    GP_HANDLE_KINDS,\n};\n")
     lines.append("/* Indexed by op; name NULL where no function has that id. */")
     lines.append("struct gp_op_info {\n    const char *name;\n    const char *mode;")
-    lines.append("    unsigned char in_context; /* acts in the calling thread's context */\n};")
+    lines.append("    unsigned char in_context; /* acts in the calling thread's context */")
+    lines.append("    unsigned char staged; /* the worker needs staging memory for it */\n};")
     lines.append("extern const struct gp_op_info gp_op_table[GP_OP_COUNT];\n")
     lines.append("extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];\n\n#endif\n")
     return "\n".join(lines)
@@ -41,7 +42,7 @@ def ops_source(spec: Spec) -> str:
     lines = [NOTE, '#include "gp_ops.h"\n']
     lines.append("const struct gp_op_info gp_op_table[GP_OP_COUNT] = {")
     lines += [
-        f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", {int(f.needs == "context")}}},'
+        f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", {int(f.needs == "context")}, {int(f.staged)}}},'
         for f in spec.functions
     ]
     lines.append("};\n\nconst char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")

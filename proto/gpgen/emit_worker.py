@@ -309,6 +309,8 @@ def _dispatcher(f: Function) -> list[str]:
             f"    struct gpw_growth growth;\n    gpw_growth_begin(s, GP_OP_{f.name}, &growth);"
         )
     lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call}({', '.join(head + args)});")
+    if f.worker == "custom" and f.waits:
+        lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
     if f.grows:
         lines += _undo_growth(f)
     for p in f.creates:

@@ -80,6 +80,7 @@ ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
     "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
+    "staged",
 }  # fmt: skip
 
 
@@ -158,6 +159,7 @@ class Function:
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for
     #: An async call that may be refused: waited for the first time with these arguments.
     first_waits: bool = False
+    staged: bool = False  # the worker needs a piece of its staging memory for it
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"

@@ -28,14 +28,12 @@ void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
     return NULL;
 }
 
-/* To pin memory is forbidden while a capture in global mode is under way; this
- * thread's own mode says that it is meant. */
+/* A copy in a capture needs it, so the capture must not mind. */
 static CUresult pin(struct gpw_session *s, void **memory, uint64_t bytes)
 {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    bool before = gpw_strict(s, false);
     CUresult r = s->driver->cuMemHostAlloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE);
-    s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    gpw_strict(s, before);
     return r;
 }
 

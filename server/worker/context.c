@@ -9,6 +9,7 @@
 #include "place.h"
 #include "quota.h"
 #include "slices.h"
+#include "staging.h"
 
 CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
 {
@@ -17,8 +18,20 @@ CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
 
 CUresult gpw_gp_capture_mode_set(struct gpw_session *s, uint32_t mode)
 {
-    CUstreamCaptureMode exchanged = (CUstreamCaptureMode)mode;
-    return s->driver->cuThreadExchangeStreamCaptureMode(&exchanged);
+    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    s->strict = mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    return CUDA_SUCCESS;
+}
+
+/* What copies in it will need. */
+static void prepare(struct gpw_session *s, CUcontext context)
+{
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    gpw_staging_prepare(s);
+    s->driver->cuCtxSetCurrent(before);
 }
 
 CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice dev,
@@ -42,6 +55,8 @@ CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice
         r = CUDA_ERROR_OUT_OF_MEMORY; /* the context alone is over the limit */
     }
     gpw_gate_tick(s);
+    if (r == CUDA_SUCCESS)
+        prepare(s, real);
     gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
     return r;
 }
@@ -84,6 +99,8 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     gpw_gate_tick(s);
+    if (r == CUDA_SUCCESS)
+        prepare(s, *ctx);
     if (r == CUDA_SUCCESS) { /* it came up current; the client says when it is */
         CUcontext popped;
         s->driver->cuCtxPopCurrent_v2(&popped);

@@ -6,40 +6,6 @@
 #include "memory_internal.h"
 #include "span.h"
 
-/* --- staging ------------------------------------------------------------------ */
-
-static struct gpw_staging *staging_take(struct gpw_session *s)
-{
-    struct gpw_staging *b = s->memory->staging;
-    if (b) {
-        s->memory->staging = b->next;
-        return b;
-    }
-    b = malloc(sizeof *b);
-    if (b && s->driver->cuMemHostAlloc(&b->memory, GP_CHUNK_MAX, CU_MEMHOSTALLOC_PORTABLE) !=
-                 CUDA_SUCCESS) {
-        free(b);
-        return NULL;
-    }
-    return b;
-}
-
-static void staging_give(struct gpw_session *s, struct gpw_staging *b)
-{
-    b->next = s->memory->staging;
-    s->memory->staging = b;
-}
-
-void gpw_staging_context_ended(struct gpw_session *s)
-{
-    while (s->memory->staging) {
-        struct gpw_staging *b = s->memory->staging;
-        s->memory->staging = b->next;
-        s->driver->cuMemFreeHost(b->memory);
-        free(b);
-    }
-}
-
 /* A graph would keep the address of memory that is gone when it runs. */
 static CUresult not_capturing(struct gpw_session *s, CUstream stream)
 {
@@ -104,7 +70,7 @@ static void dtoh_done(struct gpw_session *s, void *arg, CUresult result)
     struct dtoh *d = arg;
     gpw_answer_gp_dtoh(s, d->token, result, d->staging->memory,
                        result == CUDA_SUCCESS ? d->bytes : 0);
-    staging_give(s, d->staging);
+    gpw_staging_give(s, d->staging);
     free(d);
 }
 
@@ -117,11 +83,11 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
     if (r != CUDA_SUCCESS)
         return r;
     struct dtoh *d = malloc(sizeof *d);
-    struct gpw_staging *staging = staging_take(s);
+    struct gpw_staging *staging = gpw_staging_take(s);
     if (!d || !staging) {
         free(d);
         if (staging)
-            staging_give(s, staging);
+            gpw_staging_give(s, staging);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *d = (struct dtoh){token, staging, bytes};
@@ -130,7 +96,7 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
         r = gpw_after_stream(s, stream, dtoh_done, d);
     if (r == CUDA_SUCCESS)
         return GPW_DEFERRED;
-    staging_give(s, staging);
+    gpw_staging_give(s, staging);
     free(d);
     return r;
 }
@@ -177,7 +143,7 @@ static void pinned_read_done(struct gpw_session *s, void *arg, CUresult result)
     struct pinned_read *p = arg;
     gpw_notify_gp_pinned_data(s, p->cookie, p->offset, result == CUDA_SUCCESS ? p->bytes : 0,
                               p->last, p->staging->memory);
-    staging_give(s, p->staging);
+    gpw_staging_give(s, p->staging);
     free(p);
 }
 
@@ -190,11 +156,11 @@ CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream str
     if (r != CUDA_SUCCESS)
         return r;
     struct pinned_read *p = malloc(sizeof *p);
-    struct gpw_staging *staging = staging_take(s);
+    struct gpw_staging *staging = gpw_staging_take(s);
     if (!p || !staging) {
         free(p);
         if (staging)
-            staging_give(s, staging);
+            gpw_staging_give(s, staging);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *p = (struct pinned_read){staging, cookie, offset, bytes, last};
@@ -203,7 +169,7 @@ CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream str
         r = gpw_after_stream(s, stream, pinned_read_done, p);
     if (r == CUDA_SUCCESS)
         return r;
-    staging_give(s, staging);
+    gpw_staging_give(s, staging);
     free(p);
     return r;
 }

@@ -29,14 +29,23 @@ static int limited_ordinal(struct gpw_session *s)
     return ordinal >= 0 && gpw_gate_board((uint32_t)ordinal, &member) ? ordinal : -1;
 }
 
+static bool free_now(struct gpw_session *s, size_t *bytes)
+{
+    size_t total;
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuMemGetInfo_v2(bytes, &total);
+    gpw_strict(s, before);
+    return r == CUDA_SUCCESS;
+}
+
 void gpw_growth_begin(struct gpw_session *s, uint16_t op, struct gpw_growth *g)
 {
-    size_t free_bytes, total;
+    size_t free_bytes;
     *g = (struct gpw_growth){.ordinal = -1};
     if (is_graph(op) && !in_graphs)
         return;
     int ordinal = limited_ordinal(s);
-    if (ordinal < 0 || s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
+    if (ordinal < 0 || !free_now(s, &free_bytes))
         return;
     g->ordinal = ordinal;
     g->free_before = free_bytes;
@@ -44,9 +53,8 @@ void gpw_growth_begin(struct gpw_session *s, uint16_t op, struct gpw_growth *g)
 
 bool gpw_growth_over(struct gpw_session *s, struct gpw_growth *g)
 {
-    size_t free_bytes, total;
-    if (g->ordinal < 0 || s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS ||
-        free_bytes == g->free_before)
+    size_t free_bytes;
+    if (g->ordinal < 0 || !free_now(s, &free_bytes) || free_bytes == g->free_before)
         return false;
     return !gpw_quota_settle(s, (uint32_t)g->ordinal, &g->over) && free_bytes < g->free_before;
 }

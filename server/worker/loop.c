@@ -8,8 +8,10 @@
 #include "dispatch.h"
 #include "gate.h"
 #include "host_function.h"
+#include "memory.h"
 #include "peer.h"
 #include "place.h"
+#include "staging.h"
 
 /* How long to sleep in recv while the GPU works: a twentieth of the time waited
  * so far, so that a wait ends at most 5 % late; nothing in the first moments. */
@@ -43,6 +45,9 @@ static int64_t patience(uint64_t waited_ns)
 struct put_off {
     struct gpw_wait wait;
     CUcontext context;
+    bool strict;
+    bool last_try;  /* waits for frees, and not a second time */
+    uint64_t frees; /* those up to this one */
     uint64_t message[]; /* a struct gp_header and what follows */
 };
 
@@ -81,8 +86,16 @@ static bool streams_held(void)
 
 static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    (void)s, (void)w;
-    return !streams_held();
+    const struct put_off *p = (struct put_off *)w;
+    return !streams_held() && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
+}
+
+/* The call of a client's thread, made as that thread may make it. */
+static void dispatch(struct gpw_session *s, const struct gp_header *h, bool strict)
+{
+    gpw_strict(s, strict);
+    gpw_dispatch(s, h);
+    gpw_strict(s, false);
 }
 
 static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
@@ -91,7 +104,9 @@ static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(p->context);
-    gpw_dispatch(s, (const struct gp_header *)p->message);
+    s->last_try = p->last_try;
+    dispatch(s, (const struct gp_header *)p->message, p->strict);
+    s->last_try = false;
     s->driver->cuCtxSetCurrent(before);
     free(p);
     return true;
@@ -103,22 +118,42 @@ static void put_off_cancel(struct gpw_session *s, struct gpw_wait *w)
     free(w);
 }
 
-static void put_off(struct gpw_session *s, const struct gp_header *h)
+static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_frees)
 {
     struct put_off *p = calloc(1, sizeof *p + gp_align8(h->size));
-    if (!p) {
-        gpw_session_broken(s, "there is no memory to put a call off");
-        return;
-    }
+    if (!p)
+        return gpw_session_broken(s, "there is no memory to put a call off");
+    p->strict = s->strict;
+    p->last_try = for_frees;
+    p->frees = gpw_memory_last_free(s);
     p->wait = (struct gpw_wait){
         .ready = put_off_ready, .poll = put_off_poll, .cancel = put_off_cancel};
     s->driver->cuCtxGetCurrent(&p->context);
     memcpy(p->message, h, h->size);
     gpw_wait_add(s, &p->wait);
+    return 0;
+}
+
+int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
+{
+    return put_off(s, h, true);
 }
 
 /* A message, in the channel until it is released, that waits at the gate. */
 static const struct gp_header *held;
+static uint64_t held_since;
+
+/* Whether nothing but the gate may keep it back. */
+static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
+{
+    return gpw_peers_admit(h) &&
+           gpw_staging_admit(s, h, h == held ? now_ns() - held_since : 0, streams_held());
+}
+
+static bool admit(struct gpw_session *s, const struct gp_header *h)
+{
+    return may_come_to_gate(s, h) && gpw_gate_admit(s, h);
+}
 
 static void handle(struct gpw_session *s, const struct gp_header *h)
 {
@@ -128,17 +163,12 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         gpw_peers_stream_ending(s, h);
     }
     if (streams_held() && !never_blocks(h))
-        put_off(s, h);
+        put_off(s, h, false);
     else
-        gpw_dispatch(s, h);
+        dispatch(s, h, s->strict);
     gpw_gate_passed(s, h);
     gpw_peers_passed(h);
     s->transport->release(s->channel);
-}
-
-static bool admit(struct gpw_session *s, const struct gp_header *h)
-{
-    return gpw_peers_admit(h) && gpw_gate_admit(s, h);
 }
 
 /* In the context that the message names. False: it has to wait at the gate. */
@@ -151,6 +181,12 @@ static bool pass(struct gpw_session *s, const struct gp_header *h)
         handle(s, h);
     gpw_place_leave(s, &place);
     return admitted;
+}
+
+static void hold(const struct gp_header *h)
+{
+    held = h;
+    held_since = now_ns();
 }
 
 /* One message, waiting at most `timeout_us` for it. False when none was handled. */
@@ -180,7 +216,7 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
     else if (!pass(s, h))
-        held = h;
+        hold(h);
     return !held;
 }
 
@@ -221,7 +257,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
     uint64_t looked = now_ns();
     while (!s->ended) {
         int64_t timeout = gpw_gate_patience(waits_patience(s));
-        if (held && gpw_peers_admit(held))
+        if (held && may_come_to_gate(s, held))
             gpw_gate_wait(s, timeout);
         else if (held)
             pause_us(timeout);

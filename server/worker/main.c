@@ -222,6 +222,8 @@ static int session_open(struct gpw_session *s, const struct options *o)
         gpw_log("error", "the driver %s does not start: CUDA error %d", o->driver, (int)r);
         return -1;
     }
+    s->strict_now = true; /* as a thread of CUDA's begins */
+    gpw_strict(s, false);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))

@@ -4,10 +4,8 @@
 
 #include "allocator.h"
 #include "gpw_handlers.h"
-#include "host_function.h"
 #include "loop.h"
 #include "memory_internal.h"
-#include "peer.h"
 #include "pool.h"
 #include "quota.h"
 
@@ -117,35 +115,65 @@ static struct gpw_window *window_of(struct gpw_session *s, CUdeviceptr address)
     return NULL;
 }
 
-/* Memory that frees have not given back yet, because the GPU may still use it. */
-static void finish_frees(struct gpw_session *s)
+/* --- frees ------------------------------------------------------------------------ */
+
+/* Memory that is not given back yet, because the GPU may still use it. */
+struct pending_free {
+    struct gpw_wait wait; /* while a capture keeps us from asking */
+    struct gpw_window *window;
+    CUdeviceptr address;
+    CUcontext context; /* whose work is waited for */
+    uint64_t number;
+    bool captured; /* a capture holds it up, whose end comes as a message */
+    struct pending_free *next;
+};
+
+uint64_t gpw_memory_last_free(const struct gpw_session *s)
 {
-    /* a host function may hold them up, and its end comes as a message; or another worker */
-    while (s->memory->frees_pending && !gpw_host_functions_pending() && !gpw_peers_pending())
-        gpw_waits_poll(s);
+    return s->memory->last_free;
 }
 
-void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number)
+{
+    for (const struct pending_free *f = s->memory->frees; f; f = f->next)
+        if (f->number <= number && !f->captured)
+            return true;
+    return false;
+}
+
+/* The GPU may take its time, and what it waits for may come as a message: whoever needs
+ * the memory that is being freed is put off, and asked once more when it has been. */
+static bool must_wait(const struct gpw_session *s)
+{
+    return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
+}
+
+CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     if (gpw_quota_left(ordinal) >= bytes)
-        return;
-    finish_frees(s);
+        return CUDA_SUCCESS;
+    if (must_wait(s))
+        return GPW_AGAIN;
+    bool before = gpw_strict(s, false);
     gpw_pools_trim(s, ordinal);
     gpw_allocator_trim(s->memory->windows[ordinal].allocator);
+    gpw_strict(s, before);
+    return CUDA_SUCCESS;
 }
+
+/* --- allocations ------------------------------------------------------------------- */
 
 CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize)
 {
     struct gpw_window *w = current_window(s);
     if (!w)
         return CUDA_ERROR_INVALID_CONTEXT;
-    gpw_memory_make_room(s, w->ordinal, (uint64_t)bytesize + GRANULE);
-    CUresult r = gpw_allocator_take(w->allocator, bytesize, dptr);
-    if (r == CUDA_ERROR_OUT_OF_MEMORY && s->memory->frees_pending) {
-        finish_frees(s);
+    CUresult r = gpw_forbidden(s);
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_make_room(s, w->ordinal, (uint64_t)bytesize + GRANULE);
+    if (r == CUDA_SUCCESS)
         r = gpw_allocator_take(w->allocator, bytesize, dptr);
-    }
-    return r;
+    return r == CUDA_ERROR_OUT_OF_MEMORY && must_wait(s) ? GPW_AGAIN : r;
 }
 
 CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t *pPitch,
@@ -167,17 +195,13 @@ CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t
     return r;
 }
 
-struct pending_free {
-    struct gpw_wait wait; /* while a capture keeps us from asking */
-    struct gpw_window *window;
-    CUdeviceptr address;
-};
-
 static void free_now(struct gpw_session *s, void *arg, CUresult result)
 {
-    struct pending_free *f = arg;
+    struct pending_free *f = arg, **at = &s->memory->frees;
     (void)result; /* an error has ended the work as well */
-    s->memory->frees_pending--;
+    while (*at != f)
+        at = &(*at)->next;
+    *at = f->next;
     gpw_allocator_give(f->window->allocator, f->address);
     free(f);
 }
@@ -186,9 +210,16 @@ static void free_now(struct gpw_session *s, void *arg, CUresult result)
 static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 {
     struct pending_free *f = (struct pending_free *)w;
-    CUresult r = gpw_after_context(s, free_now, f);
-    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+    CUcontext before = NULL;
+    f->captured = false;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(f->context);
+    CUresult r = gpw_after_context(s, free_now, f); /* `f` may be gone then */
+    s->driver->cuCtxSetCurrent(before);
+    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+        f->captured = true;
         return false;
+    }
     if (r != CUDA_SUCCESS)
         free_now(s, f, r);
     return true;
@@ -207,13 +238,25 @@ CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
         return s->driver->cuMemFree_v2(dptr);
     if (!gpw_allocator_size(w->allocator, dptr))
         return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = NULL;
+    CUresult r = gpw_forbidden(s);
+    if (r != CUDA_SUCCESS)
+        return r;
+    s->driver->cuCtxGetCurrent(&context);
     struct pending_free *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *f = (struct pending_free){{.poll = free_retry, .cancel = free_cancel}, w, dptr};
-    s->memory->frees_pending++;
+    *f = (struct pending_free){.wait = {.poll = free_retry, .cancel = free_cancel},
+                               .window = w,
+                               .address = dptr,
+                               .context = context,
+                               .number = ++s->memory->last_free,
+                               .next = s->memory->frees};
+    s->memory->frees = f;
+    bool before = gpw_strict(s, false);
     if (!free_retry(s, &f->wait))
         gpw_wait_add(s, &f->wait);
+    gpw_strict(s, before);
     return CUDA_SUCCESS;
 }
 
@@ -223,7 +266,7 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
     s->driver->cuCtxSynchronize();
-    finish_frees(s);
+    gpw_waits_poll(s); /* the context's waits are over, its frees among them */
     gpw_allocator_clear(s->memory->windows[ordinal].allocator);
     gpw_staging_context_ended(s);
     gpw_captured_close(s, true);
@@ -326,7 +369,8 @@ bool gpw_memory_reach(struct gpw_session *s, uint64_t address, uint64_t bytes)
 CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *total)
 {
     int ordinal = gpw_current_ordinal(s);
-    finish_frees(s); /* CUDA's frees are over when they return */
+    if (must_wait(s)) /* CUDA's frees are over when they return */
+        return GPW_AGAIN;
     gpw_pools_count(s);
     if (ordinal >= 0)
         gpw_allocator_trim(s->memory->windows[ordinal].allocator);

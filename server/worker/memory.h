@@ -20,6 +20,10 @@ uint64_t gpw_memory_bytes(const struct gpw_session *s);
 /* The context is about to end: give back what was allocated in it. */
 void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext context);
 
+/* Frees are numbered; those up to `number` that only wait for the GPU. */
+uint64_t gpw_memory_last_free(const struct gpw_session *s);
+bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number);
+
 /* Whether [address, address + bytes) is device memory that this session may use. */
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Whether work on the GPU may be told to touch it: device memory, pinned buffers by their

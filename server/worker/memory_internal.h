@@ -4,6 +4,7 @@
 
 #include "allocator.h"
 #include "memory.h"
+#include "staging.h"
 
 struct gpw_window {
     struct gpw_session *session;
@@ -22,29 +23,25 @@ struct gpw_pinned {
     bool registered;
 };
 
-/* Pinned memory of the worker's own, one chunk long. */
-struct gpw_staging {
-    struct gpw_staging *next;
-    void *memory;
-};
-
 struct gpw_memory {
     struct gpw_window windows[GP_DEVICES_MAX];
-    unsigned frees_pending;
+    struct pending_free *frees; /* under way; memory.c */
+    uint64_t last_free;
     struct gpw_pinned *pinned;
     struct gp_share arena;
     bool arena_open, arena_registered;
-    struct gpw_staging *staging; /* free ones */
     struct gpw_graph_memory *graph_memory;
+    struct gpw_staging_pool staging;
     struct gpw_captured *captured;
     uint64_t captured_bytes;
 };
 
 /* Part of the arena, registered with the driver; NULL if it lies outside. */
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
-/* If fewer than `bytes` may still be taken of a device, give back what frees, pools and the
- * allocator have not yet: only what is in use may stand in the way of an allocation. */
-void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
+/* If fewer than `bytes` may still be taken of a device, give back what pools and the
+ * allocator have not yet: only what is in use may stand in the way of an allocation.
+ * GPW_AGAIN: memory is being freed, which must be waited for. */
+CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 /* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
 bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);
 
@@ -53,9 +50,6 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Memory of a graph that is being captured: the driver knows its address only while the
  * graph runs, but work behind it in the capture has it already. */
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
-
-/* Pinned memory went with its context. */
-void gpw_staging_context_ended(struct gpw_session *s);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Forget them all; `unpin` while there is a context to do it in. */

@@ -107,8 +107,8 @@ void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
 static CUresult take_exactly(struct gpw_session *s, uint32_t ordinal, size_t bytes,
                              CUdeviceptr *dptr)
 {
-    gpw_memory_make_room(s, ordinal, bytes + GRANULE);
-    return gpw_allocator_take(s->memory->windows[ordinal].allocator, bytes, dptr);
+    CUresult r = gpw_memory_make_room(s, ordinal, bytes + GRANULE);
+    return r ? r : gpw_allocator_take(s->memory->windows[ordinal].allocator, bytes, dptr);
 }
 
 static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstream stream,
@@ -139,6 +139,16 @@ static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstre
     return take_exactly(s, p->ordinal, bytes, dptr);
 }
 
+/* No capture forbids it in CUDA, but ours may ask for pages, and trim. */
+static CUresult take_relaxed(struct gpw_session *s, struct pool *p, size_t bytes, CUstream stream,
+                             CUdeviceptr *dptr)
+{
+    bool before = gpw_strict(s, false);
+    CUresult r = p ? take(s, p, bytes, stream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+    gpw_strict(s, before);
+    return r;
+}
+
 static bool is_capturing(struct gpw_session *s, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -165,8 +175,7 @@ CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t by
     if (bytesize == 0 || capturing ||
         s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
         return captured(s, s->driver->cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
-    struct pool *p = pool_note(real, (uint32_t)ordinal);
-    return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+    return take_relaxed(s, pool_note(real, (uint32_t)ordinal), bytesize, hStream, dptr);
 }
 
 /* Whose memory is in the pool: a pool is one that was made here, or one of a device's own.
@@ -197,8 +206,7 @@ CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, s
     if (bytesize == 0 || capturing)
         return captured(s, s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr,
                         bytesize);
-    struct pool *p = pool_note(pool, (uint32_t)ordinal);
-    return p ? take(s, p, bytesize, hStream, dptr) : CUDA_ERROR_OUT_OF_MEMORY;
+    return take_relaxed(s, pool_note(pool, (uint32_t)ordinal), bytesize, hStream, dptr);
 }
 
 struct free_later {
@@ -220,7 +228,8 @@ CUresult gpw_cuMemFreeAsync(struct gpw_session *s, CUdeviceptr dptr, CUstream hS
         struct gpw_window *w = &s->memory->windows[i];
         if (dptr < w->begin || dptr >= w->end)
             continue;
-        if (!gpw_allocator_size(w->allocator, dptr))
+        /* a capture frees what it has allocated, which is not here */
+        if (!gpw_allocator_size(w->allocator, dptr) || is_capturing(s, hStream))
             return CUDA_ERROR_INVALID_VALUE;
         struct free_later *f = malloc(sizeof *f);
         if (!f)

@@ -21,6 +21,15 @@ void gpw_log(const char *level, const char *format, ...)
         dprintf(STDERR_FILENO, "%s: %s\n", level, text);
 }
 
+CUresult gpw_forbidden(struct gpw_session *s)
+{
+    CUdeviceptr probe;
+    CUresult r = s->strict_now ? s->driver->cuMemAlloc_v2(&probe, 1) : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS && s->strict_now)
+        s->driver->cuMemFree_v2(probe);
+    return r;
+}
+
 void gpw_message_tail(struct gpw_message *m, const void *from, uint32_t bytes)
 {
     m->tails[m->count++] = (struct iovec){(void *)(uintptr_t)from, bytes};

@@ -34,6 +34,9 @@ struct gpw_session {
     uint32_t device_count;
     CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
     uint8_t secret[16];
+    bool strict;   /* the client's thread may not make calls that captures forbid */
+    bool strict_now; /* so it is for the driver: while a call of such a thread is made */
+    bool last_try; /* no more GPW_AGAIN */
     bool greeted;  /* gp_hello was right */
     bool ended;    /* gp_goodbye, or broken */
     int32_t sticky; /* a CUresult that every later call gives, 0 none */
@@ -44,6 +47,34 @@ struct gpw_session {
 
 /* Returned by a deferred handler that will answer later; no CUresult is negative. */
 #define GPW_DEFERRED ((CUresult)-1)
+
+/* Returned by a handler of a call that is waited for: dispatch it again when the frees that
+ * are under way are over. */
+#define GPW_AGAIN ((CUresult)-2)
+int gpw_put_off(struct gpw_session *s, const struct gp_header *h);
+
+/*
+ * While a stream captures, CUDA forbids the capturing thread, or all threads, calls that
+ * may disturb it, and ends the capture when they come all the same. For the driver all
+ * threads of the client are one, ours. So ours is in relaxed mode, which forbids nothing,
+ * except while it makes a call of a client's thread to which it is forbidden (the client
+ * says so); what the worker needs for itself in such a call is relaxed again. Returns
+ * what it was.
+ */
+static inline bool gpw_strict(struct gpw_session *s, bool strict)
+{
+    bool before = s->strict_now;
+    CUstreamCaptureMode mode =
+        strict ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (strict != before)
+        s->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    s->strict_now = strict;
+    return before;
+}
+
+/* For calls that captures forbid and that the worker makes in another way: the driver's
+ * answer to such a call now, which ends those captures if it is no success. */
+CUresult gpw_forbidden(struct gpw_session *s);
 
 /* Whom to answer. */
 struct gpw_token {

@@ -27,8 +27,10 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
     if (!m->arena_open || offset > m->arena.size || bytes > m->arena.size - offset)
         return NULL;
     if (!m->arena_registered) { /* needs a context, so not before the first use */
+        bool before = gpw_strict(s, false);
         CUresult r = s->driver->cuMemHostRegister_v2(m->arena.addr, m->arena.size,
                                                      CU_MEMHOSTREGISTER_PORTABLE);
+        gpw_strict(s, before);
         m->arena_registered = true;
         if (r != CUDA_SUCCESS)
             gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower", (int)r);
@@ -52,8 +54,8 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = CUDA_ERROR_INVALID_VALUE;
-    if (p->share.size >= bytes)
+    CUresult r = p->share.size >= bytes ? gpw_forbidden(s) : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
                                             CU_MEMHOSTREGISTER_PORTABLE |
                                                 CU_MEMHOSTREGISTER_DEVICEMAP);

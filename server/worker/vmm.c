@@ -53,13 +53,15 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
         return CUDA_ERROR_INVALID_DEVICE;
     if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE) /* the host's memory */
         return s->driver->cuMemCreate(handle, size, &own, flags);
+    CUresult r = gpw_memory_make_room(s, (uint32_t)ordinal, size);
+    if (r != CUDA_SUCCESS)
+        return r;
     struct physical *p = malloc(sizeof *p);
-    gpw_memory_make_room(s, (uint32_t)ordinal, size);
     if (!p || !gpw_quota_take(s, (uint32_t)ordinal, size)) {
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult r = s->driver->cuMemCreate(handle, size, &own, flags);
+    r = s->driver->cuMemCreate(handle, size, &own, flags);
     if (r != CUDA_SUCCESS) {
         gpw_quota_give(s, (uint32_t)ordinal, size);
         free(p);

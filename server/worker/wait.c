@@ -72,10 +72,12 @@ static struct gpw_wait *due_take(struct gpw_session *s)
 void gpw_waits_poll(struct gpw_session *s)
 {
     struct gpw_wait *w;
+    bool before = gpw_strict(s, false); /* whoever waits made his call before */
     due_add(s, waits_over(s));
     while ((w = due_take(s)) != NULL)
         if (!w->poll(s, w))
             gpw_wait_add(s, w);
+    gpw_strict(s, before);
 }
 
 bool gpw_waits_any(const struct gpw_session *s)
@@ -202,11 +204,22 @@ static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *d
 static CUresult after_add(struct gpw_session *s, struct after *a, CUstream stream)
 {
     CUevent event;
+    bool before = gpw_strict(s, false);
     CUresult r = gpw_event_take(s, a->context, &event);
-    if (r != CUDA_SUCCESS)
-        return r;
-    a->events[a->count++] = event;
-    return s->driver->cuEventRecord(event, stream);
+    if (r == CUDA_SUCCESS) {
+        a->events[a->count++] = event;
+        r = s->driver->cuEventRecord(event, stream);
+    }
+    gpw_strict(s, before);
+    return r;
+}
+
+static bool over_already(struct gpw_session *s, struct after *a)
+{
+    bool before = gpw_strict(s, false);
+    bool over = !gpw_waits_any(s) && after_ready(s, &a->wait);
+    gpw_strict(s, before);
+    return over;
 }
 
 static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
@@ -218,10 +231,10 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
         return r;
     }
     /* older waits answer first */
-    if (gpw_waits_any(s) || !after_ready(s, &a->wait))
-        gpw_wait_add(s, &a->wait);
-    else
+    if (over_already(s, a))
         after_poll(s, &a->wait);
+    else
+        gpw_wait_add(s, &a->wait);
     return CUDA_SUCCESS;
 }
 

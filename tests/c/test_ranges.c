@@ -77,6 +77,30 @@ static void an_address_is_in_from_first_to_last_byte(void **state)
     take_out(0x4000);
 }
 
+/* The driver gives an address anew when a graph's memory there has gone. */
+static void memory_of_graphs_gives_way(void **state)
+{
+    (void)state;
+    static const struct gpc_range graph[] = {
+        {.begin = 0x1000, .size = 0x1000, .kind = GPC_RANGE_GRAPH},
+        {.begin = 0x2000, .size = 0x1000, .kind = GPC_RANGE_GRAPH},
+        {.begin = 0x4000, .size = 0x1000, .kind = GPC_RANGE_GRAPH}};
+    struct gpc_range found;
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(gpc_range_add(&graph[i]), 0);
+    add(0x3000, 0x800, CONTEXT_A); /* beside them */
+    assert_true(lies_in(0x1fff, 0x1000) && lies_in(0x2000, 0x2000) && lies_in(0x4000, 0x4000));
+    add(0x1800, 0x900, CONTEXT_A); /* over two of them */
+    assert_false(known(0x1000) || known(0x17ff) || known(0x2100));
+    assert_true(lies_in(0x20ff, 0x1800) && lies_in(0x3000, 0x3000) && lies_in(0x4000, 0x4000));
+    assert_int_equal(gpc_range_add(&graph[2]), 0); /* another graph's, at the same place */
+    assert_true(gpc_range_find(0x4000, &found) && found.kind == GPC_RANGE_GRAPH);
+    take_out(0x1800);
+    take_out(0x3000);
+    take_out(0x4000);
+    assert_false(known(0x4000));
+}
+
 static void what_was_added_comes_back(void **state)
 {
     (void)state;
@@ -308,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(an_address_is_in_from_first_to_last_byte),
+        cmocka_unit_test(memory_of_graphs_gives_way),
         cmocka_unit_test(what_was_added_comes_back),
         cmocka_unit_test(only_the_beginning_removes_and_only_once),
         cmocka_unit_test(every_range_has_an_id_of_its_own),

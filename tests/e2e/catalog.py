@@ -61,6 +61,7 @@ DRIVER_PROGRAMS = (
     Program("driver_streams", "driver_streams", driver=True),
     Program("driver_contextless", "driver_contextless", driver=True),
     Program("driver_graph", "driver_graph", driver=True),
+    Program("driver_captures", "driver_captures", driver=True),
     Program("driver_vmm", "driver_vmm", driver=True),
     Program("driver_limits", "driver_limits", driver=True),
     Program("driver_profile", "driver_profile", driver=True),

@@ -50,6 +50,7 @@ struct gp_op_info {
     const char *name;
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
+    unsigned char staged; /* the worker needs staging memory for it */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 

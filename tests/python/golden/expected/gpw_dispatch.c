@@ -304,6 +304,8 @@ static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
     CUresult r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = gpw_gp_query(s, a.q->what, answer, &n_answer);
+    if (r == GPW_AGAIN)
+        return gpw_put_off(s, h);
     struct gp_rep_gp_query rep;
     memset(&rep, 0, sizeof rep);
     struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};

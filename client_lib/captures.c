@@ -1,0 +1,98 @@
+#include "captures.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "handle.h"
+#include "session.h"
+
+struct capture {
+    uint64_t stream;
+    uint64_t thread; /* its number */
+    CUstreamCaptureMode mode;
+    struct capture *next;
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct capture *captures;
+static int active; /* how many of them */
+
+bool gpc_capture_active(void)
+{
+    return __atomic_load_n(&active, __ATOMIC_ACQUIRE) > 0;
+}
+
+/* Under `lock`. */
+static void drop(struct capture **at)
+{
+    struct capture *c = *at;
+    *at = c->next;
+    free(c);
+    __atomic_fetch_sub(&active, 1, __ATOMIC_RELEASE);
+}
+
+/* Under `lock`: captures of streams that are gone went with them. */
+static void forget_dead(void)
+{
+    for (struct capture **at = &captures; *at;)
+        if (gpc_handle_live(GP_HANDLE_STREAM, (*at)->stream))
+            at = &(*at)->next;
+        else
+            drop(at);
+}
+
+CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode)
+{
+    struct capture *c = malloc(sizeof *c);
+    if (!c)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&lock);
+    forget_dead();
+    *c = (struct capture){stream, gpc_thread()->number, mode, captures};
+    captures = c;
+    __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+void gpc_captures_ended(uint64_t stream)
+{
+    pthread_mutex_lock(&lock);
+    struct capture **at = &captures;
+    while (*at && (*at)->stream != stream)
+        at = &(*at)->next;
+    if (*at)
+        drop(at);
+    pthread_mutex_unlock(&lock);
+}
+
+CUresult gpc_captures_may_end(uint64_t stream)
+{
+    CUresult r = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c; c = c->next)
+        if (c->stream == stream && c->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+            c->thread != gpc_thread()->number)
+            r = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+
+static bool forbids(const struct capture *c, const struct gpc_thread *thread)
+{
+    if (c->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return false;
+    return c->thread == thread->number || (c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                           thread->capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+CUstreamCaptureMode gpc_captures_mode(const struct gpc_thread *thread)
+{
+    bool forbidden = false;
+    if (!gpc_capture_active() || thread->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CU_STREAM_CAPTURE_MODE_RELAXED;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c && !forbidden; c = c->next)
+        forbidden = forbids(c, thread);
+    pthread_mutex_unlock(&lock);
+    return forbidden ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED;
+}

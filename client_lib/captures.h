@@ -1,0 +1,24 @@
+/*
+ * Which stream captures are under way, and which threads began them: for the worker's
+ * driver all threads of this process are one, so what CUDA says about the thread that
+ * captures is known here alone.
+ */
+#ifndef GPC_CAPTURES_H
+#define GPC_CAPTURES_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gpc_thread;
+
+/* `stream` as it travels. Begun by the calling thread. */
+CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode);
+void gpc_captures_ended(uint64_t stream);
+/* Whether the calling thread may end it: only the one that began it may, in most modes. */
+CUresult gpc_captures_may_end(uint64_t stream);
+/* In which mode a call of this thread has to be made by the worker: relaxed unless CUDA
+ * forbids the thread what might disturb a capture. */
+CUstreamCaptureMode gpc_captures_mode(const struct gpc_thread *thread);
+
+#endif
