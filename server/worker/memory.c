@@ -148,16 +148,21 @@ static bool must_wait(const struct gpw_session *s)
     return !s->last_try && gpw_memory_frees_under_way(s, UINT64_MAX);
 }
 
+void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
+{
+    bool before = gpw_strict(s, false);
+    gpw_pools_trim(s, ordinal);
+    gpw_allocator_trim(s->memory->windows[ordinal].allocator);
+    gpw_strict(s, before);
+}
+
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     if (gpw_quota_left(ordinal) >= bytes)
         return CUDA_SUCCESS;
     if (must_wait(s))
         return GPW_AGAIN;
-    bool before = gpw_strict(s, false);
-    gpw_pools_trim(s, ordinal);
-    gpw_allocator_trim(s->memory->windows[ordinal].allocator);
-    gpw_strict(s, before);
+    gpw_memory_trim(s, ordinal);
     return CUDA_SUCCESS;
 }
 

@@ -38,9 +38,11 @@ struct gpw_memory {
 
 /* Part of the arena, registered with the driver; NULL if it lies outside. */
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
-/* If fewer than `bytes` may still be taken of a device, give back what pools and the
- * allocator have not yet: only what is in use may stand in the way of an allocation.
- * GPW_AGAIN: memory is being freed, which must be waited for. */
+/* Give back what pools and the allocator have and nobody uses. */
+void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
+/* If fewer than `bytes` may still be taken of a device, do that: only what is in use may
+ * stand in the way of an allocation. GPW_AGAIN: memory is being freed, and must be
+ * waited for. */
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 /* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
 bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);

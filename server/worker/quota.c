@@ -125,7 +125,7 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
         a->looks = 0;
         return;
     }
-    gpw_memory_make_room(s, ordinal, UINT64_MAX);
+    gpw_memory_trim(s, ordinal);
     if (++a->looks >= LOOKS)
         gpw_session_end(s, "its tenant has %llu MiB of device %u's memory, and may have %llu: "
                         "the driver took %llu MiB for this program beyond the limit",

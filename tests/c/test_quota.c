@@ -53,9 +53,9 @@ void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
     (void)s, (void)ordinal;
 }
 
-void gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
+void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 {
-    (void)s, (void)ordinal, (void)bytes;
+    (void)s, (void)ordinal;
     held -= freed_by_room;
     freed_by_room = 0;
 }
