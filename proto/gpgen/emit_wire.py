@@ -42,7 +42,8 @@ def ops_source(spec: Spec) -> str:
     lines = [NOTE, '#include "gp_ops.h"\n']
     lines.append("const struct gp_op_info gp_op_table[GP_OP_COUNT] = {")
     lines += [
-        f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", {int(f.needs == "context")}, {int(f.staged)}}},'
+        f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", '
+        f"{int(f.needs == 'context')}, {int(f.staged)}}},"
         for f in spec.functions
     ]
     lines.append("};\n\nconst char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")
