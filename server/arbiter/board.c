@@ -18,18 +18,18 @@
 
 static void file_init(struct board_file *f)
 {
-    pthread_mutexattr_t shared;
     memset(f, 0, sizeof *f);
-    pthread_mutexattr_init(&shared);
-    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&f->lock, &shared);
-    pthread_mutexattr_destroy(&shared);
     f->gpu = (struct gp_board_gpu){.policy = GP_POLICY_SHARE, .max_inst = 20, .prio_ratio = 90};
     f->holder = -1;
     f->version = GP_BOARD_VERSION;
     f->size = sizeof *f;
     f->magic = GP_BOARD_MAGIC;
+}
+
+static void file_unmap(struct board_file *f)
+{
+    munmap(f, sizeof *f);
+    gp_board_unguard(f);
 }
 
 /* With the file locked against others that open it. */
@@ -39,19 +39,26 @@ static int file_map(int fd, struct board_file **out)
     if (fstat(fd, &info) != 0)
         return -errno;
     bool fresh = info.st_size == 0;
-    if (fresh && ftruncate(fd, sizeof(struct board_file)) != 0)
-        return -errno;
+    /* taken now: a page that the file system has no room for would end us when we touch it */
+    int full = fresh ? posix_fallocate(fd, 0, sizeof(struct board_file)) : 0;
+    if (full != 0) {
+        if (ftruncate(fd, 0) != 0)
+            return -errno;
+        return -full;
+    }
     if (!fresh && info.st_size != sizeof(struct board_file))
         return -EPROTO;
     struct board_file *f =
         mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (f == MAP_FAILED)
         return -errno;
-    if (fresh || f->magic == 0)
+    gp_board_guard(f);
+    if (fresh)
         file_init(f);
     if (f->magic != GP_BOARD_MAGIC || f->version != GP_BOARD_VERSION || f->size != sizeof *f) {
-        munmap(f, sizeof *f);
-        return -EPROTO;
+        int r = f->magic == GP_BOARD_MAGIC ? -EPROTO : -EUCLEAN;
+        file_unmap(f);
+        return r;
     }
     *out = f;
     return 0;
@@ -70,6 +77,8 @@ int gp_board_open(const char *path, struct gp_board **out)
         r = file_map(b->fd, &b->file);
     if (b->fd >= 0)
         flock(b->fd, LOCK_UN);
+    if (r == 0 && (r = gp_board_check(b)) != 0)
+        file_unmap(b->file);
     if (r != 0) {
         if (b->fd >= 0)
             close(b->fd);
@@ -84,15 +93,57 @@ void gp_board_close(struct gp_board *b)
 {
     if (!b)
         return;
-    munmap(b->file, sizeof *b->file);
+    file_unmap(b->file);
     close(b->fd);
     free(b);
 }
 
-/* --- the lock --------------------------------------------------------------------- */
+bool gp_board_replaced(const struct gp_board *b, const char *path)
+{
+    struct stat ours, there;
+    return stat(path, &there) == 0 && fstat(b->fd, &ours) == 0 &&
+           (ours.st_ino != there.st_ino || ours.st_dev != there.st_dev);
+}
 
-/* Sums over members, which are the truth, for each tenant. */
-static void recount(struct board_file *f)
+/* --- what is read of it ------------------------------------------------------------- */
+
+struct tenant_slot *gp_board_tenant_of(struct board_file *f, const struct member_slot *m)
+{
+    static _Thread_local struct tenant_slot nobody;
+    uint32_t index = __atomic_load_n(&m->tenant, __ATOMIC_RELAXED);
+    if (index < GP_BOARD_TENANTS)
+        return &f->tenants[index];
+    memset(&nobody, 0, sizeof nobody);
+    return &nobody;
+}
+
+struct tenant_slot *gp_board_holder(struct board_file *f)
+{
+    int32_t index = __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE);
+    return index >= 0 && index < GP_BOARD_TENANTS ? &f->tenants[index] : NULL;
+}
+
+int32_t gp_board_index(const struct board_file *f, const struct tenant_slot *t)
+{
+    bool on_it = t >= f->tenants && t < f->tenants + GP_BOARD_TENANTS;
+    return on_it ? (int32_t)(t - f->tenants) : -2;
+}
+
+uint64_t gp_board_weight(const struct tenant_slot *t)
+{
+    uint32_t weight = __atomic_load_n(&t->weight, __ATOMIC_RELAXED);
+    return weight ? weight : 1;
+}
+
+uint64_t gp_board_ceiling(const struct tenant_slot *t)
+{
+    uint32_t ceiling = __atomic_load_n(&t->ceiling, __ATOMIC_RELAXED);
+    return ceiling < 1 ? 1 : ceiling > 1000 ? 1000 : ceiling;
+}
+
+/* --- sums --------------------------------------------------------------------------- */
+
+void gp_board_recount(struct board_file *f)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         struct tenant_slot *t = &f->tenants[i];
@@ -101,9 +152,9 @@ static void recount(struct board_file *f)
     }
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         struct member_slot *m = &f->members[i];
-        if (!m->pid || m->tenant >= GP_BOARD_TENANTS)
+        if (!m->pid)
             continue;
-        struct tenant_slot *t = &f->tenants[m->tenant];
+        struct tenant_slot *t = gp_board_tenant_of(f, m);
         t->usage.memory_used += m->memory_used;
         t->usage.members++;
         t->wanting += m->wants_since != 0;
@@ -112,25 +163,11 @@ static void recount(struct board_file *f)
     gp_board_entitle(f);
 }
 
-void gp_board_lock(struct board_file *f)
-{
-    if (pthread_mutex_lock(&f->lock) == EOWNERDEAD) {
-        recount(f);
-        pthread_mutex_consistent(&f->lock);
-    }
-}
-
-void gp_board_unlock(struct board_file *f)
-{
-    pthread_mutex_unlock(&f->lock);
-}
-
 /* --- settings ----------------------------------------------------------------------- */
 
 int gp_board_gpu_set(struct gp_board *b, const struct gp_board_gpu *gpu)
 {
-    if (gpu->policy > GP_POLICY_SHARE || gpu->max_inst < 1 || gpu->max_inst > 25 ||
-        gpu->prio_ratio < 20 || gpu->prio_ratio > 99 || gpu->hardware > 1)
+    if (!gp_board_gpu_ok(gpu))
         return -EINVAL;
     struct board_file *f = b->file;
     gp_board_lock(f);
@@ -148,17 +185,10 @@ void gp_board_gpu_get(struct gp_board *b, struct gp_board_gpu *gpu)
     gp_board_unlock(b->file);
 }
 
-static int name_check(const char *name)
-{
-    size_t n = strlen(name);
-    const char *allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
-    return n >= 1 && n < GP_BOARD_NAME && strspn(name, allowed) == n ? 0 : -EINVAL;
-}
-
 static struct tenant_slot *tenant_find(struct board_file *f, const char *name)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
-        if (strcmp(f->tenants[i].name, name) == 0)
+        if (strncmp(f->tenants[i].name, name, GP_BOARD_NAME) == 0)
             return &f->tenants[i];
     return NULL;
 }
@@ -177,8 +207,7 @@ static struct tenant_slot *tenant_new(struct board_file *f, const char *name, ui
 
 int gp_board_tenant_set(struct gp_board *b, const char *name, const struct gp_board_grant *grant)
 {
-    if (name_check(name) != 0 || grant->weight > 25 || grant->share < 1 || grant->share > 1000 ||
-        grant->ceiling < grant->share || grant->ceiling > 1000 || grant->high_priority > 1)
+    if (!gp_board_name_ok(name) || !gp_board_grant_ok(grant))
         return -EINVAL;
     struct board_file *f = b->file;
     int r = 0;
@@ -204,7 +233,7 @@ int gp_board_tenant_remove(struct gp_board *b, const char *name)
     struct tenant_slot *t = *name ? tenant_find(f, name) : NULL;
     int r = !t ? -ENOENT : t->usage.members ? -EBUSY : 0;
     if (r == 0) {
-        if (f->holder == t - f->tenants)
+        if (f->holder == gp_board_index(f, t))
             f->holder = -1;
         memset(t, 0, sizeof *t);
         gp_board_entitle(f);
@@ -238,6 +267,8 @@ int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int ro
             continue;
         gp_board_busy_count(t, now);
         memcpy(tenants[n].name, t->name, sizeof t->name);
+        if (!gp_board_name_ok(tenants[n].name))
+            continue;
         tenants[n].grant = t->grant;
         tenants[n].usage = t->usage;
         tenants[n].usage.waited_ns += waiting_ns(f, (uint32_t)i, now);
@@ -254,8 +285,9 @@ int gp_board_processes(struct gp_board *b, struct gp_board_process *processes, i
     gp_board_lock(f);
     for (int i = 0; i < GP_BOARD_MEMBERS && n < room; i++) {
         const struct member_slot *m = &f->members[i];
-        if (m->pid)
-            processes[n++] = (struct gp_board_process){m->pid, m->tenant, m->memory_used,
+        int32_t tenant = gp_board_index(f, gp_board_tenant_of(f, m));
+        if (m->pid && tenant >= 0)
+            processes[n++] = (struct gp_board_process){m->pid, (uint32_t)tenant, m->memory_used,
                                                        m->slice_us};
     }
     gp_board_unlock(f);
@@ -264,8 +296,7 @@ int gp_board_processes(struct gp_board *b, struct gp_board_process *processes, i
 
 /* --- members --------------------------------------------------------------------- */
 
-/* When a process started, 0 if there is none: a pid alone may be another's by now. */
-static uint64_t process_start(int32_t pid)
+uint64_t gp_board_process_start(int32_t pid)
 {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -290,7 +321,7 @@ int gp_board_join(struct gp_board *b, const char *tenant)
 {
     struct board_file *f = b->file;
     int r = -ENOSPC;
-    uint64_t start = process_start((int32_t)getpid());
+    uint64_t start = gp_board_process_start((int32_t)getpid());
     gp_board_lock(f);
     struct tenant_slot *t = *tenant ? tenant_find(f, tenant) : NULL;
     if (!t)
@@ -312,12 +343,9 @@ int gp_board_join(struct gp_board *b, const char *tenant)
 
 static void member_remove(struct board_file *f, struct member_slot *m)
 {
-    struct tenant_slot *t = &f->tenants[m->tenant];
     gp_board_member_quiet(f, m, gp_board_now());
-    t->usage.memory_used -= m->memory_used;
-    t->usage.members--;
     memset(m, 0, sizeof *m);
-    gp_board_entitle(f);
+    gp_board_recount(f);
     gp_board_turn(f, gp_board_now());
 }
 
@@ -335,7 +363,7 @@ int gp_board_reap_locked(struct board_file *f)
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         struct member_slot *m = &f->members[i];
         if (m->pid && (kill(m->pid, 0) != 0 ? errno == ESRCH
-                                            : process_start(m->pid) != m->start_time)) {
+                                            : gp_board_process_start(m->pid) != m->start_time)) {
             member_remove(f, m);
             n++;
         }
@@ -348,8 +376,10 @@ int gp_board_reap(struct gp_board *b, int32_t pid)
     struct board_file *f = b->file;
     int n = 0;
     gp_board_lock(f);
-    if (pid == 0)
+    if (pid == 0) {
         n = gp_board_reap_locked(f);
+        gp_board_recount(f);
+    }
     for (int i = 0; pid && i < GP_BOARD_MEMBERS; i++)
         if (f->members[i].pid == pid) {
             member_remove(f, &f->members[i]);
@@ -380,9 +410,9 @@ bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes)
     struct board_file *f = b->file;
     gp_board_lock(f);
     struct member_slot *m = &f->members[member];
-    struct tenant_slot *t = &f->tenants[m->tenant];
+    struct tenant_slot *t = gp_board_tenant_of(f, m);
     uint64_t limit = limit_of(f, t);
-    bool fits = t->usage.memory_used <= limit && bytes <= limit - t->usage.memory_used;
+    bool fits = t->name[0] && t->usage.memory_used <= limit && bytes <= limit - t->usage.memory_used;
     if (fits)
         add(m, t, bytes);
     else
@@ -395,7 +425,7 @@ void gp_board_memory_charge(struct gp_board *b, int member, uint64_t bytes)
 {
     gp_board_lock(b->file);
     struct member_slot *m = &b->file->members[member];
-    add(m, &b->file->tenants[m->tenant], bytes);
+    add(m, gp_board_tenant_of(b->file, m), bytes);
     gp_board_unlock(b->file);
 }
 
@@ -403,7 +433,7 @@ uint64_t gp_board_memory_over(struct gp_board *b, int member)
 {
     struct board_file *f = b->file;
     gp_board_lock(f);
-    const struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    const struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
     uint64_t limit = limit_of(f, t), used = t->usage.memory_used;
     uint64_t over = used > limit ? used - limit : 0;
     gp_board_unlock(f);
@@ -418,7 +448,7 @@ void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes)
     if (bytes > m->memory_used) /* it was reaped meanwhile */
         bytes = m->memory_used;
     m->memory_used -= bytes;
-    f->tenants[m->tenant].usage.memory_used -= bytes;
+    gp_board_tenant_of(f, m)->usage.memory_used -= bytes;
     gp_board_unlock(f);
 }
 
@@ -426,7 +456,7 @@ uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit)
 {
     struct board_file *f = b->file;
     gp_board_lock(f);
-    const struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    const struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
     uint64_t all = limit_of(f, t), used = t->usage.memory_used;
     gp_board_unlock(f);
     *limit = all;

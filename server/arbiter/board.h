@@ -80,9 +80,15 @@ struct gp_board_process {
 };
 
 /* Make (if it is not there) and map. The settings of a board that exists stay. -EPROTO:
- * it is of another release. */
+ * it is of another release; -EUCLEAN: it is damaged (gp_board_check); -ENOSPC: no space
+ * for it. */
 int gp_board_open(const char *path, struct gp_board **board);
 void gp_board_close(struct gp_board *b);
+/* -EUCLEAN: what is on it cannot be, so somebody has damaged it. No call here crashes or hangs
+ * on such a board, but what it says means nothing: put it aside and make a new one. */
+int gp_board_check(struct gp_board *b);
+/* Whether the file at `path` is another by now: a member joins that one. */
+bool gp_board_replaced(const struct gp_board *b, const char *path);
 
 int gp_board_gpu_set(struct gp_board *b, const struct gp_board_gpu *gpu); /* -EINVAL */
 void gp_board_gpu_get(struct gp_board *b, struct gp_board_gpu *gpu);
@@ -109,7 +115,8 @@ int gp_board_tenant_put(struct gp_board *b, const char *name, uint64_t memory_li
                         uint32_t weight, uint32_t share, uint32_t ceiling, uint32_t high_priority);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
- * name), memory_used, slice_us}], "now_ns"}. Returns its length as snprintf does. */
+ * name), memory_used, slice_us}], "now_ns"}. Returns its length as snprintf does;
+ * -EUCLEAN, -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
 
 /* --- a worker's own ---------------------------------------------------------- */

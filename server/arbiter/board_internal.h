@@ -2,12 +2,10 @@
 #ifndef GP_BOARD_INTERNAL_H
 #define GP_BOARD_INTERNAL_H
 
-#include <pthread.h>
-
 #include "board.h"
 
 #define GP_BOARD_MAGIC UINT64_C(0x6472616f62706770) /* "pgpboard" */
-#define GP_BOARD_VERSION 2u
+#define GP_BOARD_VERSION 3u
 
 /* What a tenant has copied one way, to or from its host (copy.c). */
 struct copy_account {
@@ -53,7 +51,8 @@ struct board_file {
     uint64_t magic;
     uint32_t version;
     uint32_t size; /* sizeof(struct board_file) */
-    pthread_mutex_t lock;
+    uint32_t lock;   /* the pid of its owner (lock.c); 0: free */
+    uint32_t forced; /* times it was taken from an owner that lives */
     struct gp_board_gpu gpu;
     /* read without the lock, by every submission */
     uint32_t epoch;    /* changes with every turn: what waiters sleep on */
@@ -90,6 +89,31 @@ uint64_t gp_board_now(void); /* clock.c; tests have a clock of their own */
 /* The lock survives its owner's death: what it left half done is counted anew. */
 void gp_board_lock(struct board_file *f);
 void gp_board_unlock(struct board_file *f);
+/* From now on (until it is unmapped) this process outlives that the file is cut short. */
+void gp_board_guard(struct board_file *f);
+void gp_board_unguard(struct board_file *f);
+/* Whether a name, settings, a grant can be on a board. */
+bool gp_board_name_ok(const char name[GP_BOARD_NAME]);
+bool gp_board_gpu_ok(const struct gp_board_gpu *gpu);
+bool gp_board_grant_ok(const struct gp_board_grant *grant);
+/* When a process started, 0 if there is none: a pid alone may be another's by now. */
+uint64_t gp_board_process_start(int32_t pid);
+
+/*
+ * What lies in the file may have been written by anybody who has it mapped. An index is read
+ * once and checked before it is used, and so is a divisor; sums are counted anew now and then.
+ */
+/* Of the member; one of no name and no rights, and not on the board, if it has none. */
+struct tenant_slot *gp_board_tenant_of(struct board_file *f, const struct member_slot *m);
+/* Whose turn it is, NULL: nobody's. */
+struct tenant_slot *gp_board_holder(struct board_file *f);
+/* Its index, -2 if it is not on the board. */
+int32_t gp_board_index(const struct board_file *f, const struct tenant_slot *t);
+/* Its weight, at least 1; its ceiling, 1 to 1000. */
+uint64_t gp_board_weight(const struct tenant_slot *t);
+uint64_t gp_board_ceiling(const struct tenant_slot *t);
+/* With the lock held: sums over members, which are the truth, for each tenant. */
+void gp_board_recount(struct board_file *f);
 
 /* With the lock held. Weights and ceilings after any change of policy, grants or presence. */
 void gp_board_entitle(struct board_file *f);

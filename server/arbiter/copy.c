@@ -57,7 +57,7 @@ bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64
     struct board_file *f = b->file;
     gp_board_lock(f);
     uint64_t now = gp_board_now(), ns = bytes / RATE;
-    struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
     struct copy_account *c = &t->copies[way];
     if (!c->waits_since)
         c->vtime = later(c->vtime, f->copies[way].vclock);
@@ -72,8 +72,8 @@ bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64
         c->waits_since = 0;
         f->copies[way].vclock = c->vtime;
         f->copies[way].free_at = later(f->copies[way].free_at, now) + ns;
-        c->vtime += ns * 1000 / (t->weight ? t->weight : 1);
-        c->paced_to = later(c->paced_to, now) + ns * 1000 / (t->ceiling ? t->ceiling : 1);
+        c->vtime += ns * 1000 / gp_board_weight(t);
+        c->paced_to = later(c->paced_to, now) + ns * 1000 / gp_board_ceiling(t);
         t->usage.copy_ns += ns;
     }
     gp_board_unlock(f);

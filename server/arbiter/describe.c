@@ -1,7 +1,9 @@
 /* The board for Python: settings by plain numbers, everything else as JSON. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "board_internal.h"
 
@@ -58,10 +60,12 @@ static void say_processes(struct text *t, struct gp_board *b)
     gp_board_lock(f);
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         const struct member_slot *m = &f->members[i];
-        if (!m->pid)
+        char name[GP_BOARD_NAME];
+        memcpy(name, gp_board_tenant_of(f, m)->name, sizeof name);
+        if (!m->pid || !gp_board_name_ok(name))
             continue;
         say(t, "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"slice_us\": %llu}",
-            comma, m->pid, f->tenants[m->tenant].name, (unsigned long long)m->memory_used,
+            comma, m->pid, name, (unsigned long long)m->memory_used,
             (unsigned long long)m->slice_us);
         comma = ", ";
     }
@@ -72,9 +76,12 @@ int gp_board_describe(struct gp_board *b, char *out, int size)
 {
     struct text t = {out, size, 0};
     struct gp_board_gpu gpu;
+    int r = gp_board_check(b);
+    if (r != 0)
+        return r;
     struct gp_board_tenant *tenants = calloc(GP_BOARD_TENANTS, sizeof *tenants);
     if (!tenants)
-        return -1;
+        return -ENOMEM;
     gp_board_gpu_get(b, &gpu);
     say(&t, "{\"gpu\": {\"policy\": %u, \"max_inst\": %u, \"prio_ratio\": %u, \"hardware\": %s, "
             "\"memory_total\": %llu}, \"now_ns\": %llu, \"tenants\": [", gpu.policy, gpu.max_inst,

@@ -71,8 +71,9 @@ static uint32_t least_weight(const struct board_file *f)
     uint32_t least = UINT32_MAX;
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         const struct tenant_slot *t = &f->tenants[i];
-        if (t->name[0] && t->usage.members && t->weight && t->weight < least)
-            least = t->weight;
+        uint32_t weight = __atomic_load_n(&t->weight, __ATOMIC_RELAXED);
+        if (t->name[0] && t->usage.members && weight && weight < least)
+            least = weight;
     }
     return least == UINT32_MAX ? 1 : least;
 }
@@ -98,13 +99,14 @@ uint64_t gp_board_slice_us(struct gp_board *b, int member)
     uint64_t us = 0;
     gp_board_lock(f);
     struct member_slot *m = &f->members[member];
-    const struct tenant_slot *t = &f->tenants[m->tenant];
+    const struct tenant_slot *t = gp_board_tenant_of(f, m);
     if (m->pid && f->gpu.hardware && f->gpu.policy != GP_POLICY_NATIVE) {
         if (high_present(f)) {
             us = t->grant.high_priority ? SLICE_HIGH_US : SLICE_LOW_US;
         } else {
             us = (uint64_t)SLICE_BASE_US * t->weight / least_weight(f);
-            us /= t->usage.members; /* a tenant's processes share its time */
+            uint32_t members = __atomic_load_n(&t->usage.members, __ATOMIC_RELAXED);
+            us /= members ? members : 1; /* a tenant's processes share its time */
             us = us > SLICE_MOST_US ? SLICE_MOST_US : us < 1000 ? 1000 : us;
         }
     }

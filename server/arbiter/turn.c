@@ -52,7 +52,7 @@ static void tokens_refill(struct tenant_slot *t, uint64_t now)
 {
     if (now <= t->tokens_at)
         return;
-    t->tokens += (int64_t)((now - t->tokens_at) * t->ceiling / 1000);
+    t->tokens += (int64_t)((now - t->tokens_at) * gp_board_ceiling(t) / 1000);
     t->tokens_at = now;
     if (t->tokens > BURST)
         t->tokens = BURST;
@@ -108,7 +108,7 @@ static void charge(struct board_file *f, struct tenant_slot *t, uint64_t now)
     uint64_t ns = now - t->charged_to;
     t->charged_to = now;
     if (!t->amnesty)
-        t->vtime += ns * 1000 / (t->weight ? t->weight : 1);
+        t->vtime += ns * 1000 / gp_board_weight(t);
     if (t->ceiling < 1000) {
         if (!f->relaxed)
             t->tokens -= (int64_t)ns; /* before the refill, which ends at what may be saved */
@@ -163,8 +163,9 @@ static uint64_t quantum(const struct board_file *f, const struct tenant_slot *t)
 static void check_set(struct board_file *f, const struct tenant_slot *t, uint64_t now)
 {
     uint64_t at = f->quantum_end > now ? f->quantum_end : now + QUANTUM_MOST;
-    if (t->ceiling < 1000) {
-        uint64_t left = t->tokens > 0 ? (uint64_t)t->tokens * 1000 / (1000 - t->ceiling) : 0;
+    uint64_t ceiling = gp_board_ceiling(t);
+    if (ceiling < 1000) {
+        uint64_t left = t->tokens > 0 ? (uint64_t)t->tokens * 1000 / (1000 - ceiling) : 0;
         if (now + left < at)
             at = now + left;
     }
@@ -187,7 +188,7 @@ static void vclock_set(struct board_file *f)
 /* It had no work and has some now. */
 static void tenant_wakes(struct board_file *f, struct tenant_slot *t)
 {
-    uint64_t credit = (CREDIT + 2 * f->longest) * 1000 / (t->weight ? t->weight : 1);
+    uint64_t credit = (CREDIT + 2 * f->longest) * 1000 / gp_board_weight(t);
     vclock_set(f);
     if (t->vtime + credit < f->vclock)
         t->vtime = f->vclock - credit;
@@ -204,7 +205,7 @@ static void turn_give(struct board_file *f, struct tenant_slot *t, uint64_t now)
     f->quantum_end = now + quantum(f, t);
     __atomic_store_n(&f->yielding, 0, __ATOMIC_RELAXED);
     check_set(f, t, now);
-    __atomic_store_n(&f->holder, (int32_t)(t - f->tenants), __ATOMIC_RELEASE);
+    __atomic_store_n(&f->holder, gp_board_index(f, t), __ATOMIC_RELEASE);
     epoch_next(f);
 }
 
@@ -233,7 +234,7 @@ static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t n
             f->reaped_at = now;
             gp_board_reap_locked(f); /* which ends the turn, if that was its dead's */
         }
-        if (f->holder >= 0 && f->yielding && t->busy && now - f->yield_at > OVERDUE) {
+        if (gp_board_holder(f) && f->yielding && t->busy && now - f->yield_at > OVERDUE) {
             charge(f, t, now);
             turn_take(f, now);
         }
@@ -259,7 +260,7 @@ static void charge_idle(struct board_file *f, struct tenant_slot *t, uint64_t no
     uint64_t since = now;
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         const struct member_slot *m = &f->members[i];
-        if (m->pid && m->wants_since && &f->tenants[m->tenant] != t && m->wants_since < since)
+        if (m->pid && m->wants_since && gp_board_tenant_of(f, m) != t && m->wants_since < since)
             since = m->wants_since;
     }
     if (t->charged_to < since)
@@ -285,8 +286,8 @@ void gp_board_turn(struct board_file *f, uint64_t now)
     f->relaxed = weights_suffice(f);
     vclock_set(f);
     for (int again = 0; again < 2; again++) {
-        if (f->holder >= 0) {
-            struct tenant_slot *t = &f->tenants[f->holder];
+        struct tenant_slot *t = gp_board_holder(f);
+        if (t) {
             if (!t->name[0] || !t->usage.members)
                 turn_take(f, now);
             else if (t->busy)
@@ -294,19 +295,18 @@ void gp_board_turn(struct board_file *f, uint64_t now)
             else
                 turn_of_idle(f, t, now);
         }
-        if (f->holder >= 0)
+        if (gp_board_holder(f))
             break;
         struct tenant_slot *next = next_of(f, NULL, now);
         if (!next)
             break;
         turn_give(f, next, now);
     }
-    const struct tenant_slot *t = f->holder >= 0 ? &f->tenants[f->holder] : NULL;
-    bool contended = next_of(f, t, now) != NULL;
+    struct tenant_slot *holder = gp_board_holder(f);
+    bool contended = next_of(f, holder, now) != NULL;
     for (int i = 0; i < GP_BOARD_TENANTS && !contended; i++)
         contended = f->tenants[i].grant.high_priority && f->tenants[i].usage.members;
-    if (contended && !f->contended && now - f->contended_at > ALONE && f->holder >= 0) {
-        struct tenant_slot *holder = &f->tenants[f->holder];
+    if (contended && !f->contended && now - f->contended_at > ALONE && holder) {
         if (holder->busy)
             charge(f, holder, now);
         else
@@ -335,7 +335,7 @@ static void member_busy(struct board_file *f, struct member_slot *m, struct tena
         t->busy_from = now;
         /* a gap inside a turn that others wait for is its own; what it took to wake up
          * for the turn is nobody's */
-        bool holds = f->holder == t - f->tenants;
+        bool holds = f->holder == gp_board_index(f, t);
         if ((!holds || f->turn_fresh || !f->contended) && t->charged_to < now)
             t->charged_to = now;
     }
@@ -343,7 +343,7 @@ static void member_busy(struct board_file *f, struct member_slot *m, struct tena
 
 void gp_board_member_quiet(struct board_file *f, struct member_slot *m, uint64_t since)
 {
-    struct tenant_slot *t = &f->tenants[m->tenant];
+    struct tenant_slot *t = gp_board_tenant_of(f, m);
     if (m->wants_since) {
         m->wants_since = 0;
         t->wanting--;
@@ -371,11 +371,11 @@ bool gp_board_enter(struct gp_board *b, int member)
 {
     struct board_file *f = b->file;
     struct member_slot *m = &f->members[member];
-    struct tenant_slot *t = &f->tenants[m->tenant];
+    struct tenant_slot *t = gp_board_tenant_of(f, m);
     if (m->busy && !m->wants_since) { /* both are written by this process alone */
         if (__atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
             return true;
-        if (__atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == (int32_t)m->tenant &&
+        if (__atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == gp_board_index(f, t) &&
             !__atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE) &&
             gp_board_now() < __atomic_load_n(&f->check_at, __ATOMIC_RELAXED))
             return true;
@@ -391,7 +391,7 @@ bool gp_board_enter(struct gp_board *b, int member)
             t->wanting++;
         }
         gp_board_turn(f, now);
-        mine = f->holder == (int32_t)m->tenant && !f->yielding;
+        mine = f->holder == gp_board_index(f, t) && !f->yielding;
     } else if (t->grant.high_priority && m->busy) {
         charge(f, t, now);
     }
@@ -405,18 +405,17 @@ bool gp_board_enter(struct gp_board *b, int member)
 
 bool gp_board_fresh(struct gp_board *b, int member)
 {
-    const struct board_file *f = b->file;
-    return f->turn_fresh &&
-           __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) == (int32_t)f->members[member].tenant;
+    struct board_file *f = b->file;
+    return f->turn_fresh && gp_board_holder(f) == gp_board_tenant_of(f, &f->members[member]);
 }
 
 void gp_board_started(struct gp_board *b, int member)
 {
     struct board_file *f = b->file;
     gp_board_lock(f);
-    struct tenant_slot *t = &f->tenants[f->members[member].tenant];
+    struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
     uint64_t now = gp_board_now();
-    if (f->turn_fresh && f->holder == t - f->tenants && t->charged_to < now)
+    if (f->turn_fresh && f->holder == gp_board_index(f, t) && t->charged_to < now)
         t->charged_to = now;
     f->turn_fresh = 0;
     gp_board_unlock(f);
@@ -428,7 +427,7 @@ bool gp_board_must_yield(struct gp_board *b, int member)
     const struct member_slot *m = &f->members[member];
     if (!m->busy || m->beside || __atomic_load_n(&f->open, __ATOMIC_ACQUIRE))
         return false;
-    return __atomic_load_n(&f->holder, __ATOMIC_ACQUIRE) != (int32_t)m->tenant ||
+    return gp_board_holder(f) != gp_board_tenant_of(f, m) ||
            __atomic_load_n(&f->yielding, __ATOMIC_ACQUIRE);
 }
 
@@ -449,7 +448,7 @@ void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns)
         gp_board_member_quiet(f, m, idle_ns < now ? now - idle_ns : now);
         if (wanted) { /* it still waits at the gate for its next turn */
             m->wants_since = wanted;
-            f->tenants[m->tenant].wanting++;
+            gp_board_tenant_of(f, m)->wanting++;
         }
     }
     gp_board_turn(f, now);
@@ -471,7 +470,7 @@ void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us)
 void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes)
 {
     struct board_file *f = b->file;
-    struct gp_board_usage *u = &f->tenants[f->members[member].tenant].usage;
+    struct gp_board_usage *u = &gp_board_tenant_of(f, &f->members[member])->usage;
     __atomic_fetch_add(&u->launches, launches, __ATOMIC_RELAXED);
     __atomic_fetch_add(&u->bytes_copied, bytes, __ATOMIC_RELAXED);
 }
