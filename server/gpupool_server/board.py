@@ -31,6 +31,7 @@ MAX_TENANTS = 64
 
 _MEANINGS = {
     errno.EPROTO: "it is of another release",
+    errno.EUCLEAN: "it is damaged",
     errno.ENOSPC: f"it has no room for more than {MAX_TENANTS} tenants and groups",
     errno.EINVAL: "a value is out of its range",
     errno.EBUSY: "it is in use",
@@ -221,8 +222,7 @@ class MappedBoard:
         while True:
             room = ctypes.create_string_buffer(self._size)
             length = int(self._library.describe(self._mapped(), room, self._size))
-            if length < 0:
-                raise BoardError(errno.ENOMEM, f"the board {self._path}: cannot describe it")
+            self._check(length, "describe it")
             if length < self._size:
                 return room.raw[:length]
             self._size = 2 * length
@@ -234,8 +234,14 @@ class MappedBoard:
 
 
 def read_picture(text: bytes) -> Picture:
-    """What ``gp_board_describe`` wrote."""
-    raw: dict[str, Any] = json.loads(text)
+    """What ``gp_board_describe`` wrote; BoardError if it cannot be."""
+    try:
+        return _parse_picture(json.loads(text))
+    except (ValueError, LookupError, TypeError) as error:
+        raise BoardError(errno.EUCLEAN, f"a board cannot be read ({error})") from None
+
+
+def _parse_picture(raw: dict[str, Any]) -> Picture:
     gpu = {**raw["gpu"], "policy": POLICIES[raw["gpu"]["policy"]]}
     return Picture(
         gpu=BoardGpu(**_fields(BoardGpu, gpu)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,13 @@ from gpupool_server.claims import Claim, Room
 from gpupool_server.inventory import Device
 from gpupool_server.sharing import DEFAULTS, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
+
+#: What a board's error says when there is nothing for it but a new one.
+USELESS = (errno.EPROTO, errno.EUCLEAN)
+
+#: More new boards than this in that time, and the sessions on the GPU are ended.
+RENEWALS = 2
+RENEWAL_SECONDS = 60.0
 
 
 def tenant_of(name: str) -> str:
@@ -46,6 +54,8 @@ class Gpu:
         self.kept_busy_ns: dict[str, int] = {}
         #: Tenants whose grants could not all be written.
         self.dirty: set[str] = set()
+        self._open_board: OpenBoard | None = None
+        self._renewed: list[float] = []
         self._configured = configured
         self._state = folder / f"{device.index}.json"
         self._log = logs.get("gpus").bind(gpu=device.index)
@@ -67,16 +77,45 @@ class Gpu:
 
     def open(self, open_board: OpenBoard) -> None:
         """Open the board, or make a new one if what is there cannot be used."""
+        self._open_board = open_board
         try:
             self.board = open_board(self.board_path)
         except BoardError as error:
-            if error.number != errno.EPROTO:
+            if error.number not in USELESS:
                 raise
-            self._log.warning(
-                "made a new board; running sessions keep to the old", reason=str(error)
-            )
-            self.board_path.unlink()
+            self._put_aside(error)
             self.board = open_board(self.board_path)
+
+    def _put_aside(self, error: BoardError) -> None:
+        """Make room for a new board; workers join that as soon as it is there."""
+        aside = self.board_path.with_suffix(".board.damaged")
+        self.board_path.replace(aside)
+        self._log.error("put a board aside, made a new one", reason=str(error), kept=str(aside))
+
+    def renew(self, error: BoardError) -> None:
+        """A new board instead of one that somebody has damaged; what it counted is lost.
+
+        Grants are written by whoever writes the dirty ones.
+        """
+        if self._open_board is None:
+            return
+        if self.board is not None:
+            self.board.close()
+        self._put_aside(error)
+        self.board = self._open_board(self.board_path)
+        last = self.pictures[1]
+        self.retired_busy_ns += sum(a.busy_ns for a in last.tenants) if last else 0
+        self.pictures = (None, None)
+        self.write_settings()
+        self.dirty.update(tenant_of(name) for name in self.claims)
+        now = time.monotonic()
+        self._renewed = [when for when in self._renewed if now - when < RENEWAL_SECONDS]
+        self._renewed.append(now)
+
+    @property
+    def ruined(self) -> bool:
+        """Whether the board is damaged again and again: somebody on it means it."""
+        return len(self._renewed) > RENEWALS
 
     def write_settings(self) -> None:
         """Put the settings on the board; BoardError."""
@@ -199,9 +238,13 @@ class Gpu:
         """Once a second: take out the dead, and what is on the board without a claim."""
         if self.board is None:
             return
-        self.board.reap()
-        picture = self.picture()
-        if picture is None:
+        try:
+            self.board.reap()
+            picture = self.board.picture()
+        except BoardError as error:
+            if error.number not in USELESS:
+                raise
+            self.renew(error)
             return
         self.pictures = (self.pictures[1], picture)
         for account in picture.tenants:

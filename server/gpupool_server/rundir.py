@@ -7,6 +7,7 @@
     RUN/pool.json                   what the pool's manager has ordered (mode 0600)
     RUN/admin.sock                  where the operator's commands ask (mode 0600)
     RUN/gpus/INDEX.board, .json     who may have what of a GPU (gpu.py)
+    RUN/gpus/INDEX.board.damaged    the last board that could not be used
     RUN/gpus/INDEX.vN.runlist       who runs on a soft GPU (server/softgpu/runlist.h)
     RUN/sessions/ID/meta.json       written by the server when it starts a worker
     RUN/sessions/ID/{control,data}.sock, stdout, stderr

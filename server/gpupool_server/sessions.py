@@ -37,6 +37,12 @@ STOPPING = (
     " another server"
 )
 
+#: What users are told when a GPU's board is damaged again and again.
+RUINED = (
+    "a program on GPU {} keeps damaging what its programs share, so all of them are ended;"
+    " start the program again"
+)
+
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -432,6 +438,9 @@ class SessionKeeper:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._gpus.look()
+            for gpu in self._gpus:
+                if gpu.ruined:
+                    self._end_on(gpu.index)
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:
@@ -503,7 +512,13 @@ class SessionKeeper:
 
     def end_lease(self, lease: str, reason: str) -> int:
         """Tell all sessions of a lease to end; returns how many there are."""
-        found = [s for s in self._sessions.values() if s.meta.lease == lease and not s.ending]
+        return self._end_all(lambda meta: meta.lease == lease, reason)
+
+    def _end_on(self, index: int) -> None:
+        self._end_all(lambda meta: index in meta.devices, RUINED.format(index))
+
+    def _end_all(self, chosen: Callable[[Meta], bool], reason: str) -> int:
+        found = [s for s in self._sessions.values() if chosen(s.meta) and not s.ending]
         for session in found:
             session.ending = True
             self._log.info(

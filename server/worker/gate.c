@@ -11,6 +11,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "peer.h"
+#include "quota.h"
 #include "slices.h"
 
 /* Streams between two marks; with more of them a mark says less than it could. */
@@ -29,6 +30,8 @@
 #define LOOK_US 1000
 #define LOOK_CONTENDED_US 100
 #define LOOK_ENDING_US 20
+/* Looks, a few a second, until a session that cannot join a new board is ended. */
+#define JOIN_TRIES 50
 /* How long a turn that ends waits for work that may be standing. */
 #define STANDING_NS 50000000u
 
@@ -43,6 +46,8 @@ struct mark {
 struct gate {
     struct gp_board *board;
     int member;
+    const char *path, *tenant;
+    unsigned tries;        /* to join a board that has replaced this one */
     bool busy;             /* as the board has it */
     CUcontext context;     /* of the streams below */
     CUstream streams[STREAMS];
@@ -71,22 +76,67 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static int join(const char *path, const char *tenant, struct gp_board **board)
+{
+    int r = gp_board_open(path, board);
+    if (r != 0)
+        return r;
+    r = gp_board_join(*board, tenant);
+    if (r < 0)
+        gp_board_close(*board);
+    return r;
+}
+
+static const char *board_error(int r)
+{
+    return r == -ENOENT ? "no such tenant is on it"
+         : r == -EUCLEAN ? "it is damaged"
+         : r == -EPROTO ? "it is of another release" : strerror(-r);
+}
+
 int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant)
 {
     (void)s;
     struct gate *g = &gates[ordinal];
-    int r = gp_board_open(path, &g->board);
-    if (r == 0)
-        r = g->member = gp_board_join(g->board, tenant);
+    int r = g->member = join(path, tenant, &g->board);
     if (r < 0) {
+        g->board = NULL;
         gpw_log("error", "device %u: cannot join the board %s as %s: %s", ordinal, path, tenant,
-                r == -ENOENT ? "no such tenant is on it" : strerror(-r));
+                board_error(r));
         return -1;
     }
+    g->path = path;
+    g->tenant = tenant;
     g->every = 1;
     if (gate_count <= ordinal)
         gate_count = ordinal + 1;
     return 0;
+}
+
+/* The server has made a new board, because the old one was damaged: what counts from now on
+ * is that one. It may take a moment until this tenant is on it. */
+static void rejoin(struct gpw_session *s, uint32_t ordinal)
+{
+    struct gate *g = &gates[ordinal];
+    struct gp_board *board;
+    if (!gp_board_replaced(g->board, g->path))
+        return;
+    int r = join(g->path, g->tenant, &board);
+    if (r == -EPROTO)
+        return; /* of a newer server: it leaves what runs to the old board */
+    if (r < 0) {
+        if (++g->tries >= JOIN_TRIES)
+            gpw_session_end(s, "the server has made a new board for device %u, and this session "
+                            "cannot join it: %s", ordinal, board_error(r));
+        return;
+    }
+    gp_board_close(g->board);
+    g->board = board;
+    g->member = r;
+    g->busy = false;
+    g->tries = 0;
+    gpw_quota_rejoined(ordinal);
+    gpw_log("info", "device %u: joined the board that the server has made anew", ordinal);
 }
 
 struct gp_board *gpw_gate_board(uint32_t ordinal, int *member)
@@ -530,11 +580,11 @@ bool gpw_gate_busy(void)
 
 void gpw_gate_tick(struct gpw_session *s)
 {
-    (void)s;
     for (unsigned i = 0; i < gate_count; i++) {
         struct gate *g = &gates[i];
         if (!g->board)
             continue;
+        rejoin(s, i);
         g->slice_us = gp_board_slice_us(g->board, g->member);
         gpw_slices_set(i, g->slice_us);
     }

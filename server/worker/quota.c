@@ -111,6 +111,13 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     return *over == 0;
 }
 
+void gpw_quota_rejoined(uint32_t ordinal)
+{
+    int member;
+    struct gp_board *b = board_of(ordinal, &member);
+    gp_board_memory_charge(b, member, accounts[ordinal].counted + accounts[ordinal].overhead);
+}
+
 static uint64_t limit_of(uint32_t ordinal)
 {
     return gpw_quota_limit(ordinal, UINT64_MAX);

@@ -284,6 +284,54 @@ def test_changes_outlive_the_server(pool: Pool) -> None:
     end(program)
 
 
+def damage(pool: Pool) -> None:
+    """What a worker that was taken over can do to all others on its GPU."""
+    board = pool.run_dir / "gpus" / "0.board"
+    with board.open("r+b") as file:
+        file.write(b"\xff" * board.stat().st_size)
+
+
+def test_a_damaged_board_is_made_anew(pool: Pool, transport: str) -> None:
+    """Under a server that runs, and before one that starts; sessions join the new one."""
+    asked = {**RED, "GPUPOOL_GROUP": "g", "GPUPOOL_MEMORY": "48MiB"}
+    program = pool.start(transport, **asked)
+    assert tell(program, "take 32") == "took 32"
+
+    def back() -> bool:
+        account = pool.account("red/g")
+        return bool(account and account["workers"] == 1 and account["memory_used"] >= 32 * MIB)
+
+    for start_again in (False, True):
+        if start_again:
+            pool.server.kill()
+        damage(pool)
+        if start_again:
+            pool.server.start()
+        wait_until(back, "the session was on the new board with all that it has")
+        assert tell(program, "work 5").startswith("worked")
+        assert tell(program, "take 32") == REFUSED
+        assert info(program)[1] == 48 * MIB
+    assert pool.run("shm", "driver_vmm", **BLUE).returncode == 0
+    end(program)
+
+
+def test_a_board_that_is_damaged_again_and_again(pool: Pool) -> None:
+    program = pool.start("shm", **RED)
+    worker = pool.worker_of(program)
+    board = pool.run_dir / "gpus" / "0.board"
+    for _ in range(4):
+        if not alive(worker):
+            break
+        before = board.stat().st_ino
+        damage(pool)
+        wait_until(lambda was=before: board.stat().st_ino != was, "there was a new board")  # type: ignore[misc]
+    wait_until(lambda: not alive(worker), "the sessions on it were ended")
+    program.say("work 1")
+    assert program.line().startswith("gone")
+    assert any("keeps damaging" in line for line in program.finish().own_lines())
+    assert pool.run("shm", "driver_vmm", **BLUE).returncode == 0
+
+
 #: What red (weight 4, ceiling 80 %) and blue (weight 1, no ceiling) may then have at most.
 ENTITLED = [
     ("average", 50, 50),

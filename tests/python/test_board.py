@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,10 @@ import pytest
 
 from gpupool import paths
 from gpupool_server.board import LIBRARY, Board, BoardError, BoardGpu, Grant, find_opener
+from gpupool_server.claims import Claim
+from gpupool_server.gpu import Gpu
+from gpupool_server.inventory import Device
+from gpupool_server.sharing import GpuSettings
 
 #: The environment before the tests clear it of GPUPOOL_HOME.
 HOME = paths.find_home()
@@ -178,15 +183,66 @@ def test_without_the_library_there_are_no_boards(folder: Path) -> None:
 def test_a_board_of_another_release_is_replaced(
     folder: Path, open_board: Callable[[Path], Board]
 ) -> None:
-    from gpupool_server.gpu import Gpu
-    from gpupool_server.inventory import Device
-    from gpupool_server.sharing import GpuSettings
-
     (folder / "0.board").write_bytes(b"of another release")
     gpu = Gpu(
         Device(0, "a GPU", "GPU-0", GPU.memory_total, "0"), GpuSettings.model_construct(), folder
     )
     gpu.open(open_board)
     gpu.write_settings()
+    picture = gpu.picture()
+    assert picture is not None and picture.gpu == GPU
+
+
+def make_gpu(folder: Path) -> Gpu:
+    device = Device(0, "a GPU", "GPU-0", GPU.memory_total, "0")
+    return Gpu(device, GpuSettings.model_construct(), folder)
+
+
+def damage(path: Path, value: int = 0xFF) -> None:
+    """What any worker on the board can do: write."""
+    with path.open("r+b") as board:
+        board.write(bytes([value]) * path.stat().st_size)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0x41, 0xFF])
+def test_a_damaged_board_at_the_start(
+    folder: Path, open_board: Callable[[Path], Board], value: int
+) -> None:
+    """An index out of range ended the server, and the next one at its start again."""
+    open_board(folder / "0.board").close()
+    damage(folder / "0.board", value)
+    gpu = make_gpu(folder)
+    gpu.open(open_board)
+    gpu.write_settings()
+    picture = gpu.picture()
+    assert picture is not None and picture.gpu == GPU
+    assert (folder / "0.board.damaged").is_file()
+
+
+def test_a_board_that_is_damaged_while_it_is_in_use(
+    folder: Path, open_board: Callable[[Path], Board]
+) -> None:
+    gpu = make_gpu(folder)
+    gpu.open(open_board)
+    gpu.write_settings()
+    gpu.claims["t/g"] = Claim(memory=MIB)
+    for number in range(4):
+        assert gpu.ruined == (number > 2)
+        damage(folder / "0.board")
+        assert gpu.picture() is None
+        gpu.look()
+        picture = gpu.picture()
+        assert picture is not None and picture.gpu == GPU
+        assert gpu.dirty == {"t"}, "its grants are to be written anew"
+    assert gpu.ruined
+
+
+def test_a_board_that_is_cut_short(folder: Path, open_board: Callable[[Path], Board]) -> None:
+    """Touching what is no longer there is SIGBUS, where nobody minds it."""
+    gpu = make_gpu(folder)
+    gpu.open(open_board)
+    gpu.write_settings()
+    os.truncate(folder / "0.board", 0)
+    gpu.look()
     picture = gpu.picture()
     assert picture is not None and picture.gpu == GPU
