@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpupool.clock import SteadyClock
 from gpupool_manager.desk import Desk
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
@@ -17,7 +18,7 @@ from gpupool_manager.ledger import Ledger
 from gpupool_manager.nodes import Heartbeat, Orders
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
-from gpupool_manager.store import COUNTED, Store, StoreError
+from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
 from gpupool_manager.unit import Actor, Event, Unit
@@ -28,6 +29,9 @@ DAY = 24 * HOUR
 
 #: How long the answer to an idempotency key is known.
 ANSWERS_KEPT = DAY
+
+#: A clock that is wrong by more is worth a warning.
+WRONG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,9 @@ class Pool:
         self,
         store: Store,
         rules: Rules | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        clock = clock or SteadyClock()
         self.store = store
         self.rules = rules or Rules()
         self.clock = clock
@@ -71,6 +76,10 @@ class Pool:
         self._log = logs.get("pool")
         self._ticker: asyncio.Task[None] | None = None
         self._loads = 0
+        #: What the database says of itself.
+        self.notes: dict[str, str] = {}
+        #: By how much the machine's clock was ahead of ours when that was last looked at.
+        self._stepped = 0.0
         #: Whether nobody who waits was looked at since.
         self._reloaded = False
         self.ledger: Ledger
@@ -121,6 +130,8 @@ class Pool:
         if self.store.dispossessed:
             self.dispossessed.set()
         loaded = await self.store.load()
+        self.notes = loaded.notes
+        self._set_clock(loaded)
         self._loads += 1
         self._reloaded = True
         # Nodes must notice that their orders may be others now.
@@ -129,6 +140,33 @@ class Pool:
         self.leases = Leases(self.ledger, rules.patience, rules.longest_queue, rules.unasked)
         self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
         self.tenancy = Tenancy(self.ledger, self.leases)
+
+    def _set_clock(self, loaded: Loaded) -> None:
+        """Time never goes back over a restart: what was signed later counts more than what was
+        signed earlier, and a lease that has ended must not come to life again."""
+        if not isinstance(self.clock, SteadyClock):
+            return
+        newest = [float(loaded.notes.get(COUNTED, 0.0))]
+        newest += [lease.granted or lease.created for lease in loaded.leases]
+        ahead = self.clock.not_before(max(newest))
+        if ahead > WRONG_SECONDS:
+            self._log.warning(
+                "the clock of this machine is behind the database; times go on from the"
+                " database's newest, check the clock",
+                seconds=round(ahead),
+            )
+
+    def _check_wall(self) -> None:
+        if not isinstance(self.clock, SteadyClock):
+            return
+        stepped = self.clock.stepped
+        if abs(stepped - self._stepped) > WRONG_SECONDS:
+            self._log.warning(
+                "the clock of this machine was set; times go on evenly until the manager is"
+                " started again",
+                seconds=round(stepped - self._stepped),
+            )
+            self._stepped = stepped
 
     def _published(self, events: list[Event]) -> None:
         self.bus.publish(events)
@@ -187,6 +225,7 @@ class Pool:
                 await self.tick()
                 if now - flush >= 60:
                     flush = now
+                    self._check_wall()
                     await self.desk.do(self._flush)
                     if not await self.store.still_mine():
                         self._log.error("the database is not this manager's any more")

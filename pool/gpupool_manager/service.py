@@ -17,6 +17,7 @@ from gpupool.errors import GpupoolError
 from gpupool_manager import __version__, collector
 from gpupool_manager.app import make_app
 from gpupool_manager.config import Settings
+from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.link import Link
 from gpupool_manager.pool import Pool
@@ -127,11 +128,12 @@ class Manager:
         pool = Pool(store, settings.rules)
         try:
             await pool.open()
+            self._pool = pool
+            await check_identity(pool, state_dir)
             collector.settle()
         except BaseException:
             listener.close()
             raise
-        self._pool = pool
         await self._make_first_token(pool, state_dir / TOKEN_FILE)
         secret = await asyncio.to_thread(read_secret, state_dir / SECRET_FILE)
         pool.signer = Signer(secret, settings.lease_token_seconds)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import re
 import socket
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,7 +282,7 @@ class PoolLink:
         """Send and wait for the answer; _Away if none comes or it is a no."""
         answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._waiting[message.number] = answer
-        self._sent[message.number] = time.time()
+        self._sent[message.number] = self._member.clock()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._send(dealer, message)
@@ -326,7 +325,7 @@ class PoolLink:
 
     def _hear(self, told: Told) -> None:
         """Obey at once, in the order in which it came; then let who waits for it go on."""
-        now = time.time()
+        now = self._member.clock()
         sent = self._sent.get(told.number)
         if sent is not None:
             self._set_clock(told, sent, now)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpupool import __version__, lease_token
+from gpupool.clock import SteadyClock
 from gpupool.errors import ProtocolError
 from gpupool.lease_token import LeaseToken, TokenGrant
 from gpupool.node_link import (
@@ -50,14 +50,16 @@ class PoolMember:
         folder: Path,
         gpus: Gpus,
         keeper: SessionKeeper,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.node = node
         self._folder = folder
         self._gpus = gpus
         self._keeper = keeper
-        self._clock = clock
+        #: What the manager's time is reckoned from; steps of the wall clock end no lease.
+        self.clock = clock or SteadyClock()
         self._state = PoolState.load(folder, node)
+        self._ahead = self._state.ahead
         self._busy = BusyCounts(gpus, self._state.busy)
         self._expect_busy()
         #: When the newest token that was shown for a lease was issued.
@@ -111,8 +113,10 @@ class PoolMember:
     # What it is told ---------------------------------------------------------------------
 
     def set_clock(self, ahead: float) -> None:
-        """How much the manager's clock is ahead of this host's."""
-        self._state.ahead = ahead
+        """How much the manager's clock is ahead of ours."""
+        self._ahead = ahead
+        # The next server starts from the wall clock, which may have been set since we did.
+        self._state.ahead = ahead - getattr(self.clock, "stepped", 0.0)
 
     def apply(self, told: Told) -> bool:
         """Do what the manager orders; whether it wants a report."""
@@ -219,7 +223,7 @@ class PoolMember:
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:
-        now = self._clock() + self._state.ahead
+        now = self.clock() + self._ahead
         if now > token.expires + SLACK_SECONDS:
             raise Refusal(
                 "bad-token",

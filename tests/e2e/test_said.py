@@ -28,6 +28,7 @@ def gone(program: Talk) -> Result:
 def has_said_something(program: Talk) -> bool:
     """Whether there is something on stderr; the library reads its messages when it waits."""
     tell(program, "work 1")
+    assert program.process.stderr is not None
     readable, _, _ = select.select([program.process.stderr], [], [], 0)
     return bool(readable)
 

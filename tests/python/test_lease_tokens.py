@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,11 +176,11 @@ class Clock:
 class Node:
     """A server's desk that belongs to a pool, without a link."""
 
-    def __init__(self, office: Office, clock: Clock | None = None) -> None:
+    def __init__(self, office: Office, clock: Callable[[], float] | None = None) -> None:
         self.office = office
-        self.clock = clock or Clock()
+        self.clock = Clock()
         self.member = PoolMember(
-            "here", office.run_dir.path, office.gpus, office.keeper, self.clock
+            "here", office.run_dir.path, office.gpus, office.keeper, clock or self.clock
         )
         office.desk.join(self.member)
 

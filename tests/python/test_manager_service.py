@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import shutil
 import socket
 import ssl
 import stat
@@ -241,6 +242,40 @@ def test_two_managers_do_not_share_a_database(manager: Process) -> None:
     assert status == 1
     [line] = [line for line in said.splitlines() if line.startswith("gpupool-manager: ")]
     assert "another manager uses the database" in line
+
+
+def test_an_emptied_database_is_not_a_new_pool(manager: Process) -> None:
+    """To go on with it would end what runs: the nodes would hear that no lease is there."""
+    manager.start()
+    manager.end()
+    for path in manager.state.glob("manager.db*"):
+        path.unlink()
+    status, said = manager.fail()
+    assert status == 1 and "the database is empty" in said and "restore it" in said
+
+
+def test_a_database_of_another_pool_is_refused(manager: Process, folder: Path) -> None:
+    manager.start()
+    manager.end()
+    other = Process(folder / "other")
+    (folder / "other").mkdir()
+    try:
+        other.start()
+        other.end()
+        database = f"sqlite:///{other.state / 'manager.db'}"
+        status, said = manager.fail("--database", database)
+        assert status == 1 and "the database is of the pool" in said
+    finally:
+        other.close()
+
+
+def test_a_lost_state_folder_begins_anew_with_its_database(manager: Process, folder: Path) -> None:
+    database = f"sqlite:///{folder / 'kept.db'}"
+    manager.start("--database", database)
+    manager.end()
+    shutil.rmtree(manager.state)
+    manager.start("--database", database)
+    assert (manager.state / "pool.id").read_text().strip()
 
 
 def test_a_state_folder_that_others_may_write_is_refused(manager: Process) -> None:
