@@ -44,6 +44,7 @@ struct gpc_call {
 
     /* the session's, while the call waits */
     uint64_t seq;
+    bool taken; /* its answer has come, and the thread that reads fills it in */
     bool done;
     CUresult result;
     struct gpc_call *next;

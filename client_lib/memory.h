@@ -36,5 +36,9 @@ void *gpc_arena_slot(const struct gpc_session *s, unsigned slot);
 CUresult gpc_pinned_settle(const void *address, size_t bytes);
 /* Note such a copy of a session; returns its cookie, 0 when there is no memory. */
 uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes);
+/* Around the moment at which a session is said to be lost: from there on nothing is written
+ * into memory that the application may take away because of it. */
+void gpc_pinned_lose_begin(void);
+void gpc_pinned_lose_end(const struct gpc_session *s);
 
 #endif

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "cancel.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "host_function.h"
@@ -40,10 +41,15 @@ uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes)
     if (!e)
         return 0;
     pthread_mutex_lock(&lock);
-    *e = (struct expected){expected, s, ++last_cookie, to, bytes};
-    expected = e;
+    uint64_t cookie = ++last_cookie;
+    if (gpc_session_works(s)) { /* a lost one brings nothing any more */
+        *e = (struct expected){expected, s, cookie, to, bytes};
+        expected = e;
+        e = NULL;
+    }
     pthread_mutex_unlock(&lock);
-    return e->cookie;
+    free(e);
+    return cookie;
 }
 
 void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_data *q, const void *data)
@@ -56,6 +62,25 @@ void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_
     if (e && q->offset <= e->bytes && q->bytes <= e->bytes - q->offset)
         memcpy(e->to + q->offset, data, q->bytes);
     if (e && q->last) {
+        *at = e->next;
+        free(e);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void gpc_pinned_lose_begin(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void gpc_pinned_lose_end(const struct gpc_session *s)
+{
+    for (struct expected **at = &expected; *at;) {
+        struct expected *e = *at;
+        if (e->session != s) {
+            at = &e->next;
+            continue;
+        }
         *at = e->next;
         free(e);
     }
@@ -108,7 +133,10 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
     uint64_t hint = __atomic_fetch_add(&next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1),
                                        __ATOMIC_RELAXED);
-    if (s->transport->share(s->channel, (void *)(uintptr_t)hint, whole, &owner->share) != 0) {
+    int cancel = gpc_cancel_off();
+    int shared = s->transport->share(s->channel, (void *)(uintptr_t)hint, whole, &owner->share);
+    gpc_cancel_back(cancel);
+    if (shared != 0) {
         free(owner);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -8,6 +8,9 @@
  * reading reads for all of them (`reading`), so a lone thread gets its answer
  * without waking anybody. Neither lock is held while a thread blocks in recv, and no
  * thread ever has locks of two sessions.
+ *
+ * A call whose answer has come belongs to the thread that reads until it is done: nobody
+ * takes its buffers away under that thread's hands, not even when the session is lost.
  */
 #include "session.h"
 
@@ -18,8 +21,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "cancel.h"
 #include "captures.h"
 #include "gpc_wire.h"
+#include "memory.h"
 #include "process.h"
 #include "stats.h"
 
@@ -85,9 +90,11 @@ static void name_devices(const struct gpc_session *s, char *out, size_t size)
         snprintf(out, size, "on device %d", s->first);
 }
 
-/* The connection is over: say so once, let every waiting call fail. */
+/* The connection is over: say so once, let every waiting call fail. A call that the reader
+ * has taken is no longer among them: it gets its answer. */
 static void lose(struct gpc_session *s, const char *what)
 {
+    gpc_pinned_lose_begin();
     pthread_mutex_lock(&s->wait_lock);
     bool first = !s->broken;
     __atomic_store_n(&s->broken, true, __ATOMIC_RELAXED);
@@ -98,6 +105,7 @@ static void lose(struct gpc_session *s, const char *what)
     s->waiting = NULL;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
+    gpc_pinned_lose_end(s);
     gpc_session_set_sticky(s, CUDA_ERROR_DEVICE_UNAVAILABLE);
     if (!first || s->leaving)
         return;
@@ -114,11 +122,24 @@ static void lose(struct gpc_session *s, const char *what)
                 s->id, s->server, what, where);
 }
 
+/* What a transport's error means for the user. */
+static const char *why_lost(int error)
+{
+    switch (error) {
+    case -EPROTO:
+        return "the worker sent what is no message";
+    case -EBADF:
+        return "the program has closed descriptors that were gpupool's";
+    default:
+        return "the connection to the worker was lost";
+    }
+}
+
 /* A send has failed. Why may stand in what was not read yet. */
-static void lose_sending(struct gpc_session *s)
+static void lose_sending(struct gpc_session *s, int error)
 {
     gpc_session_poll(s);
-    lose(s, "the connection to the worker was lost");
+    lose(s, why_lost(error));
 }
 
 static struct gpc_call *waiting_take(struct gpc_session *s, uint64_t seq)
@@ -128,10 +149,27 @@ static struct gpc_call *waiting_take(struct gpc_session *s, uint64_t seq)
     while (*at && (*at)->seq != seq)
         at = &(*at)->next;
     struct gpc_call *call = *at;
-    if (call)
+    if (call) {
         *at = call->next;
+        call->taken = true;
+    }
     pthread_mutex_unlock(&s->wait_lock);
     return call;
+}
+
+/* The call will not be waited for: it could not be sent. Its answer may have come all the
+ * same, from a worker that guessed its number. */
+static void waiting_withdraw(struct gpc_session *s, struct gpc_call *call)
+{
+    pthread_mutex_lock(&s->wait_lock);
+    struct gpc_call **at = &s->waiting;
+    while (*at && *at != call)
+        at = &(*at)->next;
+    if (*at)
+        *at = call->next;
+    while (call->taken && !call->done)
+        pthread_cond_wait(&s->wait_changed, &s->wait_lock);
+    pthread_mutex_unlock(&s->wait_lock);
 }
 
 /* Copy an answer to where its call wants it; false when it cannot be one. */
@@ -177,7 +215,7 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     if (gpc_error_is_sticky(call->result))
         gpc_session_set_sticky(s, call->result);
     pthread_mutex_lock(&s->wait_lock);
-    call->done = true;
+    call->done = true; /* whoever waits is woken when the right to read is given back */
     pthread_mutex_unlock(&s->wait_lock);
     return right;
 }
@@ -191,8 +229,7 @@ static bool read_one(struct gpc_session *s, int64_t timeout_us)
     if (r == -EAGAIN)
         return false;
     if (r != 0) {
-        lose(s, r == -EPROTO ? "the worker sent what is no message"
-                          : "the connection to the worker was lost");
+        lose(s, why_lost(r));
         return false;
     }
     bool right = deliver(s, message, size);
@@ -278,7 +315,8 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     const struct gpc_thread *t = gpc_thread();
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
-    call->done = false;
+    call->taken = call->done = false;
+    int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->submit_lock);
     int r = gp_op_table[h->op].in_context ? follow_thread(s, t) : 0;
     call->seq = h->seq = ++s->last_seq;
@@ -292,14 +330,14 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         r = channel_send(s, h, call->request_size, call->in, call->in_count,
                          wait ? 0 : GP_SEND_LATER);
     pthread_mutex_unlock(&s->submit_lock);
-    if (r == 0)
-        return CUDA_SUCCESS;
-    if (wait)
-        waiting_take(s, call->seq);
-    if (r == -EMSGSIZE)
-        return CUDA_ERROR_INVALID_VALUE;
-    lose_sending(s);
-    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (r != 0 && wait)
+        waiting_withdraw(s, call);
+    if (r != 0 && r != -EMSGSIZE)
+        lose_sending(s, r);
+    gpc_cancel_back(cancel);
+    return r == 0           ? CUDA_SUCCESS
+           : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE
+                            : CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
 /* Nothing has been sent since this call was: the stream is as idle as it was then. */
@@ -370,11 +408,12 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Wait until `*done`, reading for everybody whenever nobody else does. */
-static void wait_for(struct gpc_session *s, const bool *done)
+/* Wait until the call is done, reading for everybody whenever nobody else does. */
+static void wait_for(struct gpc_session *s, const struct gpc_call *call)
 {
+    int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->wait_lock);
-    while (!*done && !s->broken) {
+    while (!call->done && (!s->broken || call->taken)) {
         if (s->reading) {
             pthread_cond_wait(&s->wait_changed, &s->wait_lock);
             continue;
@@ -387,6 +426,7 @@ static void wait_for(struct gpc_session *s, const bool *done)
         pthread_cond_broadcast(&s->wait_changed);
     }
     pthread_mutex_unlock(&s->wait_lock);
+    gpc_cancel_back(cancel);
 }
 
 CUresult gpc_call_begin(struct gpc_call *call)
@@ -398,7 +438,7 @@ CUresult gpc_call_begin(struct gpc_call *call)
 CUresult gpc_call_finish(struct gpc_call *call)
 {
     uint64_t begin = now_ns();
-    wait_for(call->session, &call->done);
+    wait_for(call->session, call);
     GPC_STATS_ADD(waited_ns, now_ns() - begin);
     gpc_thread()->last_answer = call->seq;
     if (!call->part_of_one)
@@ -421,12 +461,14 @@ void gpc_session_poll(struct gpc_session *s)
     pthread_mutex_unlock(&s->wait_lock);
     if (!mine)
         return;
+    int cancel = gpc_cancel_off();
     while (read_one(s, 0) && !s->broken)
         ;
     pthread_mutex_lock(&s->wait_lock);
     s->reading = false;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
+    gpc_cancel_back(cancel);
 }
 
 uint64_t gpc_session_notices(const struct gpc_session *s)
@@ -438,6 +480,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
 {
     if (!gpc_session_works(s))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    int cancel = gpc_cancel_off();
     s->transport->flush(s->channel);
     pthread_mutex_lock(&s->wait_lock);
     if (s->notices != seen || s->broken) {
@@ -455,6 +498,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
         pthread_cond_broadcast(&s->wait_changed);
         pthread_mutex_unlock(&s->wait_lock);
     }
+    gpc_cancel_back(cancel);
     return s->broken ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 

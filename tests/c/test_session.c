@@ -1,0 +1,174 @@
+/*
+ * The end of a session: a call whose answer is being read does not return under the hands of
+ * the thread that reads it, because its caller's memory may be gone then.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "fake_worker.h"
+
+#define PAGE ((size_t)4096)
+
+/* Memory that stops whoever writes to it until the test lets go. */
+static char *slow;
+static sem_t inside, go_on;
+static bool finished; /* the call whose memory it is has returned */
+
+static void on_fault(int signal_, siginfo_t *info, void *context)
+{
+    (void)signal_, (void)context;
+    if ((char *)info->si_addr < slow || (char *)info->si_addr >= slow + PAGE)
+        abort();
+    sem_post(&inside);
+    while (sem_wait(&go_on) != 0)
+        ;
+    mprotect(slow, PAGE, PROT_READ | PROT_WRITE);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    slow = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(slow, MAP_FAILED);
+    sem_init(&inside, 0, 0);
+    sem_init(&go_on, 0, 0);
+    finished = false;
+    fake_session();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return munmap(slow, PAGE);
+}
+
+static bool has_finished(void)
+{
+    usleep(50000); /* time for a mistake */
+    return __atomic_load_n(&finished, __ATOMIC_ACQUIRE);
+}
+
+/* A thread that reads for all, because it waits first. */
+static void *reader(void *result)
+{
+    char none;
+    uint32_t got = 0;
+    *(CUresult *)result = gpc_wire_gp_captured_read(0, 1, &none, &got);
+    return NULL;
+}
+
+static void *waiter(void *result)
+{
+    uint32_t got = 0;
+    *(CUresult *)result = gpc_wire_gp_captured_read(0, PAGE, slow, &got);
+    __atomic_store_n(&finished, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void answer_slowly(uint64_t seq)
+{
+    static char bytes[PAGE];
+    memset(bytes, 7, sizeof bytes);
+    struct gp_rep_gp_captured_read reply = {.r.result = 0, .n_data = PAGE};
+    fake_answer(seq, &reply.r, sizeof reply, bytes, sizeof bytes);
+}
+
+static uint64_t start_reader(pthread_t *thread, CUresult *result)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, NULL); /* cmocka has its own around each function */
+    assert_int_equal(pthread_create(thread, NULL, reader, result), 0);
+    return fake_asked(0);
+}
+
+/* The reader fills one call's memory while another thread finds the connection gone. */
+static void lost_while_an_answer_is_read(void **state)
+{
+    (void)state;
+    pthread_t reads, waits;
+    CUresult read_ = 1, waited = 1;
+    uint64_t asked = start_reader(&reads, &read_);
+    assert_int_equal(pthread_create(&waits, NULL, waiter, &waited), 0);
+    answer_slowly(fake_asked(asked));
+    sem_wait(&inside);
+    fake_fail_sends();
+    char none;
+    uint32_t got = 0;
+    assert_int_equal(gpc_wire_gp_captured_read(0, 1, &none, &got), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    assert_false(has_finished());
+    sem_post(&go_on);
+    pthread_join(waits, NULL);
+    pthread_join(reads, NULL);
+    assert_int_equal(waited, CUDA_SUCCESS); /* its answer had come */
+    assert_int_equal(slow[PAGE - 1], 7);
+    assert_int_equal(read_, CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+static void answer_at_once(const struct gp_header *h)
+{
+    if (h->op != GP_OP_gp_captured_read || h->seq == 1)
+        return;
+    fake_channel.on_send = NULL;
+    answer_slowly(h->seq);
+    sem_wait(&inside);
+    fake_fail_sends();
+}
+
+/* A worker answers a call that could not even be sent. */
+static void unsent_but_answered(void **state)
+{
+    (void)state;
+    pthread_t reads, waits;
+    CUresult read_ = 1, waited = 1;
+    start_reader(&reads, &read_);
+    fake_channel.on_send = answer_at_once;
+    assert_int_equal(pthread_create(&waits, NULL, waiter, &waited), 0);
+    assert_false(has_finished());
+    sem_post(&go_on);
+    pthread_join(waits, NULL);
+    assert_int_equal(waited, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    pthread_join(reads, NULL);
+}
+
+/* Registered memory is the application's to free as soon as it hears of the loss. */
+static void no_bytes_after_the_loss(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    char bytes[8] = "before";
+    uint64_t cookie = gpc_pinned_expect(s, bytes, sizeof bytes);
+    assert_true(cookie != 0);
+    const struct gp_req_gp_pinned_data q = {.cookie = cookie, .bytes = sizeof bytes};
+    gpc_on_gp_pinned_data(s, &q, "during!");
+    assert_string_equal(bytes, "during!");
+    fake_fail_sends();
+    assert_int_not_equal(gpc_wire_gp_captured_open(1, 1), CUDA_SUCCESS);
+    gpc_on_gp_pinned_data(s, &q, "after!!");
+    assert_string_equal(bytes, "during!");
+    const struct gp_req_gp_pinned_data again = {
+        .cookie = gpc_pinned_expect(s, bytes, sizeof bytes), .bytes = sizeof bytes};
+    gpc_on_gp_pinned_data(s, &again, "after!!");
+    assert_string_equal(bytes, "during!");
+}
+
+int main(void)
+{
+    alarm(120);
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(lost_while_an_answer_is_read),
+        CASE(unsent_but_answered),
+        CASE(no_bytes_after_the_loss),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
