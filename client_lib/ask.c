@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cancel.h"
 #include "transport/transport.h"
 
 int gpc_ask(const char *server, const char *plugin_dir, const char *question, size_t size,
@@ -19,7 +20,10 @@ int gpc_ask(const char *server, const char *plugin_dir, const char *question, si
         return -2;
     }
     size_t got = GPC_ANSWER_MAX - 1;
-    if (t->ask(server, question, size, answer, &got, timeout_ms, &err) != 0) {
+    int cancel = gpc_cancel_off();
+    int asked = t->ask(server, question, size, answer, &got, timeout_ms, &err);
+    gpc_cancel_back(cancel);
+    if (asked != 0) {
         snprintf(why, why_size, "%s", err.text);
         return -1;
     }

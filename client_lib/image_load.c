@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "cancel.h"
 #include "gpc_wire.h"
 #include "image.h"
 #include "module.h"
@@ -163,10 +164,8 @@ CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_librar
     return r;
 }
 
-CUresult gpc_image_read(const char *path, void **bytes)
+static CUresult file_read(const char *path, void **bytes)
 {
-    if (!path)
-        return CUDA_ERROR_INVALID_VALUE;
     FILE *file = fopen(path, "rb");
     if (!file)
         return CUDA_ERROR_FILE_NOT_FOUND;
@@ -182,4 +181,14 @@ CUresult gpc_image_read(const char *path, void **bytes)
     data[size] = '\0';
     *bytes = data;
     return CUDA_SUCCESS;
+}
+
+CUresult gpc_image_read(const char *path, void **bytes)
+{
+    if (!path)
+        return CUDA_ERROR_INVALID_VALUE;
+    int cancel = gpc_cancel_off();
+    CUresult r = file_read(path, bytes);
+    gpc_cancel_back(cancel);
+    return r;
 }

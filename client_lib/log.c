@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "cancel.h"
 
 static enum gpc_log_level wanted(void)
 {
@@ -38,6 +39,8 @@ void gpc_log(enum gpc_log_level level, const char *format, ...)
     at = at + n < (int)sizeof line - 1 ? at + n : (int)sizeof line - 2;
     line[at++] = '\n';
     /* one write, so that lines of several threads do not mix */
+    int cancel = gpc_cancel_off();
     ssize_t written = write(STDERR_FILENO, line, (size_t)at);
     (void)written;
+    gpc_cancel_back(cancel);
 }

@@ -4,11 +4,12 @@
 #include <pthread.h>
 
 #include "call.h"
+#include "cancel.h"
 #include "export.h"
 #include "session.h"
 #include "stats.h"
 
-enum { STATE_NEW, STATE_READY, STATE_FORKED, STATE_ENDED };
+enum { STATE_NEW, STATE_OPENING, STATE_READY, STATE_FORKED, STATE_ENDED };
 
 static int state = STATE_NEW;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -49,11 +50,24 @@ bool gpc_error_is_sticky(CUresult error)
 /* CUDA does not survive a fork; the parent's session must not notice its child. */
 static void in_child(void)
 {
-    if (state == STATE_READY)
+    /* also where another thread was inside cuInit: its locks are held for ever here */
+    if (state == STATE_READY || state == STATE_OPENING)
         state = STATE_FORKED;
     gpc_sessions_forget();
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     init_lock = fresh;
+}
+
+/* Under init_lock, once; and again after a failure. */
+static CUresult open_sessions(void)
+{
+    static bool watching;
+    if (!watching)
+        watching = pthread_atfork(NULL, NULL, in_child) == 0;
+    __atomic_store_n(&state, STATE_OPENING, __ATOMIC_RELEASE);
+    CUresult r = gpc_sessions_open();
+    __atomic_store_n(&state, r == CUDA_SUCCESS ? STATE_READY : STATE_NEW, __ATOMIC_RELEASE);
+    return r;
 }
 
 GPC_EXPORT CUresult cuInit(unsigned int Flags)
@@ -68,17 +82,11 @@ GPC_EXPORT CUresult cuInit(unsigned int Flags)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (now == STATE_ENDED)
         return CUDA_ERROR_DEINITIALIZED;
+    int cancel = gpc_cancel_off();
     pthread_mutex_lock(&init_lock);
-    CUresult r = CUDA_SUCCESS;
-    if (state == STATE_NEW) {
-        static bool watching;
-        if (!watching)
-            watching = pthread_atfork(NULL, NULL, in_child) == 0;
-        r = gpc_sessions_open();
-        if (r == CUDA_SUCCESS)
-            __atomic_store_n(&state, STATE_READY, __ATOMIC_RELEASE);
-    }
+    CUresult r = state == STATE_NEW ? open_sessions() : CUDA_SUCCESS;
     pthread_mutex_unlock(&init_lock);
+    gpc_cancel_back(cancel);
     return r;
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "call.h"
+#include "cancel.h"
 #include "gp_errors.h"
 
 int gpc_trace_on;
@@ -104,11 +105,12 @@ static void put(const struct gpc_trace *t, const char *before, const char *after
 
 void gpc_trace_called(struct gpc_trace *t)
 {
-    int saved = errno;
+    int saved = errno, cancel = gpc_cancel_off();
     hold();
     put(t, open_call ? " <unfinished ...>\n" : "", ")");
     open_call = t;
     let_go();
+    gpc_cancel_back(cancel);
     errno = saved;
 }
 
@@ -141,7 +143,7 @@ void gpc_trace_end(struct gpc_trace *t)
 {
     char before[160] = "";
     char after[40];
-    int saved = errno;
+    int saved = errno, cancel = gpc_cancel_off();
     uint64_t now = now_ns();
     snprintf(after, sizeof after, " (%" PRIu64 " us)\n", (now - t->began_ns) / 1000);
     hold();
@@ -152,6 +154,7 @@ void gpc_trace_end(struct gpc_trace *t)
     put(t, before, after);
     open_call = NULL;
     let_go();
+    gpc_cancel_back(cancel);
     errno = saved;
 }
 

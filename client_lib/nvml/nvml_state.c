@@ -235,8 +235,33 @@ static nvmlReturn_t first_user(unsigned int flags)
     return NVML_SUCCESS;
 }
 
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whoever was asking is not here, and a question may take long: not waited for. */
+static void in_child(void)
+{
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    after_fork();
+    ask_lock = fresh;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork, in_child);
+}
+
 nvmlReturn_t gpc_nvml_open(unsigned int flags)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&ask_lock); /* users only grows from 0 under it */
     pthread_mutex_lock(&lock);
     bool first = users == 0;

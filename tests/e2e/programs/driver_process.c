@@ -1,0 +1,191 @@
+/*
+ * What processes do beside CUDA: fork while another thread is in cuInit, cancel a thread inside
+ * a call, close descriptors that are not theirs. None of it may hang or end the program.
+ *
+ *   driver_process fork MICROSECONDS   fork so long after the other thread entered cuInit
+ *   driver_process cancel              cancel threads that copy, and go on
+ *   driver_process close               close all descriptors, use their numbers again, go on
+ *   driver_process close-waiting       the same while another thread waits for the GPU
+ */
+#include "driver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BYTES = 1 << 20, PATIENCE_S = 30 };
+
+static CUdeviceptr device;
+static unsigned char *from, *to;
+
+static void start_copying(void)
+{
+    driver_start();
+    CU(cuMemAlloc(&device, BYTES));
+    from = malloc(BYTES);
+    to = malloc(BYTES);
+}
+
+static CUresult copy(int value)
+{
+    memset(from, value, BYTES);
+    memset(to, 0, BYTES);
+    CUresult r = cuMemcpyHtoD(device, from, BYTES);
+    if (r == CUDA_SUCCESS)
+        r = cuMemcpyDtoH(to, device, BYTES);
+    if (r == CUDA_SUCCESS)
+        EXPECT(memcmp(from, to, BYTES) == 0, "what came back is not what went");
+    return r;
+}
+
+/* --- fork --- */
+
+static void *init_elsewhere(void *unused)
+{
+    (void)unused;
+    CU(cuInit(0));
+    return NULL;
+}
+
+static void fork_in_init(unsigned microseconds)
+{
+    pthread_t thread;
+    int status = -1;
+    REQUIRE(pthread_create(&thread, NULL, init_elsewhere, NULL) == 0, "no thread");
+    usleep(microseconds);
+    pid_t child = fork();
+    REQUIRE(child >= 0, "no child");
+    if (child == 0) {
+        int count = 0;
+        alarm(PATIENCE_S); /* instead of hanging */
+        CUresult r = cuInit(0); /* success where the other thread had not begun */
+        EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_INITIALIZED, "cuInit: %s", driver_name(r));
+        CU_GIVES(r, cuDeviceGetCount(&count));
+        fflush(stdout);
+        exit(check_failures != 0);
+    }
+    REQUIRE(waitpid(child, &status, 0) == child, "the child cannot be waited for");
+    EXPECT(status == 0, "the child ended with status %#x", (unsigned)status);
+    pthread_join(thread, NULL);
+    start_copying();
+    CU(copy(3));
+}
+
+/* --- cancellation --- */
+
+static long copies;
+
+static void *copy_for_ever(void *unused)
+{
+    (void)unused;
+    CUdeviceptr own;
+    CUstream stream;
+    static unsigned char bytes[BYTES]; /* on nobody's stack */
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuMemAlloc(&own, BYTES));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (;;) {
+        CU(cuMemcpyHtoDAsync(own, bytes, BYTES, stream));
+        CU(cuStreamSynchronize(stream));
+        CU(cuMemcpyDtoH(bytes, own, BYTES));
+        __atomic_fetch_add(&copies, 1, __ATOMIC_RELAXED);
+        pthread_testcancel(); /* where it ends: calls are no such points */
+    }
+    return NULL;
+}
+
+static void cancel_inside(void)
+{
+    start_copying();
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        void *result = NULL;
+        REQUIRE(pthread_create(&thread, NULL, copy_for_ever, NULL) == 0, "no thread");
+        usleep(2000 + 300 * (unsigned)i);
+        pthread_cancel(thread);
+        REQUIRE(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED, "not cancelled");
+        CU(copy(i));
+    }
+    EXPECT(copies > 0, "no thread came to copy anything");
+}
+
+/* --- descriptors --- */
+
+static void close_descriptors(void)
+{
+    int last = 3;
+    for (int fd = 3; fd < 1024; fd++)
+        if (close(fd) == 0)
+            last = fd;
+    for (int fd = 3; fd <= last; fd++) /* and their numbers are somebody else's */
+        REQUIRE(open("/dev/null", O_RDWR) >= 0, "cannot open /dev/null");
+}
+
+static void descriptors_remain(void)
+{
+    /* nothing of ours may touch what is the program's now */
+    for (int fd = 3; fd < 6; fd++)
+        EXPECT(fcntl(fd, F_GETFD) != -1, "descriptor %d is not the program's any more", fd);
+}
+
+/* What CUDA says now: success, where nothing was needed of them, or the connection's error. */
+static void after_closing(void)
+{
+    for (int i = 0; i < 5; i++) {
+        CUresult r = copy(i);
+        EXPECT(r == CUDA_ERROR_DEVICE_UNAVAILABLE, "a copy gave %s", driver_name(r));
+    }
+    descriptors_remain();
+}
+
+static void close_all(void)
+{
+    start_copying();
+    CU(copy(1));
+    close_descriptors();
+    after_closing();
+}
+
+static void *wait_for_kernel(void *unused)
+{
+    (void)unused;
+    CUresult r = cuCtxSetCurrent(driver_context);
+    while (r == CUDA_SUCCESS) /* nothing is submitted: it ends with the connection */
+        r = cuMemcpyDtoH(to, device, 64);
+    EXPECT(r == CUDA_ERROR_DEVICE_UNAVAILABLE, "the waiting thread got %s", driver_name(r));
+    return NULL;
+}
+
+static void close_while_waiting(void)
+{
+    pthread_t thread;
+    start_copying();
+    CU(copy(1));
+    REQUIRE(pthread_create(&thread, NULL, wait_for_kernel, NULL) == 0, "no thread");
+    usleep(50000);
+    close_descriptors();
+    pthread_join(thread, NULL);
+    descriptors_remain();
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    alarm(2 * PATIENCE_S);
+    if (strcmp(what, "fork") == 0 && argc > 2)
+        fork_in_init((unsigned)atoi(argv[2]));
+    else if (strcmp(what, "cancel") == 0)
+        cancel_inside();
+    else if (strcmp(what, "close") == 0)
+        close_all();
+    else if (strcmp(what, "close-waiting") == 0)
+        close_while_waiting();
+    else
+        REQUIRE(0, "which case?");
+    return finish("driver_process");
+}

@@ -1,0 +1,36 @@
+"""What a process may do beside CUDA, without a hang and without being ended."""
+
+from __future__ import annotations
+
+
+import pytest
+
+from harness import PoolServer, Result
+from test_programs import passed
+from toolchain import Toolchain
+
+
+@pytest.fixture
+def program(toolchain: Toolchain) -> str:
+    return str(toolchain.driver_program("driver_process"))
+
+
+def run(server: PoolServer, program: str, transport: str, *words: str) -> Result:
+    result = server.run([program, *words], transport)
+    assert passed(result), f"{result.explain()}\nserver:\n{server.log.read_text()[-2000:]}"
+    return result
+
+
+@pytest.mark.parametrize("microseconds", [0, 300, 1000, 3000, 10000, 30000])
+def test_fork_while_another_thread_is_in_cuinit(
+    server: PoolServer, program: str, transport: str, microseconds: int
+) -> None:
+    """The child waited for ever for a lock that the other thread had held."""
+    run(server, program, transport, "fork", str(microseconds))
+
+
+def test_a_thread_is_cancelled_inside_a_call(
+    server: PoolServer, program: str, transport: str
+) -> None:
+    """It took locks and the right to read with it; calls are no cancellation points."""
+    assert run(server, program, transport, "cancel").own_lines() == []
