@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from gpupool.admin import Admin
-from harness import PATIENCE, PoolServer, Result, Talk, run_program
+from harness import DRIVER, PATIENCE, PoolServer, Result, Talk, run_program
 from toolchain import Toolchain
 
 MIB = 1 << 20
 
+#: Quotas are so many times larger on a machine's own GPU, whose contexts take half a GiB.
+SCALE = 32 if DRIVER == "cuda" else 1
+
 #: red and blue have quotas; whoever has the server's own token has none.
-CONFIG = """
+CONFIG = f"""
 [tenants.red]
 token = "token-of-red"
-memory = "64MiB"
+memory = "{64 * SCALE}MiB"
 share = "50%"
 ceiling = "80%"
 weight = 4
@@ -27,7 +30,7 @@ sessions = 4
 
 [tenants.blue]
 token = "token-of-blue"
-memory = "32MiB"
+memory = "{32 * SCALE}MiB"
 share = "30%"
 weight = 1
 """

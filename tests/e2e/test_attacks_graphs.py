@@ -5,9 +5,13 @@ from __future__ import annotations
 import struct
 import time
 
+import pytest
+
 from harness import PATIENCE, PoolServer
 from peer_client import LEGACY, Worker, worker_of
 from raw_client import handle
+
+pytestmark = pytest.mark.real_gpu
 
 KIND_GRAPH, KIND_EXEC = 7, 8
 RELAXED = 2

@@ -13,6 +13,8 @@ from harness import PoolServer, wait_until
 from peer_client import INVALID_VALUE, LEGACY, Worker, worker_of
 from raw_client import NUMBERS, WINDOW_BASE, handle
 
+pytestmark = pytest.mark.real_gpu
+
 Box = tuple[int, int, int]
 KIND_MODULE = 2
 KIB4 = 4096

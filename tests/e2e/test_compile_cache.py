@@ -9,6 +9,8 @@ import pytest
 
 from harness import PoolServer, Result
 
+pytestmark = pytest.mark.real_gpu
+
 SCRIPT = Path(__file__).resolve().parent / "compile_program.py"
 
 

@@ -7,6 +7,8 @@ import pytest
 from harness import PoolServer
 from toolchain import VARIANTS, Toolchain
 
+pytestmark = pytest.mark.real_gpu
+
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_launch_may_be_the_first_call(
