@@ -30,7 +30,7 @@ _ANY = ("0.0.0.0", "::", "*", "")
 @pool_command(app, "list")
 def list_nodes(
     client: PoolClient,
-    state: Annotated[str | None, typer.Option(help="ready or lost")] = None,
+    state: Annotated[str | None, typer.Option(help="ready, aside or lost")] = None,
     mode: Annotated[str | None, typer.Option(help="open, cordoned or draining")] = None,
     label: Annotated[str | None, typer.Option(help="KEY=VALUE")] = None,
     as_json: JsonOption = False,
@@ -47,6 +47,9 @@ def list_nodes(
         for node in nodes
     ]  # fmt: skip
     table(columns, rows, "no node; `gpupool node join --name NAME` says how one joins")
+    for node in nodes:
+        if node.get("reason"):
+            print(f"{cell(node, 'name')}: {cell(node, 'reason')}")
 
 
 @pool_command(app, "show")
@@ -59,7 +62,17 @@ def _print_node(node: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         show.print_json(node)
         return
-    keys = ("name", "address", "state", "mode", "gpus", "leases", "sessions", "server_version")
+    keys = (
+        "name",
+        "address",
+        "state",
+        "reason",
+        "mode",
+        "gpus",
+        "leases",
+        "sessions",
+        "server_version",
+    )
     rows: list[tuple[str, Any]] = [(key.replace("_", " "), cell(node, key)) for key in keys]
     rows += [("labels", labels(node.get("labels"))), ("joined", when(node.get("created")))]
     sheet([*rows, ("last seen", when(node.get("last_seen")))])

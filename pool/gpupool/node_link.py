@@ -99,6 +99,8 @@ class Heartbeat(Message):
     sessions: list[ReportedSession] = Field(default_factory=list, max_length=4096)
     #: Leases that had sessions on this node and have none now.
     idle: list[Name] = Field(default_factory=list, max_length=4096)
+    #: Why sessions do not start here; empty: they do.
+    trouble: Line = ""
     #: What has changed of it since the last heartbeat that was answered.
     busy: list[BusyTime] = Field(default_factory=list, max_length=4096)
 
@@ -201,6 +203,23 @@ class Beat(Message):
     heartbeat: Heartbeat
 
 
+class Applied(Message):
+    """The orders of this generation hold here. Is not answered."""
+
+    do: Literal["applied"] = "applied"
+    protocol: Literal[1] = 1
+    number: Number = 0
+    generation: Line
+
+
+class Leave(Message):
+    """The last message: the server stops, and what runs goes on."""
+
+    do: Literal["leave"] = "leave"
+    protocol: Literal[1] = 1
+    number: Number
+
+
 class Told(Message):
     """Orders: the answer to the message ``number``, or (0) unasked."""
 
@@ -224,12 +243,12 @@ class Refused(Message):
     message: str = Field(max_length=1024)
 
 
-FromNode = Annotated[Join | Again | Beat, Field(discriminator="do")]
+FromNode = Annotated[Join | Again | Beat | Applied | Leave, Field(discriminator="do")]
 FromManager = Annotated[Told | Refused, Field(discriminator="do")]
 
 T = TypeVar("T")
 
-_FROM_NODE: TypeAdapter[Join | Again | Beat] = TypeAdapter(FromNode)
+_FROM_NODE: TypeAdapter[Join | Again | Beat | Applied | Leave] = TypeAdapter(FromNode)
 _FROM_MANAGER: TypeAdapter[Told | Refused] = TypeAdapter(FromManager)
 
 
@@ -245,7 +264,7 @@ def encode(message: Message) -> bytes:
     return payload
 
 
-def decode_from_node(payload: bytes) -> Join | Again | Beat:
+def decode_from_node(payload: bytes) -> Join | Again | Beat | Applied | Leave:
     """What a node says; ProtocolError says in one line what is wrong with it."""
     return _decode(payload, _FROM_NODE)
 

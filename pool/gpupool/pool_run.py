@@ -14,8 +14,16 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from gpupool import paths
-from gpupool.ask import with_key
-from gpupool.errors import TRY_LATER, GpupoolError, PoolAwayError, PoolRefusedError, ProtocolError
+from gpupool.ask import ask, with_key
+from gpupool.errors import (
+    TRY_LATER,
+    GpupoolError,
+    PoolAwayError,
+    PoolRefusedError,
+    ProtocolError,
+    RefusedError,
+    UnreachableError,
+)
 from gpupool.pool_client import CA, POOL, TOKEN, PoolClient, Where, at
 from gpupool.protocol import one_line
 from gpupool.run import FORWARDED, client_environment, run_child
@@ -35,6 +43,10 @@ INSIST_SECONDS = 30.0
 #: How long the manager may be away beyond the time for which it should have had us wait.
 ABSENCE_SECONDS = 120.0
 PAUSE_SECONDS = 1.0
+#: How long a server that the pool names may take to answer, and with which refusals another
+#: one is better asked.
+SERVER_SECONDS = 5.0
+ELSEWHERE = ("draining", "no-worker", "full")
 #: A lease is renewed so often within its time to live.
 RENEWALS = 4
 
@@ -105,7 +117,7 @@ def run_in_pool(
     with Signals() as signals, PoolClient(where) as client:
         holder = Holder(client, signals, Progress())
         try:
-            lease = holder.obtain(body, forever)
+            lease = holder.obtain_reachable(body, forever)
             changed = lease_environment(home, lease, env, log)
             with Renewer(where, lease):
                 return run_child(command, changed, signals.mask)
@@ -154,6 +166,28 @@ class Holder:
             self._lease = ""
             if not (state == "timed-out" and forever):
                 raise _not_granted(lease, state)
+
+    def obtain_reachable(self, body: Mapping[str, Any], forever: bool) -> dict[str, Any]:
+        """As :meth:`obtain`, on servers that answer here, and not the manager only."""
+        avoid: set[str] = set()
+        while True:
+            try:
+                lease = self.obtain({**body, "avoid": sorted(avoid)} if avoid else body, forever)
+            except PoolRefusedError as error:
+                if avoid and error.code in ("impossible", "full"):
+                    raise NoServerError(
+                        "no server of the pool that has room answers here, not"
+                        f" {', '.join(sorted(avoid))}; try again later, or see whether this host"
+                        " may reach them"
+                    ) from None
+                raise
+            silent = unreachable(lease)
+            if not silent:
+                return lease
+            for node, reason in silent.items():
+                say(f"node {node}: {reason}; asking the pool for another")
+            self.release()
+            avoid |= silent.keys()
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Once, even if the answer gets lost on its way."""
@@ -211,6 +245,31 @@ class NotGrantedError(GpupoolError):
     """The queue gave nothing."""
 
     exit_code = TRY_LATER
+
+
+class NoServerError(GpupoolError):
+    """There are GPUs, and none of their servers answers."""
+
+    exit_code = TRY_LATER
+
+
+def unreachable(lease: Mapping[str, Any]) -> dict[str, str]:
+    """The nodes of a lease whose servers do not take us now, and why."""
+    found: dict[str, str] = {}
+    servers, token = lease.get("servers"), str(lease.get("token"))
+    for server in servers if isinstance(servers, list) else ():
+        try:
+            url = with_key(str(server["address"]), server.get("key"))
+            ask(url, "info", {"token": token}, SERVER_SECONDS)
+        except UnreachableError as error:
+            found[str(server.get("node"))] = one_line(str(error))
+        except RefusedError as error:
+            if error.code not in ELSEWHERE:
+                raise
+            found[str(server.get("node"))] = one_line(str(error))
+        except (KeyError, TypeError, AttributeError):
+            continue  # whoever uses it says what is wrong with it
+    return found
 
 
 def _not_granted(lease: Mapping[str, Any], state: str) -> NotGrantedError:

@@ -71,8 +71,10 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
         return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
 
     answer = await write.do(caller, admit)
-    _hear(pool, caller, json.loads(bytes(answer.body))["id"], 0)
-    return _with_token(pool, answer)
+    name = json.loads(bytes(answer.body))["id"]
+    _hear(pool, caller, name, 0)
+    await pool.confirmed(name)
+    return await _as_it_is(pool, caller, name, answer.status_code)
 
 
 def _hear(pool: Pool, caller: Caller, name: str, wait: int) -> None:
@@ -85,12 +87,15 @@ def _hear(pool: Pool, caller: Caller, name: str, wait: int) -> None:
         pool.leases.hear(lease, pool.clock() + wait)
 
 
-def _with_token(pool: Pool, answer: Response) -> Response:
-    """The answer with a token in it. It is fresh, and never kept with the answer."""
-    lease = pool.ledger.leases.get(json.loads(bytes(answer.body))["id"])
-    if lease is None:
-        return answer
-    return send(views.lease_with_token(pool, lease), status=answer.status_code)
+async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Response:
+    """The lease as it is now, with a token that is fresh and never kept."""
+    lease = await _find(pool, caller, name)
+    shown = views.lease_with_token(pool, lease)
+    if lease.state == "lost" and lease.granted is None:
+        raise Problem(409, "full", lease.reason)  # it never was of any use
+    if status == 201 and shown.state == "queued":
+        status = 202
+    return send(shown, status=status)
 
 
 def _check_whole(body: WantIn) -> None:
@@ -150,6 +155,7 @@ async def explain_request(
         model=body.model,
         capability=parse_capability(body.capability) if body.capability else None,
         labels=tuple(sorted(body.labels.items())),
+        avoid=tuple(sorted(set(body.avoid))),
     )
     return send(_explained(pool, None, want, limit))
 
@@ -168,6 +174,9 @@ async def get_lease(
     _hear(pool, caller, id, wait)
     if wait and lease.state == "queued":
         await _wait(pool, id, wait)
+        lease = await _find(pool, caller, id)
+    if lease.state == "active":
+        await pool.confirmed(id)
         lease = await _find(pool, caller, id)
     return send(views.lease_with_token(pool, lease))
 

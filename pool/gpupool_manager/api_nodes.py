@@ -39,7 +39,7 @@ async def list_nodes(
     pool: ThePool,
     caller: Admin,
     pages: Pages,
-    state: Annotated[Literal["ready", "lost"] | None, Query()] = None,
+    state: Annotated[Literal["ready", "aside", "lost"] | None, Query()] = None,
     mode: Annotated[Literal["open", "cordoned", "draining"] | None, Query()] = None,
     label: Annotated[
         str | None, Query(pattern=r"^[A-Za-z0-9._-]{1,64}=.{0,256}$", description="KEY=VALUE")
@@ -50,7 +50,7 @@ async def list_nodes(
     items = [
         node
         for node in pool.ledger.nodes.values()
-        if state in (None, "lost" if node.lost else "ready")
+        if state in (None, views.state_of(node))
         and mode in (None, node.mode)
         and (label is None or node.labels.get(key) == value)
     ]

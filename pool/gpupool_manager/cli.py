@@ -47,6 +47,7 @@ def command(
     longest_queue: Annotated[str | None, _text("longest_queue")] = None,
     unasked_seconds: Annotated[str | None, _text("unasked_seconds")] = None,
     lease_token_seconds: Annotated[str | None, _text("lease_token_seconds")] = None,
+    confirm_seconds: Annotated[str | None, _text("confirm_seconds")] = None,
     history_days: Annotated[str | None, _text("history_days")] = None,
     open_metrics: Annotated[
         bool | None, typer.Option("--open-metrics/--no-open-metrics", help=_help("open_metrics"))

@@ -60,6 +60,7 @@ class Settings(BaseModel):
     lease_token_seconds: float = Field(
         3600.0, ge=10, le=7 * 86400, description=_SECONDS.format(10, 7 * 86400)
     )
+    confirm_seconds: float = Field(3.0, ge=0.1, le=600, description=_SECONDS.format("0.1", 600))
     history_days: float = Field(
         365.0, ge=1, le=36500, description="for how long ended leases and the audit log are kept"
     )
@@ -147,6 +148,7 @@ class Settings(BaseModel):
             unasked=self.unasked_seconds,
             history_days=self.history_days,
             token_seconds=self.lease_token_seconds,
+            confirm_seconds=self.confirm_seconds,
         )
 
 

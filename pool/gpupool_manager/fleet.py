@@ -43,6 +43,8 @@ class Fleet:
         self._lost_after = lost_after
         self.seen: dict[str, Seen] = {}
         self.busy = BusyTimes(ledger)
+        #: What a node said was wrong when an operator opened it all the same.
+        self._forgiven: dict[str, str] = {}
 
     # What nodes say --------------------------------------------------------------------
 
@@ -61,6 +63,7 @@ class Fleet:
             node.token = token.id
             node.key = key
             node.door_key = report.door_key
+            node.trouble = "" if node.lost else node.trouble
             node.lost = False
             node.last_seen = unit.now
             node.version += 1
@@ -198,6 +201,60 @@ class Fleet:
             and not self._has_sessions(self._ledger.leases[idle])
         ]
 
+    def is_news(self, name: str, trouble: str) -> bool:
+        """Whether what a node says of its sessions changes anything."""
+        node = self._ledger.nodes.get(name)
+        if not trouble:
+            self._forgiven.pop(name, None)
+        if node is None or node.lost or self._forgiven.get(name) == trouble != "":
+            return False
+        return node.trouble != trouble
+
+    def set_trouble(self, unit: Unit, name: str, trouble: str) -> None:
+        """Sessions do not start on a node: put it aside; they do again: use it again."""
+        if not self.is_news(name, trouble):
+            return
+        node = self._ledger.nodes[name]
+        node.trouble = trouble
+        node.version += 1
+        unit.put(node)
+        unit.log("node.aside" if trouble else "node.well", name, reason=trouble)
+        self._ledger.refresh(name)
+        self._leases.pump(unit)
+
+    def leave(self, unit: Unit, token: Token, name: str, key: str) -> None:
+        """Its server stops: nothing new goes there until it reports again."""
+        self.check_token(token, name)
+        node = self.find(name)
+        if node.token != token.id:
+            raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
+        _check_key(node, key)
+        if not node.lost:
+            unit.log("node.left", name)
+            self._lose(unit, node, "its server was stopped")
+            self._leases.pump(unit)
+
+    def give_up(self, unit: Unit, name: str) -> None:
+        """It does not say that it has its orders: what it was to have goes elsewhere."""
+        node = self._ledger.nodes.get(name)
+        waiting = list(self._ledger.unconfirmed.get(name, ()))
+        if node is None or not waiting:
+            return
+        why = f"the server of node '{name}' did not confirm it"
+        if not node.lost:
+            unit.log("node.silent", name, leases=len(waiting))
+            self._lose(unit, node, "its server does not confirm leases")
+        for lease in waiting:
+            self._leases.move(unit, self._ledger.leases[lease], why)
+        self._leases.pump(unit)
+
+    def _lose(self, unit: Unit, node: Node, why: str) -> None:
+        node.lost, node.trouble = True, why
+        node.version += 1
+        self.seen.pop(node.name, None)
+        unit.put(node)
+        self._ledger.refresh(node.name)
+
     def _has_sessions(self, lease: Lease) -> bool:
         return any(
             session.lease == lease.id
@@ -265,6 +322,9 @@ class Fleet:
         node = self.find(name)
         if mode is not None:
             node.mode = mode
+        if mode == "open" and node.trouble and not node.lost:
+            # An operator knows better, until its server says something else.
+            self._forgiven[name], node.trouble = node.trouble, ""
         if labels is not None:
             node.labels = labels
         node.version += 1
@@ -349,13 +409,9 @@ class Fleet:
         """Give those up for now. Their leases stay until they expire: programs may still run."""
         for name in self.overdue(unit.now):
             node = self._ledger.nodes[name]
-            node.lost = True
-            node.version += 1
-            self.seen.pop(name, None)
-            unit.put(node)
             silent = round(unit.now - node.last_seen, 1)
             unit.log("node.lost", name, silent_seconds=silent)
-            self._ledger.refresh(name)
+            self._lose(unit, node, f"not heard of for {silent:.0f} s")
         self._leases.pump(unit)  # who waits for these alone holds nobody up any more
 
 

@@ -206,6 +206,28 @@ class Leases:
         unit.put(lease)
         unit.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
 
+    def move(self, unit: Unit, lease: Lease, why: str) -> None:
+        """An active lease that its tenant has not seen yet goes elsewhere, or waits, or ends."""
+        ledger = self._ledger
+        ledger.untrack(lease, why)
+        for grant in lease.grants:
+            ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
+            unit.drop(grant)
+        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now)
+        lease.grants, lease.state, lease.granted, lease.expires = [], "queued", None, None
+        want = want_of(lease, ledger.quotas[lease.tenant])
+        unit.log("lease.moved", lease.id, lease.tenant, reason=why)
+        result = self._try_now(unit, lease, want)
+        if isinstance(result, Placement):
+            self._grant(unit, lease, result)
+        elif lease.deadline > unit.now:
+            self._queue(unit, lease, want, result.reason, lease.deadline - unit.now)
+        else:
+            lease.state, lease.ended = "lost", unit.now
+            lease.reason = f"{why}, and elsewhere is no room: {result.reason}"
+            unit.put(lease)
+            unit.log("lease.lost", lease.id, lease.tenant, reason=lease.reason)
+
     def pump(self, unit: Unit) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()

@@ -7,6 +7,7 @@ change into their unit.
 from __future__ import annotations
 
 import heapq
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
@@ -53,6 +54,11 @@ class Ledger:
         #: Leases by the time when they are to be looked at: (time, lease).
         self.due: list[tuple[float, str]] = []
         self._generations: dict[str, int] = {}
+        #: Whether nodes say which orders they have.
+        self.confirming = False
+        #: By node: leases that it has not said to have, with the orders that have them first,
+        #: and since when (of the monotonic clock).
+        self.unconfirmed: dict[str, dict[str, tuple[int, float]]] = {}
         #: Nodes whose orders have changed since whoever tells them last took this.
         self.touched: set[str] = {node.name for node in loaded.nodes}
         for token in loaded.tokens:
@@ -104,7 +110,9 @@ class Ledger:
         if not gpu.present:
             return "gpu: its node does not report it any more"
         if node.lost:
-            return "node: it is lost"
+            return f"node: it is lost: {node.trouble}" if node.trouble else "node: it is lost"
+        if node.trouble:
+            return f"node: it is put aside: {node.trouble}"
         if node.mode != "open":
             return f"node: it is {node.mode}"
         return None
@@ -124,6 +132,21 @@ class Ledger:
         self._generations[node] = self._generations.get(node, 0) + 1
         self.touched.add(node)
 
+    def applied(self, node: str, generation: str) -> bool:
+        """A node has these orders; whether some lease is confirmed by that."""
+        waiting = self.unconfirmed.get(node)
+        epoch, _, count = generation.rpartition("-")
+        if not waiting or epoch != self.epoch or not count.isdecimal() or len(count) > 18:
+            return False
+        found = [lease for lease, (needed, _) in waiting.items() if needed <= int(count)]
+        for lease in found:
+            del waiting[lease]
+        return bool(found)
+
+    def is_confirmed(self, lease: Lease) -> bool:
+        """Whether its servers know of it: before that it is of no use to its tenant."""
+        return not any(lease.id in self.unconfirmed.get(g.node, ()) for g in lease.grants)
+
     # Leases ----------------------------------------------------------------------------
 
     def use(self, uses: dict[str, Use], tenant: str) -> Use:
@@ -136,6 +159,9 @@ class Ledger:
         for node in {grant.node for grant in lease.grants}:
             self.leases_on.setdefault(node, set()).add(lease.id)
             self.touch(node)
+            if self.confirming:
+                needed = (self._generations[node], time.monotonic())
+                self.unconfirmed.setdefault(node, {})[lease.id] = needed
         self.remind(lease.expires or 0.0, lease.id)
 
     def untrack(self, lease: Lease, reason: str) -> None:
@@ -144,6 +170,7 @@ class Ledger:
         for node in {grant.node for grant in lease.grants}:
             self.leases_on[node].discard(lease.id)
             self.ended_on[node].append((lease.id, reason))
+            self.unconfirmed.get(node, {}).pop(lease.id, None)
             self.touch(node)
 
     def remind(self, when: float, lease: str) -> None:
@@ -175,5 +202,6 @@ def want_of(lease: Lease, quota: Quota) -> Want:
         model=want["model"],
         capability=parse_capability(want["capability"]) if want["capability"] else None,
         labels=tuple(sorted(want["labels"].items())),
+        avoid=tuple(sorted(want.get("avoid", ()))),
         models=None if quota.models is None else tuple(quota.models),
     )

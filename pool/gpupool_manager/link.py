@@ -19,8 +19,10 @@ from gpupool.errors import GpupoolError, ProtocolError
 from gpupool.node_link import (
     MAX_BYTES,
     Again,
+    Applied,
     Beat,
     Join,
+    Leave,
     Message,
     Orders,
     Refused,
@@ -94,7 +96,7 @@ class Link:
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._pool.on_orders = self._push_all
+        self._pool.link_is_open(self._push_all)
 
     def _configure(self) -> None:
         socket = self._socket
@@ -157,12 +159,17 @@ class Link:
             key = str(frames[1].get("User-Id"))
             message = decode_from_node(frames[1].bytes)
             number = message.number
-            if isinstance(message, Join):
+            if isinstance(message, Applied):
+                if peer is not None:
+                    self._pool.applied(peer.node, message.generation)
+            elif isinstance(message, Join):
                 await self._join(connection, key, message)
             elif peer is None:
                 self._say(connection, Refused(number=number, code="unknown-node", message="join"))
             elif isinstance(message, Again):
                 await self._report(peer, message)
+            elif isinstance(message, Leave):
+                await self._leave(peer, message)
             else:
                 await self._heartbeat(peer, message)
         except ProtocolError as error:
@@ -227,6 +234,17 @@ class Link:
             peer.token, peer.node, beat, _actor(peer.token), peer.key
         )
         self._tell(peer, message.number, orders=orders)
+
+    async def _leave(self, peer: Peer, message: Leave) -> None:
+        self._check(peer)
+        pool = self._pool
+        await pool.desk.do(
+            lambda unit: pool.fleet.leave(unit, peer.token, peer.node, peer.key),
+            _actor(peer.token),
+        )
+        self._log.info("a server stops", node=peer.node)
+        self._tell(peer, message.number, orders=Orders(next_heartbeat=3600.0))
+        self._forget(peer)
 
     def _check(self, peer: Peer) -> None:
         """Problem if what it joined with was revoked since."""

@@ -24,6 +24,9 @@ from gpupool_manager.tokens import is_valid
 from gpupool_manager.unit import Actor, Event, Unit
 from gpupool_server import logs
 
+#: So many nodes that do not confirm may a request meet before it is told that it waits.
+CONFIRM_TRIES = 4
+
 HOUR = 3600.0
 DAY = 24 * HOUR
 
@@ -48,6 +51,8 @@ class Rules:
     history_days: float = 365.0
     #: How long a lease token opens sessions; every renewal of the lease gives another.
     token_seconds: float = 3600.0
+    #: How long a node may take to say that it has its orders; then its new leases go elsewhere.
+    confirm_seconds: float = 3.0
 
 
 class Pool:
@@ -75,6 +80,9 @@ class Pool:
         self.on_orders: Callable[[set[str]], None] | None = None
         self._log = logs.get("pool")
         self._ticker: asyncio.Task[None] | None = None
+        #: By node: whoever waits for it to confirm its leases.
+        self._confirming: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
         self._loads = 0
         #: What the database says of itself.
         self.notes: dict[str, str] = {}
@@ -116,6 +124,9 @@ class Pool:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        for task in list(self._confirming.values()):
+            task.cancel()
+        await asyncio.gather(*self._confirming.values(), return_exceptions=True)
         if self.desk.running:
             try:
                 await self.desk.do(self._flush)
@@ -136,6 +147,7 @@ class Pool:
         self._reloaded = True
         # Nodes must notice that their orders may be others now.
         self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
+        self.ledger.confirming = self.on_orders is not None
         rules = self.rules
         self.leases = Leases(self.ledger, rules.patience, rules.longest_queue, rules.unasked)
         self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
@@ -173,6 +185,55 @@ class Pool:
         touched, self.ledger.touched = self.ledger.touched, set()
         if touched and self.on_orders is not None:
             self.on_orders(touched)
+        for node in touched:
+            if self.ledger.unconfirmed.get(node) and node not in self._confirming:
+                task = asyncio.create_task(self._watch_over(node), name=f"confirmation of {node}")
+                self._confirming[node] = task
+        self._pulse()
+
+    # Confirmations ---------------------------------------------------------------------
+
+    def link_is_open(self, push: Callable[[set[str]], None]) -> None:
+        """From now on nodes are told their orders by this, and say when they have them."""
+        self.on_orders = push
+        self.ledger.confirming = True
+
+    def applied(self, node: str, generation: str) -> None:
+        """A node says that it has these orders."""
+        if self.ledger.applied(node, generation):
+            self._pulse()
+
+    def _pulse(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def confirmed(self, name: str) -> None:
+        """Wait until a lease's servers know of it, or it is queued again, or has ended."""
+        limit = CONFIRM_TRIES * self.rules.confirm_seconds
+        try:
+            async with asyncio.timeout(limit):
+                lease = self.ledger.leases.get(name)
+                while lease is not None and not self.ledger.is_confirmed(lease):
+                    await self._changed.wait()
+                    lease = self.ledger.leases.get(name)
+        except TimeoutError:
+            pass  # it is shown as one that waits
+
+    async def _watch_over(self, node: str) -> None:
+        """Give a node up that does not confirm its leases in time."""
+        try:
+            while waiting := self.ledger.unconfirmed.get(node):
+                oldest = min(since for _, since in waiting.values())
+                left = oldest + self.rules.confirm_seconds - time.monotonic()
+                if left > 0:
+                    await asyncio.sleep(left)
+                    continue
+                try:
+                    await self.desk.do(lambda unit: self.fleet.give_up(unit, node))
+                except Problem:
+                    await asyncio.sleep(1.0)  # the database is away; who asks waits meanwhile
+        finally:
+            del self._confirming[node]
 
     def needs_admin(self) -> bool:
         """Whether no admin token is valid."""
@@ -193,6 +254,10 @@ class Pool:
     ) -> Orders:
         """Take a heartbeat, however it came; the orders for the node."""
         idle = self.fleet.heartbeat(token, name, beat, self.clock(), key)
+        self.applied(name, beat.applied)
+        if self.fleet.is_news(name, beat.trouble):
+            trouble = beat.trouble
+            await self.desk.do(lambda unit: self.fleet.set_trouble(unit, name, trouble), actor)
         if idle:
             names = [lease.id for lease in idle]
             await self.desk.do(lambda unit: self._release(unit, names), actor)

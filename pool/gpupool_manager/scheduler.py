@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpupool.sizes import format_mib
 from gpupool_manager.index import Index
 from gpupool_manager.walks import RULES, cost, count, walk
-from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_labels
+from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def judge(want: Want, slot: Slot) -> str | None:
     """Why this GPU will not do; None: it will."""
     return (
         wrong_kind(want, slot.model, slot.capability, slot.total_mib)
-        or wrong_labels(want, slot.labels)
+        or wrong_node(want, slot.node, slot.labels)
         or no_room(want, slot)
     )
 
@@ -144,7 +144,7 @@ def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
     """
     nodes = Counter[str]()
     for node, stock in index.stock(want):
-        if not (want.labels and wrong_labels(want, index.labels(node))):
+        if not want.labels and not want.avoid or not wrong_node(want, node, index.labels(node)):
             nodes[node] += stock.open if open_only else stock.all
     nodes = +nodes
     if nodes.total() < want.gpus:

@@ -189,7 +189,10 @@ class NodeOut(BaseModel):
     server_version: str
     labels: dict[str, str]
     mode: Literal["open", "cordoned", "draining"]
-    state: Literal["ready", "lost"]
+    state: Literal["ready", "aside", "lost"] = Field(
+        description="aside: its sessions do not start, so nothing new is placed there"
+    )
+    reason: str = Field(description="why it is aside or lost")
     created: datetime
     last_seen: datetime
     gpus: int
@@ -251,6 +254,9 @@ class WantIn(In):
     model: Pattern | None = Field(None, description="a pattern, e.g. 'NVIDIA H100*'")
     capability: Capability | None = Field(None, description="at least this, e.g. 8.0")
     labels: Labels = Field(default_factory=dict, description="what nodes must be labelled with")
+    avoid: Annotated[list[Name], Field(max_length=64)] = Field(
+        default_factory=list, description="nodes that the asker cannot reach"
+    )
     until: Literal["released", "last-session"] = Field(
         "released", description="last-session: released when its last process has ended"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Literal
 
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.pool import Pool
@@ -64,6 +65,12 @@ def token(record: Token) -> TokenOut:
     )
 
 
+def state_of(record: Node) -> Literal["ready", "aside", "lost"]:
+    if record.lost:
+        return "lost"
+    return "aside" if record.trouble else "ready"
+
+
 def node(pool: Pool, record: Node) -> NodeOut:
     seen = pool.fleet.seen.get(record.name)
     return NodeOut(
@@ -72,7 +79,8 @@ def node(pool: Pool, record: Node) -> NodeOut:
         server_version=record.server_version,
         labels=record.labels,
         mode=record.mode,
-        state="lost" if record.lost else "ready",
+        state=state_of(record),
+        reason=record.trouble,
         created=when(record.created),
         last_seen=when(record.last_seen),
         gpus=len(pool.ledger.index.nodes.get(record.name, {})),
@@ -104,10 +112,11 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
 
 def lease(ledger: Ledger, record: Lease) -> LeaseOut:
     waiting = ledger.line.get(record.id)
+    usable = record.state != "active" or ledger.is_confirmed(record)
     return LeaseOut(
         id=record.id,
         tenant=record.tenant,
-        state=record.state,
+        state=record.state if usable else "queued",
         want=WantOut.model_construct(**record.want),
         priority=record.priority,
         label=record.label,
@@ -117,7 +126,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         expires=maybe_when(record.expires),
         wait_until=when(record.deadline) if record.state == "queued" else None,
         ended=maybe_when(record.ended),
-        reason=record.reason if waiting is None else waiting.reason,
+        reason=_reason(record, waiting, usable),
         position=None if waiting is None else ledger.line.position(record),
         grants=[
             GrantOut(
@@ -132,9 +141,15 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
             )
             for grant in record.grants
         ],
-        servers=_servers(ledger, record),
+        servers=_servers(ledger, record) if usable else [],
         token=None,
     )
+
+
+def _reason(record: Lease, waiting: Waiting | None, usable: bool) -> str:
+    if not usable:
+        return "its servers have not confirmed it yet"
+    return record.reason if waiting is None else waiting.reason
 
 
 def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
@@ -155,7 +170,8 @@ def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
 def lease_with_token(pool: Pool, record: Lease) -> LeaseOut:
     """For who may use it."""
     shown = lease(pool.ledger, record)
-    shown.token = pool.signer.issue(pool.ledger, record, pool.clock())
+    if record.state == "active" and shown.state == "active":
+        shown.token = pool.signer.issue(pool.ledger, record, pool.clock())
     return shown
 
 

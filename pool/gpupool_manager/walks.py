@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from gpupool_manager.index import Entry, Index, Row, Shelf
-from gpupool_manager.want import WHOLE, Policy, Slot, Want, wrong_labels
+from gpupool_manager.want import WHOLE, Policy, Slot, Want, wrong_node
 
 Cost = tuple[float, float, float, str, int]
 
@@ -52,9 +52,11 @@ def walk(index: Index, want: Want) -> Iterator[Slot]:
     """Every GPU that fits, cheapest first."""
     shelves = index.shelves(want)
     entries = _WALKS[want.policy](shelves, want)
-    if not want.labels:
+    if not want.labels and not want.avoid:
         return (entry[4] for entry in entries)
-    return (entry[4] for entry in entries if wrong_labels(want, entry[4].labels) is None)
+    return (
+        entry[4] for entry in entries if wrong_node(want, entry[4].node, entry[4].labels) is None
+    )
 
 
 def count(index: Index, want: Want) -> int:

@@ -33,6 +33,8 @@ class Want:
     capability: Capability | None = None
     #: What a node must be labelled with.
     labels: tuple[tuple[str, str], ...] = ()
+    #: Nodes that the asker cannot reach.
+    avoid: tuple[str, ...] = ()
     #: Patterns of the models that the tenant's quota allows; None: all.
     models: tuple[str, ...] | None = None
     #: The most memory that a whole GPU may have for the quota to allow it.
@@ -111,6 +113,13 @@ def wrong_labels(want: Want, labels: dict[str, str]) -> str | None:
             have = f"'{labels[key]}'" if key in labels else "not set"
             return f"labels: '{key}' is {have}, asked '{value}'"
     return None
+
+
+def wrong_node(want: Want, node: str, labels: dict[str, str]) -> str | None:
+    """Why a node will not do, whatever GPUs it has; None: it will."""
+    if node in want.avoid:
+        return "node: the request avoids it"
+    return wrong_labels(want, labels)
 
 
 def no_room(want: Want, slot: Slot) -> str | None:

@@ -24,8 +24,11 @@ from gpupool.errors import ConfigError, ProtocolError
 from gpupool.node_link import (
     MAX_BYTES,
     Again,
+    Applied,
+    Apply,
     Beat,
     Join,
+    Leave,
     Message,
     Refused,
     Report,
@@ -41,6 +44,8 @@ from gpupool_server.rundir import read_token
 
 #: How long an answer may take before the connection is given up.
 ANSWER_SECONDS = 5.0
+#: How long a server that stops waits until it is known.
+LEAVE_SECONDS = 2.0
 
 #: How long to wait before the next try, and at most where the manager does not want us: it
 #: is doubled each time. A manager that is away is looked for by ZeroMQ, every 2 s.
@@ -138,6 +143,8 @@ class PoolLink:
         self._trouble = ""
         self._best_trip = float("inf")
         self.joined = asyncio.Event()
+        self._dealer: zmq.asyncio.Socket | None = None
+        self._leaving = False
 
     def start(self) -> None:
         self._running = asyncio.create_task(self._run(), name="pool link")
@@ -146,8 +153,17 @@ class PoolLink:
         """Something has changed that the manager should hear of now."""
         self._wake.set()
 
+    async def leave(self) -> None:
+        """Say that nothing new is to come here: the server stops."""
+        self._leaving = True  # no other word comes after this one
+        if self._dealer is None or not self.joined.is_set():
+            return
+        with contextlib.suppress(_Away, zmq.ZMQError, asyncio.CancelledError, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._ask(self._dealer, Leave(number=self._next()))
+
     async def close(self) -> None:
-        """Hang up, after a last word of what runs here."""
+        """Hang up."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -195,6 +211,7 @@ class PoolLink:
             for part in done:
                 part.result()
         finally:
+            self._dealer = None
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
@@ -249,6 +266,7 @@ class PoolLink:
     async def _talk(self, dealer: zmq.asyncio.Socket) -> None:
         heard = await self._ask(dealer, self._join())
         self._trouble = ""
+        self._dealer = dealer
         self._log.info("joined the pool", node=self._member.node, manager=self._url)
         self.joined.set()
         self._wake.set()  # a report says nothing of sessions; the manager may be a new one
@@ -262,6 +280,8 @@ class PoolLink:
                     await self._wake.wait()
                     await asyncio.sleep(GATHER_SECONDS)
             self._wake.clear()
+            if self._leaving:
+                await asyncio.Event().wait()
             beat = self._member.heartbeat()
             heard = await self._ask(dealer, Beat(number=self._next(), heartbeat=beat))
             self._member.heard(beat)
@@ -278,7 +298,7 @@ class PoolLink:
         self._number += 1
         return self._number
 
-    async def _ask(self, dealer: zmq.asyncio.Socket, message: Join | Again | Beat) -> Heard:
+    async def _ask(self, dealer: zmq.asyncio.Socket, message: Join | Again | Beat | Leave) -> Heard:
         """Send and wait for the answer; _Away if none comes or it is a no."""
         answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._waiting[message.number] = answer
@@ -312,6 +332,13 @@ class PoolLink:
                 self._hear_no(message)
             else:
                 self._hear(message)
+                await self._confirm(dealer, message)
+
+    async def _confirm(self, dealer: zmq.asyncio.Socket, told: Told) -> None:
+        """Say which orders hold here now: somebody waits for that with his lease."""
+        for command in told.orders.commands:
+            if isinstance(command, Apply):
+                await self._send(dealer, Applied(generation=command.generation))
 
     def _hear_no(self, refused: Refused) -> None:
         if refused.code == "unknown-node":

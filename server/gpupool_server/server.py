@@ -169,6 +169,8 @@ class Server:
 
     async def close(self) -> None:
         """Close the front door, then let the sessions go on or end them."""
+        if self._link is not None:
+            await self._link.leave()
         if self._door is not None:
             await self._door.close(DRAIN_SECONDS)
         if self._link is not None:

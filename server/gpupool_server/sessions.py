@@ -43,6 +43,11 @@ RUINED = (
     " start the program again"
 )
 
+#: So many workers in a row that do not start are the host's fault. It then tries by itself,
+#: at first after so many seconds, and ever more rarely.
+FAILURES = 3
+PROBE_SECONDS, MOST_PROBE_SECONDS = 5.0, 300.0
+
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -119,6 +124,10 @@ class SessionKeeper:
         self._ending: set[asyncio.Task[None]] = set()
         #: Called after a session began or ended.
         self.on_change: Callable[[], None] = lambda: None
+        #: Why sessions do not start; empty: they do, as far as is known.
+        self.trouble = ""
+        self._failures = 0
+        self._prober: asyncio.Task[None] | None = None
         self._log = logs.get("sessions")
 
     def __len__(self) -> int:
@@ -157,16 +166,53 @@ class SessionKeeper:
             return await self._start(wish, devices)
         except WorkerError as error:
             self._log.error("a worker did not start", reason=str(error), client_pid=wish.pid)
+            self._failed(str(error))
             raise Refusal(
                 "no-worker", f"no worker could be started: {error}; see the server's log"
             ) from None
         except OSError as error:
             self._log.error("a worker did not start", reason=str(error), client_pid=wish.pid)
+            self._failed(error.strerror or str(error))
             raise Refusal(
                 "no-worker", f"no worker could be started: {error.strerror}; see the server's log"
             ) from None
         finally:
             self._opening.remove(opening)
+
+    def _failed(self, reason: str) -> None:
+        """A worker did not start. After a few in a row it is the host, not the program."""
+        self._failures += 1
+        if self._failures < FAILURES or self.trouble:
+            return
+        self.trouble = f"sessions do not start: {reason}"
+        self._log.error("sessions do not start; trying by ourselves from now on", reason=reason)
+        self._prober = asyncio.create_task(self._probe_until_well(), name="probe")
+        self.on_change()
+
+    def _worked(self) -> None:
+        self._failures = 0
+        if self.trouble:
+            self._log.info("sessions start again")
+            self.trouble = ""
+            self.on_change()
+
+    async def _probe_until_well(self) -> None:
+        """Open sessions of our own until one starts."""
+        pause = PROBE_SECONDS
+        while self.trouble:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PROBE_SECONDS)
+            if not self.trouble:
+                return
+            wish = Wish(os.getpid(), "gpupool probe", "the server itself")
+            try:
+                opened = await self._start(wish, self._inventory.indexes[:1])
+            except (Refusal, WorkerError, OSError) as error:
+                self._log.warning("sessions still do not start", reason=str(error))
+                continue
+            probe = self._sessions.get(opened.session)
+            if probe is not None:
+                await self._end(probe, "it was only tried whether sessions start")
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.sessions is None:
@@ -263,6 +309,7 @@ class SessionKeeper:
                 raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
             raise
         self._keep(session)
+        self._worked()
         self._log.info(
             "session opened",
             session=folder.session,
@@ -536,6 +583,9 @@ class SessionKeeper:
         """Leave the workers running or end them, as ``on_stop`` says."""
         if self._clock is not None:
             self._clock.cancel()
+        if self._prober is not None:
+            self._prober.cancel()
+            await asyncio.gather(self._prober, return_exceptions=True)
         if self._settings.on_stop == "end":
             await asyncio.gather(*(self._end(s, STOPPING) for s in list(self._sessions.values())))
         for task in set(self._ending):

@@ -336,6 +336,30 @@ def test_a_new_manager_loses_nothing(site: Site, how: signal.Signals) -> None:
     end(program)
 
 
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=["killed", "stopped", "hung"]
+)
+def test_no_lease_goes_to_a_server_that_is_not_there(site: Site, how: signal.Signals) -> None:
+    """Until its heartbeats were missed, leases went there and programs failed."""
+    first = site.ask()
+    gone = node_of(first)
+    site.servers[gone].kill(how, wait=how != signal.SIGSTOP)
+    try:
+        lease = site.ask()  # the same GPU would be the best for it
+        assert lease["state"] == "active" and node_of(lease) != gone
+        assert site.run(lease, "driver_limits", "64").returncode == 0
+        node = site.manager.node(gone)
+        reason = "was stopped" if how == signal.SIGTERM else "not confirm"
+        assert node["state"] == "lost" and reason in node["reason"]
+    finally:
+        if how == signal.SIGSTOP:
+            site.servers[gone].signal(signal.SIGCONT)
+    if how != signal.SIGSTOP:
+        site.servers[gone].start()
+    wait_until(lambda: site.manager.node(gone)["state"] == "ready", "it was back")
+    assert site.manager.node(gone)["reason"] == ""
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 def test_a_new_server_loses_nothing(site: Site, how: signal.Signals) -> None:
     lease = site.ask(until="last-session")

@@ -9,7 +9,9 @@ import httpx
 import zmq
 from zmq.utils import z85
 
+from gpupool import protocol
 from gpupool.node_link import (
+    Applied,
     Apply,
     Beat,
     Heartbeat,
@@ -22,6 +24,7 @@ from gpupool.node_link import (
 )
 from manager_rest import bearer
 
+INFO = protocol.encode("ok", {"pages": "1", "json": "{}"})
 PATIENCE_MS = 30_000
 BEAT_MS = 300
 
@@ -67,12 +70,47 @@ class FakeNode:
         for command in told.orders.commands:
             if isinstance(command, Apply):
                 self._applied = command.generation
+                self._socket.send(encode(Applied(generation=command.generation)))
 
     def close(self) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
         self._context.destroy(linger=0)
+
+
+class FakeDoor:
+    """A server's front door that has one answer to all that is asked."""
+
+    def __init__(self, curve: bool = False, answer: bytes = INFO) -> None:
+        self.answer = answer
+        self.asked = 0
+        self.key = ""
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        if curve:
+            public, secret = map(z85.decode, zmq.curve_keypair())
+            self.key = public.hex()
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        self._socket.bind("tcp://127.0.0.1:*")
+        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if self._socket.poll(50):
+                asker, *_ = self._socket.recv_multipart()
+                self.asked += 1
+                self._socket.send_multipart([asker, self.answer])
+
+    def close(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join(10)
+            self._context.destroy(linger=0)
 
 
 def join(url: str, admin: str, name: str, report: Report, **token: Any) -> FakeNode:

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from manager_node import FakeNode, join
+from manager_node import FakeDoor, FakeNode, join
 from manager_world import gpu, report
 from server_harness import ROOT
 
@@ -43,7 +43,7 @@ class Manager:
         self.log = folder / "manager.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.verify: str | bool = True
-        self.nodes: list[FakeNode] = []
+        self.nodes: list[FakeNode | FakeDoor] = []
 
     def start(self) -> Manager:
         ready, theirs = os.pipe()
@@ -93,10 +93,15 @@ class Manager:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
-    def node(self, name: str, gpus: int = 2, memory_mib: int = 10_000, key: str = "") -> None:
-        """A node with GPUs, without a server."""
-        what = report(name, [gpu(name, index, memory_mib) for index in range(gpus)], door_key=key)
-        self.nodes.append(join(self.url, self.admin, name, what))
+    def node(
+        self, name: str, gpus: int = 2, memory_mib: int = 10_000, curve: bool = False
+    ) -> FakeDoor:
+        """A node with GPUs, and a front door that knows one answer."""
+        door = FakeDoor(curve)
+        what = report(name, [gpu(name, index, memory_mib) for index in range(gpus)])
+        what.address, what.door_key = door.url, door.key
+        self.nodes += [door, join(self.url, self.admin, name, what)]
+        return door
 
     def tenant(self, name: str, **quota: Any) -> str:
         """A new tenant; its token."""

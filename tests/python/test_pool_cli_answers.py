@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from gpupool.cli import app
 from gpupool.paths import Home
+from manager_node import FakeDoor
 from pool_process import PATIENCE, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(60)
@@ -30,6 +31,15 @@ LEASE: dict[str, Any] = {
     "servers": [{"node": "a", "address": "tcp://a:7700", "key": None, "devices": [0]}],
 }
 QUEUED = {**LEASE, "state": "queued", "position": 2, "reason": "no room", "token": None}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _door() -> Iterator[None]:
+    """The server that leases name answers: who has a lease looks before the program starts."""
+    door = FakeDoor()
+    LEASE["servers"][0]["address"] = door.url
+    yield
+    door.close()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -12,7 +12,9 @@ from typing import IO
 
 import pytest
 
+from gpupool import protocol
 from gpupool.paths import Home
+from manager_node import FakeDoor
 from pool_process import PATIENCE, Manager, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,6 +22,8 @@ pytestmark = pytest.mark.timeout(120)
 SHOW = 'echo "$GPUPOOL_SERVER|$GPUPOOL_TOKEN|$GPUPOOL_MEMORY|$GPUPOOL_POOL"'
 HALF = ("--memory", "4GiB", "--share", "50%")
 WHOLE = ("--gpus", "2")
+#: The front doors of the nodes of the test that runs.
+DOORS: dict[str, FakeDoor] = {}
 
 
 @pytest.fixture
@@ -51,8 +55,8 @@ class User:
 
 @pytest.fixture
 def red(manager: Manager, home: Home) -> User:
-    manager.node("one")
-    manager.node("two", key="ab" * 32)
+    DOORS["one"] = manager.node("one")
+    DOORS["two"] = manager.node("two", curve=True)
     return User(manager, home)
 
 
@@ -80,12 +84,42 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
     done = red.run("--gpus", "2", "--spread", *HALF, "--", "sh", "-c", f"{SHOW}; exit 7")
     assert (done.returncode, done.stderr) == (7, "")
     servers, token, memory, pool = done.stdout.strip().split("|")
-    assert servers == f"tcp://one:7700,tcp://two:7700?key={'ab' * 32}"
+    assert servers == f"{DOORS['one'].url},{DOORS['two'].url}?key={DOORS['two'].key}"
     assert token.startswith("gpl_") and red.token not in done.stdout
     assert (memory, pool) == ("", "")
     (lease,) = manager.leases("released")
     assert lease["label"] == "sh"
     assert (lease["want"]["memory_mib"], lease["want"]["share"]) == (4096, 50)
+
+
+def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: Manager) -> None:
+    """The manager thought it was there, and the program failed on it."""
+    DOORS["one"].close()
+    done = red.run(*HALF, "--", "sh", "-c", SHOW)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{DOORS['two'].url}?key=")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpupool: node one: no gpupool server answers at")
+    assert line.endswith("asking the pool for another")
+    first, second = manager.leases("released")
+    assert (first["want"]["avoid"], second["want"]["avoid"]) == ([], ["one"])
+
+
+def test_a_server_that_refuses_for_now_is_left_for_another(red: User, manager: Manager) -> None:
+    DOORS["one"].answer = protocol.refusal("draining", "the server is stopping")
+    done = red.run(*HALF, "--", "sh", "-c", SHOW)
+    assert done.returncode == 0 and done.stdout.startswith(DOORS["two"].url)
+    assert "node one: " in done.stderr and "the server is stopping" in done.stderr
+
+
+def test_nothing_is_started_where_no_server_answers(red: User, manager: Manager) -> None:
+    for door in DOORS.values():
+        door.close()
+    done = red.run(*HALF, "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (75, "")
+    last = done.stderr.splitlines()[-1]
+    assert "no server of the pool that has room answers here, not one, two" in last
+    assert manager.leases("active", "queued") == []
 
 
 def test_options_become_the_request(red: User, manager: Manager) -> None:

@@ -87,6 +87,36 @@ async def test_sessions_leave_no_descriptor_behind(make_office: MakeOffice, fold
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) == before)
 
 
+async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
+    make_office: MakeOffice, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool put lease after lease there, and each program failed."""
+    monkeypatch.setattr("gpupool_server.sessions.PROBE_SECONDS", 0.05)
+    worker = write_worker(folder / "worker", "exit")
+    office = await make_office(worker=worker)
+    changes: list[str] = []
+    office.keeper.on_change = lambda: changes.append(office.keeper.trouble)
+    for _ in range(2):
+        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    assert (office.keeper.trouble, changes) == ("", [])
+    assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    assert "sessions do not start: the worker ended" in office.keeper.trouble
+    assert changes == [office.keeper.trouble]
+    worker.unlink()
+    write_worker(folder / "worker", "good")
+    await eventually(lambda: office.keeper.trouble == "" and len(office.keeper) == 0)
+    assert changes[-1] == ""
+    # One that starts in between makes those before it be forgotten.
+    write_worker(folder / "worker", "exit")
+    for _ in range(2):
+        refused(await office.desk.answer(hello()))
+    write_worker(folder / "worker", "good")
+    await opened(office)
+    write_worker(folder / "worker", "exit")
+    refused(await office.desk.answer(hello()))
+    assert office.keeper.trouble == ""
+
+
 async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:
     office = await make_office(max_sessions=1)
     _, pid = await opened(office)
