@@ -53,7 +53,7 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
  * the rest set to null, and the count of those filled. */
 static CUresult list(uint16_t op, CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
     if (!count)

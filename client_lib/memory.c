@@ -259,20 +259,20 @@ GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 GPC_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
                                         CUdeviceptr addr, unsigned long long flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemAddressReserve, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuMemAddressReserve, GPC_NEEDS_INIT);
     return gpc_leave(r ? r : gpc_wire_cuMemAddressReserve(ptr, size, alignment, addr, flags));
 }
 
 GPC_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemAddressFree, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuMemAddressFree, GPC_NEEDS_INIT);
     return gpc_leave(r ? r : gpc_wire_cuMemAddressFree(ptr, size));
 }
 
 GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                              CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemMap, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuMemMap, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
     r = gpc_wire_cuMemMap(ptr, size, offset, handle, flags);
@@ -283,7 +283,7 @@ GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 
 GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemUnmap, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuMemUnmap, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
     if ((r = gpc_wire_cuMemUnmap(ptr, size)) != CUDA_SUCCESS)

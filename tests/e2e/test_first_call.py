@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from harness import PoolServer
+from gpupool import paths
+from harness import PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 
-pytestmark = pytest.mark.real_gpu
+PATIENCE = 240.0  # a process of its own for each function, with a context on a real GPU
 
 
+@pytest.mark.real_gpu
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_launch_may_be_the_first_call(
     variant: str, transport: str, toolchain: Toolchain, server: PoolServer
@@ -18,3 +22,36 @@ def test_a_launch_may_be_the_first_call(
     result = server.run([str(toolchain.runtime_program("hello", variant))], transport)
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines() == [f"hello from thread {i}" for i in range(2)]
+
+
+def held(result: Result, at_least: int) -> None:
+    """Every function gave what CUDA gives, and none of them was left out."""
+    wrong = [line for line in result.stdout.splitlines() if "FAIL" in line or "ended" in line]
+    assert result.returncode == 0, "\n".join([*wrong, result.stderr[-2000:]])
+    assert len(result.stdout.splitlines()) > at_least, result.explain()
+
+
+@pytest.mark.real_gpu
+def test_every_driver_function_may_be_the_first_behind_init(
+    transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    """Looking a kernel up, making a graph or reserving addresses asked for a context."""
+    binary = toolchain.driver_program("first_calls")
+    held(server.run([str(binary)], transport, PATIENCE), 80)
+
+
+@pytest.mark.real_gpu
+@pytest.mark.parametrize("variant", ["static13", "static12"])
+def test_every_function_of_the_runtime_may_be_the_first(
+    variant: str, transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    binary = toolchain.runtime_program("first_runtime_calls", variant)
+    held(server.run([str(binary)], transport, PATIENCE), 60)
+
+
+def test_the_soft_gpu_itself_answers_first_calls_so(
+    toolchain: Toolchain, home: paths.Home, tmp_path: Path
+) -> None:
+    (tmp_path / "libcuda.so.1").symlink_to(home.part(paths.SOFT_GPU))
+    binary = toolchain.driver_program("first_calls")
+    held(run_program([str(binary)], {"LD_LIBRARY_PATH": str(tmp_path)}), 80)
