@@ -32,6 +32,9 @@ from gpupool_server import logs
 
 MOST_BODY = 1 << 20
 
+#: When to ask again after a 503 or a 429.
+RETRY_SECONDS = "5"
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _log = logs.get("rest")
@@ -70,6 +73,8 @@ def make_app(pool: Pool, open_metrics: bool = False) -> FastAPI:
 
 def _answer(request: Request, problem: Problem) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
+    if problem.status in (429, 503):
+        headers["Retry-After"] = RETRY_SECONDS
     return JSONResponse(
         problem.document(request.state.request_id),
         problem.status,

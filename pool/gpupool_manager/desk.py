@@ -9,6 +9,7 @@ anybody learn of their outcome.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,6 +26,9 @@ _DOWN = "the database cannot be read; nothing was changed"
 
 #: The most operations in one transaction.
 BATCH = 256
+
+#: After a commit has taken so long, nobody is let in behind it.
+STUCK_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class Desk:
         #: Whether the database cannot be read.
         self._down = False
         self._stopping = False
+        #: Since when a commit has been going on, or the attempt to make one good.
+        self._since: float | None = None
 
     def start(self) -> None:
         self._runner = asyncio.create_task(self._run(), name="desk")
@@ -75,12 +81,16 @@ class Desk:
         """The operation's result, once it is in the database; what it raised otherwise."""
         if not self.running or self._stopping:
             raise unavailable(_STOPPING)
-        if self._down:
+        if self._down or self._is_stuck():
             raise unavailable(_DOWN)
         job = _Job(operation, actor, asyncio.get_running_loop().create_future())
         self._jobs.put_nowait(job)
         result: T = await asyncio.shield(job.done)
         return result
+
+    def _is_stuck(self) -> bool:
+        """Whether the database has said nothing for so long that nobody is to wait behind it."""
+        return self._since is not None and time.monotonic() - self._since > STUCK_SECONDS
 
     async def settle(self) -> None:
         """Wait until everything asked for so far is in the database."""
@@ -96,6 +106,7 @@ class Desk:
             todo = [job for job in batch if job is not None]
             while todo:
                 todo = await self._run_batch(todo)
+                self._since = None
         _refuse(self._waiting(), _STOPPING)
 
     def _waiting(self) -> list[_Job]:
@@ -130,6 +141,7 @@ class Desk:
                 # The ledger may be half changed: what comes after starts from the database.
                 left = jobs[number + 1 :]
                 break
+        self._since = time.monotonic()
         try:
             await self._store.commit(unit)
         except StoreError as error:

@@ -287,19 +287,21 @@ class Pool:
             await asyncio.sleep(1.0)
             now = time.monotonic()
             try:
+                if not await self.store.still_mine():
+                    self._log.error("the database is not this manager's any more")
+                    self.dispossessed.set()
                 await self.tick()
                 if now - flush >= 60:
                     flush = now
                     self._check_wall()
                     await self.desk.do(self._flush)
-                    if not await self.store.still_mine():
-                        self._log.error("the database is not this manager's any more")
-                        self.dispossessed.set()
                 if now - purge >= HOUR:
                     purge = now
                     await self._purge()
             except asyncio.CancelledError:
                 raise
+            except Problem as problem:
+                self._log.warning("what is due has to wait", reason=problem.detail)
             except Exception:
                 self._log.exception("what is due could not be done; it is tried again")
 

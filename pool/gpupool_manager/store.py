@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -40,6 +41,7 @@ from gpupool_manager.records import (
 from gpupool_manager.tables import TABLES
 from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
 from gpupool_manager.usage import HOUR
+from gpupool_server import logs
 
 R = TypeVar("R", bound=Record)
 
@@ -51,6 +53,11 @@ OWNER = "owner"
 
 #: The note that says until when usage was counted.
 COUNTED = "usage-counted-until"
+
+#: How long PostgreSQL may take to answer one question, or to let us in.
+ANSWER_SECONDS = 5.0
+#: How long one transaction, or everything that is loaded, may take.
+MOST_SECONDS = 30.0
 
 #: PostgreSQL takes at most 32767 parameters a statement.
 _MOST_ROWS = 1000
@@ -107,6 +114,10 @@ class Store:
         self._engine: AsyncEngine | None = None
         self._lock_file: int | None = None
         self._lock_connection: AsyncConnection | None = None
+        self._holding = asyncio.Lock()
+        #: Of a file nothing is to be waited for but the disk, and that cannot be given up.
+        self._most = None if self.is_sqlite else MOST_SECONDS
+        self._log = logs.get("store")
         self._owner = secrets.token_hex(8)
         #: Whether a transaction found the database to be another manager's.
         self.dispossessed = False
@@ -137,9 +148,12 @@ class Store:
     async def close(self) -> None:
         if self._lock_connection is not None:
             with contextlib.suppress(SQLAlchemyError, OSError):
-                await self._lock_connection.close()
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._lock_connection.close()
         if self._engine is not None:
-            await self._engine.dispose()
+            with contextlib.suppress(SQLAlchemyError, OSError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._engine.dispose()
         if self._lock_file is not None:
             os.close(self._lock_file)
         self._lock_file = self._engine = self._lock_connection = None
@@ -151,7 +165,13 @@ class Store:
                 event.listen(engine.sync_engine, "connect", _set_pragmas)
                 event.listen(engine.sync_engine, "begin", _begin)
                 return engine
-            return create_async_engine(self.url, pool_pre_ping=True, pool_size=5)
+            return create_async_engine(
+                self.url,
+                pool_pre_ping=True,
+                pool_size=5,
+                pool_timeout=ANSWER_SECONDS,
+                connect_args=_patience(),
+            )
         except ImportError as error:
             raise InstallError(
                 f"the database needs the Python package {error.name}; install gpupool[postgresql]"
@@ -171,10 +191,11 @@ class Store:
 
     async def _lock_postgresql(self) -> None:
         # Outside the pool: the lock is held for as long as this connection is open.
-        engine = create_async_engine(self.url, poolclass=NullPool)
+        engine = create_async_engine(self.url, poolclass=NullPool, connect_args=_patience())
         connection = await engine.connect()
         self._lock_connection = await connection.execution_options(isolation_level="AUTOCOMMIT")
         if not await connection.scalar(select(func.pg_try_advisory_lock(_LOCK))):
+            await self._drop_lock()
             raise Dispossessed("another manager uses this database")
 
     async def _take_over(self, connection: AsyncConnection) -> None:
@@ -199,24 +220,41 @@ class Store:
         """
         if self.is_sqlite:
             return self._lock_file is not None
-        if self._lock_connection is not None:
-            with contextlib.suppress(SQLAlchemyError, OSError):
-                await self._lock_connection.scalar(text("SELECT 1"))
-                return True
-            with contextlib.suppress(SQLAlchemyError, OSError):
-                await self._lock_connection.close()
-            self._lock_connection = None
-        return await self._lock_again()
-
-    async def _lock_again(self) -> bool:
         try:
             with self._explained():
-                await self._lock_postgresql()
-                async with self.engine.begin() as connection:
-                    await self._check_owner(connection)
+                async with asyncio.timeout(2 * ANSWER_SECONDS):
+                    await self._hold()
         except StoreError as error:
             return not isinstance(error, Dispossessed)
         return True
+
+    async def _hold(self) -> None:
+        """Have the lock, or get it back; Dispossessed if another manager has it.
+
+        Nothing is written without it: its connection is asked before every commit.
+        """
+        if self.is_sqlite:
+            return
+        async with self._holding:
+            if self._lock_connection is not None:
+                with contextlib.suppress(SQLAlchemyError, OSError):
+                    await self._lock_connection.scalar(text("SELECT 1"))
+                    return
+                await self._drop_lock()
+            await self._lock_postgresql()
+            async with self.engine.begin() as connection:
+                await self._check_owner(connection)
+            self._log.warning("the database was away; this manager has its lock again")
+
+    async def _drop_lock(self) -> None:
+        """Let go of a connection that may not even answer that."""
+        connection, self._lock_connection = self._lock_connection, None
+        if connection is None:
+            return
+        with contextlib.suppress(SQLAlchemyError, OSError):
+            async with asyncio.timeout(1.0):
+                await connection.invalidate()
+                await connection.close()
 
     async def commit(self, unit: Unit) -> None:
         """Write all of a unit, or nothing and StoreError."""
@@ -224,7 +262,7 @@ class Store:
             return
         unit.seal()
         with self._explained():
-            async with self.engine.begin() as connection:
+            async with asyncio.timeout(self._most), self._begun() as connection:
                 await self._check_owner(connection)
                 for kind in reversed(TABLES):
                     await self._delete(connection, kind, unit)
@@ -233,6 +271,12 @@ class Store:
                 if unit.audit:
                     rows = [row_of(entry) for entry in unit.audit]
                     await connection.execute(tables.audit.insert(), rows)
+
+    @contextlib.asynccontextmanager
+    async def _begun(self) -> AsyncIterator[AsyncConnection]:
+        await self._hold()
+        async with self.engine.begin() as connection:
+            yield connection
 
     async def _delete(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
         gone = [key for key, row in unit.rows.get(kind, {}).items() if row is None]
@@ -260,7 +304,7 @@ class Store:
     async def load(self) -> Loaded:
         """Everything that is kept in memory, as one consistent picture."""
         with self._explained():
-            async with self.engine.connect() as connection:
+            async with asyncio.timeout(self._most), self.engine.connect() as connection:
                 if not self.is_sqlite:
                     await connection.execution_options(isolation_level="REPEATABLE READ")
                 leases = select(tables.leases).where(tables.leases.c.state.in_(LIVE))
@@ -299,14 +343,14 @@ class Store:
     async def fetch(self, statement: Select[Any]) -> Sequence[Any]:
         """The rows of a question."""
         with self._explained():
-            async with self.engine.connect() as connection:
+            async with asyncio.timeout(self._most), self.engine.connect() as connection:
                 rows: Sequence[Any] = (await connection.execute(statement)).all()
                 return rows
 
     async def find_leases(self, statement: Select[Any]) -> list[Lease]:
         """Leases, ended ones too, with their grants."""
         with self._explained():
-            async with self.engine.connect() as connection:
+            async with asyncio.timeout(self._most), self.engine.connect() as connection:
                 found = {lease.id: lease for lease in await _all(connection, statement, Lease)}
                 grants = (
                     select(tables.grants)
@@ -320,7 +364,7 @@ class Store:
     async def purge(self, answers_before: float, audit_before: float, leases_before: float) -> None:
         """Forget what is too old to be asked for."""
         with self._explained():
-            async with self.engine.begin() as connection:
+            async with asyncio.timeout(self._most), self._begun() as connection:
                 await self._check_owner(connection)
                 await connection.execute(
                     tables.answers.delete().where(tables.answers.c.created < answers_before)
@@ -338,8 +382,15 @@ class Store:
             yield
         except DBAPIError as error:
             raise StoreError(f"the database: {one_line(str(error.orig))}") from error
+        except TimeoutError:
+            raise StoreError("the database does not answer") from None
         except (SQLAlchemyError, OSError) as error:
             raise StoreError(f"the database: {one_line(str(error))}") from error
+
+
+def _patience() -> dict[str, Any]:
+    """How long asyncpg waits: a database that was stopped, and not ended, says nothing at all."""
+    return {"timeout": ANSWER_SECONDS, "command_timeout": ANSWER_SECONDS}
 
 
 async def _all(connection: AsyncConnection, statement: Select[Any], kind: type[R]) -> list[R]:

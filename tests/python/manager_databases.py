@@ -115,6 +115,23 @@ class Postgres:
         finally:
             await connection.close()
 
+    async def fetch(self, question: str) -> Any:
+        """The one value that answers a question, asked by the owner of everything."""
+        connection = await asyncpg.connect(
+            host=str(self._folder), user=_USER, database="postgres", timeout=10
+        )
+        try:
+            return await connection.fetchval(question)
+        finally:
+            await connection.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop all of its processes, as a debugger or a frozen container does, or go on."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        for pid in (self._process.pid, *map(int, children.read_text().split())):
+            os.kill(pid, number)
+
     async def new_database(self) -> str:
         """The name of an empty one."""
         name = f"test_{next(self._numbers)}"

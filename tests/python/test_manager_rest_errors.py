@@ -416,5 +416,6 @@ async def test_a_database_that_cannot_be_written_is_503_and_nothing_is_done(
         patched.setattr(rest.world.pool.store, "commit", fails)
         answer = await rest.ask("POST", "/leases", LEASE, "a")
     assert (answer.status_code, answer.json()["type"]) == (503, "urn:gpupool:problem:unavailable")
+    assert int(answer.headers["retry-after"]) > 0
     assert "hunter2" not in answer.text
     assert await rest.everything() == before

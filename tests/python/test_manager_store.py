@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -201,6 +203,89 @@ async def test_a_lost_lock_is_taken_again(postgres: Postgres) -> None:
         await second.open()
     await first.commit(unit_of(Tenant("a", "", False, NOW)))
     await first.close()
+
+
+async def _locks(postgres: Postgres, name: str) -> int:
+    """How many managers have the lock of a database."""
+    found = await postgres.fetch(
+        "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+        f" WHERE locktype = 'advisory' AND granted AND datname = '{name}'"
+    )
+    return int(found)
+
+
+async def test_a_manager_takes_its_lock_again_after_its_database_restarted(
+    postgres: Postgres,
+) -> None:
+    """It went on without, for a minute at least, and a second manager started beside it."""
+    name = await postgres.new_database()
+    world = await World(postgres.url(name)).open()
+    world.pool.run_clock()
+    postgres.stop()
+    postgres.start()
+    assert await _locks(postgres, name) in (0, 1)
+    deadline = time.monotonic() + 30
+    while await _locks(postgres, name) == 0:  # nobody asks for anything meanwhile
+        assert time.monotonic() < deadline, "the lock was not taken again"
+        await asyncio.sleep(0.1)
+    second = Store(postgres.url(name))
+    with pytest.raises(Dispossessed):
+        await second.open()
+    await world.tenant("a")
+    assert not world.pool.dispossessed.is_set()
+    await world.close()
+
+
+async def test_nothing_is_granted_without_the_lock(postgres: Postgres) -> None:
+    name = await postgres.new_database()
+    first, second = Store(postgres.url(name)), Store(postgres.url(name))
+    await first.open()
+    await _break_connections(postgres, name)
+    # Its next commit has the lock back before it is made.
+    await first.commit(unit_of(Tenant("a", "", False, NOW)))
+    assert await _locks(postgres, name) == 1
+    await _break_connections(postgres, name)
+    await second.open()
+    with pytest.raises(Dispossessed):
+        await first.commit(unit_of(Tenant("b", "", False, NOW)))
+    assert [tenant.name for tenant in (await second.load()).tenants] == ["a"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_database_that_stands_still_blocks_nobody_for_long(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped by a signal, it accepted connections and said nothing: every request hung."""
+    monkeypatch.setattr("gpupool_manager.store.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("gpupool_manager.desk.STUCK_SECONDS", 0.2)
+    world = await World(postgres.url(await postgres.new_database())).open()
+    await world.tenant("a")
+    await world.join("node-1")
+    lease = await world.ask("a")
+    postgres.signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(20):
+            first = asyncio.create_task(world.ask("a"))
+            await asyncio.sleep(0.4)
+            for attempt in (world.ask("a"), world.end(lease), world.tenant("b")):
+                with pytest.raises(Problem) as refusal:  # at once: nobody waits behind the first
+                    await attempt
+                assert refusal.value.status == 503
+            with pytest.raises(Problem) as refusal:
+                await first
+            assert refusal.value.status == 503
+            with pytest.raises(StoreError):
+                await world.pool.store.fetch(select(tables.tenants))
+            assert await world.pool.store.still_mine()
+        # What needs no database goes on.
+        world.pool.leases.renew(lease, world.clock.now)
+        assert lease.state == "active"
+    finally:
+        postgres.signal(signal.SIGCONT)
+    assert await _until_it_answers(world) == [lease.id]
+    assert (await world.ask("a")).state == "active"
+    await world.close()
 
 
 async def _break_connections(postgres: Postgres, name: str) -> None:
