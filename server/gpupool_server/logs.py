@@ -10,6 +10,9 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+#: How a worker begins a line of its log (gpw_log in server/worker/session.c).
+_WORDS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 Log = FilteringBoundLogger
 
 
@@ -43,7 +46,7 @@ def get(name: str) -> Log:
 def forward_line(log: Log, line: str) -> str:
     """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event.
 
-    Returns the event.
+    A text's level is its first word, where that is one of a worker's. Returns the event.
     """
     fields: EventDict = {}
     try:
@@ -52,6 +55,9 @@ def forward_line(log: Log, line: str) -> str:
             fields = {str(key): value for key, value in parsed.items()}
     except ValueError:
         pass
+    word, colon, text = line.partition(": ")
+    if not fields and colon and text and word in _WORDS:
+        fields = {"level": _WORDS[word], "event": text}
     event = str(fields.pop("event", None) or fields.pop("message", None) or line)
     level = str(fields.pop("level", "info")).lower()
     fields.pop("timestamp", None)

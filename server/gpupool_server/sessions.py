@@ -48,6 +48,10 @@ RUINED = (
 FAILURES = 3
 PROBE_SECONDS, MOST_PROBE_SECONDS = 5.0, 300.0
 
+#: How long a worker may be there after it has said that its client is gone: the driver may
+#: never come back from the call that it is in.
+GONE_SECONDS = 2.0
+
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -122,6 +126,7 @@ class SessionKeeper:
         self._clock: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
+        self._leaving: set[str] = set()
         #: Called after a session began or ended.
         self.on_change: Callable[[], None] = lambda: None
         #: Why sessions do not start; empty: they do, as far as is known.
@@ -419,10 +424,29 @@ class SessionKeeper:
         def hear(line: str) -> None:
             if answer is not None and not answer.done():
                 answer.set_result(line)
+            elif line == "leaving":
+                self._expect_end(session)
             else:
                 log.warning("unexpected output of a worker", line=line)
 
         return hear
+
+    def _expect_end(self, session: str) -> None:
+        """Its worker says that the session is over: it has a moment to end by itself."""
+        if session in self._leaving:
+            return
+        self._leaving.add(session)
+        task = asyncio.create_task(self._reap(session))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _reap(self, session: str) -> None:
+        await asyncio.sleep(GONE_SECONDS)
+        self._leaving.discard(session)
+        left = self._sessions.get(session)
+        if left is not None:
+            self._log.warning("a worker outlives its session; killing it", session=session)
+            left.process.kill()
 
     def _stderr_hearer(
         self, session: str, last_words: list[str], request: str

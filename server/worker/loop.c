@@ -272,6 +272,4 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
                 s->ended = true;
         }
     }
-    gpw_peers_close();
-    gpw_waits_cancel(s);
 }

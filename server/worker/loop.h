@@ -11,7 +11,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *));
  * has been told when it returns. */
 void gpw_waits_poll(struct gpw_session *s);
 bool gpw_waits_any(const struct gpw_session *s);
-/* The session ends: every wait is told. */
+/* Every wait is told that it is over. A worker that ends does not: some ask the driver. */
 void gpw_waits_cancel(struct gpw_session *s);
 /* Events without timing, kept for reuse; `context` is current. */
 CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event);

@@ -22,6 +22,7 @@
 #include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "leave.h"
 #include "loop.h"
 #include "memory.h"
 #include "module.h"
@@ -287,7 +288,7 @@ int main(int argc, char **argv)
     struct door door = {0};
     if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
         return 1;
-    if (gpw_output_open() != 0) {
+    if (gpw_leave_open() != 0 || gpw_output_open() != 0) {
         gpw_log("error", "cannot redirect the output of kernels: %m");
         return 1;
     }
@@ -295,13 +296,17 @@ int main(int argc, char **argv)
     if (session_open(&s, &o) == 0 && door_wait(&door, &s) == 0) {
         door_close(&door);
         gpw_peers_open(o.listen, o.listen_count, o.plugins);
-        gpw_loop_run(&s, idle);
+        r = gpw_leave_watch(&s) == 0 ? 0 : 1;
+        if (r == 0)
+            gpw_loop_run(&s, idle);
+        gpw_leave_begin();
+        gpw_peers_close();
         s.transport->close(s.channel);
-        r = 0;
     }
     gpw_control_close();
     gpw_gate_close();
-    /* The driver gives back the GPU when the process ends, faster than piece by
-     * piece, and without waiting for kernels that may never finish. */
+    /* No call of the driver on the way out, not even for what waits: it gives back the GPU
+     * when the process ends, faster than piece by piece, and without waiting for kernels
+     * and streams that may never finish. */
     _exit(r);
 }

@@ -84,6 +84,27 @@ def test_killed_client_frees_its_session(
     assert list((server.folder / "run" / "sessions").iterdir()) == []
 
 
+@pytest.mark.real_gpu
+@pytest.mark.parametrize(
+    "then", ["exit", "synchronize", "copy", "free", "reset", "load", "destroy"]
+)
+def test_a_stream_that_never_goes_on_holds_no_worker(
+    make_server: MakeServer, talk: StartTalk, toolchain: Toolchain, transport: str, then: str
+) -> None:
+    """Whatever waits for it in the worker, inside the driver too, ends with the client."""
+    server = make_server()
+    before = set(server.worker_pids())
+    stuck = str(toolchain.driver_program("driver_stuck"))
+    program = talk([stuck, then], server.environment(transport))
+    assert program.line() == "ready"
+    (worker,) = set(server.worker_pids()) - before or {0}
+    if then != "exit":
+        time.sleep(0.5)  # the call is to be in the worker
+        program.process.kill()
+    wait_until(lambda: not alive(worker), "the worker of a client that is gone ended", 10.0)
+    wait_until(lambda: server.sessions() == [], "its session was forgotten")
+
+
 def test_killed_worker_gives_errors_and_no_hang(
     make_server: MakeServer, talk: StartTalk, hold: str, transport: str
 ) -> None:
