@@ -58,12 +58,15 @@ static void in_child(void)
     init_lock = fresh;
 }
 
+/* Not later: whoever forks may do so as soon as another thread holds init_lock. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
 /* Under init_lock, once; and again after a failure. */
 static CUresult open_sessions(void)
 {
-    static bool watching;
-    if (!watching)
-        watching = pthread_atfork(NULL, NULL, in_child) == 0;
     __atomic_store_n(&state, STATE_OPENING, __ATOMIC_RELEASE);
     CUresult r = gpc_sessions_open();
     __atomic_store_n(&state, r == CUDA_SUCCESS ? STATE_READY : STATE_NEW, __ATOMIC_RELEASE);
