@@ -16,12 +16,14 @@
 #include "call.h"
 #include "cancel.h"
 #include "gp_errors.h"
+#include "transport/support.h"
 
 int gpc_trace_on;
 
 static uint64_t start_ns;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int file = -1;
+static struct gp_fd_mark file_mark; /* the program may close it and use its number */
 /* Whose first half is the last thing in the file; only compared, never followed. */
 static const struct gpc_trace *open_call;
 
@@ -64,8 +66,9 @@ static int trace_file(void)
             gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_TRACE=%s: %s", path ? path : "",
                     strerror(errno));
         }
+        gp_fd_note(&file_mark, file);
     }
-    return file;
+    return gp_fd_is(&file_mark) ? file : -1;
 }
 
 __attribute__((format(printf, 2, 3))) static void add(struct gpc_trace *t, const char *format, ...)

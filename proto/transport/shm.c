@@ -66,7 +66,14 @@ void shm_channel_kill(struct gp_channel *ch, int why)
     sleeper_wake(&in->writer_sleeps);
     sleeper_wake(&in->reader_sleeps);
     sleeper_wake(&out->writer_sleeps);
-    shutdown(ch->socket, SHUT_RDWR);
+    if (gp_fd_is(&ch->mark))
+        shutdown(ch->socket, SHUT_RDWR);
+}
+
+/* A peer that is gone may be so because it saw our socket being closed. */
+static int end_reason(const struct gp_channel *ch, int rc)
+{
+    return rc == -EPIPE && (dead_reason(ch) == -EBADF || !gp_fd_is(&ch->mark)) ? -EBADF : rc;
 }
 
 /* Ask the kernel whether the peer lives, and take in what waits on the socket. */
@@ -77,6 +84,8 @@ static int peer_look(struct gp_channel *ch)
         {.fd = ch->peer_pidfd, .events = POLLIN},
     };
     atomic_store_explicit(&ch->looked_ns, gp_clock_coarse_ns(), memory_order_relaxed);
+    if (!gp_fd_is(&ch->mark))
+        return -EBADF;
     if (poll(fds, 2, 0) <= 0)
         return 0;
     int rc = 0;
@@ -178,11 +187,11 @@ static int shm_send(struct gp_channel *ch, const struct iovec *iov, int count, u
     if (ch->generation != gp_fork_generation())
         return -EPIPE;
     gp_turnstile_enter(&ch->sending);
-    rc = send_locked(ch, iov, count, size);
+    rc = end_reason(ch, send_locked(ch, iov, count, size));
     if (rc)
         shm_channel_kill(ch, rc);
     gp_turnstile_leave(&ch->sending);
-    return rc ? -EPIPE : 0;
+    return rc == 0 || rc == -EBADF ? rc : -EPIPE;
 }
 
 static int shm_flush(struct gp_channel *ch)
@@ -309,7 +318,8 @@ static int shm_recv(struct gp_channel *ch, int64_t timeout_us, const void **mess
     if (rc == 0)
         rc = message_take(ch, &at, bytes);
     if (rc) {
-        if (rc == -EPIPE || rc == -EPROTO)
+        rc = end_reason(ch, rc);
+        if (rc == -EPIPE || rc == -EPROTO || rc == -EBADF)
             shm_channel_kill(ch, rc);
         return rc;
     }
@@ -355,6 +365,7 @@ int shm_channel_new(unsigned char *memory, int sock, bool accepted, struct gp_ch
     ch->memory = memory;
     ch->socket = sock;
     ch->accepted = accepted;
+    gp_fd_note(&ch->mark, accepted ? -1 : sock);
     ch->generation = gp_fork_generation();
     /* Who connects does so for itself, and a forked child of it that keeps the
      * socket open must not keep the session alive. Who listens may have got its
@@ -388,7 +399,8 @@ static void shm_close(struct gp_channel *ch)
     if (ch->generation == gp_fork_generation())
         shm_channel_kill(ch, -EPIPE);
     shm_arrivals_drop(ch);
-    close(ch->socket);
+    if (gp_fd_is(&ch->mark))
+        close(ch->socket);
     if (ch->peer_pidfd >= 0)
         close(ch->peer_pidfd);
     munmap(ch->memory, SHM_BYTES);

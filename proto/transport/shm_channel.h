@@ -59,6 +59,7 @@ struct shm_arrival {
 struct gp_channel {
     unsigned char *memory; /* SHM_BYTES, shared */
     int socket;
+    struct gp_fd_mark mark; /* of the socket, on the connecting side */
     int peer_pidfd; /* -1 where the peer's process is not known for sure */
     bool accepted;  /* we are the accepting side: the peer is not trusted */
     unsigned generation;

@@ -178,6 +178,8 @@ static int arrivals_read_locked(struct gp_channel *ch)
     for (;;) {
         struct shm_packet packet;
         int fd;
+        if (!gp_fd_is(&ch->mark))
+            return -EBADF;
         int rc = shm_packet_recv(ch->socket, &packet, &fd);
         if (rc)
             return rc == -EAGAIN ? 0 : rc;
@@ -238,6 +240,8 @@ static int share_send(struct gp_channel *ch, const struct shm_packet *packet, in
 {
     int64_t deadline = gp_deadline_us((int64_t)SHARE_SEND_MS * 1000);
     for (;;) {
+        if (!gp_fd_is(&ch->mark))
+            return -EBADF;
         int rc = shm_packet_send(ch->socket, packet, fd);
         if (rc != -EAGAIN)
             return rc;

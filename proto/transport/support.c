@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define SPIN_LIMIT_NS 50000
@@ -160,4 +161,21 @@ unsigned gp_fork_generation(void)
     pthread_once(&once, fork_watch);
     /* Relaxed: the child that counts has one thread, and starts the others. */
     return atomic_load_explicit(&fork_count, memory_order_relaxed);
+}
+
+void gp_fd_note(struct gp_fd_mark *mark, int fd)
+{
+    struct stat s;
+    *mark = (struct gp_fd_mark){.fd = fd};
+    if (fd >= 0 && fstat(fd, &s) == 0) {
+        mark->device = s.st_dev;
+        mark->inode = s.st_ino;
+    }
+}
+
+bool gp_fd_is(const struct gp_fd_mark *mark)
+{
+    struct stat s;
+    return mark->fd < 0 ||
+           (fstat(mark->fd, &s) == 0 && s.st_dev == mark->device && s.st_ino == mark->inode);
 }

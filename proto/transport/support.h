@@ -5,6 +5,7 @@
 #ifndef GP_TRANSPORT_SUPPORT_H
 #define GP_TRANSPORT_SUPPORT_H
 
+#include <sys/types.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -77,5 +78,18 @@ void gp_turnstile_leave(struct gp_turnstile *t);
 /* How many forks this process is away from its ancestor that first asked.
  * A channel that remembers another number belongs to the parent. */
 unsigned gp_fork_generation(void);
+
+/*
+ * A descriptor as it was when it was opened. Programs close descriptors that are not theirs,
+ * and the number is then somebody else's: whoever lives in a foreign process asks before it
+ * uses one. A mark of -1 is always right.
+ */
+struct gp_fd_mark {
+    int fd;
+    dev_t device;
+    ino_t inode;
+};
+void gp_fd_note(struct gp_fd_mark *mark, int fd);
+bool gp_fd_is(const struct gp_fd_mark *mark);
 
 #endif

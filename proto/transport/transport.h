@@ -7,6 +7,7 @@
  *   -EAGAIN    nothing within the time given (only with a time-out)
  *   -EPIPE     the peer is gone; every later call says the same
  *   -EPROTO    the peer sent what is no message; the channel is dead
+ *   -EBADF     the program has closed the channel's descriptors; the channel is dead
  *   -EMSGSIZE  the message is shorter or longer than the limits; nothing sent
  *   -ENOMEM, -ENOTSUP
  * Output parameters are set only on success. A function that takes a

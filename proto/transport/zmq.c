@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -8,16 +9,25 @@
 
 /* What a close may spend on sending the rest. */
 #define CLOSE_MS 1000
+/* How long a sleeper does not look whether its descriptors are still there. */
+#define SLICE_MS 500
 /* A receiver tells its peer what it has consumed this often. */
 #define CREDIT_BYTES (LINK_WINDOW_BYTES / 4)
 #define CREDIT_BATCHES (LINK_WINDOW_BATCHES / 4)
 
 /* --- the end ------------------------------------------------------------- */
 
-static void dead_set(_Atomic bool *flag, int fd)
+bool gpz_fds_ours(struct gp_channel *ch)
+{
+    if (!atomic_load(&ch->robbed) && !gp_fd_is(&ch->mark))
+        atomic_store(&ch->robbed, true);
+    return !atomic_load(&ch->robbed);
+}
+
+static void dead_set(struct gp_channel *ch, _Atomic bool *flag, int fd)
 {
     uint64_t one = 1;
-    if (atomic_exchange(flag, true))
+    if (atomic_exchange(flag, true) || !gpz_fds_ours(ch))
         return;
     while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
         ;
@@ -25,12 +35,21 @@ static void dead_set(_Atomic bool *flag, int fd)
 
 void gpz_send_dead_set(struct gp_channel *ch)
 {
-    dead_set(&ch->send_dead, ch->send_dead_fd);
+    dead_set(ch, &ch->send_dead, ch->send_dead_fd);
 }
 
 void gpz_recv_dead_set(struct gp_channel *ch)
 {
-    dead_set(&ch->recv_dead, ch->recv_dead_fd);
+    dead_set(ch, &ch->recv_dead, ch->recv_dead_fd);
+}
+
+/* Sleep until the socket behind `fd` or the end has news. Not in ZeroMQ, which ends the
+ * process when descriptors have been closed meanwhile; and not for long, because what is
+ * closed never wakes anybody. */
+static void news_wait(int fd, int dead_fd, int most_ms)
+{
+    struct pollfd fds[] = {{.fd = fd, .events = POLLIN}, {.fd = dead_fd, .events = POLLIN}};
+    poll(fds, 2, most_ms < SLICE_MS ? most_ms : SLICE_MS);
 }
 
 static int channel_garbled(struct gp_channel *ch)
@@ -76,6 +95,8 @@ static bool credit_left(const struct gp_channel *ch, size_t size)
 static int credit_wait(struct gp_channel *ch, size_t size, int64_t deadline)
 {
     while (!credit_left(ch, size)) {
+        if (!gpz_fds_ours(ch))
+            return -EBADF;
         int rc = credit_read(ch);
         if (rc)
             return rc;
@@ -86,11 +107,7 @@ static int credit_wait(struct gp_channel *ch, size_t size, int64_t deadline)
         int left = gp_deadline_left_ms(deadline, 1000);
         if (left == 0)
             return -EAGAIN;
-        zmq_pollitem_t items[] = {
-            {.socket = ch->send_socket, .events = ZMQ_POLLIN},
-            {.fd = ch->send_dead_fd, .events = ZMQ_POLLIN},
-        };
-        zmq_poll(items, 2, left);
+        news_wait(ch->send_fd, ch->send_dead_fd, left);
     }
     return 0;
 }
@@ -100,11 +117,13 @@ static int batch_send(struct gp_channel *ch, zmq_msg_t *msg, int64_t deadline)
 {
     size_t size = zmq_msg_size(msg);
     int rc = credit_wait(ch, size, deadline);
+    if (rc == 0 && !gpz_fds_ours(ch))
+        rc = -EBADF;
     /* The socket has no limit of its own, so it refuses only without a peer. */
     if (rc == 0 && zmq_msg_send(msg, ch->send_socket, ZMQ_DONTWAIT) < 0)
         rc = zmq_errno() == EAGAIN ? -EPIPE : link_errno();
     if (rc) {
-        zmq_msg_close(msg);
+        zmq_msg_close(msg); /* frees memory, no more */
         return rc;
     }
     ch->sent_bytes += size;
@@ -179,7 +198,7 @@ static int send_result(struct gp_channel *ch, int rc)
     if (rc == -EPROTO)
         channel_garbled(ch);
     gpz_send_dead_set(ch);
-    return -EPIPE;
+    return gpz_fds_ours(ch) ? -EPIPE : -EBADF;
 }
 
 static int gpz_send(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags)
@@ -199,7 +218,7 @@ static int gpz_send(struct gp_channel *ch, const struct iovec *iov, int count, u
 static int gpz_flush(struct gp_channel *ch)
 {
     if (is_forked(ch) || ch->send_dead)
-        return -EPIPE;
+        return ch->robbed ? -EBADF : -EPIPE;
     if (ch->gather_used == 0)
         return 0;
     gp_turnstile_enter(&ch->sending);
@@ -223,6 +242,8 @@ void gpz_flush_try(struct gp_channel *ch)
 static void credit_give(struct gp_channel *ch)
 {
     struct link_credit c = {.bytes = ch->got_bytes, .batches = ch->got_batches};
+    if (!gpz_fds_ours(ch))
+        return;
     if (c.bytes - ch->told_bytes < CREDIT_BYTES && c.batches - ch->told_batches < CREDIT_BATCHES)
         return;
     /* One that is lost is made up for by the next, which counts from the start. */
@@ -259,6 +280,8 @@ static int batch_align(struct gp_channel *ch, const unsigned char **bytes, size_
 /* The next batch, without waiting: 0, -EAGAIN, -EPROTO, -ENOMEM. */
 static int batch_recv(struct gp_channel *ch)
 {
+    if (!gpz_fds_ours(ch))
+        return -EBADF;
     zmq_msg_init(&ch->batch);
     if (zmq_msg_recv(&ch->batch, ch->recv_socket, ZMQ_DONTWAIT) < 0) {
         zmq_msg_close(&ch->batch);
@@ -281,11 +304,7 @@ static int batch_recv(struct gp_channel *ch)
 /* Sleep until a batch or the end may be there. */
 static void recv_sleep(struct gp_channel *ch, int64_t deadline)
 {
-    zmq_pollitem_t items[] = {
-        {.socket = ch->recv_socket, .events = ZMQ_POLLIN},
-        {.fd = ch->recv_dead_fd, .events = ZMQ_POLLIN},
-    };
-    zmq_poll(items, 2, deadline == INT64_MAX ? -1 : gp_deadline_left_ms(deadline, 1 << 30));
+    news_wait(ch->recv_fd, ch->recv_dead_fd, gp_deadline_left_ms(deadline, SLICE_MS));
 }
 
 static int batch_spin(struct gp_channel *ch, int64_t deadline)
@@ -338,7 +357,7 @@ static int gpz_recv(struct gp_channel *ch, int64_t timeout_us, const void **mess
         rc = gp_batch_next(&ch->reader, message, size);
     if (rc == -EPROTO)
         return channel_garbled(ch);
-    if (rc == -EPIPE)
+    if (rc == -EPIPE || rc == -EBADF)
         gpz_send_dead_set(ch);
     return rc;
 }
@@ -353,7 +372,7 @@ static void gpz_release(struct gp_channel *ch)
 
 static void channel_free(struct gp_channel *ch)
 {
-    int fds[] = {ch->send_dead_fd, ch->recv_dead_fd, ch->keeper_wake_fd};
+    int fds[] = {ch->send_dead_fd, ch->recv_dead_fd, ch->keeper_wake_fd, ch->mark.fd};
     for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -365,8 +384,15 @@ static void channel_free(struct gp_channel *ch)
     free(ch);
 }
 
+static int socket_fd(void *socket)
+{
+    int fd = -1;
+    size_t size = sizeof fd;
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
+}
+
 int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, bool accepted,
-                    struct gp_channel **out)
+                    int mark, struct gp_channel **out)
 {
     struct gp_channel *ch = calloc(1, sizeof *ch);
     if (!ch)
@@ -377,6 +403,9 @@ int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, b
     ch->down = *down;
     ch->send_socket = accepted ? down->socket : up->socket;
     ch->recv_socket = accepted ? up->socket : down->socket;
+    ch->send_fd = socket_fd(ch->send_socket);
+    ch->recv_fd = socket_fd(ch->recv_socket);
+    gp_fd_note(&ch->mark, mark);
     gp_turnstile_init(&ch->sending);
     gp_spin_init(&ch->spin);
     ch->gather = aligned_alloc(64, GATHER_BYTES);
@@ -389,6 +418,7 @@ int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, b
     if (rc == 0)
         rc = gpz_keeper_start(ch);
     if (rc) {
+        ch->mark.fd = -1; /* still the caller's */
         channel_free(ch);
         return rc;
     }
@@ -400,6 +430,9 @@ static void gpz_close(struct gp_channel *ch)
 {
     /* In a forked child libzmq's threads are missing: leave all as it is. */
     if (!ch || is_forked(ch))
+        return;
+    /* Without its descriptors nothing of ZeroMQ can be ended: leave it as well. */
+    if (!gpz_fds_ours(ch))
         return;
     int64_t deadline = gp_deadline_us((int64_t)CLOSE_MS * 1000);
     gp_turnstile_enter(&ch->sending);

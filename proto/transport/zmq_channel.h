@@ -35,6 +35,12 @@ struct gp_channel {
      * last messages may still come while nothing can be sent any more. */
     _Atomic bool send_dead, recv_dead;
     _Atomic bool garbled; /* the peer sent what is no message */
+    /* The program has closed the descriptors, ZeroMQ's among them: it must not be called any
+     * more, because it ends the process when it finds one missing. The mark is of a file of
+     * ours that was opened before them. */
+    _Atomic bool robbed;
+    struct gp_fd_mark mark;
+    int send_fd, recv_fd; /* of the sockets: readable when something has happened */
     int send_dead_fd, recv_dead_fd;
 
     /* The keeper's. */
@@ -47,6 +53,8 @@ struct gp_channel {
 
 /* zmq.c: send what is gathered, if the lock is free and credit is there. */
 void gpz_flush_try(struct gp_channel *ch);
+/* Whether descriptors are still what they were. Ask before ZeroMQ is called. */
+bool gpz_fds_ours(struct gp_channel *ch);
 void gpz_send_dead_set(struct gp_channel *ch);
 void gpz_recv_dead_set(struct gp_channel *ch);
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -315,7 +316,7 @@ static int guest_welcome(struct gp_listener *l, struct gp_channel **out)
         link_shut(&l->up);
         link_shut(&l->down);
     }
-    rc = gpz_channel_new(l->ctx, &l->up, &l->down, true, out);
+    rc = gpz_channel_new(l->ctx, &l->up, &l->down, true, -1, out);
     if (rc)
         return rc;
     l->ctx = NULL;
@@ -499,15 +500,23 @@ static int attempt_run(struct attempt *a)
 static int attempt_once(struct attempt *a, struct gp_channel **out)
 {
     attempt_leave(a);
+    /* A file of ours below ZeroMQ's descriptors: who closes them closes it first. */
+    int mark = memfd_create("gpupool-mark", MFD_CLOEXEC);
     a->ctx = zmq_ctx_new();
-    if (!a->ctx)
-        return link_errno();
+    if (!a->ctx) {
+        int why = link_errno();
+        if (mark >= 0)
+            close(mark);
+        return why;
+    }
     a->begun = gp_clock_ns();
     a->up = a->down = (struct link){0};
     int rc = attempt_run(a);
     a->up.alone = a->down.alone = rc == 0;
     if (rc == 0)
-        rc = gpz_channel_new(a->ctx, &a->up, &a->down, false, out);
+        rc = gpz_channel_new(a->ctx, &a->up, &a->down, false, mark, out);
+    if (rc && mark >= 0)
+        close(mark);
     if (rc) {
         link_close(&a->up, 0);
         link_close(&a->down, 0);

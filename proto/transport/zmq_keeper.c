@@ -40,13 +40,15 @@ static void ends_notice(struct gp_channel *ch)
  * no end. */
 static void keeper_wait(struct gp_channel *ch, int64_t ns)
 {
+    if (!gpz_fds_ours(ch))
+        return;
     struct pollfd fds[3] = {
         {.fd = monitor_fd(ch->up.monitor), .events = POLLIN},
         {.fd = monitor_fd(ch->down.monitor), .events = POLLIN},
         {.fd = ch->keeper_wake_fd, .events = POLLIN},
     };
     struct timespec ts = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    if (ppoll(fds, 3, ns < 0 ? NULL : &ts, NULL) > 0 && fds[2].revents) {
+    if (ppoll(fds, 3, ns < 0 ? NULL : &ts, NULL) > 0 && fds[2].revents && gpz_fds_ours(ch)) {
         uint64_t count;
         if (read(ch->keeper_wake_fd, &count, sizeof count) < 0)
             return; /* somebody else's wake was read along */
@@ -73,7 +75,7 @@ static void *keeper_main(void *arg)
 {
     struct gp_channel *ch = arg;
     int idle = 0;
-    while (!atomic_load(&ch->keeper_stop)) {
+    while (!atomic_load(&ch->keeper_stop) && gpz_fds_ours(ch)) {
         ends_notice(ch);
         if (has_gathered(ch) && !ch->send_dead) {
             gpz_flush_try(ch);
@@ -107,6 +109,8 @@ int gpz_keeper_start(struct gp_channel *ch)
 static void keeper_wake(struct gp_channel *ch)
 {
     uint64_t one = 1;
+    if (!gpz_fds_ours(ch))
+        return;
     while (write(ch->keeper_wake_fd, &one, sizeof one) < 0 && errno == EINTR)
         ;
 }

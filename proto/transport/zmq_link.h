@@ -173,7 +173,7 @@ static inline int link_errno(void)
 
 /* zmq.c: takes over context and links on success. */
 int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, bool accepted,
-                    struct gp_channel **out);
+                    int mark, struct gp_channel **out);
 
 /* zmq_connect.c */
 int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err);

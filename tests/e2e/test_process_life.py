@@ -33,3 +33,18 @@ def test_a_thread_is_cancelled_inside_a_call(
 ) -> None:
     """It took locks and the right to read with it; calls are no cancellation points."""
     assert run(server, program, transport, "cancel").own_lines() == []
+
+
+# While another thread is inside ZeroMQ, nothing can keep it from noticing (docs/limits.md).
+CLOSING = [("close", "shm"), ("close-waiting", "shm"), ("close", "zmq")]
+
+
+@pytest.mark.parametrize(("case", "way"), CLOSING)
+def test_the_program_closes_our_descriptors(
+    server: PoolServer, program: str, case: str, way: str
+) -> None:
+    """libzmq aborted; shared memory used descriptors that had become the program's."""
+    result = run(server, program, way, case)
+    lines = result.own_lines()
+    assert len(lines) == 1, result.explain()
+    assert "the program has closed descriptors that were gpupool's" in lines[0], lines
