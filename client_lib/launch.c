@@ -32,8 +32,19 @@ static CUresult check_shape(const struct shape *s)
     return CUDA_SUCCESS;
 }
 
-/* What the kernel itself allows. Above the common limit, dynamic shared memory has
- * to be asked for beforehand, of the function or of the kernel it came from. */
+/* Above the kernel's limit, dynamic shared memory has to be asked for beforehand. Where a
+ * relative has asked, what the driver makes of it is the driver's to say. */
+static bool shared_fits(const struct gpc_kernel *k, CUdevice device, unsigned shared)
+{
+    int most;
+    if (gpc_attributes_know(k, device, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &most))
+        return most >= 0 && shared <= (unsigned)most;
+    const int32_t *a = gpc_device_info(device)->attributes;
+    return shared <= (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK] ||
+           gpc_attributes_allow(k, device, shared);
+}
+
+/* What the kernel itself allows. */
 static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s)
 {
     int most;
@@ -45,11 +56,7 @@ static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s)
     if (gpc_attributes_know(k, device, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most) &&
         threads > (uint64_t)most)
         return CUDA_ERROR_INVALID_VALUE;
-    const struct gp_device_info *d = gpc_device_info(device);
-    unsigned common = (unsigned)d->attributes[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK];
-    return s->shared <= common || gpc_attributes_allow(k, device, s->shared)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    return shared_fits(k, device, s->shared) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The packed buffer of the `extra` form. */

@@ -145,12 +145,14 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction hfunc)
     FUNCTION_CHECK(hfunc);
     if (!state)
         return CUDA_ERROR_INVALID_VALUE;
-    *state = CU_FUNCTION_LOADING_STATE_LOADED;
+    *state = function->loaded ? CU_FUNCTION_LOADING_STATE_LOADED
+                              : CU_FUNCTION_LOADING_STATE_UNLOADED;
     return CUDA_SUCCESS;
 }
 
 CUresult cuFuncLoad(CUfunction hfunc)
 {
     FUNCTION_CHECK(hfunc);
+    function->loaded = true;
     return CUDA_SUCCESS;
 }

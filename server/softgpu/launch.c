@@ -186,6 +186,7 @@ CUresult sg_launch_prepare(const CUlaunchConfig *config, CUfunction handle, void
         sg_op_unref(op);
         return result;
     }
+    function->loaded = true;
     *out = op;
     return CUDA_SUCCESS;
 }

@@ -231,7 +231,7 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     SG_READY();
     if (!mode)
         return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_EAGER_LOADING;
+    *mode = CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }
 

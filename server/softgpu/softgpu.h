@@ -403,6 +403,7 @@ struct CUfunc_st {
     CUmodule module;
     const struct sg_function *code;
     int attributes[CU_FUNC_ATTRIBUTE_MAX]; /* those that can be set */
+    bool loaded; /* as a lazy driver tells: by its first launch, or when asked to */
 };
 struct CUmod_st {
     CUmodule next; /* in the context */

@@ -56,6 +56,7 @@ DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
     Program("driver_module", "driver_module", driver=True),
     Program("driver_occupancy", "driver_occupancy", driver=True),
+    Program("driver_attributes", "driver_attributes", driver=True),
     Program("driver_memory", "driver_memory", driver=True),
     Program("driver_events", "driver_events", driver=True),
     Program("driver_streams", "driver_streams", driver=True),

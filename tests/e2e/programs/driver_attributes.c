@@ -1,0 +1,185 @@
+/* Attributes of kernels and functions: asked, set on one and seen on the other, refused;
+ * and what the driver loads, and does not load, because of it. */
+#include "driver.h"
+
+#define MOST CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+#define CARVEOUT CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+
+static CUlibrary library;
+static CUkernel kernel;
+static int opt_in;
+
+static int of_kernel(CUfunction_attribute attribute)
+{
+    int value = -1;
+    CU(cuKernelGetAttribute(&value, attribute, kernel, driver_device));
+    return value;
+}
+
+static int of_function(CUfunction f, CUfunction_attribute attribute)
+{
+    int value = -1;
+    CU(cuFuncGetAttribute(&value, attribute, f));
+    return value;
+}
+
+static void same_at_first(CUfunction f)
+{
+    for (int i = 0; i <= CARVEOUT; i++)
+        EXPECT(of_kernel(i) == of_function(f, i), "attribute %d: the kernel's is %d, the function's %d",
+               i, of_kernel(i), of_function(f, i));
+    EXPECT(of_kernel(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0, "no block fits");
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(NULL, MOST, f));
+    int value;
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(&value, 4711, f));
+}
+
+/* A kernel's setting is for its device, so its function has it. */
+static void set_on_kernel(CUfunction f)
+{
+    const int values[] = {1024, 8192, 1024, opt_in, 8192, 0};
+
+    for (unsigned i = 0; i < sizeof values / sizeof values[0]; i++) {
+        CU(cuKernelSetAttribute(MOST, values[i], kernel, driver_device));
+        EXPECT(of_kernel(MOST) == values[i], "set to %d, the kernel's is %d", values[i],
+               of_kernel(MOST));
+        EXPECT(of_function(f, MOST) == values[i], "set to %d, the function's is %d", values[i],
+               of_function(f, MOST));
+    }
+    CU(cuKernelSetAttribute(CARVEOUT, 25, kernel, driver_device));
+    EXPECT(of_kernel(CARVEOUT) == 25 && of_kernel(MOST) == 0, "the carveout is %d, the limit %d",
+           of_kernel(CARVEOUT), of_kernel(MOST));
+}
+
+static void set_on_function(CUfunction f)
+{
+    for (int i = 0; i < 4; i++) {
+        int value = i % 2 ? 2048 : 4096;
+        CU(cuFuncSetAttribute(f, MOST, value));
+        EXPECT(of_function(f, MOST) == value, "set to %d, the function's is %d", value,
+               of_function(f, MOST));
+    }
+    CU(cuKernelSetAttribute(MOST, 512, kernel, driver_device));
+    EXPECT(of_function(f, MOST) == 512, "the kernel's setting came last, and it is %d",
+           of_function(f, MOST));
+}
+
+/* At once, and what was there stays. */
+static void refused(CUfunction f)
+{
+    CU(cuFuncSetAttribute(f, MOST, 2048));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(f, MOST, opt_in + 1));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_NUM_REGS, 8));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetAttribute(f, 4711, 8));
+    EXPECT(of_function(f, MOST) == 2048, "a refused setting left %d", of_function(f, MOST));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuKernelSetAttribute(MOST, opt_in + 1, kernel, driver_device));
+    CU_GIVES(CUDA_ERROR_INVALID_DEVICE, cuKernelSetAttribute(MOST, 1024, kernel, 4711));
+    CU_GIVES(CUDA_ERROR_INVALID_DEVICE, cuKernelGetAttribute(&(int){0}, MOST, kernel, 4711));
+}
+
+static CUresult sum(CUfunction f, unsigned shared)
+{
+    CUdeviceptr numbers;
+    int out = 0;
+
+    CU(cuMemAlloc(&numbers, 1024));
+    CU(cuMemsetD32(numbers, 2, 256));
+    void *parameters[] = {&numbers, &numbers};
+    CUresult result = cuLaunchKernel(f, 1, 1, 1, 64, 1, 1, shared, NULL, parameters, NULL);
+    CU(cuMemcpyDtoH(&out, numbers, sizeof out));
+    EXPECT(result != CUDA_SUCCESS || out == 128, "the sum in shared memory is %d", out);
+    CU(cuMemFree(numbers));
+    return result;
+}
+
+/* Shared memory beyond the common limit is for who has asked for it, in either form. */
+static void launches(CUfunction f)
+{
+    CUkernel other;
+
+    CU(cuLibraryGetKernel(&other, library, "add"));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum((CUfunction)other, (unsigned)opt_in));
+    CU(cuKernelSetAttribute(MOST, opt_in, kernel, driver_device));
+    CU_GIVES(CUDA_SUCCESS, sum(f, (unsigned)opt_in));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, (unsigned)opt_in));
+    CU(cuFuncSetAttribute(f, MOST, opt_in));
+    CU_GIVES(CUDA_SUCCESS, sum(f, (unsigned)opt_in));
+}
+
+static unsigned loaded(const CUfunction *functions, unsigned count)
+{
+    CUfunctionLoadingState state;
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        CU(cuFuncIsLoaded(&state, functions[i]));
+        n += state == CU_FUNCTION_LOADING_STATE_LOADED;
+    }
+    return n;
+}
+
+/* Whoever lists an image's functions has loaded none; a launch loads one. */
+static void lists_load_nothing(void)
+{
+    CUmodule module;
+    CUfunction functions[32];
+    CUmoduleLoadingMode mode;
+    unsigned count = 0, one = 0;
+
+    CU(cuModuleGetLoadingMode(&mode));
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    CU(cuModuleGetFunctionCount(&count, module));
+    REQUIRE(count > 4 && count <= 32, "the module has %u functions", count);
+    CU(cuModuleEnumerateFunctions(functions, count, module));
+    if (mode == CU_MODULE_LAZY_LOADING)
+        EXPECT(loaded(functions, count) == 0, "%u of %u functions are loaded",
+               loaded(functions, count), count);
+    CU(sum(driver_function(module, "shared_sum"), 256));
+    one = loaded(functions, count);
+    EXPECT(mode == CU_MODULE_LAZY_LOADING ? one == 1 : one == count, "%u of %u are loaded", one,
+           count);
+    for (unsigned i = 0; i < count; i++) /* and they are what they are, when they are asked */
+        EXPECT(of_function(functions[i], CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0,
+               "no block of function %u fits", i);
+    CU(cuModuleUnload(module));
+}
+
+/* A library outlives contexts; what its kernels were in one does not. */
+static void another_context(void)
+{
+    CUfunction f;
+
+    CU(cuDevicePrimaryCtxRelease(driver_device));
+    CU(cuDevicePrimaryCtxRetain(&driver_context, driver_device));
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuKernelGetFunction(&f, kernel));
+    CU_GIVES(CUDA_SUCCESS, sum(f, 256));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, 256));
+    CU(cuKernelSetAttribute(MOST, 4096, kernel, driver_device));
+    EXPECT(of_function(f, MOST) == 4096, "the function's limit is %d", of_function(f, MOST));
+}
+
+int main(void)
+{
+    CUfunction f, again;
+
+    driver_start();
+    CU(cuDeviceGetAttribute(&opt_in, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                            driver_device));
+    CU(cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU(cuLibraryGetKernel(&kernel, library, "shared_sum"));
+    CU(cuKernelGetFunction(&f, kernel));
+    CU(cuKernelGetFunction(&again, kernel));
+    EXPECT(f == again, "a kernel has two functions in one context");
+    same_at_first(f);
+    set_on_kernel(f);
+    set_on_function(f);
+    refused(f);
+    launches(f);
+    lists_load_nothing();
+    another_context();
+    CU(cuLibraryUnload(library));
+    driver_stop();
+    return finish("driver_attributes");
+}
