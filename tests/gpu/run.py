@@ -2,9 +2,9 @@
 
     python tests/gpu/run.py --out DIR [--only SECTION ...] [--list]
 
-Sections: runtime, driver, round-trips, kill, e2e, cupy, torch. Each writes DIR/SECTION.json as it
-goes, and a later run with the same DIR keeps what another section wrote, so they can be run one
-by one.
+Sections: runtime, driver, round-trips, kill, footprint, e2e, cupy, torch. Each writes
+DIR/SECTION.json as it goes, and a later run with the same DIR keeps what another section wrote,
+so they can be run one by one.
 Every program is bounded in time; the whole stops starting new ones after --minutes. The last
 line says how many passed and failed; the exit code is 1 if any failed.
 
@@ -135,6 +135,10 @@ def runtime_section(runner: Runner) -> Iterator[Row]:
             if runner.wanted(program.name):
                 binary = program.build(runner.toolchain, variant)
                 yield runner.every_way(f"{program.name}-{variant}", program.command(binary, True))
+        for name in ("hello", "first_runtime_calls"):  # what a process does first
+            if runner.wanted(name):
+                binary = runner.toolchain.runtime_program(name, variant)
+                yield runner.every_way(f"{name}-{variant}", [str(binary)])
 
 
 def driver_section(runner: Runner) -> Iterator[Row]:
@@ -143,6 +147,9 @@ def driver_section(runner: Runner) -> Iterator[Row]:
             yield runner.every_way(
                 program.name, program.command(program.build(runner.toolchain, "driver"), True)
             )
+    if runner.wanted("first_calls"):
+        binary = runner.toolchain.driver_program("first_calls")
+        yield runner.every_way("first_calls", [str(binary)])
 
 
 def cupy_section(runner: Runner) -> Iterator[Row]:
@@ -179,6 +186,11 @@ def round_trips_section(runner: Runner) -> Iterator[Row]:
     for name, promise in (("resnet_train", 2.0), ("resnet_infer_1", 4.0)):
         few, many = [*torch, name, "--steps", "5"], [*torch, name, "--steps", "25"]
         table.append((name, promise, few, many, 20))
+    # As users have it: default settings, a batch from the host, the loss read each step.
+    steps = [runner.options.python, str(HERE / "step_programs.py")]
+    for name in ("pageable", "pinned"):
+        few, many = [*steps, name, "--steps", "10"], [*steps, name, "--steps", "30"]
+        table.append((f"resnet_{name}", 2.0, few, many, 20))
     for name, promise, few, many, more in table:
         if not runner.wanted(name):
             continue
@@ -238,6 +250,47 @@ def kill_row(runner: Runner, name: str, hold: str, way: str) -> Row:
     return {**row, "verdict": "ok" if good else f"free after {row['seconds']} s"}
 
 
+#: How much more of the GPU PyTorch may hold through the pool than natively.
+MORE_MIB = 16
+
+
+def footprint_section(runner: Runner) -> Iterator[Row]:
+    """GPU memory after PyTorch's import and one product: kernels are loaded lazily."""
+    if not runner.wanted("footprint"):
+        return
+    row: Row = {"name": "footprint", "ways": {}}
+    command = [runner.options.python, str(HERE / "torch_programs.py"), "footprint"]
+    for way in WAYS:
+        env = native_environment({}) if way == "native" else runner.server.environment(way)
+        row[f"{way}_mib"] = footprint(command, env)
+    worst = max(row["shm_mib"], row["zmq_mib"]) - row["native_mib"]
+    row["verdict"] = "ok" if worst <= MORE_MIB else f"{worst} MiB more than natively"
+    yield row
+
+
+def footprint(command: list[str], env: dict[str, str]) -> int:
+    """MiB that the program holds when it says that it is ready."""
+    before = memory_settled()
+    program = Talk(command, env)
+    try:
+        said = program.line()
+        if said != "ready":
+            raise RuntimeError(f"it said {said!r}: {program.finish().explain()[-1000:]}")
+        return memory_used() - before
+    finally:
+        program.close()
+
+
+def memory_settled() -> int:
+    """MiB in use once they stay the same for a second: the last program's are given back."""
+    used, since = memory_used(), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.1)
+        if (now := memory_used()) != used:
+            used, since = now, time.monotonic()
+    return used
+
+
 def memory_used() -> int:
     """MiB in use on the first GPU."""
     pynvml.nvmlInit()
@@ -274,6 +327,7 @@ SECTIONS = {
     "driver": driver_section,
     "round-trips": round_trips_section,
     "kill": kill_section,
+    "footprint": footprint_section,
     "e2e": e2e_section,
     "cupy": cupy_section,
     "torch": torch_section,
@@ -286,6 +340,8 @@ def describe(row: Row) -> str:
     for name, way in row["ways"].items():
         trips = f"/{way['round_trips']}" if way["round_trips"] is not None else ""
         cells.append(f"{name} {way['seconds']:.1f}s{trips}")
+    if "native_mib" in row:
+        cells.append("/".join(str(row[f"{way}_mib"]) for way in WAYS) + " MiB")
     if "seconds" in row:
         cells.append(f"{row['held_mib']} MiB free in {row['seconds']:.2f} s")
     if "waits" in row:

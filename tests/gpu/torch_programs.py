@@ -239,6 +239,18 @@ def memory_info(steps: int) -> Report:
 
 
 @program
+def footprint(steps: int) -> Report:
+    """One product; then it waits, so that its GPU memory can be looked at."""
+    import torch
+
+    x = torch.ones(1024, 1024, device="cuda")
+    results = {"product": float((x @ x)[0, 0])}
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return report(results)
+
+
+@program
 def properties(steps: int) -> Report:
     torch = start_torch()
     p = torch.cuda.get_device_properties(0)
