@@ -36,11 +36,13 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
                           "network", url, strerror(-rc));
         return -EHOSTUNREACH;
     case -ETIMEDOUT:
-        gp_error_set(err, "no gpupool server answers at %.100s within %d ms: %s", url,
-                     q->timeout_ms,
-                     q->link.connected ? "somebody accepts the connection, but says nothing; is it a "
-                                         "gpupool-server, and not stopped?"
-                                       : "check the address, and that no firewall drops the port");
+        if (q->link.connected) /* perhaps by the kernel, for a process that cannot */
+            gp_error_set(err, "the server at %.100s takes connections but says nothing within "
+                              "%d ms; is it stopped, or out of file descriptors (its log says "
+                              "so), or no gpupool-server?", url, q->timeout_ms);
+        else
+            gp_error_set(err, "no gpupool server answers at %.100s within %d ms: check the "
+                              "address, and that no firewall drops the port", url, q->timeout_ms);
         return rc;
     case -EPROTO:
         gp_error_set(err, "what answers at %.100s is no gpupool server; check the port", url);

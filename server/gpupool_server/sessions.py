@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import time
@@ -54,6 +55,14 @@ GONE_SECONDS = 2.0
 
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
+
+
+def _no_descriptors(sessions: int) -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"the server has no file descriptors left for another session (limit {limit}, {sessions}"
+        " sessions); raise its limit (ulimit -n, LimitNOFILE=) or wait for sessions to end"
+    )
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,8 @@ class SessionKeeper:
         except OSError as error:
             self._log.error("a worker did not start", reason=str(error), client_pid=wish.pid)
             self._failed(error.strerror or str(error))
+            if error.errno in worker.NO_DESCRIPTORS:
+                raise Refusal("full", _no_descriptors(len(self))) from None
             raise Refusal(
                 "no-worker", f"no worker could be started: {error.strerror}; see the server's log"
             ) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -27,6 +28,9 @@ from gpupool_server.process import Process
 MAX_LINE = 8192
 FIFO_BYTES = 256 * 1024
 CONTROL_SECONDS = 2.0
+
+#: The process, or the machine, has no descriptor left: nothing is wrong with the worker.
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 #: Bytes of a command, as server/worker/control.c has it, without the end of the line.
 MAX_COMMAND = 510
@@ -96,7 +100,7 @@ def open_fifo(path: Path) -> int:
 def launch(
     command: Sequence[str], env: Mapping[str, str], secret: str, stdout: int, stderr: int
 ) -> Process:
-    """Start a worker; WorkerError if the program cannot be run.
+    """Start a worker; WorkerError if the program cannot be run, OSError without descriptors.
 
     The secret goes through a pipe: /proc shows commands and environments to everything
     that runs as the same user, for as long as the process lives.
@@ -114,6 +118,8 @@ def launch(
             cwd="/",
         )
     except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
         raise WorkerError(f"{command[0]} cannot be run: {error.strerror}") from None
     finally:
         os.close(read)

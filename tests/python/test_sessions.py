@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from gpupool import protocol
 from gpupool.errors import GpupoolError
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir
@@ -85,6 +87,30 @@ async def test_sessions_leave_no_descriptor_behind(make_office: MakeOffice, fold
     (folder / "home/libexec/gpupool-worker").unlink()
     assert refused(await office.desk.answer(hello()))[0] == "no-worker"
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) == before)
+
+
+async def test_a_server_without_descriptors_says_so(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that no worker could be started, as if something were wrong with that."""
+    monkeypatch.setattr("gpupool_server.sessions.LEAVING_SECONDS", 0.02)
+    office = await make_office()
+    await opened(office)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = []
+    try:
+        for more in range(12):
+            os.close(free := os.dup(0))  # the lowest number that is not in use
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, limits[1]))
+            answer = protocol.decode(await office.desk.answer(hello()))
+            said.append(answer.fields.get("code", "ok"))
+            if said[-1] != "ok":
+                assert "no file descriptors left" in answer.fields["message"]
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert set(said) <= {"ok", "full"} and "full" in said, said
+    await opened(office)
 
 
 async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
