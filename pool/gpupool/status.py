@@ -84,6 +84,8 @@ class Session(_Part):
     client_pid: int = 0
     devices: tuple[int, ...] = ()
     memory_bytes: int | None = None
+    host_bytes: int | None = None
+    host_limit: int | None = None
     created: float = 0.0
 
 

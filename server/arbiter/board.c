@@ -147,7 +147,7 @@ void gp_board_recount(struct board_file *f)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         struct tenant_slot *t = &f->tenants[i];
-        t->usage.memory_used = 0;
+        t->usage.memory_used = t->usage.host_used = 0;
         t->usage.members = t->wanting = t->busy = 0;
     }
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
@@ -156,6 +156,7 @@ void gp_board_recount(struct board_file *f)
             continue;
         struct tenant_slot *t = gp_board_tenant_of(f, m);
         t->usage.memory_used += m->memory_used;
+        t->usage.host_used += m->host_used;
         t->usage.members++;
         t->wanting += m->wants_since != 0;
         t->busy += m->busy != 0;
@@ -449,6 +450,16 @@ void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes)
         bytes = m->memory_used;
     m->memory_used -= bytes;
     gp_board_tenant_of(f, m)->usage.memory_used -= bytes;
+    gp_board_unlock(f);
+}
+
+void gp_board_host_set(struct gp_board *b, int member, uint64_t bytes)
+{
+    struct board_file *f = b->file;
+    gp_board_lock(f);
+    struct member_slot *m = &f->members[member];
+    gp_board_tenant_of(f, m)->usage.host_used += bytes - m->host_used;
+    m->host_used = bytes;
     gp_board_unlock(f);
 }
 

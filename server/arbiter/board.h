@@ -61,6 +61,7 @@ struct gp_board_usage {
     uint64_t launches;      /* kernels and graphs */
     uint64_t bytes_copied;
     uint64_t copy_ns;       /* of copy engines, as its copies' sizes say */
+    uint64_t host_used;     /* of the host's memory, as its workers say */
     uint32_t members;       /* workers */
     uint32_t entitled;      /* permille that the policy gives it now, ceiling */
 };
@@ -156,6 +157,8 @@ bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64
 /* Sleep until the turn may have come, at most `timeout_us`. */
 void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us);
 void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes);
+/* What the member has of the host's memory: to be shown, nothing is refused for it here. */
+void gp_board_host_set(struct gp_board *b, int member, uint64_t bytes);
 /* The time slice that its channel groups should have now; 0: the driver's own. */
 uint64_t gp_board_slice_us(struct gp_board *b, int member);
 

@@ -41,6 +41,7 @@ struct member_slot {
     uint32_t tenant;
     uint64_t start_time; /* of the process, in clock ticks since boot */
     uint64_t memory_used;
+    uint64_t host_used;
     uint64_t wants_since; /* ns, 0: does not wait */
     uint64_t slice_us;
     uint32_t busy;

@@ -49,8 +49,9 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         (unsigned long long)u->memory_peak, (unsigned long long)u->memory_denied,
         (unsigned long long)u->busy_ns, (unsigned long long)u->waited_ns);
     say(t, "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
-           "\"members\": %u, \"entitled\": %u}", (unsigned long long)u->turns, (unsigned long long)u->launches,
-        (unsigned long long)u->bytes_copied, (unsigned long long)u->copy_ns, u->members, u->entitled);
+           "\"host_used\": %llu, \"members\": %u, \"entitled\": %u}", (unsigned long long)u->turns, (unsigned long long)u->launches,
+        (unsigned long long)u->bytes_copied, (unsigned long long)u->copy_ns,
+        (unsigned long long)u->host_used, u->members, u->entitled);
 }
 
 static void say_processes(struct text *t, struct gp_board *b)

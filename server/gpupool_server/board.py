@@ -90,6 +90,7 @@ class Account:
     copy_ns: int
     members: int
     entitled: int
+    host_used: int = 0
 
 
 @dataclass(frozen=True)

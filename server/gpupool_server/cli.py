@@ -48,6 +48,7 @@ def command(
     token: Annotated[str | None, _text("token")] = None,
     token_file: Annotated[str | None, _text("token_file")] = None,
     max_sessions: Annotated[str | None, _text("max_sessions")] = None,
+    session_host_memory: Annotated[str | None, _text("session_host_memory")] = None,
     worker: Annotated[str | None, _text("worker")] = None,
     worker_start_seconds: Annotated[str | None, _text("worker_start_seconds")] = None,
     silence_seconds: Annotated[str | None, _text("silence_seconds")] = None,

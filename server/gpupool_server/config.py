@@ -75,6 +75,9 @@ class Settings(BaseModel):
     )
     token_file: Path | None = Field(None, description="the path of a file that holds the token")
     max_sessions: int = Field(64, ge=1, le=4096, description="a whole number 1..4096")
+    session_host_memory: int = Field(
+        8 << 30, ge=16 << 20, le=1 << 50, description="a size from 16MiB, e.g. 8GiB"
+    )
     worker: Path | None = Field(None, description="the path of the worker program")
     worker_start_seconds: float = Field(
         30.0, ge=0.1, le=600.0, description="a number of seconds 0.1..600"
@@ -153,9 +156,9 @@ class Settings(BaseModel):
             raise ValueError("no such driver")
         return value
 
-    @field_validator("soft_memory", mode="before")
+    @field_validator("soft_memory", "session_host_memory", mode="before")
     @classmethod
-    def _parse_soft_memory(cls, value: object) -> object:
+    def _parse_memory(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value
 
     @field_validator("devices", mode="before")

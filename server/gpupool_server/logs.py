@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -43,6 +45,45 @@ def get(name: str) -> Log:
     return log
 
 
+class Meter:
+    """How many lines somebody may still write: a burst at once, then so many a second.
+
+    A session that makes its worker complain all the time fills no disk.
+    """
+
+    BURST = 200
+    A_SECOND = 10.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left = float(self.BURST)
+        self._since = clock()
+        self._refused = 0
+
+    def _refill(self) -> None:
+        now = self._clock()
+        self._left = min(self.BURST, self._left + (now - self._since) * self.A_SECOND)
+        self._since = now
+
+    def admit(self) -> bool:
+        """Whether one more may be written now."""
+        self._refill()
+        if self._left < 1:
+            self._refused += 1
+            return False
+        self._left -= 1
+        return True
+
+    def left_out(self) -> int:
+        """How many were refused, once there is room again to say so; 0: none."""
+        self._refill()
+        if self._refused == 0 or self._left < 2:
+            return 0
+        self._left -= 1
+        refused, self._refused = self._refused, 0
+        return refused
+
+
 def forward_line(log: Log, line: str) -> str:
     """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event.
 
@@ -53,7 +94,7 @@ def forward_line(log: Log, line: str) -> str:
         parsed = json.loads(line)
         if isinstance(parsed, dict):
             fields = {str(key): value for key, value in parsed.items()}
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     word, colon, text = line.partition(": ")
     if not fields and colon and text and word in _WORDS:

@@ -33,6 +33,7 @@ _OF_TENANTS: tuple[tuple[str, str, bool, Callable[[Account], float]], ...] = (
     ("launches", "Kernels and graphs launched", True, lambda a: a.launches),
     ("copied_bytes", "Bytes copied to, from and on the GPU", True, lambda a: a.bytes_copied),
     ("copy_seconds", "Time of copy engines used", True, lambda a: a.copy_ns / 1e9),
+    ("host_memory_used_bytes", "Memory of the host in use", False, lambda a: a.host_used),
     ("allocation_failures", "Allocations over the limit", True, lambda a: a.memory_denied),
 )
 

@@ -82,6 +82,8 @@ class Meta:
     #: The lease of the pool that it is of, and the id of the request that asked for that.
     lease: str | None = None
     request: str = ""
+    #: Bytes of the host's memory that it may have.
+    host_memory: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Meta:
@@ -104,6 +106,7 @@ class Meta:
                 grant=dict(raw.get("grant", {})),
                 lease=None if raw.get("lease") is None else str(raw["lease"]),
                 request=str(raw.get("request", "")),
+                host_memory=int(raw.get("host_memory", 0)),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the field {error} is missing or wrong") from None

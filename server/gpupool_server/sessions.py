@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpupool.sizes import format_size
 from gpupool_server import logs, worker
 from gpupool_server.claims import Refusal, Request
 from gpupool_server.config import DEFAULT_TENANT, Settings
@@ -52,6 +53,15 @@ PROBE_SECONDS, MOST_PROBE_SECONDS = 5.0, 300.0
 #: How long a worker may be there after it has said that its client is gone: the driver may
 #: never come back from the call that it is in.
 GONE_SECONDS = 2.0
+
+#: What a worker says of itself.
+COUNTERS = (
+    *("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected"),
+    *("host_bytes", "host_limit", "host_refused"),
+)
+
+#: With less of the host's memory a session is not begun.
+LEAST_HOST_MEMORY = 16 << 20
 
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
@@ -242,6 +252,25 @@ class SessionKeeper:
                 " to end",
             )
 
+    def _host_memory(self, tenant: Tenant) -> int:
+        """What a new session of the tenant may have of this host's memory."""
+        most = self._settings.session_host_memory
+        if tenant.host_memory is None:
+            return most
+        own = [s.meta for s in self._sessions.values() if s.meta.tenant == tenant.name]
+        taken = sum(meta.host_memory for meta in own)
+        # Its own is among those that are being opened.
+        taken += most * (sum(name == tenant.name for name, _ in self._opening) - 1)
+        left = tenant.host_memory - taken
+        if left < LEAST_HOST_MEMORY:
+            raise Refusal(
+                "over-quota",
+                f"the sessions of tenant '{tenant.name}' may have {format_size(tenant.host_memory)}"
+                f" of this host's memory and have been given {format_size(taken)}; wait for one"
+                " to end",
+            )
+        return min(most, left)
+
     def _choose(self, wish: Wish) -> tuple[int, ...]:
         served = self._inventory.indexes
         if wish.devices is not None:
@@ -303,6 +332,7 @@ class SessionKeeper:
         return tuple(sorted(sorted(allowed, key=rank)[: wish.gpus]))
 
     async def _start(self, wish: Wish, devices: tuple[int, ...]) -> Opened:
+        host_memory = self._host_memory(wish.tenant)
         folder = self._run_dir.new_session()
         secret = secrets.token_hex(16)
         session: Session | None = None
@@ -310,7 +340,7 @@ class SessionKeeper:
         try:
             lease = self._gpus.lease(folder.session, wish.tenant, wish.group, wish.request, devices)
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            session = self._launch(folder, wish, lease, secret, answer)
+            session = self._launch(folder, wish, lease, secret, answer, host_memory)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             if session is not None:
@@ -346,6 +376,7 @@ class SessionKeeper:
         lease: Lease,
         secret: str,
         answer: asyncio.Future[str],
+        host_memory: int,
     ) -> Session:
         pool = wish.tenant.lease
         request = pool.request if pool is not None else ""
@@ -363,7 +394,8 @@ class SessionKeeper:
                 "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
                 "GPUPOOL_PLUGINS": str(self._plugins),
             }
-            process = worker.launch(self._command(folder, lease), env, secret, stdout, stderr)
+            command = self._command(folder, lease, host_memory)
+            process = worker.launch(command, env, secret, stdout, stderr)
         except BaseException:
             for reader in readers:
                 reader.close()
@@ -386,6 +418,7 @@ class SessionKeeper:
             grant=lease.record(),
             lease=pool.lease if pool is not None else None,
             request=request,
+            host_memory=host_memory,
         )
         control = Control(folder.control)
         session = Session(meta, folder, process, control, lease, readers, last_words)
@@ -397,7 +430,7 @@ class SessionKeeper:
             raise
         return session
 
-    def _command(self, folder: SessionDir, lease: Lease) -> list[str]:
+    def _command(self, folder: SessionDir, lease: Lease, host_memory: int) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
         command += ["--listen", f"shm://{folder.data}"]
@@ -406,6 +439,8 @@ class SessionKeeper:
         command += ["--control", str(folder.control)]
         command += ["--devices", ",".join(map(str, lease.devices))]
         command += lease.worker_options
+        if lease.boards:  # a worker of this release
+            command += ["--host-memory", str(host_memory)]
         command += ["--log-level", self._settings.log_level]
         return command
 
@@ -464,8 +499,14 @@ class SessionKeeper:
     ) -> Callable[[str], None]:
         log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
 
+        meter = logs.Meter()
+
         def hear(line: str) -> None:
-            last_words[:] = [logs.forward_line(log, line)]
+            left_out = meter.left_out()
+            if left_out:
+                log.warning("the worker says too much: lines were left out", count=left_out)
+            if meter.admit():
+                last_words[:] = [logs.forward_line(log, line)]
 
         return hear
 
@@ -580,10 +621,11 @@ class SessionKeeper:
             status = await session.control.status()
         except WorkerError as error:
             return {**known, "trouble": str(error)}
-        counters = ("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected")
-        for key in counters:
+        for key in COUNTERS:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
+        if isinstance(kinds := status.get("host"), dict):
+            known["host"] = {str(k): v for k, v in kinds.items() if isinstance(v, int)}
         return known
 
     def of_leases(self) -> list[Meta]:

@@ -60,11 +60,14 @@ class TenantSettings(BaseModel):
     weight: int = Field(1, ge=0, le=25, description="a whole number 0..25")
     high_priority: StrictBool = Field(False, description="true or false")
     sessions: int | None = Field(None, ge=1, le=4096, description="a whole number 1..4096")
+    host_memory: int | None = Field(
+        None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
+    )
     gpus: tuple[GpuIndex, ...] | None = Field(
         None, min_length=1, description="indexes of GPUs, e.g. [0, 2]; each once, 0..63"
     )
 
-    @field_validator("memory", mode="before")
+    @field_validator("memory", "host_memory", mode="before")
     @classmethod
     def _parse_memory(cls, value: object) -> object:
         return parse_size(value) if isinstance(value, str) else value

@@ -58,6 +58,8 @@ class Tenant:
     gpus: frozenset[int] | None = None
     #: Who came with a lease of the pool has exactly what that says.
     lease: PoolLease | None = None
+    #: Bytes of this host's memory that its sessions may have together; None: no limit.
+    host_memory: int | None = None
 
     def may_use(self, index: int) -> bool:
         return self.gpus is None or index in self.gpus
@@ -77,7 +79,7 @@ def _tenant(name: str, settings: TenantSettings) -> Tenant:
         said = settings.model_fields_set
         quota = Quota(**{key: getattr(quota if key in said else free, key) for key in vars(free)})
     gpus = None if settings.gpus is None else frozenset(settings.gpus)
-    return Tenant(name, quota, settings.sessions, gpus)
+    return Tenant(name, quota, settings.sessions, gpus, host_memory=settings.host_memory)
 
 
 class Tenants:

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "memory_internal.h"
 
@@ -41,12 +42,14 @@ CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t 
 {
     if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 0))
         return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes)
+    if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes ||
+        !gpw_budget_take(GPW_BUDGET_HOST, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gpw_captured *c = malloc(sizeof *c);
     void *memory = NULL;
     CUresult r = c ? pin(s, &memory, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_SUCCESS) {
+        gpw_budget_give(GPW_BUDGET_HOST, bytes);
         free(c);
         return r;
     }
@@ -87,5 +90,6 @@ void gpw_captured_close(struct gpw_session *s, bool unpin)
             s->driver->cuMemFreeHost(c->memory);
         free(c);
     }
+    gpw_budget_give(GPW_BUDGET_HOST, s->memory->captured_bytes);
     s->memory->captured_bytes = 0;
 }

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "memory.h"
 #include "peer.h"
 
@@ -59,16 +60,22 @@ static const char *after_word(const char *line, const char *word)
 static int status(char *out, size_t size)
 {
     uint64_t sent, received;
+    char host[256];
     gpw_peers_bytes(&sent, &received);
+    gpw_budget_describe(host, sizeof host);
     return snprintf(out, size,
                     "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
                     "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
-                    "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s}\n",
+                    "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s, "
+                    "\"host_bytes\": %llu, \"host_limit\": %llu, \"host_refused\": %llu, "
+                    "\"host\": %s}\n",
                     session_id, (int)getpid(), session->client_pid, session->program,
                     session->device_count,
                     (unsigned long long)gpw_memory_bytes(session),
                     (unsigned long long)session->calls, (unsigned long long)sent,
-                    (unsigned long long)received, session->greeted ? "true" : "false");
+                    (unsigned long long)received, session->greeted ? "true" : "false",
+                    (unsigned long long)gpw_budget_used(), (unsigned long long)gpw_budget_limit(),
+                    (unsigned long long)gpw_budget_refused(), host);
 }
 
 /* Lines may come in pieces: only whole ones are commands. */
@@ -89,7 +96,7 @@ static bool serve(struct peer *p)
     char *end;
     while ((end = strchr(p->line, '\n')) != NULL) {
         *end = '\0';
-        char answer[1024];
+        char answer[2048];
         const char *text;
         int length = 0;
         if (strcmp(p->line, "status") == 0) {

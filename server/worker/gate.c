@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "board.h"
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "host_function.h"
@@ -587,5 +588,6 @@ void gpw_gate_tick(struct gpw_session *s)
         rejoin(s, i);
         g->slice_us = gp_board_slice_us(g->board, g->member);
         gpw_slices_set(i, g->slice_us);
+        gp_board_host_set(g->board, g->member, i == 0 ? gpw_budget_used() : 0);
     }
 }

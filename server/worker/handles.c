@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
+
 enum slot_state { SLOT_FREE, SLOT_LIVE, SLOT_FAILED };
 
 struct slot {
@@ -40,6 +42,24 @@ void gpw_handles_free(struct gpw_handles *handles)
     free(handles);
 }
 
+/* What the driver keeps of the host's memory for a stream, an event, a function. */
+#define OBJECT_BYTES 1024u
+
+static void object_made(struct gpw_session *s)
+{
+    if (gpw_budget_take(GPW_BUDGET_OBJECTS, OBJECT_BYTES))
+        return;
+    gpw_budget_force(GPW_BUDGET_OBJECTS, OBJECT_BYTES); /* it is there, and is given back */
+    gpw_session_end(s, "it has made more objects than fit into the host memory that a session may "
+                    "have (%llu MiB)", (unsigned long long)(gpw_budget_limit() >> 20));
+}
+
+static void object_gone(const struct slot *slot)
+{
+    if (slot->state == SLOT_LIVE)
+        gpw_budget_give(GPW_BUDGET_OBJECTS, OBJECT_BYTES);
+}
+
 /* The slot of an id, growing the table if `grow`; NULL when the id cannot be. */
 static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool grow)
 {
@@ -55,9 +75,14 @@ static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uin
         uint32_t room = t->rooms[kind] ? t->rooms[kind] : 64;
         while (room <= index)
             room *= 2;
-        struct slot *more = realloc(t->slots[kind], room * sizeof *more);
-        if (!more)
+        uint64_t bytes = (room - t->rooms[kind]) * sizeof(struct slot);
+        if (!gpw_budget_take(GPW_BUDGET_OBJECTS, bytes))
             return NULL;
+        struct slot *more = realloc(t->slots[kind], room * sizeof *more);
+        if (!more) {
+            gpw_budget_give(GPW_BUDGET_OBJECTS, bytes);
+            return NULL;
+        }
         memset(more + t->rooms[kind], 0, (room - t->rooms[kind]) * sizeof *more);
         t->slots[kind] = more;
         t->rooms[kind] = room;
@@ -79,8 +104,11 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
     struct slot *slot = slot_of(s, kind, id, true);
     if (!slot)
         return;
+    object_gone(slot); /* the client has let go of it without a call */
     slot->real = real;
     slot->generation = gp_handle_generation(id);
+    if (result == CUDA_SUCCESS && real)
+        object_made(s);
     slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;
     slot->result = (uint16_t)result;
 }
@@ -133,8 +161,10 @@ CUresult gpw_handle_take(struct gpw_session *s, enum gp_handle_kind kind, uint64
 {
     struct slot *slot;
     CUresult r = look_up(s, kind, id, nullable, real, &slot);
-    if (slot)
+    if (slot) {
+        object_gone(slot);
         slot->state = SLOT_FREE;
+    }
     return r;
 }
 
@@ -147,10 +177,14 @@ uint64_t gpw_handle_name(struct gpw_session *s, enum gp_handle_kind kind, uint64
     if (index == n->count) {
         if (n->count == n->room) {
             uint32_t room = n->room ? 2 * n->room : 64;
-            uint64_t *more =
-                n->count < GP_HANDLE_INDEX_MAX ? realloc(n->real, room * sizeof *more) : NULL;
-            if (!more)
+            uint64_t bytes = (room - n->room) * sizeof *n->real;
+            if (n->count >= GP_HANDLE_INDEX_MAX || !gpw_budget_take(GPW_BUDGET_OBJECTS, bytes))
                 return 0;
+            uint64_t *more = realloc(n->real, room * sizeof *more);
+            if (!more) {
+                gpw_budget_give(GPW_BUDGET_OBJECTS, bytes);
+                return 0;
+            }
             n->real = more;
             n->room = room;
         }

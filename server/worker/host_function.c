@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "host_function.h"
@@ -22,6 +23,15 @@ struct host_function {
     unsigned running; /* threads of the driver's that are inside */
     struct host_function *next;
 };
+
+/* With what the driver keeps of it. */
+#define FUNCTION_BYTES (sizeof(struct host_function) + 512)
+
+static void function_free(struct host_function *f)
+{
+    gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
+    free(f);
+}
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -57,7 +67,7 @@ static void reach(struct host_function *f, CUresult result)
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
     if (mine)
-        free(f);
+        function_free(f);
 }
 
 static void CUDA_CB on_function(void *arg)
@@ -103,7 +113,7 @@ static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
     if (tell)
         gpw_notify_gp_host_call(s, f->cookie, (uint32_t)f->stream_result);
     if (over)
-        free(f);
+        function_free(f);
     return over;
 }
 
@@ -127,9 +137,13 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
     if (r != CUDA_SUCCESS)
         return r;
-    struct host_function *f = calloc(1, sizeof *f);
-    if (!f)
+    if (!gpw_budget_take(GPW_BUDGET_WAITS, FUNCTION_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct host_function *f = calloc(1, sizeof *f);
+    if (!f) {
+        gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
@@ -143,7 +157,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         pthread_mutex_lock(&lock);
         unlink_function(f);
         pthread_mutex_unlock(&lock);
-        free(f);
+        function_free(f);
         return r;
     }
     gpw_wait_add(s, &f->wait);

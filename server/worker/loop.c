@@ -5,8 +5,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "budget.h"
 #include "dispatch.h"
 #include "gate.h"
+#include "graph_budget.h"
 #include "host_function.h"
 #include "memory.h"
 #include "peer.h"
@@ -93,9 +95,19 @@ static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 /* The call of a client's thread, made as that thread may make it. */
 static void dispatch(struct gpw_session *s, const struct gp_header *h, bool strict)
 {
+    if (!gpw_graphs_admit(s, h))
+        return;
     gpw_strict(s, strict);
     gpw_dispatch(s, h);
     gpw_strict(s, false);
+    gpw_graphs_passed(s, h);
+}
+
+static void put_off_free(struct put_off *p)
+{
+    const struct gp_header *h = (const struct gp_header *)p->message;
+    gpw_budget_give(GPW_BUDGET_WAITS, sizeof *p + gp_align8(h->size));
+    free(p);
 }
 
 static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
@@ -108,21 +120,35 @@ static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
     dispatch(s, (const struct gp_header *)p->message, p->strict);
     s->last_try = false;
     s->driver->cuCtxSetCurrent(before);
-    free(p);
+    put_off_free(p);
     return true;
 }
 
 static void put_off_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     (void)s;
-    free(w);
+    put_off_free((struct put_off *)w);
+}
+
+/* Every call that is put off is waited for. */
+static int refuse(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_reply reply = {.result = 0};
+    struct gpw_message m = {.head = &reply.h, .head_size = sizeof reply};
+    return gpw_reply(s, h, CUDA_ERROR_OUT_OF_MEMORY, &m);
 }
 
 static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_frees)
 {
-    struct put_off *p = calloc(1, sizeof *p + gp_align8(h->size));
-    if (!p)
-        return gpw_session_broken(s, "there is no memory to put a call off");
+    struct put_off *p;
+    size_t size = sizeof *p + gp_align8(h->size);
+    if (!gpw_budget_take(GPW_BUDGET_WAITS, size))
+        return refuse(s, h);
+    p = calloc(1, size);
+    if (!p) {
+        gpw_budget_give(GPW_BUDGET_WAITS, size);
+        return refuse(s, h);
+    }
     p->strict = s->strict;
     p->last_try = for_frees;
     p->frees = gpw_memory_last_free(s);

@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "budget.h"
 #include "control.h"
 #include "gate.h"
 #include "gpw_handlers.h"
@@ -42,6 +43,7 @@ struct options {
     const char *tenant;
     const char *boards[GP_DEVICES_MAX]; /* of the devices, in their order */
     unsigned board_count;
+    uint64_t host_memory; /* 0: no limit */
 };
 
 static int usage(const char *problem)
@@ -62,7 +64,8 @@ static int read_options(int argc, char **argv, struct options *o)
         {"listen", required_argument, NULL, 'l'},  {"control", required_argument, NULL, 'c'},
         {"devices", required_argument, NULL, 'n'}, {"plugins", required_argument, NULL, 'p'},
         {"log-level", required_argument, NULL, 'v'}, {"tenant", required_argument, NULL, 't'},
-        {"board", required_argument, NULL, 'b'},   {NULL, 0, NULL, 0}};
+        {"board", required_argument, NULL, 'b'},
+        {"host-memory", required_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (option) {
@@ -77,6 +80,7 @@ static int read_options(int argc, char **argv, struct options *o)
                 return usage("too many --board");
             o->boards[o->board_count++] = optarg;
             break;
+        case 'h': o->host_memory = strtoull(optarg, NULL, 10); break;
         case 'v': break; /* the server filters */
         case 'l':
             if (o->listen_count == LISTENERS_MAX)
@@ -225,6 +229,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
     }
     s->strict_now = true; /* as a thread of CUDA's begins */
     gpw_strict(s, false);
+    gpw_budget_open(o->host_memory);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "budget.h"
 #include "fatbin.h"
 #include "function.h"
 #include "gpw_handlers.h"
@@ -44,6 +45,7 @@ static void image_drop(struct gpw_modules *m, struct image **at)
     struct image *image = *at;
     *at = image->next;
     m->pending_bytes -= image->total;
+    gpw_budget_give(GPW_BUDGET_IMAGES, image->total);
     free(image->bytes);
     free(image);
 }
@@ -65,8 +67,11 @@ static struct image *image_new(struct gpw_session *s, const uint8_t *hash, uint6
                 (unsigned long long)total, (unsigned long long)(PENDING_BYTES_MAX >> 20));
         return NULL;
     }
+    if (!gpw_budget_take(GPW_BUDGET_IMAGES, total))
+        return NULL;
     struct image *image = calloc(1, sizeof *image);
     if (!image || !(image->bytes = malloc(total))) {
+        gpw_budget_give(GPW_BUDGET_IMAGES, total);
         free(image);
         return NULL;
     }

@@ -250,9 +250,11 @@ CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
     int ordinal = props.location.id;
     if (!gpw_location_take(s, &props.location))
         return CUDA_ERROR_INVALID_DEVICE;
+    if (props.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED; /* nobody's limit would hold */
     props.win32SecurityAttributes = NULL;
     CUresult r = s->driver->cuMemPoolCreate(pool, &props);
-    if (r == CUDA_SUCCESS && props.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    if (r == CUDA_SUCCESS)
         pool_note(*pool, (uint32_t)ordinal);
     return r;
 }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "budget.h"
 #include "memory_internal.h"
 
 /* So many are made before they are needed. */
@@ -22,6 +23,11 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
 {
     struct gpw_staging_pool *pool = pool_of(s);
     struct gpw_staging *piece = pool->count < MOST ? malloc(sizeof *piece) : NULL;
+    if (piece && !gpw_budget_take(GPW_BUDGET_STAGING, GP_CHUNK_MAX)) {
+        free(piece);
+        piece = NULL;
+        pool->failed = true;
+    }
     if (!piece)
         return NULL;
     /* it is our need, not the client's call: no capture minds it */
@@ -30,6 +36,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
     gpw_strict(s, before);
     pool->failed = r != CUDA_SUCCESS;
     if (r != CUDA_SUCCESS) {
+        gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
         free(piece);
         return NULL;
     }
@@ -89,6 +96,7 @@ void gpw_staging_context_ended(struct gpw_session *s)
         pool->free = piece->next;
         pool->count--;
         s->driver->cuMemFreeHost(piece->memory);
+        gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
         free(piece);
     }
 }

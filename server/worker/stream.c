@@ -1,6 +1,7 @@
 /* Waiting for streams, events and contexts without blocking the loop. */
 #include <stdlib.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "loop.h"
 
@@ -118,6 +119,7 @@ static bool event_poll(struct gpw_session *s, struct gpw_wait *w)
     /* returns at once, and lets the driver print what kernels have printed */
     CUresult r = s->driver->cuEventSynchronize(e->event);
     gpw_answer_cuEventSynchronize(s, e->token, r);
+    gpw_budget_give(GPW_BUDGET_WAITS, sizeof *e);
     free(e);
     return true;
 }
@@ -125,14 +127,19 @@ static bool event_poll(struct gpw_session *s, struct gpw_wait *w)
 static void event_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     (void)s;
+    gpw_budget_give(GPW_BUDGET_WAITS, sizeof(struct event_wait));
     free(w);
 }
 
 CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, CUevent hEvent)
 {
-    struct event_wait *e = malloc(sizeof *e);
-    if (!e)
+    if (!gpw_budget_take(GPW_BUDGET_WAITS, sizeof(struct event_wait)))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct event_wait *e = malloc(sizeof *e);
+    if (!e) {
+        gpw_budget_give(GPW_BUDGET_WAITS, sizeof *e);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *e = (struct event_wait){
         {.ready = event_ready, .poll = event_poll, .cancel = event_cancel}, token, hEvent};
     /* answers keep the order of what they wait for: older waits come first */

@@ -2,6 +2,7 @@
  * released and nowhere mapped any more, as the driver keeps it. */
 #include <stdlib.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "memory_internal.h"
 #include "quota.h"
@@ -10,9 +11,10 @@ struct physical {
     struct physical *next;
     CUmemGenericAllocationHandle real;
     uint64_t bytes;
-    uint32_t ordinal;
+    int ordinal; /* HOST: the host's */
     unsigned references; /* handles and mappings */
 };
+#define HOST (-1)
 
 struct mapping {
     struct mapping *next;
@@ -32,6 +34,25 @@ static struct physical *find(CUmemGenericAllocationHandle real)
     return p;
 }
 
+static CUresult take(struct gpw_session *s, int ordinal, uint64_t bytes)
+{
+    bool fits = false;
+    CUresult r = ordinal == HOST ? CUDA_SUCCESS
+                                 : gpw_memory_make_room(s, (uint32_t)ordinal, bytes);
+    if (r == CUDA_SUCCESS)
+        fits = ordinal == HOST ? gpw_budget_take(GPW_BUDGET_HOST, bytes)
+                               : gpw_quota_take(s, (uint32_t)ordinal, bytes);
+    return r != CUDA_SUCCESS || fits ? r : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void give(struct gpw_session *s, int ordinal, uint64_t bytes)
+{
+    if (ordinal == HOST)
+        gpw_budget_give(GPW_BUDGET_HOST, bytes);
+    else
+        gpw_quota_give(s, (uint32_t)ordinal, bytes);
+}
+
 static void drop(struct gpw_session *s, struct physical *p)
 {
     if (--p->references)
@@ -40,7 +61,7 @@ static void drop(struct gpw_session *s, struct physical *p)
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    gpw_quota_give(s, p->ordinal, p->bytes);
+    give(s, p->ordinal, p->bytes);
     free(p);
 }
 
@@ -51,23 +72,21 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
     int ordinal = own.location.id;
     if (!gpw_location_take(s, &own.location))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE) /* the host's memory */
-        return s->driver->cuMemCreate(handle, size, &own, flags);
-    CUresult r = gpw_memory_make_room(s, (uint32_t)ordinal, size);
-    if (r != CUDA_SUCCESS)
-        return r;
+    if (own.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        ordinal = HOST;
     struct physical *p = malloc(sizeof *p);
-    if (!p || !gpw_quota_take(s, (uint32_t)ordinal, size)) {
+    CUresult r = p ? take(s, ordinal, size) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS) {
         free(p);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return r;
     }
     r = s->driver->cuMemCreate(handle, size, &own, flags);
     if (r != CUDA_SUCCESS) {
-        gpw_quota_give(s, (uint32_t)ordinal, size);
+        give(s, ordinal, size);
         free(p);
         return r;
     }
-    *p = (struct physical){physicals, *handle, size, (uint32_t)ordinal, 1};
+    *p = (struct physical){physicals, *handle, size, ordinal, 1};
     physicals = p;
     return r;
 }

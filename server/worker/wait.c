@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "budget.h"
 #include "handles.h"
 #include "loop.h"
 #include "session.h"
@@ -140,9 +141,23 @@ struct after {
     gpw_done *done;
     void *arg;
     CUresult result;
-    unsigned count;
+    unsigned count, room;
     CUevent events[];
 };
+
+/* With what the driver keeps for an event. */
+#define EVENT_BYTES 512u
+
+static uint64_t after_bytes(unsigned room)
+{
+    return sizeof(struct after) + room * EVENT_BYTES;
+}
+
+static void after_free(struct after *a)
+{
+    gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(a->room));
+    free(a);
+}
 
 static void finish(struct gpw_session *s, struct after *a, CUresult result)
 {
@@ -150,7 +165,7 @@ static void finish(struct gpw_session *s, struct after *a, CUresult result)
         gpw_event_give(s, a->context, a->events[i]);
     gpw_done *done = a->done;
     void *arg = a->arg;
-    free(a);
+    after_free(a);
     done(s, arg, result);
 }
 
@@ -189,9 +204,13 @@ static void after_cancel(struct gpw_session *s, struct gpw_wait *w)
 
 static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
 {
-    struct after *a = calloc(1, sizeof *a + room * sizeof a->events[0]);
+    struct after *a = NULL;
+    if (gpw_budget_take(GPW_BUDGET_WAITS, after_bytes(room)) &&
+        !(a = calloc(1, sizeof *a + room * sizeof a->events[0])))
+        gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(room));
     if (!a)
         return NULL;
+    a->room = room;
     a->wait.ready = after_ready;
     a->wait.poll = after_poll;
     a->wait.cancel = after_cancel;
@@ -227,7 +246,7 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
     if (r != CUDA_SUCCESS) {
         for (unsigned i = 0; i < a->count; i++)
             gpw_event_give(s, a->context, a->events[i]);
-        free(a);
+        after_free(a);
         return r;
     }
     /* older waits answer first */

@@ -37,6 +37,7 @@ static void member_calls(struct gp_board *b, int member)
     gp_board_copy(b, member, GP_BOARD_DOWNLOAD, MIB);
     gp_board_wait(b, member, 0);
     gp_board_count(b, member, 1, MIB);
+    gp_board_host_set(b, member, MIB);
     gp_board_slice_us(b, member);
     gp_board_idle(b, member, 1000);
     gp_board_enter(b, member);

@@ -33,6 +33,7 @@ SPEC = Path(__file__).resolve().parents[2] / "proto" / "spec"
 
 KIND_CONTEXT = 1
 KIND_STREAM = 5
+KIND_EVENT = 6
 
 
 def _numbers() -> dict[str, int]:
@@ -219,6 +220,14 @@ class RawClient:
         fixed = struct.pack("<IIQ", int(wire), os.getpid(), int(spec, 16))
         fixed += struct.pack("<QIIII", WINDOW_BASE, 0, len(secret), 4, 0)  # and padding
         return fixed + secret + bytes(-len(secret) % 8) + program + bytes(-len(program) % 8)
+
+
+def with_context(client: RawClient) -> None:
+    """Greet, and make device 0's primary context current, as our library does."""
+    assert client.result("gp_hello", client.hello()) == 0
+    context = handle(KIND_CONTEXT, 1)
+    assert client.result("gp_primary_retain", struct.pack("<QiI", context, 0, 0)) == 0
+    assert client.result("gp_context_set", struct.pack("<Q", context)) == 0
 
 
 def connected(server: PoolServer, **request: Any) -> RawClient:

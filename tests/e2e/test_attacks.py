@@ -12,13 +12,13 @@ import pytest
 
 from harness import PATIENCE, TOKEN, Talk, alive, wait_until
 from raw_client import (
-    KIND_CONTEXT,
     KIND_STREAM,
     NUMBERS,
     RawClient,
     ask_for_session,
     connected,
     handle,
+    with_context,
 )
 from tenants import (
     BLUE,
@@ -265,14 +265,6 @@ def test_operations_with_bodies_of_garbage(pool: Pool) -> None:
             client.send([client.message(0xFFFF)])  # is no operation: here it ends at the latest
             wait_until(partial(gone, pid), f"the worker ended after {name}")
     assert_unharmed(pool, neighbour, 3)
-
-
-def with_context(client: RawClient) -> None:
-    """Greet, and make device 0's primary context current, as our library does."""
-    assert client.result("gp_hello", client.hello()) == 0
-    context = handle(KIND_CONTEXT, 1)
-    assert client.result("gp_primary_retain", struct.pack("<QiI", context, 0, 0)) == 0
-    assert client.result("gp_context_set", struct.pack("<Q", context)) == 0
 
 
 def test_a_client_of_its_own_has_the_same_limit(pool: Pool) -> None:

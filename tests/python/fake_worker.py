@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--log-level", required=True)
     if os.environ.get("FAKE_WORKER") != "old":
         parser.add_argument("--tenant")
+        parser.add_argument("--host-memory", type=int)
         parser.add_argument("--board", action="append", default=[])
     args = parser.parse_args()
     if getattr(args, "board", None):

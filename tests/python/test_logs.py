@@ -34,3 +34,40 @@ def test_a_worker_s_lines_keep_their_level(line: str, level: str, event: str | N
     assert said == (line if event is None else event)
     (entry,) = captured
     assert (entry["log_level"], entry["event"]) == (level, said)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_worker_that_says_too_much_is_cut_short() -> None:
+    clock = Clock()
+    meter = logs.Meter(clock)
+    written = sum(meter.admit() for _ in range(100_000))
+    assert written == meter.BURST
+    assert meter.left_out() == 0, "there is no room to say so yet"
+    clock.now += 1.0
+    assert meter.left_out() == 100_000 - meter.BURST
+    assert meter.left_out() == 0
+    assert sum(meter.admit() for _ in range(100)) == meter.A_SECOND - 1
+    clock.now += 1e6
+    assert sum(meter.admit() for _ in range(1000)) == meter.BURST, "not more for having waited"
+
+
+def test_lines_that_try_the_parser() -> None:
+    """Whatever a worker writes, the server goes on."""
+    with structlog.testing.capture_logs() as entries:
+        for line in (
+            "[" * 8000,
+            '{"level": "x"}',
+            '{"level": 7}',
+            "null",
+            '{"event": {}}',
+            "\x1b[2J",
+        ):
+            assert isinstance(logs.forward_line(logs.get("worker"), line), str)
+    assert len(entries) == 6

@@ -1,0 +1,165 @@
+"""What a session can make its worker take of the host's memory: so much, and then an error.
+
+Raw messages, because our library would not send them; the worker's memory stays small.
+"""
+
+from __future__ import annotations
+
+import struct
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE, alive, free_port, wait_until
+from raw_client import (
+    KIND_EVENT,
+    KIND_STREAM,
+    NUMBERS,
+    RawClient,
+    ask_for_session,
+    connected,
+    handle,
+    with_context,
+)
+from tenants import BLUE, MIB, RED, MakeServer, Pool, StartTalk, configured, end, most_resident
+from toolchain import Toolchain
+
+OUT_OF_MEMORY = 2
+LIMIT = 32 * MIB
+
+
+@pytest.fixture
+def tight(make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, tmp_path: Path) -> Pool:
+    """Sessions that may have little of the host's memory."""
+    server = configured(make_server, tmp_path, **{"session-host-memory": "32MiB"})
+    return Pool(server, toolchain, talk)
+
+
+def greeted(pool: Pool) -> tuple[RawClient, int]:
+    client = connected(pool.server, token="token-of-blue", group="raw")
+    with_context(client)
+    (pid,) = (
+        s["pid"]
+        for s in pool.ask(do="status")["sessions"]
+        if s["session"] == client.session["session"]
+    )
+    return client, int(pid)
+
+
+def is_ended(pool: Pool, pid: int, why: str) -> None:
+    wait_until(lambda: not alive(pid), "the worker of a session that took too much ended")
+    wait_until(lambda: why in pool.server.log.read_text(), "the log said why")
+    assert pool.run("shm", "driver_vmm", **RED).returncode == 0
+
+
+def test_calls_that_are_put_off(tight: Pool) -> None:
+    """While a stream stands at a host function, waited calls pile up in the worker."""
+    client, pid = greeted(tight)
+    with client:
+        stream = handle(KIND_STREAM, 1)
+        assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
+        assert client.result("gp_host_function", struct.pack("<QQI", stream, 7, 0)) == 0
+        before = most_resident(pid)
+        piled = [client.message(NUMBERS["cuMemAlloc_v2"], bytes(MIB)) for _ in range(100)]
+        for message in piled:
+            client.send([message])
+        assert client.result("cuMemAlloc_v2", bytes(MIB)) == OUT_OF_MEMORY
+        assert most_resident(pid) < before + LIMIT + 24 * MIB
+        (shown,) = tight.ask(do="status")["sessions"]
+        assert 16 * MIB < shown["host"]["waits"] <= shown["host_bytes"] <= LIMIT
+        assert shown["host_limit"] == LIMIT and shown["host_refused"] > 60
+
+
+def test_buffers_for_graphs(tight: Pool) -> None:
+    client, pid = greeted(tight)
+    with client:
+        before = most_resident(pid)
+        results = [
+            client.result("gp_captured_open", struct.pack("<QQ", (1 << 30) + at * 4 * MIB, 4 * MIB))
+            for at in range(20)
+        ]
+        assert results[0] == 0 and results[-1] == OUT_OF_MEMORY
+        assert results.count(0) * 4 * MIB <= LIMIT
+        assert most_resident(pid) < before + LIMIT
+
+
+def test_an_image_that_is_never_finished(tight: Pool) -> None:
+    client, _ = greeted(tight)
+    with client:
+        fixed = struct.pack("<IIQQII", 32, 0, 40 * MIB, 0, 8, 8)
+        assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == OUT_OF_MEMORY
+
+
+def test_a_handle_of_the_highest_number(tight: Pool) -> None:
+    """The table of handles would need 100 MB for it."""
+    client, pid = greeted(tight)
+    with client:
+        far = handle(KIND_EVENT, (1 << 22) - 1)
+        client.send([client.message(NUMBERS["cuEventCreate"], struct.pack("<QI", far, 0))])
+        is_ended(tight, pid, "the new handle is not free")
+
+
+def flood(client: RawClient, name: str, bodies: list[bytes]) -> None:
+    for at in range(0, len(bodies), 500):
+        part = bodies[at : at + 500]
+        client.send([client.message(NUMBERS[name], body, flags=0) for body in part])
+
+
+def test_events_without_end(tight: Pool) -> None:
+    client, pid = greeted(tight)
+    with client:
+        many = LIMIT // 1024
+        bodies = [struct.pack("<QI", handle(KIND_EVENT, 1 + at), 2) for at in range(many)]
+        flood(client, "cuEventCreate", bodies)
+        is_ended(tight, pid, "it has made more objects than fit")
+
+
+def test_a_captured_graph_without_end(tight: Pool) -> None:
+    client, pid = greeted(tight)
+    with client:
+        stream = handle(KIND_STREAM, 1)
+        answer = client.call("cuMemAlloc_v2", struct.pack("<Q", 512))
+        (address,) = struct.unpack_from("<Q", answer, 8)
+        assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
+        assert client.result("cuStreamBeginCapture_v2", struct.pack("<QI", stream, 0)) == 0
+        body = struct.pack("<QB7xQQ", address, 1, 512, stream)
+        flood(client, "cuMemsetD8Async", [body] * (LIMIT // 1024))
+        is_ended(tight, pid, "its graphs need more host memory")
+
+
+def test_it_is_counted_and_shown(
+    make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, tmp_path: Path
+) -> None:
+    where = f"http://127.0.0.1:{free_port()}"
+    server = configured(make_server, tmp_path, **{"metrics-listen": where})
+    pool = Pool(server, toolchain, talk)
+    program = pool.start("shm", **RED)
+    shown = pool.session_of(program)
+    assert shown["host_limit"] == 8 << 30, "the default of session-host-memory"
+    assert 0 < shown["host_bytes"] == sum(shown["host"].values())
+    wait_until(lambda: pool.account("red")["host_used"] > 0, "the board had it")
+    with urllib.request.urlopen(f"{where}/metrics", timeout=PATIENCE) as answer:
+        (line,) = (
+            line
+            for line in answer.read().decode().splitlines()
+            if line.startswith("gpupool_tenant_host_memory_used_bytes{") and 'tenant="red"' in line
+        )
+    assert float(line.rpartition(" ")[2]) > 0
+    end(program)
+
+
+def test_a_tenants_sessions_share_its_part(make_server: MakeServer, tmp_path: Path) -> None:
+    """Each is given what is left; with next to nothing left a session is not begun."""
+    config = tmp_path / "server.toml"
+    config.write_text('[tenants.blue]\ntoken = "token-of-blue"\nhost_memory = "56MiB"\n')
+    server = make_server(config=str(config), **{"session-host-memory": "32MiB"})
+    token = BLUE["GPUPOOL_TOKEN"]
+    clients = [connected(server, token=token) for _ in range(2)]
+    try:
+        refused = ask_for_session(server, token=token)
+        assert (refused["word"], refused["code"]) == ("refused", "over-quota"), refused
+        assert "56MiB" in refused["message"], refused
+    finally:
+        for client in clients:
+            client.__exit__(None, None, None)
