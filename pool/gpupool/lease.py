@@ -161,7 +161,7 @@ def explain(
     limit: Annotated[int, typer.Option(help="the most GPUs to show, 0..1000")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a lease is where it is, or why it waits, GPU by GPU."""
+    """Say why a lease is where it is, or why it waits; for admins GPU by GPU."""
     if not 0 <= limit <= 1000:
         raise ConfigError(f"--limit: {limit} is not 0..1000")
     answer = client.get(at("leases", lease, "explain"), {"limit": limit})

@@ -25,7 +25,7 @@ from gpupool_manager.nodes import Name
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Lease
-from gpupool_manager.scheduler import Placement, explain, place, summarise
+from gpupool_manager.scheduler import NoRoom, Placement, explain, place, summarise, summarise_own
 from gpupool_manager.schemas import (
     ExplainOut,
     LeaseIn,
@@ -144,7 +144,10 @@ async def explain_request(
     caller: User,
     limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
 ) -> Response:
-    """What would come of a request, GPU by GPU. Quotas are not looked at; nothing is changed."""
+    """What would come of a request; for admins GPU by GPU. Quotas are not looked at.
+
+    Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others.
+    """
     _check_whole(body)
     want = Want(
         gpus=body.gpus,
@@ -157,7 +160,7 @@ async def explain_request(
         labels=tuple(sorted(body.labels.items())),
         avoid=tuple(sorted(set(body.avoid))),
     )
-    return send(_explained(pool, None, want, limit))
+    return send(_explained(pool, caller, None, want, limit))
 
 
 @router.get("/leases/{id}", response_model=LeaseOut, tags=["leases"])
@@ -252,7 +255,7 @@ async def explain_lease(
     lease = await _find(pool, caller, id)
     waiting = pool.ledger.line.get(id)
     if waiting is not None:
-        return send(_explained(pool, lease, waiting.want, limit, waiting.reason))
+        return send(_explained(pool, caller, lease, waiting.want, limit, waiting.reason))
     if not lease.placement:
         decision = f"never granted; {lease.state}: {lease.reason}"
     else:
@@ -265,27 +268,39 @@ async def explain_lease(
 
 
 def _explained(
-    pool: Pool, lease: Lease | None, want: Want, limit: int, reason: str | None = None
+    pool: Pool,
+    caller: Caller,
+    lease: Lease | None,
+    want: Want,
+    limit: int,
+    reason: str | None = None,
 ) -> ExplainOut:
+    """An admin sees it GPU by GPU; what others have there is no tenant's business."""
     verdicts = explain(pool.ledger.index, want)
     if reason is None:
-        result = place(pool.ledger.index, want)
-        if isinstance(result, Placement):
-            names = ", ".join(f"{slot.uuid} on {slot.node}" for slot in result.slots)
-            reason = f"it would go to {names}; {result.rule}"
-        else:
-            reason = f"no room: {result.reason}"
+        reason = _would_go(place(pool.ledger.index, want), caller.is_admin)
     else:
         assert lease is not None
         position = pool.ledger.line.position(lease)
-        reason = f"it waits at position {position} of {len(pool.ledger.line)}: {reason}"
+        of = f" of {len(pool.ledger.line)}" if caller.is_admin else ""
+        reason = f"it waits at position {position}{of}: {reason}"
+    shown = verdicts[:limit] if caller.is_admin else []
     return ExplainOut(
         lease=None if lease is None else lease.id,
         decision=reason,
         placement=None,
-        summary=summarise(verdicts),
-        gpus=[views.verdict(verdict) for verdict in verdicts[:limit]],
+        summary=summarise(verdicts) if caller.is_admin else summarise_own(want, verdicts),
+        gpus=[views.verdict(verdict) for verdict in shown],
     )
+
+
+def _would_go(result: Placement | NoRoom, with_names: bool) -> str:
+    if isinstance(result, NoRoom):
+        return f"no room: {result.reason}"
+    if not with_names:
+        return f"it would be granted; {result.rule}"
+    names = ", ".join(f"{slot.uuid} on {slot.node}" for slot in result.slots)
+    return f"it would go to {names}; {result.rule}"
 
 
 @router.get("/queue", response_model=Page[QueueOut], tags=["queue"])

@@ -24,10 +24,12 @@ from gpupool_manager import (
     api_tokens,
 )
 from gpupool_manager.api_common import PROBLEMS
+from gpupool_manager.attempts import Attempts
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, unavailable
 from gpupool_manager.store import StoreError
+from gpupool_manager.tokens import is_valid
 from gpupool_server import logs
 
 MOST_BODY = 1 << 20
@@ -40,8 +42,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logs.get("rest")
 
 
-def make_app(pool: Pool, open_metrics: bool = False) -> FastAPI:
-    """The door to a pool that is open."""
+def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None = None) -> FastAPI:
+    """The door to a pool that is open. Without ``attempts`` nobody is slowed down."""
     app = FastAPI(
         title="gpupool manager",
         version=__version__,
@@ -64,7 +66,7 @@ def make_app(pool: Pool, open_metrics: bool = False) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_wrong_field)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(StoreError, _on_store)
-    app.add_middleware(Door, metrics=app.state.metrics)
+    app.add_middleware(Door, metrics=app.state.metrics, pool=pool, attempts=attempts)
     return app
 
 
@@ -139,9 +141,13 @@ def _allowed(request: Request) -> set[str]:
 class Door:
     """Gives each request an id, a limit of its size, a log line and a place in the metrics."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, pool: Pool, attempts: Attempts | None
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._pool = pool
+        self._attempts = attempts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -161,6 +167,10 @@ class Door:
             await send(message)
 
         try:
+            if self._is_to_wait(scope):
+                problem = Problem(429, "too-many", "too many wrong tokens came from this address")
+                await _answer(Request(scope), problem)(scope, receive, send_named)
+                return
             await self._app(scope, _limited(receive), send_named)
         except Exception:
             _log.exception("a request failed", request=request_id, path=scope["path"])
@@ -170,6 +180,8 @@ class Door:
             problem = Problem(500, "failed", "the manager failed; its log says why")
             await _answer(request, problem)(scope, receive, send_named)
         finally:
+            if status == 401 and self._attempts is not None:
+                self._attempts.failed(_address(scope))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
             _log.info(
@@ -181,6 +193,21 @@ class Door:
                 actor=state.get("actor", ""),
                 request=request_id,
             )
+
+    def _is_to_wait(self, scope: Scope) -> bool:
+        """Before anything else of a request is read. Who has a token is not held up by others."""
+        if self._attempts is None or not self._attempts.too_many(_address(scope)):
+            return False
+        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
+        kind, _, secret = given.decode("latin-1").partition(" ")
+        token = self._pool.ledger.tokens.of_secret(secret.strip())
+        valid = token is not None and is_valid(token, self._pool.clock())
+        return not (valid and kind.lower() == "bearer")
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _request_id(scope: Scope) -> str:

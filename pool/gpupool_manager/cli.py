@@ -49,6 +49,8 @@ def command(
     lease_token_seconds: Annotated[str | None, _text("lease_token_seconds")] = None,
     confirm_seconds: Annotated[str | None, _text("confirm_seconds")] = None,
     history_days: Annotated[str | None, _text("history_days")] = None,
+    connections_each: Annotated[str | None, _text("connections_each")] = None,
+    request_seconds: Annotated[str | None, _text("request_seconds")] = None,
     open_metrics: Annotated[
         bool | None, typer.Option("--open-metrics/--no-open-metrics", help=_help("open_metrics"))
     ] = None,

@@ -64,6 +64,12 @@ class Settings(BaseModel):
     history_days: float = Field(
         365.0, ge=1, le=36500, description="for how long ended leases and the audit log are kept"
     )
+    connections_each: int = Field(
+        256, ge=1, le=8192, description="connections to 'listen' from one address, 1..8192"
+    )
+    request_seconds: float = Field(
+        20.0, ge=0.1, le=600, description="how long a request may take to come in, 0.1 .. 600"
+    )
     open_metrics: bool = Field(False, description="true (no token is needed for them) or false")
     new_admin_token: bool = Field(
         False, description="true makes another admin token at this start: a way back in"

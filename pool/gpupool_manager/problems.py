@@ -42,6 +42,7 @@ TITLES = {
     "bad-request": "The request is not as it must be",
     "too-large": "The request is too large",
     "repeated": "The idempotency key was used for another request",
+    "too-many": "Too many attempts",
     "unavailable": "The manager cannot answer now",
     "not-allowed": "There is no such method here",
     "failed": "The manager failed",

@@ -137,6 +137,19 @@ def summarise(verdicts: list[Verdict]) -> dict[str, int]:
     return dict(sorted(kinds.items()))
 
 
+def summarise_own(want: Want, verdicts: list[Verdict]) -> dict[str, int]:
+    """As :func:`summarise`, for who must not see what others have: that is only not free."""
+    kinds = Counter[str]()
+    for verdict in verdicts:
+        slot = verdict.slot
+        own = wrong_kind(want, slot.model, slot.capability, slot.total_mib) or wrong_node(
+            want, slot.node, slot.labels
+        )
+        free = "fits" if verdict.reason is None else "not free"
+        kinds[own.partition(":")[0] if own else free] += 1
+    return dict(sorted(kinds.items()))
+
+
 def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
     """Why the request fits not even an empty pool; None: one day it may.
 

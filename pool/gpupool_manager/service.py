@@ -16,7 +16,9 @@ import uvicorn
 from gpupool.errors import GpupoolError
 from gpupool_manager import __version__, collector
 from gpupool_manager.app import make_app
+from gpupool_manager.attempts import Attempts
 from gpupool_manager.config import Settings
+from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
 from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.link import Link
@@ -90,7 +92,25 @@ def read_secret(path: Path) -> bytes:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us, and says where it listens."""
+    """Leaves signals and accepting to us."""
+
+    limits = Limits()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets
+        await self.lifespan.startup()
+
+        class Protocol(ImpatientProtocol):
+            seconds = self.limits.seconds
+
+        def make() -> ImpatientProtocol:
+            return Protocol(
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        acceptor = Acceptor(sockets[0], make, self.config.ssl, self.limits)
+        self.servers = [acceptor]  # type: ignore[list-item]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -120,6 +140,7 @@ class Manager:
 
     async def _start(self) -> None:
         settings = self.settings
+        raise_file_limit()
         state_dir = settings.state_dir or default_state_dir()
         make_state_dir(state_dir)
         database = await asyncio.to_thread(settings.database_url)
@@ -139,13 +160,14 @@ class Manager:
         pool.signer = Signer(secret, settings.lease_token_seconds)
         await self._open_link(pool, state_dir)
         pool.run_clock()
-        app = make_app(pool, settings.open_metrics)
+        app = make_app(pool, settings.open_metrics, Attempts())
         config = uvicorn.Config(
             app,
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
+            ws="none",
             timeout_graceful_shutdown=3,
             ssl_certfile=_text(settings.tls_certificate),
             ssl_keyfile=_text(settings.tls_key),
@@ -156,6 +178,7 @@ class Manager:
             listener.close()
             raise GpupoolError(f"the certificate or its key cannot be used: {error}") from None
         self._server = _Uvicorn(config)
+        self._server.limits = Limits(settings.connections_each, settings.request_seconds)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.01)

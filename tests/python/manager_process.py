@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -27,6 +28,8 @@ class Process:
         self.env |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(env or {})}
         self.url = ""
         self.nodes: list[FakeNode] = []
+        #: What it may have, e.g. descriptors.
+        self.limits: dict[int, tuple[int, int]] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, *flags: str) -> list[str]:
@@ -42,7 +45,7 @@ class Process:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=[theirs],
+                pass_fds=[theirs], preexec_fn=self._limit,
             )  # fmt: skip
         os.close(theirs)
         try:
@@ -54,6 +57,15 @@ class Process:
             self.end(signal.SIGKILL)
             raise AssertionError(f"gpupool-manager did not start:\n{self.log.read_text()}")
         return self.url
+
+    def _limit(self) -> None:
+        for kind, both in self.limits.items():
+            resource.setrlimit(kind, both)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def fail(self, *flags: str) -> tuple[int, str]:
         """How a start ends that must: exit status and stderr."""

@@ -167,7 +167,8 @@ async def test_a_node_is_cordoned_drained_opened_and_labelled(rest: Rest) -> Non
     for mode in ("cordoned", "draining"):
         assert (await rest.do("PATCH", "/nodes/n1", {"mode": mode}))["mode"] == mode
         await rest.no(409, "full", "POST", "/leases", {"memory_mib": 1}, "a")
-        why = await rest.do("POST", "/leases/explain", {"memory_mib": 1}, "a")
+        asked = {"memory_mib": 1, "tenant": "a"}
+        why = await rest.do("POST", "/leases/explain", asked)
         assert {one["reason"] for one in why["gpus"]} == {f"node: it is {mode}"}
     await rest.do("PATCH", "/nodes/n1", {"mode": "open"})
     await rest.lease("a")
@@ -344,6 +345,9 @@ async def test_a_full_pool_queues_and_says_the_position(rest: Rest) -> None:
     [mine] = await rest.pages("/queue", by="b")
     assert (mine["position"], mine["lease"], mine["tenant"]) == (2, queued["id"], "b")
     why = await rest.do("GET", f"/leases/{queued['id']}/explain", by="b")
+    assert "position 2:" in why["decision"]
+    assert (why["summary"], why["gpus"]) == ({"not free": 1}, [])
+    why = await rest.do("GET", f"/leases/{queued['id']}/explain")
     assert "position 2 of 2" in why["decision"]
     assert [one["fits"] for one in why["gpus"]] == [False]
     await rest.do("POST", f"/leases/{first['id']}/release")
@@ -413,10 +417,10 @@ async def test_what_would_come_of_a_request_is_explained(rest: Rest) -> None:
     await rest.world.join("n1", 2)
     await rest.tenant("a")
     before = await rest.everything()
-    why = await rest.do("POST", "/leases/explain", {"memory_mib": 9000, "share": 50}, "a")
+    why = await rest.do("POST", "/leases/explain", {"memory_mib": 9000, "share": 50})
     assert "GPU-n1-0" in why["decision"] and why["summary"] == {"fits": 2}
     assert [one["rank"] for one in why["gpus"]] == [1, 2]
-    why = await rest.do("POST", "/leases/explain?limit=1", {"memory_mib": 90_000}, "a")
+    why = await rest.do("POST", "/leases/explain?limit=1", {"memory_mib": 90_000})
     assert why["decision"].startswith("no room") and len(why["gpus"]) == 1
     assert await rest.everything() == before
 

@@ -11,6 +11,7 @@ import pytest
 from gpupool_manager.app import MOST_BODY
 from gpupool_manager.tokens import new_secret
 from manager_rest import PROBLEM, Rest, bearer
+from manager_world import gpu
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -206,6 +207,28 @@ async def test_a_tenant_never_sees_anothers_things(rest: Rest) -> None:
     for text in (str(mine), why.text, plan.text):
         for word in ("secretive", "hidden", theirs["id"], waits["id"]):
             assert word not in text
+
+
+async def test_an_explanation_tells_a_tenant_nothing_of_others(rest: Rest) -> None:
+    """GPU by GPU it said what others had taken, and on which hosts."""
+    await rest.world.join("n1", 2)
+    await rest.world.join("n2", [gpu("n2", 0, model="NVIDIA H100")])
+    for name in ("a", "b"):
+        await rest.tenant(name)
+    await rest.lease("b", memory_mib=4321, share=37, model="*h200")
+    asked = {"memory_mib": 9000, "share": 90, "model": "*h200"}
+    why = await rest.do("POST", "/leases/explain", asked, "a")
+    assert why["decision"].startswith("it would be granted")
+    assert why["summary"] == {"fits": 1, "model": 1, "not free": 1} and why["gpus"] == []
+    asked["gpus"] = 2
+    why = await rest.do("POST", "/leases/explain?limit=1000", asked, "a")
+    assert why["decision"].startswith("no room") and why["gpus"] == []
+    await rest.do("PATCH", "/nodes/n1", {"mode": "draining"})
+    closed = await rest.do("POST", "/leases/explain", {"memory_mib": 1, "share": 1}, "a")
+    assert closed["summary"] == {"fits": 1, "not free": 2}
+    for text in map(str, (why, closed)):
+        for word in ("n1", "GPU-", "5679", "63", "37", "drain"):
+            assert word not in text, word
 
 
 # Wrong input ---------------------------------------------------------------------------

@@ -1,0 +1,217 @@
+"""Connections to the REST door: how many, from whom, and for how long without a request.
+
+uvicorn has no end for a connection that says nothing or half a request, and a loop that is
+out of descriptors once closes the listener for good. So we accept by ourselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gpupool_server import logs
+
+#: Descriptors for everything but connections: the database, the link, files.
+RESERVED = 64
+MOST = 8192
+
+#: After there were no descriptors, accepting is tried again so soon.
+PAUSE_SECONDS = 0.2
+#: Of what strangers can cause as often as they like, at most one line in so many seconds.
+QUIET_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What connections may have."""
+
+    #: From one address.
+    each: int = 256
+    #: How long a request may be on its way here: its head, then its body; and an answer that is
+    #: not read. A connection that says nothing has as long.
+    seconds: float = 20.0
+
+    @property
+    def most(self) -> int:
+        """Of all addresses together: what descriptors there are for them."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return max(16, min(MOST, soft - RESERVED))
+
+
+def raise_file_limit() -> None:
+    """Each connection takes a descriptor; the soft limit is often only 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST + RESERVED if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVED)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One place among the connections of an address."""
+
+    counts: Counter[str]
+    address: str
+    given_back: bool = field(default=False)
+
+    def give_back(self) -> None:
+        if not self.given_back:
+            self.given_back = True
+            self.counts[self.address] -= 1
+            if not self.counts[self.address]:
+                del self.counts[self.address]
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's, for those who send what they have begun."""
+
+    seconds = Limits().seconds
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.ticket: Ticket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._phase: object = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_for(None)
+        self.resume_writing()
+        if self.ticket is not None:
+            self.ticket.give_back()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.seconds, self._give_up)
+
+    def resume_writing(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+        if self.flow is not None:
+            super().resume_writing()
+
+    def _look(self) -> None:
+        """What is waited for now, if it is the client's to send."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            self._wait_for((cycle, "body") if cycle.more_body else None)
+        elif self.timeout_keep_alive_task is None:
+            self._wait_for((cycle, "head"))
+        else:
+            self._wait_for(None)  # uvicorn waits for the next request
+
+    def _wait_for(self, phase: object) -> None:
+        """The time counts from when this began, not from the last byte."""
+        if phase == self._phase:
+            return
+        self._phase = phase
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if phase is not None:
+            self._timer = self.loop.call_later(self.seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Acceptor:
+    """Takes connections from a listener until :meth:`close`; a server for uvicorn."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make: Callable[[], ImpatientProtocol],
+        tls: ssl.SSLContext | None,
+        limits: Limits,
+    ) -> None:
+        self._listener = listener
+        self._make = make
+        self._tls = tls
+        self._limits = limits
+        self._most = limits.most
+        self._counts: Counter[str] = Counter()
+        self._log = logs.get("rest")
+        self._said = 0.0
+        self._handing: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        listener.listen(512)
+        self._task = asyncio.create_task(self._accept(), name="accept")
+
+    def close(self) -> None:
+        self._task.cancel()
+        for task in self._handing:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.gather(self._task, *self._handing, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listener)
+            except OSError as error:
+                # Those who wait stay in the listener's queue.
+                self._say("connections cannot be accepted", reason=error.strerror)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            self._take(sock, str(address[0]))
+
+    def _take(self, sock: socket.socket, address: str) -> None:
+        if self._counts[address] >= self._limits.each or self._counts.total() >= self._most:
+            self._say("too many connections", address=address, there=self._counts[address])
+            sock.close()
+            return
+        self._counts[address] += 1
+        task = asyncio.create_task(self._hand_over(sock, Ticket(self._counts, address)))
+        self._handing.add(task)
+        task.add_done_callback(self._handing.discard)
+
+    async def _hand_over(self, sock: socket.socket, ticket: Ticket) -> None:
+        protocol = self._make()
+        protocol.ticket = ticket
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._limits.seconds if self._tls else None,
+            )
+        except BaseException as error:  # most often a handshake that is none
+            ticket.give_back()
+            sock.close()
+            if not isinstance(error, OSError | ssl.SSLError | TimeoutError):
+                raise
+
+    def _say(self, event: str, **what: Any) -> None:
+        now = time.monotonic()
+        if now - self._said >= QUIET_SECONDS:
+            self._said = now
+            self._log.warning(event, **what)
