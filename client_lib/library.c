@@ -1,4 +1,5 @@
 /* Libraries: images that belong to no context. */
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "call.h"
@@ -9,6 +10,8 @@
 #include "module.h"
 #include "session.h"
 #include "twin.h"
+
+static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct gpc_image_shadow *library_of(CUlibrary library)
 {
@@ -66,6 +69,35 @@ GPC_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileNa
     return r;
 }
 
+/* Forget what the library is in a context, or (NULL) in all. */
+static void modules_drop(struct gpc_image_shadow *image, CUcontext context)
+{
+    pthread_mutex_lock(&modules_lock);
+    for (struct gpc_library_module **at = &image->modules; *at;) {
+        struct gpc_library_module *m = *at;
+        if (context && m->context != context) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        gpc_handle_drop((uint64_t)m->handle);
+        free(m);
+    }
+    pthread_mutex_unlock(&modules_lock);
+}
+
+static void context_ended(uint64_t id, void *shadow, void *context)
+{
+    (void)id;
+    if (shadow)
+        modules_drop(shadow, context);
+}
+
+void gpc_library_context_ended(CUcontext context)
+{
+    gpc_handle_each(GP_HANDLE_LIBRARY, context_ended, context);
+}
+
 GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
     CUresult r = gpc_enter(GP_OP_cuLibraryUnload, GPC_NEEDS_INIT);
@@ -77,8 +109,7 @@ GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
     r = gpc_twin_unload(image);
     if (r != CUDA_SUCCESS)
         return r;
-    for (unsigned i = 0; i < GP_SESSIONS_MAX; i++)
-        gpc_handle_drop((uint64_t)image->modules[i]);
+    modules_drop(image, NULL);
     gpc_source_free(image->source);
     gpc_image_shadow_free(image);
     return gpc_leave(r);
@@ -101,6 +132,32 @@ GPC_EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, con
     return gpc_leave(r);
 }
 
+/* The library's module in the current context, made once. Under `modules_lock`. */
+static CUresult module_here(struct gpc_image_shadow *image, CUlibrary library, CUmodule *out)
+{
+    CUcontext context = gpc_current();
+    struct gpc_library_module *m = image->modules;
+    while (m && m->context != context)
+        m = m->next;
+    if (m) {
+        *out = m->handle;
+        return CUDA_SUCCESS;
+    }
+    CUmodule made;
+    CUresult r = gpc_wire_cuLibraryGetModule(&made, library);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!(m = malloc(sizeof *m))) {
+        gpc_handle_drop((uint64_t)made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *m = (struct gpc_library_module){image->modules, context, made};
+    image->modules = m;
+    gpc_handle_attach((uint64_t)made, image); /* its kernels are the library's */
+    *out = made;
+    return CUDA_SUCCESS;
+}
+
 GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 {
     CUresult r = gpc_enter(GP_OP_cuLibraryGetModule, GPC_NEEDS_CONTEXT);
@@ -111,15 +168,9 @@ GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
         return CUDA_ERROR_INVALID_VALUE;
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUmodule *module = &image->modules[gpc_session()->index];
-    if (!*module) {
-        CUmodule made;
-        if ((r = gpc_wire_cuLibraryGetModule(&made, library)) != CUDA_SUCCESS)
-            return r;
-        *module = made;
-        gpc_handle_attach((uint64_t)made, image); /* its kernels are the library's */
-    }
-    *pMod = *module;
+    pthread_mutex_lock(&modules_lock);
+    r = module_here(image, library, pMod);
+    pthread_mutex_unlock(&modules_lock);
     return gpc_leave(r);
 }
 

@@ -92,6 +92,7 @@ static void module_ended(uint64_t id, void *shadow, void *context)
 void gpc_module_context_ended(CUcontext context)
 {
     gpc_handle_each(GP_HANDLE_MODULE, module_ended, context);
+    gpc_library_context_ended(context);
     gpc_kernel_context_ended(context);
 }
 

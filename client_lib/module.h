@@ -33,12 +33,19 @@ struct gpc_kernel {
     uint64_t *twins; /* of a library's kernel, by session (twin.h); NULL until there is one */
 };
 
+/* What a library is in one context: cuLibraryGetModule's answer. */
+struct gpc_library_module {
+    struct gpc_library_module *next;
+    CUcontext context;
+    CUmodule handle;
+};
+
 /* A module or a library. */
 struct gpc_image_shadow {
     uint64_t id; /* CUmodule or CUlibrary */
     bool is_library;
     CUcontext context; /* of a module */
-    CUmodule modules[GP_SESSIONS_MAX]; /* cuLibraryGetModule's, once asked for */
+    struct gpc_library_module *modules; /* of a library, once asked for */
     struct gpc_source *source;         /* of a library that other sessions may need */
     uint64_t twins[GP_SESSIONS_MAX];   /* the library in other sessions, once needed */
     struct gpc_kernel *kernels;
@@ -85,7 +92,8 @@ CUresult gpc_image_enumerate(uint16_t op, enum gpc_needs needs, struct gpc_image
                              CUfunction *to, unsigned room);
 
 void gpc_module_context_ended(CUcontext context);
-/* The same for what libraries' kernels have been in it. */
+/* The same for what libraries and their kernels have been in it. */
+void gpc_library_context_ended(CUcontext context);
 void gpc_kernel_context_ended(CUcontext context);
 /* For the private tables: every kernel of a module, with handle and name. */
 CUresult gpc_module_each_function(CUmodule module, gpc_private_visit visit, void *user);

@@ -145,6 +145,52 @@ static void lists_load_nothing(void)
     CU(cuModuleUnload(module));
 }
 
+/* The module that a library is in the current context has its variables on that device. */
+static void module_here(CUdevice device)
+{
+    CUmodule module;
+    CUdeviceptr table;
+    size_t bytes = 0;
+    int ordinal = -1, first = 0;
+
+    CU(cuLibraryGetModule(&module, library));
+    CU(cuModuleGetGlobal(&table, &bytes, module, "table"));
+    CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, table));
+    EXPECT(ordinal == device, "the table for device %d is on device %d", device, ordinal);
+    CU(cuMemcpyDtoH(&first, table, sizeof first));
+    EXPECT(first == 1 && bytes == 64, "the table has %zu bytes and begins with %d", bytes, first);
+}
+
+/* What is set for one device is not set for another. */
+static void another_device(CUfunction f)
+{
+    CUcontext context;
+    CUfunction there;
+    CUdevice other = driver_device + 1;
+    int count, value = -1;
+
+    module_here(driver_device);
+    CU(cuDeviceGetCount(&count));
+    if (other >= count)
+        return;
+    CU(cuKernelSetAttribute(MOST, 3072, kernel, driver_device));
+    CU(cuDevicePrimaryCtxRetain(&context, other));
+    CU(cuCtxSetCurrent(context));
+    CU(cuKernelGetAttribute(&value, MOST, kernel, other));
+    EXPECT(value != 3072, "the other device has the limit, too");
+    CU(cuKernelSetAttribute(MOST, 2048, kernel, other));
+    CU(cuKernelGetFunction(&there, kernel));
+    EXPECT(there != f, "a kernel is one function in two contexts");
+    EXPECT(of_function(there, MOST) == 2048, "there the limit is %d", of_function(there, MOST));
+    CU_GIVES(CUDA_SUCCESS, sum(there, 256));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, 256));
+    module_here(other);
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuDevicePrimaryCtxRelease(other));
+    EXPECT(of_kernel(MOST) == 3072, "here the limit is %d", of_kernel(MOST));
+    module_here(driver_device);
+}
+
 /* A library outlives contexts; what its kernels were in one does not. */
 static void another_context(void)
 {
@@ -154,6 +200,7 @@ static void another_context(void)
     CU(cuDevicePrimaryCtxRetain(&driver_context, driver_device));
     CU(cuCtxSetCurrent(driver_context));
     CU(cuKernelGetFunction(&f, kernel));
+    module_here(driver_device);
     CU_GIVES(CUDA_SUCCESS, sum(f, 256));
     CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, 256));
     CU(cuKernelSetAttribute(MOST, 4096, kernel, driver_device));
@@ -178,6 +225,7 @@ int main(void)
     refused(f);
     launches(f);
     lists_load_nothing();
+    another_device(f);
     another_context();
     CU(cuLibraryUnload(library));
     driver_stop();
