@@ -13,6 +13,7 @@
 
 #define BUCKETS 4096
 #define ENTRIES_MAX 200000
+#define OWN_PARTS 6 /* of a key, before the call's tails */
 
 struct answer {
     struct answer *next;
@@ -20,6 +21,7 @@ struct answer {
     uint32_t epoch;
     uint32_t key_size;
     uint32_t reply_size;
+    CUresult result;
     uint32_t got[GPC_CALL_TAILS];
     unsigned char bytes[]; /* key, reply, then the outs at their full room */
 };
@@ -41,16 +43,17 @@ static bool key_make(struct gpc_call *call, struct key *key)
     const uint32_t skip = sizeof(struct gp_header);
     CUcontext context = gpc_current();
     key->size = 0;
-    uint32_t session = gpc_call_index(call);
-    struct iovec parts[5 + GPC_CALL_TAILS] = {
+    uint32_t session = gpc_call_index(call), life = gpc_context_life(context);
+    struct iovec parts[OWN_PARTS + GPC_CALL_TAILS] = {
         {&call->request->op, sizeof call->request->op},
         {&session, sizeof session},
+        {&life, sizeof life},
         {&context, sizeof context},
         {&call->salt, sizeof call->salt},
         {(char *)call->request + skip, call->request_size - skip},
     };
-    memcpy(&parts[5], call->in, call->in_count * sizeof call->in[0]);
-    for (unsigned i = 0; i < 5 + call->in_count; i++) {
+    memcpy(&parts[OWN_PARTS], call->in, call->in_count * sizeof call->in[0]);
+    for (unsigned i = 0; i < OWN_PARTS + call->in_count; i++) {
         if (parts[i].iov_len > sizeof key->bytes - key->size)
             return false;
         memcpy(key->bytes + key->size, parts[i].iov_base, parts[i].iov_len);
@@ -73,8 +76,20 @@ static const struct answer *find(const struct key *key, uint32_t epoch)
     return NULL;
 }
 
-static void keep(const struct gpc_call *call, const struct key *key, uint32_t epoch)
+/* A refusal that the same question will meet again. */
+static bool lasts(CUresult r)
 {
+    return r == CUDA_SUCCESS || r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_NOT_FOUND ||
+           r == CUDA_ERROR_NOT_SUPPORTED || r == CUDA_ERROR_UNSUPPORTED_LIMIT ||
+           r == CUDA_ERROR_INVALID_CLUSTER_SIZE;
+}
+
+static void keep(struct gpc_call *call, const struct key *key, uint32_t epoch, CUresult result)
+{
+    if (result != CUDA_SUCCESS) { /* nothing was filled */
+        call->reply_size = 0;
+        call->out_count = 0;
+    }
     size_t size = sizeof(struct answer) + key->size + call->reply_size;
     for (unsigned i = 0; i < call->out_count; i++)
         size += call->out[i].got;
@@ -85,6 +100,7 @@ static void keep(const struct gpc_call *call, const struct key *key, uint32_t ep
     a->epoch = epoch;
     a->key_size = key->size;
     a->reply_size = call->reply_size;
+    a->result = result;
     unsigned char *to = a->bytes;
     memcpy(to, key->bytes, key->size);
     to += key->size;
@@ -115,6 +131,8 @@ CUresult gpc_call_cached(struct gpc_call *call)
         return gpc_call_exchange(call);
     uint32_t epoch = __atomic_load_n(&epochs[call->request->op], __ATOMIC_ACQUIRE);
     const struct answer *a = find(&key, epoch);
+    if (a && a->result != CUDA_SUCCESS)
+        return a->result;
     if (a && a->reply_size == call->reply_size) {
         const unsigned char *from = a->bytes + a->key_size;
         memcpy(call->reply, from, call->reply_size);
@@ -127,8 +145,8 @@ CUresult gpc_call_cached(struct gpc_call *call)
         return CUDA_SUCCESS;
     }
     CUresult r = gpc_call_exchange(call);
-    if (r == CUDA_SUCCESS)
-        keep(call, &key, epoch);
+    if (lasts(r))
+        keep(call, &key, epoch, r);
     return r;
 }
 
@@ -140,7 +158,7 @@ CUresult gpc_call_tried(struct gpc_call *call)
         return gpc_call_post(call);
     CUresult r = gpc_call_exchange(call);
     if (r == CUDA_SUCCESS && kept)
-        keep(call, &key, 0);
+        keep(call, &key, 0, r);
     return r;
 }
 

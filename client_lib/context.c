@@ -20,6 +20,7 @@ struct context {
     unsigned flags;
     unsigned retained; /* of a primary context */
     uint64_t unique_id;
+    uint32_t life; /* of a primary context's one handle: how often it has ended */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,6 +71,12 @@ CUcontext gpc_context_any(const struct gpc_session *s)
     return search.found;
 }
 
+uint32_t gpc_context_life(CUcontext ctx)
+{
+    const struct context *c = context_of(ctx);
+    return c ? __atomic_load_n(&c->life, __ATOMIC_RELAXED) : 0;
+}
+
 uint64_t gpc_context_unique_id(CUcontext ctx)
 {
     const struct context *c = context_of(ctx);
@@ -92,6 +99,9 @@ static struct context *context_make(CUcontext ctx, CUdevice device, bool primary
 /* Everything that the client keeps for a context that is no more. */
 static void context_ended(CUcontext ctx)
 {
+    struct context *c = context_of(ctx);
+    if (c)
+        __atomic_fetch_add(&c->life, 1, __ATOMIC_RELAXED);
     gpc_storage_context_ended(ctx);
     gpc_module_context_ended(ctx);
     gpc_memory_context_ended(ctx);

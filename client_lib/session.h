@@ -119,6 +119,8 @@ static inline CUcontext gpc_current(void)
 }
 /* Device of a context (client handle), or -1. */
 CUdevice gpc_context_device(CUcontext context);
+/* Which of the contexts it is that have had this handle, one after the other. */
+uint32_t gpc_context_life(CUcontext context);
 /* Some context of this session that the worker has, NULL if there is none. */
 CUcontext gpc_context_any(const struct gpc_session *s);
 /* Count of stream captures under way in this process: when 0, no stream is capturing. */

@@ -191,15 +191,36 @@ static void another_device(CUfunction f)
     module_here(driver_device);
 }
 
+static void global_here(void)
+{
+    CUdeviceptr scale;
+    float first = 0;
+
+    CU(cuLibraryGetGlobal(&scale, NULL, library, "scale_of_all"));
+    CU(cuMemcpyDtoH(&first, scale, sizeof first));
+    EXPECT(first == 1, "the variable is %g", first);
+}
+
 /* A library outlives contexts; what its kernels were in one does not. */
 static void another_context(void)
 {
     CUfunction f;
+    CUdeviceptr in_the_way;
+    size_t stack = 0, usual;
 
+    CU(cuCtxGetLimit(&usual, CU_LIMIT_STACK_SIZE));
+    CU(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2 * usual));
+    CU(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
+    EXPECT(stack >= 2 * usual, "the stack is %zu, set to %zu", stack, 2 * usual);
+    global_here();
     CU(cuDevicePrimaryCtxRelease(driver_device));
     CU(cuDevicePrimaryCtxRetain(&driver_context, driver_device));
     CU(cuCtxSetCurrent(driver_context));
+    CU(cuMemAlloc(&in_the_way, 8 << 20)); /* so that variables get another place */
+    CU(cuCtxGetLimit(&stack, CU_LIMIT_STACK_SIZE));
+    EXPECT(stack == usual, "the new context's stack is %zu, not %zu", stack, usual);
     CU(cuKernelGetFunction(&f, kernel));
+    global_here();
     module_here(driver_device);
     CU_GIVES(CUDA_SUCCESS, sum(f, 256));
     CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, 256));

@@ -97,6 +97,10 @@ static void ask_occupancy(CUfunction function, int layer)
     attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1;
     CU(cuOccupancyMaxActiveClusters(&clusters, function, &config));
     EXPECT(clusters > 0, "%d clusters fit", clusters);
+    attribute.value.clusterDim.x = 64; /* more than there can be: refused every time */
+    config.gridDimX = 64;
+    CUresult result = cuOccupancyMaxActiveClusters(&clusters, function, &config);
+    EXPECT(result != CUDA_SUCCESS || clusters == 0, "%d clusters of 64 fit", clusters);
 }
 
 static void launch(CUkernel kernel, int which, int layer)
