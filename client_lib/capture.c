@@ -119,10 +119,9 @@ static CUresult get_info(uint16_t op, CUstream hStream, const void *status, stru
         return r;
     if (!nodes && !(nodes = malloc(GP_NODES_MAX * sizeof *nodes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t graph_id;
     uint32_t got = 0;
     CUgraph graph;
-    r = gpc_wire_gp_capture_info(hStream, &graph, &info->status, &info->id, &graph_id, nodes, &got);
+    r = gpc_wire_gp_capture_info(hStream, &graph, &info->status, &info->id, nodes, &got);
     if (r != CUDA_SUCCESS)
         return r;
     if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {

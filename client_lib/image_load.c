@@ -109,9 +109,10 @@ static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned
         if (load->library_option_count > 4)
             return CUDA_ERROR_INVALID_VALUE;
         for (unsigned i = 0; i < load->library_option_count; i++) {
+            if (load->library_options[i] != CU_LIBRARY_BINARY_IS_PRESERVED)
+                return gpc_refuse_because(GP_OP_cuLibraryLoadData, "a table of host functions");
             library[2 * i] = load->library_options[i];
-            library[2 * i + 1] =
-                load->library_values ? (uint64_t)(uintptr_t)load->library_values[i] : 0;
+            library[2 * i + 1] = 0;
         }
         r = gpc_wire_gp_library_load((CUlibrary *)id, hash, o->count, o->pairs,
                                      load->library_option_count, library, o->info_room,

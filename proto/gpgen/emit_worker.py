@@ -6,7 +6,7 @@ import re
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, request, tails_in, tails_out, values_out
-from .spec import LOCATIONS, WORK, Function, Param, Spec
+from .spec import LOCATIONS, PARENTS, WORK, Function, Param, Spec
 
 
 def driver_functions(spec: Spec) -> list[Function]:
@@ -269,7 +269,10 @@ def _dispatcher(f: Function) -> list[str]:
             null = "true" if p.has("null") else "false"
             kind = f"GP_HANDLE_{p.handle.upper()}"
             get = "gpw_handle_take" if p.has("destroy") else "gpw_handle_get"
-            checks.append(f"{get}(s, {kind}, a.q->{p.name}, {null}, (uint64_t *)&{p.name})")
+            what = f"s, {kind}, "
+            if ctype == "CUkernel":
+                get, what = "gpw_handle_get_kernel", "s, "
+            checks.append(f"{get}({what}a.q->{p.name}, {null}, (uint64_t *)&{p.name})")
         elif p.has("span"):
             checks.append(_span(f, p))
         elif _takes_device(f, p):
@@ -316,6 +319,12 @@ def _dispatcher(f: Function) -> list[str]:
     for p in f.creates:
         kind = f"GP_HANDLE_{(p.handle or '').upper()}"
         lines.append(f"    gpw_handle_put(s, {kind}, a.q->{p.name}, (uint64_t){p.name}, r);")
+        parent = f.parent(p)
+        of = f"a.q->{parent.name}" if parent else "0"
+        context = "true" if f.of_context(p) else "false"
+        tag = "GPW_TAG_KERNEL" if p.pointee == "CUkernel" else "0"
+        if p.handle in PARENTS or f.of_context(p):
+            lines.append(f"    gpw_handle_bind(s, {kind}, a.q->{p.name}, {of}, {context}, {tag});")
     if not f.waits:
         lines.append("    return gpw_async_result(s, h, r);\n}\n")
         return lines

@@ -64,6 +64,17 @@ HANDLES = {
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
+#: What an object may be made from, by kinds: it goes with that. A graph goes with the
+#: stream while it is captured, and takes over what another one knows of its contexts.
+PARENTS = {
+    "module": ("library",),
+    "function": ("module", "library", "function"),
+    "graph": ("graph", "stream"),
+    "graph_exec": ("graph",),
+}
+#: Kinds whose objects go with the context that is current when they are made.
+OF_CONTEXT = ("stream", "event", "module")
+
 #: Structures with a device's number in them, and where.
 LOCATIONS = {
     "CUmemLocation": "",
@@ -182,6 +193,18 @@ class Function:
     def variants(self) -> list[str]:
         """The per-thread-stream names exported beside this one."""
         return [f"{self.name}_{s}" for s in ("ptds", "ptsz") if getattr(self, s)]
+
+    def parent(self, child: Param) -> Param | None:
+        """The handle that a created one goes with."""
+        kinds = PARENTS.get(child.handle or "", ())
+        return next((p for p in self.params if p.handle in kinds and p is not child), None)
+
+    def of_context(self, child: Param) -> bool:
+        """Whether a created handle goes with the current context."""
+        parent = self.parent(child)
+        # a kernel has a function in each context
+        made = child.pointee == "CUfunction" and parent is not None and parent.ctype == "CUkernel"
+        return child.handle in OF_CONTEXT or made
 
     @property
     def creates(self) -> list[Param]:

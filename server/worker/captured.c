@@ -15,6 +15,7 @@ struct gpw_captured {
     uint64_t address; /* the client's name for it */
     uint64_t bytes;
     char *memory;
+    CUcontext context; /* which has it pinned */
 };
 
 /* What one session may hold of the host's memory in this way. */
@@ -53,7 +54,8 @@ CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t 
         free(c);
         return r;
     }
-    *c = (struct gpw_captured){s->memory->captured, address, bytes, memory};
+    *c = (struct gpw_captured){s->memory->captured, address, bytes, memory, NULL};
+    s->driver->cuCtxGetCurrent(&c->context);
     s->memory->captured = c;
     s->memory->captured_bytes += bytes;
     return CUDA_SUCCESS;
@@ -79,6 +81,22 @@ CUresult gpw_gp_captured_read(struct gpw_session *s, uint64_t address, uint32_t 
     memcpy(data, from, bytes);
     *n_data = bytes;
     return CUDA_SUCCESS;
+}
+
+/* The driver frees the memory; the graphs that use it go as well. */
+void gpw_captured_context_ended(struct gpw_session *s, CUcontext context)
+{
+    for (struct gpw_captured **at = &s->memory->captured; *at;) {
+        struct gpw_captured *c = *at;
+        if (c->context != context) {
+            at = &c->next;
+            continue;
+        }
+        *at = c->next;
+        s->memory->captured_bytes -= c->bytes;
+        gpw_budget_give(GPW_BUDGET_HOST, c->bytes);
+        free(c);
+    }
 }
 
 void gpw_captured_close(struct gpw_session *s, bool unpin)

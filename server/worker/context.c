@@ -4,7 +4,7 @@
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "loop.h"
-#include "memory.h"
+#include "memory_internal.h"
 #include "peer.h"
 #include "place.h"
 #include "quota.h"
@@ -34,13 +34,16 @@ static void prepare(struct gpw_session *s, CUcontext context)
     s->driver->cuCtxSetCurrent(before);
 }
 
+/* Retained by the client: there is one for each device. */
+static CUcontext primary[GP_DEVICES_MAX];
+
 CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice dev,
                                uint32_t flags)
 {
     CUdevice device;
     if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context)) {
+    if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context) || primary[dev]) {
         gpw_session_broken(s, "a primary context that is retained already");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -58,7 +61,27 @@ CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice
     if (r == CUDA_SUCCESS)
         prepare(s, real);
     gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
+    if (r == CUDA_SUCCESS)
+        primary[dev] = real;
     return r;
+}
+
+/* Before the driver destroys it: nothing here may name it, or what goes with it, again.
+ * Its id is taken already, and with it those of its streams, events, modules and graphs. */
+static void context_ending(struct gpw_session *s, CUcontext context)
+{
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    gpw_gate_context_ended(s, context);
+    gpw_waits_context_ended(s, context);
+    gpw_event_waits_context_ended(s);
+    gpw_waits_poll(s); /* what they hold is given back while there is somewhere to */
+    gpw_captured_context_ended(s, context);
+    gpw_place_forget();
+    gpw_functions_forget();
+    gpw_staging_context_ended(s);
+    s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 
 CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevice dev,
@@ -68,15 +91,18 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     uint64_t real;
     if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
-    CUresult r = gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
+    CUresult r = gpw_handle_get(s, GP_HANDLE_CONTEXT, context, false, &real);
     if (r != CUDA_SUCCESS)
         return r;
+    if ((CUcontext)real != primary[dev]) {
+        gpw_session_broken(s, "the primary context of a device is another one");
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     gpw_peers_context_ended(s, (CUcontext)real);
     gpw_memory_context_ended(s, dev, (CUcontext)real);
-    gpw_gate_context_ended(s, (CUcontext)real);
-    gpw_waits_context_ended((CUcontext)real);
-    gpw_place_forget();
-    gpw_functions_forget();
+    context_ending(s, (CUcontext)real);
+    primary[dev] = NULL;
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
@@ -109,12 +135,21 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
     return r;
 }
 
+static bool is_primary(const struct gpw_session *s, CUcontext context)
+{
+    for (uint32_t i = 0; i < s->device_count; i++)
+        if (primary[i] == context)
+            return true;
+    return false;
+}
+
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
+    if (is_primary(s, ctx)) {
+        gpw_session_broken(s, "a primary context is released, not destroyed");
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     gpw_peers_context_ended(s, ctx);
-    gpw_gate_context_ended(s, ctx);
-    gpw_waits_context_ended(ctx);
-    gpw_place_forget();
-    gpw_functions_forget();
+    context_ending(s, ctx);
     return s->driver->cuCtxDestroy_v2(ctx);
 }

@@ -27,6 +27,14 @@ static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCap
     return r;
 }
 
+CUresult gpw_capture_of(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
+                        cuuint64_t *id, CUgraph *graph)
+{
+    const CUgraphNode *nodes = NULL;
+    size_t count = 0;
+    return capture_info(s, stream, state, id, graph, &nodes, &count);
+}
+
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -49,9 +57,42 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+/* --- captures ------------------------------------------------------------------------ */
+
+static unsigned captures;          /* begun and not ended */
+static uint64_t captured_contexts; /* in which something was asked for since the first began */
+
+void gpw_captures_note(struct gpw_session *s)
+{
+    if (captures)
+        captured_contexts |= gpw_handle_context_bit(s);
+}
+
+CUresult gpw_cuStreamBeginCapture_v2(struct gpw_session *s, CUstream hStream,
+                                     CUstreamCaptureMode mode)
+{
+    CUresult r = s->driver->cuStreamBeginCapture_v2(hStream, mode);
+    captures += r == CUDA_SUCCESS;
+    gpw_captures_note(s);
+    return r;
+}
+
+CUresult gpw_cuStreamEndCapture(struct gpw_session *s, CUstream hStream, CUgraph *phGraph)
+{
+    CUresult r = s->driver->cuStreamEndCapture(hStream, phGraph);
+    gpw_captures_note(s);
+    gpw_handle_next_graph(s, captured_contexts, 0);
+    gpw_handle_capture_over(s, r == CUDA_SUCCESS ? (uint64_t)*phGraph : 0);
+    bool over = r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
+                r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (over && captures && --captures == 0)
+        captured_contexts = 0;
+    return r;
+}
+
 CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *graph,
-                             uint32_t *status, uint64_t *capture_id, uint64_t *graph_id,
-                             uint64_t *dependencies, uint32_t *n_dependencies)
+                             uint32_t *status, uint64_t *capture_id, uint64_t *dependencies,
+                             uint32_t *n_dependencies)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
@@ -64,13 +105,15 @@ CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *gr
         return r;
     *status = state;
     *capture_id = id;
-    *graph_id = (uint64_t)*graph;
-    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        *graph = NULL; /* of a capture that was given up there is none */
         return CUDA_SUCCESS;
+    }
+    gpw_handle_next_graph(s, 0, id);
     if (count > room)
         return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++)
-        if (!(dependencies[i] = gpw_handle_name(s, GP_HANDLE_GRAPH_NODE, (uint64_t)nodes[i])))
+        if (!(dependencies[i] = gpw_handle_name(s, (uint64_t)nodes[i], (uint64_t)*graph)))
             return CUDA_ERROR_OUT_OF_MEMORY;
     *n_dependencies = (uint32_t)(count * sizeof *dependencies);
     return CUDA_SUCCESS;
@@ -117,7 +160,7 @@ CUresult gpw_gp_graph_nodes(struct gpw_session *s, CUgraph graph, uint32_t roots
     size_t total = 0, filled = 0;
     CUresult r = list_nodes(s, graph, roots_only != 0, &list, &total);
     for (; r == CUDA_SUCCESS && filled < total && filled < capacity; filled++)
-        if (!(nodes[filled] = gpw_handle_name(s, GP_HANDLE_GRAPH_NODE, (uint64_t)list[filled])))
+        if (!(nodes[filled] = gpw_handle_name(s, (uint64_t)list[filled], (uint64_t)graph)))
             r = CUDA_ERROR_OUT_OF_MEMORY;
     free(list);
     *count = total;

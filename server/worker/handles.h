@@ -23,9 +23,31 @@ CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_
 /* As get, and the id is free afterwards. */
 CUresult gpw_handle_take(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id,
                          bool nullable, uint64_t *real);
-/* An id of the worker's own choosing for an object that the driver made by itself
- * (graph nodes); the same object keeps its id. 0 when there are too many. */
-uint64_t gpw_handle_name(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real);
+/* A kernel's id, as get: a function that is none will not do. */
+CUresult gpw_handle_get_kernel(struct gpw_session *s, uint64_t id, bool nullable, uint64_t *real);
+/* A live id of the driver's object, 0 if it has none. Looks at all of the kind. */
+uint64_t gpw_handle_find(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real);
+
+/*
+ * What the driver makes for another object goes with that one, and a handle that it has
+ * let go must never come back to it. So an id lives as long as those that it is bound to:
+ * a parent (0: none) and, if `of_context`, the context that is current now.
+ */
+void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t parent,
+                     bool of_context, uint16_t tag);
+#define GPW_TAG_KERNEL 1u
+
+/* Graphs go with the contexts that they were captured in, given as bits. What the handler
+ * of a message knows of the graph that it makes; `capture`: one that is being captured,
+ * and still the driver's. Its id lives while the stream captures into it. */
+uint64_t gpw_handle_context_bit(struct gpw_session *s); /* of the current one */
+void gpw_handle_next_graph(struct gpw_session *s, uint64_t contexts, uint64_t capture);
+/* A capture has ended, and left this graph or none. */
+void gpw_handle_capture_over(struct gpw_session *s, uint64_t real);
+
+/* An id of the worker's own choosing for a node of a graph, which it goes with; the same
+ * node keeps its id. 0 when there are too many. */
+uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
 /* Visit every live id of a kind. */
 void gpw_handle_each(struct gpw_session *s, enum gp_handle_kind kind,
                      void (*visit)(struct gpw_session *, uint64_t id, uint64_t real, void *),

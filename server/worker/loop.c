@@ -8,7 +8,9 @@
 #include "budget.h"
 #include "dispatch.h"
 #include "gate.h"
+#include "graph.h"
 #include "graph_budget.h"
+#include "handles.h"
 #include "host_function.h"
 #include "memory.h"
 #include "peer.h"
@@ -110,16 +112,23 @@ static void put_off_free(struct put_off *p)
     free(p);
 }
 
+/* None, if it has been destroyed in the meantime. */
+static void context_enter(struct gpw_session *s, CUcontext context)
+{
+    bool lives = gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)context) != 0;
+    s->driver->cuCtxSetCurrent(lives ? context : NULL);
+}
+
 static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct put_off *p = (struct put_off *)w;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
-    s->driver->cuCtxSetCurrent(p->context);
+    context_enter(s, p->context);
     s->last_try = p->last_try;
     dispatch(s, (const struct gp_header *)p->message, p->strict);
     s->last_try = false;
-    s->driver->cuCtxSetCurrent(before);
+    context_enter(s, before);
     put_off_free(p);
     return true;
 }
@@ -188,6 +197,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         gpw_gate_stream_ending(s);
         gpw_peers_stream_ending(s, h);
     }
+    gpw_captures_note(s);
     if (streams_held() && !never_blocks(h))
         put_off(s, h, false);
     else

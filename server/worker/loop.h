@@ -17,6 +17,8 @@ void gpw_waits_cancel(struct gpw_session *s);
 CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event);
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 /* Events kept for reuse died with their context. */
-void gpw_waits_context_ended(CUcontext context);
+/* Waits for events that went with their context (stream.c). */
+void gpw_event_waits_context_ended(struct gpw_session *s);
+void gpw_waits_context_ended(struct gpw_session *s, CUcontext context);
 
 #endif

@@ -54,6 +54,7 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* The worker's address of a buffer for graphs, NULL if the range is none. */
 void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
+void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
 /* Forget them all; `unpin` while there is a context to do it in. */
 void gpw_captured_close(struct gpw_session *s, bool unpin);
 

@@ -249,8 +249,6 @@ CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const ui
                              char *error_log, uint32_t *n_error_log)
 {
     struct jit jit;
-    CUlibraryOption names[4];
-    void *values[4];
     CUresult r;
     *n_info_log = *n_error_log = 0;
     struct image **image = image_take(s, hash, state, &r);
@@ -263,15 +261,12 @@ CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const ui
     if (library_option_count > 4 ||
         !jit_fill(&jit, option_count, options, info_log, info_size, error_log, error_size))
         return CUDA_ERROR_INVALID_VALUE;
-    unsigned count = 0;
-    for (uint32_t i = 0; i < library_option_count; i++) {
-        if (library_options[2 * i] == CU_LIBRARY_BINARY_IS_PRESERVED)
-            continue; /* the client's copy may be; ours is not */
-        names[count] = (CUlibraryOption)library_options[2 * i];
-        values[count++] = (void *)(uintptr_t)library_options[2 * i + 1];
-    }
+    /* the one that is no pointer says that the client's copy stays: ours does not */
+    for (uint32_t i = 0; i < library_option_count; i++)
+        if (library_options[2 * i] != CU_LIBRARY_BINARY_IS_PRESERVED)
+            return CUDA_ERROR_INVALID_VALUE;
     r = s->driver->cuLibraryLoadData(library, (*image)->bytes, jit.names, jit.values, jit.count,
-                                     names, values, count);
+                                     NULL, NULL, 0);
     *wall_time = jit_wall_time(&jit);
     *n_info_log = jit_written(&jit, jit.info_size_at, info_log, info_size);
     *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);

@@ -3,6 +3,7 @@
 
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "handles.h"
 #include "loop.h"
 
 /* Whom to answer when it has passed. */
@@ -105,19 +106,24 @@ CUresult gpw_cuEventElapsedTime(struct gpw_session *s, float *pMilliseconds, CUe
 struct event_wait {
     struct gpw_wait wait;
     struct gpw_token token;
-    CUevent event;
+    CUevent event; /* NULL: it went with its context */
+    bool destroy;  /* the client has; it may go when it is no longer waited for */
 };
 
 static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    return s->driver->cuEventQuery(((struct event_wait *)w)->event) != CUDA_ERROR_NOT_READY;
+    CUevent event = ((struct event_wait *)w)->event;
+    return !event || s->driver->cuEventQuery(event) != CUDA_ERROR_NOT_READY;
 }
 
 static bool event_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct event_wait *e = (struct event_wait *)w;
     /* returns at once, and lets the driver print what kernels have printed */
-    CUresult r = s->driver->cuEventSynchronize(e->event);
+    CUresult r = e->event ? s->driver->cuEventSynchronize(e->event)
+                          : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (e->event && e->destroy)
+        s->driver->cuEventDestroy_v2(e->event);
     gpw_answer_cuEventSynchronize(s, e->token, r);
     gpw_budget_give(GPW_BUDGET_WAITS, sizeof *e);
     free(e);
@@ -148,4 +154,75 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
     else
         event_poll(s, &e->wait);
     return GPW_DEFERRED;
+}
+
+static struct event_wait *event_wait_of(struct gpw_wait *w)
+{
+    return w->ready == event_ready ? (struct event_wait *)w : NULL;
+}
+
+/* The youngest of those who wait for it, who is answered last. */
+static struct event_wait *last_waiting(struct gpw_session *s, CUevent event)
+{
+    struct gpw_wait *lists[] = {s->waits_due, s->waits};
+    struct event_wait *last = NULL;
+    for (unsigned i = 0; i < 2; i++)
+        for (struct gpw_wait *w = lists[i]; w; w = w->younger) {
+            struct event_wait *e = event_wait_of(w);
+            if (e && e->event == event)
+                last = e;
+        }
+    return last;
+}
+
+/* As CUDA does: what waits for it goes on waiting, and then it is gone. */
+CUresult gpw_cuEventDestroy_v2(struct gpw_session *s, CUevent hEvent)
+{
+    struct event_wait *e = last_waiting(s, hEvent);
+    if (!e)
+        return s->driver->cuEventDestroy_v2(hEvent);
+    e->destroy = true;
+    return CUDA_SUCCESS;
+}
+
+void gpw_event_waits_context_ended(struct gpw_session *s)
+{
+    struct gpw_wait *lists[] = {s->waits_due, s->waits};
+    for (unsigned i = 0; i < 2; i++)
+        for (struct gpw_wait *w = lists[i]; w; w = w->younger) {
+            struct event_wait *e = event_wait_of(w);
+            if (e && !gpw_handle_find(s, GP_HANDLE_EVENT, (uint64_t)e->event))
+                e->event = NULL;
+        }
+}
+
+/* --- attributes ------------------------------------------------------------------- */
+
+/* Those whose value is a number; a pointer or a handle in one is not for the wire. */
+static bool attribute_is_number(CUstreamAttrID attr)
+{
+    switch ((unsigned)attr) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+        return true;
+    default:
+        return false;
+    }
+}
+
+CUresult gpw_cuStreamGetAttribute(struct gpw_session *s, CUstream hStream, CUstreamAttrID attr,
+                                  CUstreamAttrValue *value)
+{
+    return attribute_is_number(attr) ? s->driver->cuStreamGetAttribute(hStream, attr, value)
+                                     : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult gpw_cuStreamSetAttribute(struct gpw_session *s, CUstream hStream, CUstreamAttrID attr,
+                                  const CUstreamAttrValue *param)
+{
+    return attribute_is_number(attr) ? s->driver->cuStreamSetAttribute(hStream, attr, param)
+                                     : CUDA_ERROR_INVALID_VALUE;
 }

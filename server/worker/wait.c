@@ -125,15 +125,6 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
         s->driver->cuEventDestroy_v2(event);
 }
 
-void gpw_waits_context_ended(CUcontext context)
-{
-    for (unsigned i = 0; i < kept_count;)
-        if (kept[i].context == context)
-            kept[i] = kept[--kept_count];
-        else
-            i++;
-}
-
 /* Several events, one answer. */
 struct after {
     struct gpw_wait wait;
@@ -144,6 +135,32 @@ struct after {
     unsigned count, room;
     CUevent events[];
 };
+
+static bool after_ready(struct gpw_session *s, struct gpw_wait *w);
+
+/* Its events go with the context, so they must not be asked any more. */
+static void after_context_ended(struct gpw_wait *waits, CUcontext context)
+{
+    for (struct gpw_wait *w = waits; w; w = w->younger) {
+        struct after *a = (struct after *)w;
+        if (w->ready != after_ready || a->context != context)
+            continue;
+        a->count = 0;
+        if (a->result == CUDA_SUCCESS)
+            a->result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+}
+
+void gpw_waits_context_ended(struct gpw_session *s, CUcontext context)
+{
+    after_context_ended(s->waits, context);
+    after_context_ended(s->waits_due, context);
+    for (unsigned i = 0; i < kept_count;)
+        if (kept[i].context == context)
+            kept[i] = kept[--kept_count];
+        else
+            i++;
+}
 
 /* With what the driver keeps for an event. */
 #define EVENT_BYTES 512u

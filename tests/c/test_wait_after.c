@@ -182,8 +182,8 @@ static int end(void **state)
 {
     (void)state;
     gpw_waits_cancel(&session);
-    gpw_waits_context_ended(CONTEXT_A); /* what is kept is of this test's driver */
-    gpw_waits_context_ended(CONTEXT_B);
+    gpw_waits_context_ended(&session, CONTEXT_A); /* what is kept is of this test's driver */
+    gpw_waits_context_ended(&session, CONTEXT_B);
     gpw_handles_free(session.handles);
     return 0;
 }
@@ -385,7 +385,7 @@ static void events_stay_with_their_context_and_go_with_it(void **state)
     assert_ptr_not_equal(more, of_b);
     gpw_event_give(&session, CONTEXT_A, of_a);
     gpw_event_give(&session, CONTEXT_A, more);
-    gpw_waits_context_ended(CONTEXT_A);
+    gpw_waits_context_ended(&session, CONTEXT_A);
     unsigned made = gpu.event_last;
     assert_int_equal(gpw_event_take(&session, CONTEXT_A, &more), CUDA_SUCCESS);
     assert_int_equal(gpu.event_last, made + 1); /* the dead context's are not used */

@@ -1,0 +1,153 @@
+/* The worker's handles: an id lives no longer than what it belongs to. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "handles.h"
+
+#define REAL(n) ((uint64_t)(n) << 8)
+
+static struct gpw_session session;
+static struct gpw_driver driver;
+static CUcontext current;
+static CUstreamCaptureStatus capturing;
+static uint64_t captured_graph;
+
+static CUresult get_current(CUcontext *context)
+{
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                             CUgraph *graph, const CUgraphNode **nodes,
+                             const CUgraphEdgeData **edges, size_t *count)
+{
+    (void)stream, (void)nodes, (void)edges, (void)count;
+    *status = capturing;
+    *id = 7;
+    *graph = (CUgraph)captured_graph;
+    return CUDA_SUCCESS;
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    driver = (struct gpw_driver){.cuCtxGetCurrent = get_current,
+                                 .cuStreamGetCaptureInfo_v3 = capture_info};
+    session = (struct gpw_session){.driver = &driver, .handles = gpw_handles_new()};
+    current = NULL;
+    capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    return session.handles ? 0 : -1;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    gpw_handles_free(session.handles);
+    return 0;
+}
+
+static uint64_t made(enum gp_handle_kind kind, uint32_t index, uint64_t real, uint64_t parent,
+                     bool of_context)
+{
+    uint64_t id = gp_handle_make(kind, index, 0);
+    assert_true(gpw_handle_free(&session, kind, id));
+    gpw_handle_put(&session, kind, id, real, CUDA_SUCCESS);
+    gpw_handle_bind(&session, kind, id, parent, of_context, 0);
+    return id;
+}
+
+static CUresult asked(enum gp_handle_kind kind, uint64_t id)
+{
+    uint64_t real;
+    return gpw_handle_get(&session, kind, id, false, &real);
+}
+
+static void destroyed(enum gp_handle_kind kind, uint64_t id)
+{
+    uint64_t real;
+    assert_int_equal(gpw_handle_take(&session, kind, id, false, &real), CUDA_SUCCESS);
+}
+
+static void children_go_with_their_parents(void **state)
+{
+    (void)state;
+    uint64_t library = made(GP_HANDLE_LIBRARY, 1, REAL(1), 0, false);
+    uint64_t kernel = made(GP_HANDLE_FUNCTION, 1, REAL(2), library, false);
+    uint64_t function = made(GP_HANDLE_FUNCTION, 2, REAL(3), kernel, true);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, function), CUDA_SUCCESS);
+    destroyed(GP_HANDLE_LIBRARY, library);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, kernel), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, function), CUDA_ERROR_INVALID_HANDLE);
+    /* the same place in the table, and another library in it */
+    gpw_handle_put(&session, GP_HANDLE_LIBRARY, gp_handle_make(GP_HANDLE_LIBRARY, 1, 1), REAL(1),
+                   CUDA_SUCCESS);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, kernel), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void a_contexts_own_go_with_it(void **state)
+{
+    (void)state;
+    uint64_t first = made(GP_HANDLE_CONTEXT, 1, REAL(1), 0, false);
+    uint64_t second = made(GP_HANDLE_CONTEXT, 2, REAL(2), 0, false);
+    current = (CUcontext)REAL(2);
+    uint64_t stream = made(GP_HANDLE_STREAM, 1, REAL(3), 0, true);
+    uint64_t module = made(GP_HANDLE_MODULE, 1, REAL(4), 0, true);
+    uint64_t function = made(GP_HANDLE_FUNCTION, 1, REAL(5), module, false);
+    current = (CUcontext)REAL(1);
+    uint64_t event = made(GP_HANDLE_EVENT, 1, REAL(6), 0, true);
+    destroyed(GP_HANDLE_CONTEXT, second);
+    assert_int_equal(asked(GP_HANDLE_STREAM, stream), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, function), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(asked(GP_HANDLE_EVENT, event), CUDA_SUCCESS);
+    assert_int_equal(gpw_handle_find(&session, GP_HANDLE_STREAM, REAL(3)), 0);
+    assert_int_equal(gpw_handle_find(&session, GP_HANDLE_CONTEXT, REAL(1)), first);
+}
+
+static void nodes_go_with_their_graph(void **state)
+{
+    (void)state;
+    uint64_t graph = made(GP_HANDLE_GRAPH, 1, REAL(1), 0, false);
+    uint64_t node = gpw_handle_name(&session, REAL(2), REAL(1));
+    assert_int_equal(gpw_handle_name(&session, REAL(2), REAL(1)), node);
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, node), CUDA_SUCCESS);
+    destroyed(GP_HANDLE_GRAPH, graph);
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, node), CUDA_ERROR_INVALID_VALUE);
+    made(GP_HANDLE_GRAPH, 2, REAL(1), 0, false); /* where it was */
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, node), CUDA_ERROR_INVALID_VALUE);
+    assert_true(gpw_handle_name(&session, REAL(2), REAL(1)) != node);
+}
+
+static void a_graph_is_lent_while_it_is_captured(void **state)
+{
+    uint64_t real;
+    (void)state;
+    uint64_t stream = made(GP_HANDLE_STREAM, 1, REAL(1), 0, false);
+    capturing = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    captured_graph = REAL(2);
+    gpw_handle_next_graph(&session, 0, 7);
+    uint64_t lent = made(GP_HANDLE_GRAPH, 1, REAL(2), stream, false);
+    assert_int_equal(asked(GP_HANDLE_GRAPH, lent), CUDA_SUCCESS);
+    assert_int_equal(gpw_handle_take(&session, GP_HANDLE_GRAPH, lent, false, &real),
+                     CUDA_ERROR_INVALID_VALUE);
+    capturing = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    assert_int_equal(asked(GP_HANDLE_GRAPH, lent), CUDA_ERROR_INVALID_VALUE);
+    made(GP_HANDLE_GRAPH, 2, REAL(2), 0, false); /* another graph, in its place */
+    capturing = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    assert_int_equal(asked(GP_HANDLE_GRAPH, lent), CUDA_ERROR_INVALID_VALUE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(children_go_with_their_parents, begin, end),
+        cmocka_unit_test_setup_teardown(a_contexts_own_go_with_it, begin, end),
+        cmocka_unit_test_setup_teardown(nodes_go_with_their_graph, begin, end),
+        cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
