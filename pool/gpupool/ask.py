@@ -14,7 +14,13 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from gpupool import protocol
-from gpupool.errors import ProtocolError, RefusedError, UnreachableError
+from gpupool.errors import (
+    ProtocolError,
+    RefusedError,
+    ServerAwayError,
+    ServerClosedError,
+    UnreachableError,
+)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -85,10 +91,33 @@ def _knock(url: str, timeout: float) -> None:
                 sock.settimeout(timeout)
                 sock.connect(url.removeprefix("ipc://"))
     except OSError as error:
-        raise UnreachableError(
-            f"no gpupool server answers at {url}: {error.strerror or error};"
-            " is gpupool-server running there, and is the address right?"
-        ) from None
+        raise _not_there(url, error) from None
+
+
+#: The name is wrong; EAI_AGAIN is not of them, which says that nobody could be asked.
+_NO_SUCH_HOST = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
+
+
+def is_unknown_host(error: BaseException | None) -> bool:
+    """Whether a name was asked for and there is none like it."""
+    return isinstance(error, socket.gaierror) and error.errno in _NO_SUCH_HOST
+
+
+def _not_there(url: str, error: OSError) -> UnreachableError:
+    reason = error.strerror or str(error)
+    if is_unknown_host(error):
+        return UnreachableError(
+            f"no gpupool server answers at {url}: {reason}; is the host's name right?"
+        )
+    if isinstance(error, PermissionError):
+        return ServerClosedError(
+            f"the gpupool server at {url} is not open to this user: {reason};"
+            " its socket belongs to the user that it runs as"
+        )
+    return ServerAwayError(
+        f"no gpupool server answers at {url}: {reason};"
+        " is gpupool-server running there, and is the address right?"
+    )
 
 
 def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) -> protocol.Message:
@@ -146,7 +175,7 @@ def _await(
             failures += 1
             # A server that stops looks as one with another key: ZeroMQ tries again.
             _explain_handshake(address, deadline - time.monotonic(), again=failures > 1)
-    raise UnreachableError(
+    raise ServerAwayError(
         f"what listens at {address.endpoint} gave no answer within {timeout:g} s;"
         " it may be no gpupool server, or it hangs"
     )
@@ -198,6 +227,19 @@ def _judge(answer: protocol.Message, url: str) -> protocol.Message:
     if answer.word == "refused":
         raise RefusedError(answer.require("code"), f"{url}: {answer.require('message')}")
     raise ProtocolError(f"{url} answered '{answer.word}', which is neither ok nor refused")
+
+
+def check(url: str, token: str, timeout: float = 5.0) -> None:
+    """Whether a program could be served there now; else an exception that says why not."""
+    answer = ask(url, "info", {"token": token, "page": "0"}, timeout)
+    try:
+        info = json.loads(answer.require("json"))
+    except ValueError:
+        info = None
+    if not isinstance(info, dict):
+        raise ProtocolError(f"{url}: the answer to 'info' holds no JSON object")
+    if info.get("draining"):
+        raise RefusedError("draining", f"{url}: the server is stopping; try again later")
 
 
 def ask_info(url: str, token: str, timeout: float = 5.0) -> dict[str, Any]:

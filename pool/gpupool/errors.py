@@ -30,7 +30,29 @@ class ProtocolError(GpupoolError):
 
 
 class UnreachableError(GpupoolError):
-    """No gpupool server answers at an address."""
+    """No gpupool server answers at an address, and none will before somebody changes it."""
+
+
+class ServerAwayError(UnreachableError):
+    """No gpupool server answers at an address now; one may soon."""
+
+    exit_code = TRY_LATER
+
+
+class ServerClosedError(UnreachableError):
+    """This user may not speak to the server at an address."""
+
+    exit_code = NOT_ALLOWED
+
+
+#: What a program that is refused may do about it, where that is not to change something.
+_REFUSED_EXITS = {
+    "bad-token": NOT_ALLOWED,
+    "over-quota": NOT_ALLOWED,
+    "full": TRY_LATER,
+    "draining": TRY_LATER,
+    "no-worker": TRY_LATER,
+}
 
 
 class RefusedError(GpupoolError):
@@ -39,6 +61,7 @@ class RefusedError(GpupoolError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+        self.exit_code = _REFUSED_EXITS.get(code, FAILED)
 
 
 class PoolAwayError(GpupoolError):
@@ -49,6 +72,10 @@ class PoolAwayError(GpupoolError):
     def __init__(self, message: str, unsure: bool = False) -> None:
         super().__init__(message)
         self.unsure = unsure
+
+
+class PoolAddressError(GpupoolError):
+    """What is at a pool's address is not that pool, or not to be trusted; waiting does not help."""
 
 
 class PoolRefusedError(GpupoolError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,15 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from gpupool import __version__
-from gpupool.errors import ConfigError, PoolAwayError, PoolRefusedError, ProtocolError
+from gpupool.ask import is_unknown_host
+from gpupool.errors import (
+    ConfigError,
+    GpupoolError,
+    PoolAddressError,
+    PoolAwayError,
+    PoolRefusedError,
+    ProtocolError,
+)
 from gpupool.protocol import one_line
 
 POOL = "GPUPOOL_POOL"
@@ -276,20 +285,62 @@ class PoolClient:
             text = f"the pool at {self.url} said no: {detail}"
         return PoolRefusedError(status, code, text)
 
-    def _away(self, error: Exception, limit: float) -> PoolAwayError:
+    def _away(self, error: Exception, limit: float) -> GpupoolError:
         reason = one_line(str(error)) or type(error).__name__
+        wrong = self._wrong(error, reason)
+        if wrong is not None:
+            return PoolAddressError(f"the pool at {self.url}: {wrong}")
         if isinstance(error, httpx.ConnectTimeout):
             why = f"no answer within {CONNECT_SECONDS:g} s; is the address right?"
         elif isinstance(error, httpx.TimeoutException):
             why = f"no answer within {limit:g} s; its log may say why"
-        elif isinstance(error, httpx.ConnectError) and "CERTIFICATE" in reason:
-            why = f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}"
         elif isinstance(error, httpx.ConnectError):
             why = f"{reason}; is gpupool-manager running there, and is the address right?"
         else:
-            why = f"it hung up ({reason}); is it http:// or https:// there?"
+            why = f"it hung up ({reason}); its log may say why"
         unsure = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         return PoolAwayError(f"the pool at {self.url}: {why}", unsure)
+
+    def _wrong(self, error: Exception, reason: str) -> str | None:
+        """What must be changed before asking again can help; None: it can."""
+        if isinstance(error, httpx.ConnectError):
+            if "CERTIFICATE" in reason or "Hostname mismatch" in reason:
+                return f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}"
+            if any(word in reason for word in _NO_TLS):
+                return f"it does not speak TLS ({reason}); write http:// there"
+            if any(map(is_unknown_host, _causes(error))):
+                return f"{reason}; is the host's name right?"
+        hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
+        if hung_up and self._speaks_tls():
+            return "it speaks TLS; write https:// there"
+        return None
+
+    def _speaks_tls(self) -> bool:
+        """Whether who hung up on a question in clear would have liked a secret one."""
+        parts = urlsplit(self.url)
+        if parts.scheme != "http":
+            return False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            where = (parts.hostname or "", parts.port or PORT)
+            with socket.create_connection(where, CONNECT_SECONDS) as bare:
+                context.wrap_socket(bare).close()
+        except OSError:
+            return False
+        return True
+
+
+#: What OpenSSL calls an answer that is no TLS.
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An exception and all that led to it."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
 
 
 def _trust(where: Where) -> ssl.SSLContext:

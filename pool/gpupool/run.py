@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpupool import paths
-from gpupool.ask import check_url
+from gpupool.ask import check, check_url
 from gpupool.errors import ConfigError, GpupoolError
 
 #: A real driver may take a minute to wake up all of a big machine's GPUs.
@@ -73,6 +73,18 @@ def check_servers(text: str) -> str:
         except ValueError as error:
             raise ConfigError(f"--server: {error}") from None
     return text
+
+
+def check_answers(servers: str, tokens: str) -> None:
+    """Before anything is started: an exception that says which server would not serve, and why.
+
+    As the library reads them, one token is for all servers, else each has its own.
+    """
+    urls, words = servers.split(","), tokens.split(",")
+    if len(words) not in (1, len(urls)):
+        raise ConfigError(f"GPUPOOL_TOKEN has {len(words)} tokens for {len(urls)} servers")
+    for place, url in enumerate(urls):
+        check(url, words[place if len(words) > 1 else 0].strip())
 
 
 def replace_process(command: Sequence[str], env: Mapping[str, str]) -> None:

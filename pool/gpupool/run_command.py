@@ -18,6 +18,7 @@ from gpupool.pool_request import FOREVER, Wishes, lease_body, pool_fields
 from gpupool.pool_run import run_in_pool
 from gpupool.run import (
     LocalOptions,
+    check_answers,
     check_servers,
     client_environment,
     local_server,
@@ -177,5 +178,6 @@ def _run_remote(
 ) -> int:
     url = check_servers(need(server, "--server", "GPUPOOL_SERVER", ", or use --pool or --local"))
     secret = need(token, "--token", "GPUPOOL_TOKEN")
+    check_answers(url, secret)
     replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
     raise AssertionError("execvpe returned")

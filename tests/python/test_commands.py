@@ -8,11 +8,14 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
+from gpupool import protocol
 from gpupool.ask import ask, ask_info
 from gpupool.errors import RefusedError, UnreachableError
 from gpupool.paths import Home
@@ -243,30 +246,73 @@ def test_run_gives_back_the_exit_code(home: Home, script: str, code: int) -> Non
     assert gpupool(home, "run", "--local", "--soft", "--", "sh", "-c", script).returncode == code
 
 
-def test_run_with_a_server_becomes_the_program(home: Home) -> None:
+class Front:
+    """What `gpupool run` asks before it starts a program: a front door that says yes."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
+        self.says: dict[str, object] = {}
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def serve(self) -> None:
+        while not self.over.is_set():
+            if self.socket.poll(50):
+                peer, question = self.socket.recv_multipart()[:2]
+                self.asked.append(protocol.decode(question).fields["token"])
+                told = {"pages": "1", "json": json.dumps(self.says)}
+                self.socket.send_multipart([peer, protocol.encode("ok", told)])
+        self.socket.close(0)
+
+    def close(self) -> None:
+        self.over.set()
+        self.thread.join()
+        self.context.term()
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    found = Front()
+    yield found
+    found.close()
+
+
+def test_run_with_a_server_becomes_the_program(home: Home, front: Front) -> None:
+    both = f"{front.url},{front.url.replace('127.0.0.1', 'localhost')}"
     done = gpupool(
-        home, "run", "--server", "tcp://h:7700,tcp://g:1", "--gpus", "3", "--log", "info", "--",
+        home, "run", "--server", both, "--gpus", "3", "--log", "info", "--",
         "sh", "-c", "echo $GPUPOOL_SERVER $GPUPOOL_TOKEN $GPUPOOL_GPUS $GPUPOOL_LOG; exit 5",
         GPUPOOL_TOKEN="t",
     )  # fmt: skip
     assert done.returncode == 5
-    assert done.stdout == "tcp://h:7700,tcp://g:1 t 3 info\n"
+    assert done.stdout == f"{both} t 3 info\n"
+    assert front.asked == ["t", "t"]
 
 
 REQUEST = "env | grep -E '^(GPUPOOL_|TENCENT|ALIYUN|CGPU)' | grep -vE '_(SERVER|TOKEN|HOME)='"
-REMOTE = {"GPUPOOL_SERVER": "tcp://h:1", "GPUPOOL_TOKEN": "t"}
+
+Asked = Callable[..., dict[str, str]]
 
 
-def request_of(home: Home, *args: str, **env: str) -> dict[str, str]:
+@pytest.fixture
+def request_of(home: Home, front: Front) -> Asked:
     """The variables with which a program's client library asks."""
-    done = gpupool(home, "run", *args, "--", "sh", "-c", f"{REQUEST}; true", **REMOTE, **env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return dict(line.split("=", 1) for line in done.stdout.splitlines())
+    remote = {"GPUPOOL_SERVER": front.url, "GPUPOOL_TOKEN": "t"}
+
+    def ask(*args: str, **env: str) -> dict[str, str]:
+        done = gpupool(home, "run", *args, "--", "sh", "-c", f"{REQUEST}; true", **remote, **env)
+        assert (done.returncode, done.stderr) == (0, "")
+        return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+    return ask
 
 
-def test_run_asks_for_what_its_options_say(home: Home) -> None:
-    asked = request_of(
-        home, "--memory", "8GiB", "--share", "50%", "--ceiling", "0.8", "--weight", "3",
+def test_run_asks_for_what_its_options_say(request_of: Asked) -> None:
+    asked = request_of("--memory", "8GiB", "--share", "50%", "--ceiling", "0.8", "--weight", "3",
         "--priority", "high", "--gpus", "2", "--group", "mine",
     )  # fmt: skip
     assert asked == {
@@ -281,33 +327,32 @@ def test_run_asks_for_what_its_options_say(home: Home) -> None:
 
 
 @pytest.mark.parametrize("option", ["--memory=1GiB", "--share=1", "--ceiling=1", "--weight=1"])
-def test_run_makes_a_new_group_for_limits(home: Home, option: str) -> None:
-    first, second = (request_of(home, option)["GPUPOOL_GROUP"] for _ in range(2))
+def test_run_makes_a_new_group_for_limits(request_of: Asked, option: str) -> None:
+    first, second = (request_of(option)["GPUPOOL_GROUP"] for _ in range(2))
     assert len(first) == 12
     assert first != second
 
 
-def test_run_makes_no_group_without_limits(home: Home) -> None:
-    assert request_of(home) == {}
-    assert request_of(home, "--gpus", "2") == {"GPUPOOL_GPUS": "2"}
-    assert request_of(home, "--group", "g") == {"GPUPOOL_GROUP": "g"}
+def test_run_makes_no_group_without_limits(request_of: Asked) -> None:
+    assert request_of() == {}
+    assert request_of("--gpus", "2") == {"GPUPOOL_GPUS": "2"}
+    assert request_of("--group", "g") == {"GPUPOOL_GROUP": "g"}
 
 
-def test_run_takes_a_request_from_variables(home: Home) -> None:
-    asked = request_of(home, "--share", "20%", GPUPOOL_MEMORY="1GiB", GPUPOOL_GROUP="g")
+def test_run_takes_a_request_from_variables(home: Home, request_of: Asked) -> None:
+    asked = request_of("--share", "20%", GPUPOOL_MEMORY="1GiB", GPUPOOL_GROUP="g")
     assert asked == {"GPUPOOL_SHARE": "20%", "GPUPOOL_MEMORY": "1GiB", "GPUPOOL_GROUP": "g"}
     cgpu = {"ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_CONTAINER": "6"}
-    asked = request_of(home, **cgpu)
+    asked = request_of(**cgpu)
     assert len(asked.pop("GPUPOOL_GROUP")) == 12
     assert asked == cgpu
-    done = gpupool(home, "run", "--", "true", GPUPOOL_SHARE="half", **REMOTE)
+    done = gpupool(home, "run", "--", "true", GPUPOOL_SHARE="half")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "GPUPOOL_SHARE: 'half' is no part of a GPU" in done.stderr
 
 
-def test_run_knows_vcuda(home: Home) -> None:
-    asked = request_of(
-        home, "--vcuda-core", "50", "--vcuda-memory", "30", "--group", "g",
+def test_run_knows_vcuda(request_of: Asked) -> None:
+    asked = request_of("--vcuda-core", "50", "--vcuda-memory", "30", "--group", "g",
         GPUPOOL_MEMORY="1GiB", ALIYUN_COM_GPU_HIGH_PRIO="1",
     )  # fmt: skip
     # Options come before variables, and the library would look at these first.
@@ -318,13 +363,62 @@ def test_run_knows_vcuda(home: Home) -> None:
     }
 
 
-def test_programs_that_cannot_be_run(home: Home, folder: Path) -> None:
+def starts_nothing(home: Home, folder: Path, *args: str, **env: str) -> tuple[int, str]:
+    """How `gpupool run` ends where the program must not be started, and its one line."""
+    mark = folder / "started"
+    done = gpupool(home, "run", *args, "--", "touch", str(mark), **env)
+    assert not mark.exists()
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_run_starts_nothing_where_no_server_answers(home: Home, folder: Path, front: Front) -> None:
+    """The program ran, and failed at its first call into CUDA."""
+    gone = "tcp://127.0.0.1:1"
+    code, said = starts_nothing(home, folder, "--server", gone, "--token", "t")
+    assert (code, "Connection refused; is gpupool-server running" in said) == (75, True)
+    code, said = starts_nothing(home, folder, "--server", f"{front.url},{gone}", "--token", "t")
+    assert (code, f"answers at {gone}" in said) == (75, True)
+    code, said = starts_nothing(home, folder, "--server", f"ipc://{folder}/no.sock", "--token", "t")
+    assert (code, "No such file" in said) == (75, True)
+    front.says["draining"] = True
+    code, said = starts_nothing(home, folder, "--server", front.url, "--token", "t")
+    assert (code, "the server is stopping; try again later" in said) == (75, True)
+
+
+def test_run_starts_nothing_where_the_token_is_refused(
+    home: Home, folder: Path, start_server: StartServer
+) -> None:
+    server = start_server()
+    code, said = starts_nothing(home, folder, "--server", server.url, "--token", "wrong")
+    assert (code, "the token is not this server's" in said) == (77, True)
+    code, said = starts_nothing(home, folder, "--server", server.url, "--token", f"{TOKEN},x")
+    assert (code, "2 tokens for 1 servers" in said) == (2, True)
+    done = gpupool(home, "run", "--server", server.url, "--token", TOKEN, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_run_starts_nothing_where_the_address_is_wrong(
+    home: Home, folder: Path, front: Front
+) -> None:
+    """To try again would not help, so the exit code does not say that it may."""
+    named = "tcp://no-such-host.invalid:7700"
+    code, said = starts_nothing(home, folder, "--server", named, "--token", "t")
+    # Where no resolver can be reached, nobody knows whether there is such a host.
+    assert code == (75 if "Temporary failure" in said else 1)
+    assert f"no gpupool server answers at {named}" in said
+    keyed = f"{front.url}?key={'0' * 64}"
+    code, said = starts_nothing(home, folder, "--server", keyed, "--token", "t")
+    assert (code, "does not encrypt, and the address has a key" in said) == (1, True)
+
+
+def test_programs_that_cannot_be_run(home: Home, folder: Path, front: Front) -> None:
     done = gpupool(home, "run", "--local", "--soft", "--", "no-such-program-anywhere")
     assert done.returncode == 127
     assert "cannot run no-such-program-anywhere: No such file" in done.stderr
     plain = folder / "plain"
     plain.write_text("x")
-    remote = {"GPUPOOL_SERVER": "tcp://h:1", "GPUPOOL_TOKEN": "t"}
+    remote = {"GPUPOOL_SERVER": front.url, "GPUPOOL_TOKEN": "t"}
     assert gpupool(home, "run", "--", str(plain), **remote).returncode == 126
 
 
@@ -482,7 +576,7 @@ def test_info(start_server: StartServer, home: Home) -> None:
 
 def test_info_of_nobody_is_one_line(home: Home) -> None:
     done = gpupool(home, "info", "--server", "tcp://127.0.0.1:1", "--token", "t")
-    assert done.returncode == 1
+    assert done.returncode == 75
     assert "no gpupool server answers at tcp://127.0.0.1:1: Connection refused" in done.stderr
     done = gpupool(home, "info", "--server", "tcp://no-such-host.invalid:1", "--token", "t")
     assert done.returncode == 1

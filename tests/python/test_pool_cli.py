@@ -328,5 +328,5 @@ def test_what_is_missing_is_named(manager: Manager, monkeypatch: pytest.MonkeyPa
     env = {"GPUPOOL_TOKEN": "t"}
     away = said(["node", "list", "--pool", "http://127.0.0.1:1"], env, 75)
     assert "is gpupool-manager running there" in away
-    tls = said(["node", "list", "--pool", manager.url.replace("http", "https")], env, 75)
-    assert "pool at https://127.0.0.1" in tls
+    tls = said(["node", "list", "--pool", manager.url.replace("http", "https")], env, 1)
+    assert "pool at https://127.0.0.1" in tls and "write http:// there" in tls

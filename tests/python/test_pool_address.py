@@ -1,0 +1,111 @@
+"""A pool's address that is wrong, and one where nobody is now: only the second is worth a wait."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpupool.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
+from gpupool.pool_client import PoolClient, Where
+from test_manager_service import self_signed
+
+
+class Nothing(http.server.BaseHTTPRequestHandler):
+    """Answers every question with an empty object."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    return self_signed(tmp_path)
+
+
+@pytest.fixture
+def secure(certificate: tuple[Path, Path]) -> Iterator[int]:
+    """The port of who speaks TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    class Server(http.server.ThreadingHTTPServer):
+        def get_request(self) -> tuple[socket.socket, object]:
+            connection, address = super().get_request()
+            return context.wrap_socket(connection, server_side=True), address
+
+        def handle_error(self, *_: object) -> None:
+            pass
+
+    with Server(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def refused(url: str, ca: Path | None = None) -> GpupoolError:
+    with PoolClient(Where(url, "t", ca)) as client, pytest.raises(GpupoolError) as caught:
+        client.get("/leases")
+    return caught.value
+
+
+def test_a_certificate_that_is_not_trusted(secure: int, certificate: tuple[Path, Path]) -> None:
+    error = refused(f"https://127.0.0.1:{secure}")
+    assert "its certificate is not trusted" in str(error)
+    assert (type(error), error.exit_code) == (PoolAddressError, FAILED)
+    with PoolClient(Where(f"https://127.0.0.1:{secure}", "t", certificate[0])) as client:
+        assert client.get("/leases") == {}
+
+
+def test_http_where_https_is_spoken(secure: int) -> None:
+    error = refused(f"http://127.0.0.1:{secure}")
+    assert "it speaks TLS; write https:// there" in str(error)
+    assert error.exit_code == FAILED
+
+
+def test_a_host_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    error = refused("http://gone.invalid:1")
+    assert "Name or service not known; is the host's name right?" in str(error)
+    assert error.exit_code == FAILED
+
+
+def test_who_is_only_away_may_be_asked_again() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        error = refused(f"http://127.0.0.1:{probe.getsockname()[1]}")
+    assert (type(error), error.exit_code) == (PoolAwayError, TRY_LATER)
+
+
+def test_who_hangs_up_in_clear_is_only_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        error = refused(f"http://127.0.0.1:{server.getsockname()[1]}")
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert isinstance(error, PoolAwayError)
+    assert "it hung up" in str(error)
