@@ -121,6 +121,7 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     if (pinned && r == CUDA_SUCCESS)
         r = gpc_pinned_settle(src, bytes);
     const char *from = src;
+    unsigned messages = 0;
     while (r == CUDA_SUCCESS && bytes) {
         uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
         int slot = n > INLINE_MAX ? gpc_arena_take(s) : -1;
@@ -129,7 +130,10 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
         dst += n;
         from += n;
         bytes -= n;
+        messages++;
     }
+    if (r == CUDA_SUCCESS)
+        gpc_session_note_upload(s, wire, messages);
     return r;
 }
 

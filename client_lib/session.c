@@ -347,16 +347,48 @@ void gpc_session_settle(struct gpc_session *s, uint64_t stream, uint64_t seq)
     s->settled_stream = stream;
     s->settled_context = gpc_current(); /* each has a default stream of its own */
     s->settled_seq = seq;
+    s->uploaded_seq = 0;
     pthread_mutex_unlock(&s->submit_lock);
+}
+
+/* Under submit_lock: the marks are of this stream and of the thread's context. */
+static bool marks_stream(const struct gpc_session *s, uint64_t stream)
+{
+    return s->settled_stream == stream && s->settled_context == gpc_current();
 }
 
 bool gpc_session_settled(struct gpc_session *s, uint64_t stream)
 {
     pthread_mutex_lock(&s->submit_lock);
-    bool settled = s->settled_seq && s->settled_seq == s->last_seq &&
-                   s->settled_stream == stream && s->settled_context == gpc_current();
+    bool settled = s->settled_seq && s->settled_seq == s->last_seq && marks_stream(s, stream);
     pthread_mutex_unlock(&s->submit_lock);
     return settled;
+}
+
+void gpc_session_note_upload(struct gpc_session *s, uint64_t stream, unsigned messages)
+{
+    pthread_mutex_lock(&s->submit_lock);
+    uint64_t before = s->uploaded_seq ? s->uploaded_seq : s->settled_seq;
+    if (before && before + messages == s->last_seq && marks_stream(s, stream))
+        s->uploaded_seq = s->last_seq;
+    pthread_mutex_unlock(&s->submit_lock);
+}
+
+bool gpc_session_only_uploads(struct gpc_session *s, uint64_t stream)
+{
+    pthread_mutex_lock(&s->submit_lock);
+    bool only = s->uploaded_seq && s->uploaded_seq == s->last_seq && marks_stream(s, stream);
+    pthread_mutex_unlock(&s->submit_lock);
+    return only && !sync_mode;
+}
+
+void gpc_session_settle_fence(struct gpc_session *s)
+{
+    pthread_mutex_lock(&s->submit_lock);
+    if (s->uploaded_seq && s->uploaded_seq + 1 == s->last_seq)
+        s->settled_seq = s->last_seq;
+    s->uploaded_seq = 0;
+    pthread_mutex_unlock(&s->submit_lock);
 }
 
 void gpc_session_context_gone(CUcontext context)

@@ -30,6 +30,7 @@ struct gpc_session {
     uint32_t wire_capture_mode;
     uint64_t settled_seq, settled_stream;
     CUcontext settled_context;
+    uint64_t uploaded_seq; /* of settled_stream: 0 none */
 
     pthread_mutex_t wait_lock; /* the waiting calls, and the right to read */
     pthread_cond_t wait_changed;
@@ -93,6 +94,12 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
  * since. */
 void gpc_session_settle(struct gpc_session *s, uint64_t stream, uint64_t seq);
 bool gpc_session_settled(struct gpc_session *s, uint64_t stream);
+/* Note that nothing was sent since the stream was settled but `messages` that copy bytes which
+ * are taken over already to its device; and ask whether that still holds. */
+void gpc_session_note_upload(struct gpc_session *s, uint64_t stream, unsigned messages);
+bool gpc_session_only_uploads(struct gpc_session *s, uint64_t stream);
+/* A gp_fence behind these was the last message: whatever follows finds the stream idle. */
+void gpc_session_settle_fence(struct gpc_session *s);
 /* Errors of calls that nobody waited for: the first stays until it is taken. Sticky ones
  * end a session: every call in a context of it answers them. */
 void gpc_session_set_pending(struct gpc_session *s, CUresult error);

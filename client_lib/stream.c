@@ -133,6 +133,28 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
     return stream_of(hStream) ? (uint64_t)hStream : 0;
 }
 
+/* No stream that could stand, for want of a message that is still to come, is waited for by
+ * work on this one if it was idle. */
+static bool stands_alone(CUstream hStream, uint64_t wire)
+{
+    const struct stream *s = is_default(hStream) ? NULL : stream_of(hStream);
+    return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
+}
+
+/*
+ * The stream was idle, and since then bytes were copied to the device that are taken over
+ * already, as from pageable memory: frameworks wait for each such copy. Nothing of the program
+ * can see whether the bytes have arrived but what is sent next, so that is what waits, over
+ * there.
+ */
+static CUresult fence(struct gpc_session *s, CUstream hStream)
+{
+    CUresult r = gpc_wire_gp_fence(hStream);
+    if (r == CUDA_SUCCESS)
+        gpc_session_settle_fence(s);
+    return r;
+}
+
 GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 {
     uint64_t wire;
@@ -143,7 +165,9 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     struct gpc_call where = {.session = NULL};
     if ((r = gpc_stream_wire(&where, hStream, &wire)) != CUDA_SUCCESS)
         return gpc_leave(r);
-    if (!gpc_session_settled(where.session, wire)) {
+    if (gpc_session_only_uploads(where.session, wire) && stands_alone(hStream, wire)) {
+        r = fence(where.session, hStream);
+    } else if (!gpc_session_settled(where.session, wire)) {
         r = gpc_wire_cuStreamSynchronize(hStream);
         if (r == CUDA_SUCCESS)
             gpc_session_settle(where.session, wire, gpc_thread()->last_answer);

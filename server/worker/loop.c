@@ -181,7 +181,7 @@ static uint64_t held_since;
 /* Whether nothing but the gate may keep it back. */
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
-    return gpw_peers_admit(h) &&
+    return s->fences == 0 && gpw_peers_admit(h) &&
            gpw_staging_admit(s, h, h == held ? now_ns() - held_since : 0, streams_held());
 }
 

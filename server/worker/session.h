@@ -37,6 +37,7 @@ struct gpw_session {
     bool strict;   /* the client's thread may not make calls that captures forbid */
     bool strict_now; /* so it is for the driver: while a call of such a thread is made */
     bool last_try; /* no more GPW_AGAIN */
+    unsigned fences; /* streams that the next message waits for (gp_fence) */
     bool greeted;  /* gp_hello was right */
     bool ended;    /* gp_goodbye, or broken */
     int32_t sticky; /* a CUresult that every later call gives, 0 none */

@@ -37,6 +37,21 @@ static CUresult deferred(struct answer *a, CUresult r)
     return r;
 }
 
+static void fence_passed(struct gpw_session *s, void *arg, CUresult result)
+{
+    (void)arg, (void)result;
+    s->fences--;
+}
+
+CUresult gpw_gp_fence(struct gpw_session *s, CUstream stream)
+{
+    s->fences++;
+    CUresult r = gpw_after_stream(s, stream, fence_passed, NULL);
+    if (r != CUDA_SUCCESS)
+        s->fences--;
+    return r;
+}
+
 CUresult gpw_cuStreamSynchronize(struct gpw_session *s, struct gpw_token token, CUstream hStream)
 {
     struct answer *a = answer_new(token, gpw_answer_cuStreamSynchronize);

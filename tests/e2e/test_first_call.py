@@ -7,10 +7,20 @@ from pathlib import Path
 import pytest
 
 from gpupool import paths
-from harness import PoolServer, Result, run_program
+from harness import DRIVER, PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 
 PATIENCE = 240.0  # a process of its own for each function, with a context on a real GPU
+
+
+@pytest.fixture(autouse=True)
+def _has_runtime(request: pytest.FixtureRequest, toolchain: Toolchain) -> None:
+    """A machine with a GPU of its own may have one runtime only."""
+    variant = getattr(request.node, "callspec", None) and request.node.callspec.params.get(
+        "variant"
+    )
+    if DRIVER == "cuda" and variant and variant not in toolchain.variants():
+        pytest.skip(f"there is no runtime {variant} here")
 
 
 @pytest.mark.real_gpu

@@ -77,3 +77,16 @@ def test_a_training_step_waits_for_its_loss_alone(
     calls = more["calls"]
     assert calls["cuKernelSetAttribute"]["count"] >= 14 * 30, calls
     assert more["round_trips"] - few["round_trips"] <= 10, more
+
+
+@pytest.mark.parametrize("stream", ["default", "stream"])
+def test_a_copy_from_the_host_that_is_waited_for_costs_no_wait(
+    toolchain: Toolchain, server: PoolServer, transport: str, stream: str
+) -> None:
+    """Two of them a step, as of images and labels; two results are read. What is sent behind
+    the wait finds the bytes, also on another stream."""
+    binary = toolchain.driver_program("uploads")
+    few = counted(server, transport, [str(binary), "4", stream])
+    more = counted(server, transport, [str(binary), "14", stream])
+    assert more["calls"]["cuStreamSynchronize"]["count"] >= 4 * 14
+    assert more["round_trips"] - few["round_trips"] == 2 * 10, more

@@ -1,0 +1,86 @@
+/*
+ * As frameworks bring their data: copies from pageable memory, each waited for, then work on
+ * another stream that needs the bytes, and a result that is read.
+ *
+ *   uploads STEPS default|stream
+ *
+ * What a synchronize promises must hold: work that is sent behind it, on any stream, finds the
+ * bytes. On a blocking stream the legacy one may still be busy; nothing may hang then.
+ */
+#include "driver.h"
+
+#include <unistd.h>
+
+#define BATCH ((size_t)8 << 20)
+#define LABELS 4096
+
+static CUstream copies, other, blocking;
+static CUdeviceptr batch, labels, result;
+static unsigned char *host_batch, *host_labels;
+
+/* The last bytes of both, taken by a stream that knows nothing of the copies. */
+static void look(unsigned char value)
+{
+    unsigned char got[2] = {0};
+
+    CU(cuMemcpyDtoDAsync(result, batch + BATCH - 1, 1, other));
+    CU(cuMemcpyDtoDAsync(result + 1, labels + LABELS - 1, 1, other));
+    CU(cuMemcpyDtoHAsync(got, result, sizeof got, other));
+    CU(cuStreamSynchronize(other));
+    EXPECT(got[0] == value && got[1] == value, "step %d: %d and %d arrived", value, got[0], got[1]);
+}
+
+static void step(int number)
+{
+    unsigned char value = (unsigned char)(number + 1);
+
+    memset(host_batch, value, BATCH);
+    memset(host_labels, value, LABELS);
+    CU(cuMemcpyHtoDAsync(batch, host_batch, BATCH, copies));
+    CU(cuStreamSynchronize(copies));
+    CU(cuMemcpyHtoDAsync(labels, host_labels, LABELS, copies));
+    CU(cuStreamSynchronize(copies));
+    look(value);
+    /* settles the copies' stream, as reading a loss does */
+    CU(cuMemcpyDtoHAsync(host_labels, labels, LABELS, copies));
+    CU(cuStreamSynchronize(copies));
+}
+
+static void CUDA_CB wait_a_little(void *unused)
+{
+    (void)unused;
+    usleep(20000);
+}
+
+/* The legacy stream stands at a host function, whose end is a message behind the fence. */
+static void behind_the_legacy_stream(void)
+{
+    for (int i = 0; i < 3; i++) {
+        CU(cuStreamSynchronize(blocking));
+        CU(cuLaunchHostFunc(NULL, wait_a_little, NULL));
+        CU(cuMemcpyHtoDAsync(labels, host_labels, LABELS, blocking));
+        CU(cuStreamSynchronize(blocking));
+        CU(cuStreamSynchronize(NULL));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    REQUIRE(argc == 3, "usage: uploads STEPS default|stream");
+    driver_start();
+    if (strcmp(argv[2], "stream") == 0)
+        CU(cuStreamCreate(&copies, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+    CU(cuMemAlloc(&batch, BATCH));
+    CU(cuMemAlloc(&labels, LABELS));
+    CU(cuMemAlloc(&result, 16));
+    host_batch = check_alloc(BATCH);
+    host_labels = check_alloc(LABELS);
+    CU(cuStreamSynchronize(copies));
+    for (int i = 0, n = atoi(argv[1]); i < n; i++)
+        step(i);
+    behind_the_legacy_stream();
+    driver_stop();
+    return finish("uploads");
+}
