@@ -46,6 +46,10 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
         return gpc_answer_keep(out->zmq, sizeof out->zmq, value);
     if (strcmp(key, "boot-id") == 0)
         return gpc_answer_keep(out->boot_id, sizeof out->boot_id, value);
+    if (strcmp(key, "simulated") == 0) {
+        out->simulated = strcmp(value, "1") == 0;
+        return 0;
+    }
     if (strcmp(key, "secret") == 0)
         return strlen(value) == 32 ? hex_bytes(value, out->secret, 16) : -1;
     if (strcmp(key, "code") == 0)

@@ -6,6 +6,7 @@
 #define GPC_FRONT_DOOR_H
 
 #include <cuda.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,7 @@ struct gpc_admission {
     char shm[256]; /* addresses to connect to, empty if not offered */
     char zmq[256];
     char boot_id[64]; /* of the server's machine */
+    bool simulated;   /* its GPUs are soft ones that nobody asked for */
 };
 
 /* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */

@@ -180,6 +180,15 @@ static uint64_t place_behind(struct gpc_session *s)
     return base;
 }
 
+/* Slow results are taken for a fault, and figures for those of a GPU: so it is said, once. */
+static void say_simulated(const char *server)
+{
+    static bool said;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gpc_log(GPC_LOG_WARN, "the GPUs of %s are simulated on its CPU, slowly: it has found no "
+                "CUDA driver with a GPU (its log says more)", server);
+}
+
 static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
 {
     char plugins[4096], why[1024];
@@ -210,6 +219,8 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         gpc_log(GPC_LOG_INFO, "session %s on %s over %s, %u device%s", s->id, s->server,
                 s->transport->name, s->snapshot->device_count,
                 s->snapshot->device_count == 1 ? "" : "s");
+        if (a.simulated)
+            say_simulated(s->server);
         return CUDA_SUCCESS;
     }
     if (wrong)

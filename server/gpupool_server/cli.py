@@ -60,6 +60,12 @@ def command(
     metrics_listen: Annotated[str | None, _text("metrics_listen")] = None,
     pool: Annotated[str | None, _text("pool")] = None,
     pool_token: Annotated[str | None, _text("pool_token")] = None,
+    own_token: Annotated[
+        bool | None,
+        typer.Option(
+            "--own-token/--no-own-token", help="in a pool, let the server's own token in, too"
+        ),
+    ] = None,
     node_name: Annotated[str | None, _text("node_name")] = None,
     advertise: Annotated[str | None, _text("advertise")] = None,
     labels: Annotated[str | None, _text("labels")] = None,

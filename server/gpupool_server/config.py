@@ -103,6 +103,11 @@ class Settings(BaseModel):
     pool_token: SecretStr | None = Field(
         None, description="the path of a file with the token with which servers join the pool"
     )
+    own_token: bool = Field(
+        False,
+        description="true (in a pool the server's own token opens sessions, too, beside its leases)"
+        " or false",
+    )
     node_name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -")
     advertise: str | None = Field(
         None, description="tcp://HOST:PORT, the address at which the pool's clients reach 'listen'"

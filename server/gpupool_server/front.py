@@ -19,7 +19,7 @@ from gpupool import __version__, lease_token, protocol
 from gpupool.errors import GpupoolError, ProtocolError
 from gpupool_server import logs
 from gpupool_server.claims import Refusal
-from gpupool_server.config import Settings
+from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
 from gpupool_server.keys import Keys
@@ -107,6 +107,8 @@ class FrontDesk:
             raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
         token = question.fields.get("token", "")
         tenant = self._find_tenant(token)
+        if tenant is not None and question.word != "info":
+            self._check_own(tenant)
         if tenant is None:
             what = "is not this server's" if token else "is missing"
             raise Refusal("bad-token", f"the token {what}; set GPUPOOL_TOKEN to the server's token")
@@ -124,6 +126,16 @@ class FrontDesk:
         if self._member is None:
             raise Refusal("bad-token", "the token is of a pool's lease, and this server is in none")
         return self._member.admit(token)
+
+    def _check_own(self, tenant: Tenant) -> None:
+        """In a pool the server's own token, which has no limits, opens nothing."""
+        own = tenant.lease is None and tenant.name == DEFAULT_TENANT
+        if own and self._member is not None and not self._settings.own_token:
+            raise Refusal(
+                "bad-token",
+                "this server is in a pool, where only leases open sessions; ask the pool for one"
+                " (gpupool run --pool), or start the server with --own-token",
+            )
 
     async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)
@@ -154,6 +166,8 @@ class FrontDesk:
             "server": __version__,
             "devices": ",".join(map(str, opened.devices)),
         }
+        if self._inventory.simulated:
+            fields["simulated"] = "1"
         if opened.ready.zmq is not None:
             # Only the client knows under which name it reached a wildcard address.
             fields["zmq"] = _WILDCARDS.sub("tcp://*:", opened.ready.zmq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -45,6 +46,8 @@ class Inventory:
     kind: str
     driver: Path
     devices: tuple[Device, ...]
+    #: Whether these are soft GPUs that nobody asked for: there was nothing else.
+    simulated: bool = False
 
     @property
     def indexes(self) -> tuple[int, ...]:
@@ -167,7 +170,7 @@ def take(settings: Settings, home: paths.Home) -> Inventory:
             f"key 'devices' names GPU {missing[0]}, but this host has {_span(whole.indexes)}"
         )
     chosen = tuple(device for device in whole.devices if device.index in settings.devices)
-    return Inventory(whole.kind, whole.driver, chosen)
+    return dataclasses.replace(whole, devices=chosen)
 
 
 def _span(indexes: tuple[int, ...]) -> str:
@@ -183,8 +186,19 @@ def _find(settings: Settings, home: paths.Home) -> Inventory:
         found = _find_cuda(settings)
         if found is not None:
             return found
+        _check_asked(settings)
         log.info("no CUDA driver with a GPU here; serving soft GPUs", count=settings.soft_gpus)
-    return _probed("soft", driver.find_soft(home), settings)
+    found = _probed("soft", driver.find_soft(home), settings)
+    return dataclasses.replace(found, simulated=settings.driver == "auto")
+
+
+def _check_asked(settings: Settings) -> None:
+    """A pool that is given soft GPUs by accident gives them to programs that want GPUs."""
+    if settings.pool is not None:
+        raise ConfigError(
+            "driver 'auto' found no CUDA driver with a GPU here, and a pool is given simulated GPUs"
+            " only on purpose; install NVIDIA's driver, or join with soft GPUs: --driver soft"
+        )
 
 
 def _find_cuda(settings: Settings) -> Inventory | None:

@@ -115,6 +115,14 @@ class Server:
             sessions=len(self._keeper),
             run_dir=str(self._run_dir.path),
         )
+        if inventory.simulated:
+            # The last word of the start, so that it is seen.
+            self._log.warning(
+                "THE GPUS ARE SIMULATED: no CUDA driver with a GPU was found, so kernels run on"
+                " this host's CPU, slowly; --driver cuda insists on GPUs, --driver soft says that"
+                " this is meant",
+                soft_gpus=len(inventory.devices),
+            )
 
     def _make_member(self, gpus: Gpus, desk: FrontDesk) -> PoolMember | None:
         settings = self.settings
@@ -155,7 +163,8 @@ class Server:
         if self.settings.token_file is not None:
             return read_token(self.settings.token_file)
         token, path = run_dir.token()
-        self._log.info("clients need the token in a file here", path=str(path))
+        if self.settings.pool is None or self.settings.own_token:
+            self._log.info("clients need the token in a file here", path=str(path))
         return token
 
     def stop(self) -> None:

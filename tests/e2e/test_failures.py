@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from gpupool import paths
+from gpupool_server.driver import find_system
 from harness import (
     TOKEN,
     PoolServer,
@@ -396,3 +397,27 @@ def client_environment_without_server() -> dict[str, str]:
     env = {**kept, "GPUPOOL_HOME": str(paths.find_home().root)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return env
+
+
+# Simulated GPUs -----------------------------------------------------------------------------
+
+
+def test_a_program_is_told_once_that_its_gpus_are_simulated(
+    home: paths.Home, vector_add: str
+) -> None:
+    """Only where nobody asked for soft GPUs: else slow results look like a fault."""
+    if find_system() is not None:
+        pytest.skip("this machine has a CUDA driver")
+    for driver, times in (("auto", 1), ("soft", 0)):
+        server = PoolServer(driver)
+        try:
+            server.start()
+            for transport in ("shm", "zmq"):
+                result = run_program([vector_add], server.environment(transport))
+                assert result.returncode == 0, result.explain()
+                said = [line for line in result.own_lines() if "simulated" in line]
+                assert len(said) == times, result.explain()
+            again = run_program([vector_add], {**server.environment("shm"), "GPUPOOL_LOG": "error"})
+            assert again.own_lines() == []
+        finally:
+            server.close()

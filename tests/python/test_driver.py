@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gpupool import paths
+from gpupool.ask import ask
 from gpupool.errors import ConfigError, InstallError
 from gpupool_server import driver, inventory
-from server_harness import make_settings
+from server_harness import MakeServer, hello_fields, make_settings
 
 
 def test_our_own_client_library_is_never_the_driver(home: paths.Home) -> None:
@@ -141,3 +144,31 @@ def test_homes(folder: Path, home: paths.Home) -> None:
     with pytest.raises(InstallError, match=r"libcuda\.so\.1 is missing \(GPUPOOL_HOME names"):
         _ = empty.lib_path
     assert os.path.isabs(paths.find_home({}).root)
+
+
+def test_a_pool_is_given_soft_gpus_only_on_purpose(
+    folder: Path, home: paths.Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose driver was broken joined with simulated GPUs, and programs crept there."""
+    monkeypatch.setattr("gpupool_server.driver.find_system", lambda: None)
+    pool = {"pool": "tcp://m:7781", "pool_token": "gpn_" + "x" * 43 + "." + "ab" * 32}
+    with pytest.raises(ConfigError, match=r"only on purpose.*--driver soft$"):
+        inventory.take(make_settings(folder, driver="auto", **pool), home)
+    found = inventory.take(make_settings(folder, driver="soft", **pool), home)
+    assert (found.kind, found.simulated) == ("soft", False)
+    alone = inventory.take(make_settings(folder, driver="auto", devices=(0,)), home)
+    assert (alone.kind, alone.simulated, alone.indexes) == ("soft", True, (0,))
+
+
+async def test_alone_it_is_said_where_it_cannot_be_missed(
+    folder: Path, home: paths.Home, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpupool_server.driver.find_system", lambda: None)
+    for chosen, said in (("soft", False), ("auto", True)):
+        with capture_logs() as logs:
+            server = await make_server(driver=chosen)
+        assert ("THE GPUS ARE SIMULATED" in logs[-1]["event"]) is said
+        assert logs[-1]["log_level"] == ("warning" if said else "info")
+        answer = await asyncio.to_thread(ask, server.url, "hello", hello_fields())
+        assert answer.fields.get("simulated") == ("1" if said else None)
+        await server.close()

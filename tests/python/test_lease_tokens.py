@@ -25,7 +25,7 @@ from gpupool.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendRepor
 from gpupool_server import claims
 from gpupool_server.pool_member import DRAIN_SECONDS, SLACK_SECONDS, PoolMember
 from gpupool_server.pool_state import NAME
-from server_harness import MakeOffice, Office, accepted, eventually, hello, refused
+from server_harness import TOKEN, MakeOffice, Office, accepted, eventually, hello, refused
 
 MIB = 1 << 20
 NOW = 1_800_000_000.0
@@ -488,3 +488,31 @@ async def test_its_report(make_office: MakeOffice) -> None:
     ]
     assert (report.labels, report.gpus[0].policy) == ({"rack": "7"}, "share")
     assert node.told(SendReport()) and not node.told()
+
+
+# Who else gets in ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_token", [False, True])
+async def test_in_a_pool_the_servers_own_token_opens_nothing_unless_it_is_said(
+    make_office: MakeOffice, own_token: bool
+) -> None:
+    """It has no limits, and whoever had it took GPUs from the pool's leases."""
+    office = await make_office(own_token=own_token)
+    accepted(await office.desk.answer(hello()))  # in no pool it is what clients have
+    office.desk.join(PoolMember("here", office.run_dir.path, office.gpus, office.keeper))
+    answer = await office.desk.answer(hello())
+    if own_token:
+        accepted(answer)
+    else:
+        code, message = refused(answer)
+        assert code == "bad-token" and "only leases open sessions" in message
+        assert "--own-token" in message
+    info = protocol.encode("info", {"token": TOKEN})
+    assert protocol.decode(await office.desk.answer(info)).word == "ok"  # operators may look
+
+
+async def test_tenants_that_are_configured_beside_a_pool_get_in(make_office: MakeOffice) -> None:
+    office = await make_office(tenants={"lab": {"token": "lab-token"}})
+    office.desk.join(PoolMember("here", office.run_dir.path, office.gpus, office.keeper))
+    accepted(await office.desk.answer(hello(token="lab-token")))
