@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from gpupool.errors import GpupoolError
 from gpupool.paths import Home
+from gpupool_server.space import FULL, no_space
 
 LIBRARY = "lib/server/libgpupool-board.so"
 
@@ -42,8 +43,8 @@ _MEANINGS = {
 class BoardError(GpupoolError):
     """A board that cannot do what it was asked; ``number`` is the errno."""
 
-    def __init__(self, number: int, what: str) -> None:
-        super().__init__(f"{what}: {_MEANINGS.get(number) or os.strerror(number)}")
+    def __init__(self, number: int, what: str, meaning: str = "") -> None:
+        super().__init__(f"{what}: {meaning or _MEANINGS.get(number) or os.strerror(number)}")
         self.number = number
 
 
@@ -173,7 +174,10 @@ class MappedBoard:
         self._path = path
         self._size = 1 << 16
         handle = c_void_p()
-        self._check(library.open(os.fsencode(path), ctypes.byref(handle)), "open it")
+        result = library.open(os.fsencode(path), ctypes.byref(handle))
+        if -result in FULL:
+            raise BoardError(-result, "a GPU's board", no_space(path.parent))
+        self._check(result, "open it")
         self._handle: c_void_p | None = handle
 
     def _check(self, result: int, what: str) -> None:

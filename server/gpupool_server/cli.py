@@ -16,6 +16,7 @@ from gpupool.setting_options import setting_help, setting_option
 from gpupool_server import logs
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
+from gpupool_server.space import FULL, no_space
 
 _help = partial(setting_help, Settings)
 _text = partial(setting_option, Settings)
@@ -89,6 +90,12 @@ def command(
             return
         logs.configure(settings.log_level, settings.log_json)
         uvloop.run(serve(settings, ready_fd, private))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = Path(error.filename).parent if error.filename else Path("the run directory")
+        print(f"gpupool-server: {no_space(where)}", file=sys.stderr)
+        raise typer.Exit(1) from None
     except GpupoolError as error:
         print(f"gpupool-server: {error}", file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None

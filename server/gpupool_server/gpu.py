@@ -92,7 +92,7 @@ class Gpu:
         self.board_path.replace(aside)
         self._log.error("put a board aside, made a new one", reason=str(error), kept=str(aside))
 
-    def renew(self, error: BoardError) -> None:
+    def renew(self, error: BoardError | None) -> None:
         """A new board instead of one that somebody has damaged; what it counted is lost.
 
         Grants are written by whoever writes the dirty ones.
@@ -101,7 +101,9 @@ class Gpu:
             return
         if self.board is not None:
             self.board.close()
-        self._put_aside(error)
+            self.board = None  # until there is another, which may need space
+        if error is not None:
+            self._put_aside(error)
         self.board = self._open_board(self.board_path)
         last = self.pictures[1]
         self.retired_busy_ns += sum(a.busy_ns for a in last.tenants) if last else 0
@@ -237,6 +239,7 @@ class Gpu:
     def look(self) -> None:
         """Once a second: take out the dead, and what is on the board without a claim."""
         if self.board is None:
+            self.renew(None)
             return
         try:
             self.board.reap()

@@ -30,6 +30,7 @@ from typing import Any
 from gpupool.errors import ConfigError, GpupoolError
 from gpupool_server.config import DEFAULT_TENANT, Settings, check_indexes
 from gpupool_server.sharing import name_allowed, token_allowed
+from gpupool_server.space import explain
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -257,6 +258,10 @@ def _take_lock(path: Path) -> int:
             f"another gpupool-server (pid {holder or 'unknown'}) uses the run directory {path};"
             " stop it, or choose another with --run-dir"
         ) from None
-    os.truncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
+    try:
+        os.truncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+    except OSError as error:
+        os.close(fd)
+        raise ConfigError(f"the run directory cannot be used: {explain(error, path)}") from None
     return fd

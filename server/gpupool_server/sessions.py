@@ -23,6 +23,7 @@ from gpupool_server.gpus import Gpus, Lease, board_name
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, SessionDir
+from gpupool_server.space import explain
 from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 
@@ -195,12 +196,13 @@ class SessionKeeper:
                 "no-worker", f"no worker could be started: {error}; see the server's log"
             ) from None
         except OSError as error:
-            self._log.error("a worker did not start", reason=str(error), client_pid=wish.pid)
-            self._failed(error.strerror or str(error))
+            why = explain(error, self._run_dir.path)
+            self._log.error("a worker did not start", reason=why, client_pid=wish.pid)
+            self._failed(why)
             if error.errno in worker.NO_DESCRIPTORS:
                 raise Refusal("full", _no_descriptors(len(self))) from None
             raise Refusal(
-                "no-worker", f"no worker could be started: {error.strerror}; see the server's log"
+                "no-worker", f"no worker could be started: {why}; see the server's log"
             ) from None
         finally:
             self._opening.remove(opening)

@@ -86,8 +86,10 @@ static int file_map(int fd, struct sg_runlist_file **out)
     struct stat info;
     if (fstat(fd, &info) != 0)
         return -errno;
-    if (info.st_size == 0 && ftruncate(fd, sizeof(**out)) != 0)
-        return -errno;
+    /* taken now: a page that the file system has no room for would end us when we touch it */
+    int full = info.st_size == 0 ? posix_fallocate(fd, 0, sizeof(**out)) : 0;
+    if (full != 0)
+        return ftruncate(fd, 0) != 0 ? -errno : -full;
     if (info.st_size != 0 && info.st_size != sizeof(**out))
         return -EPROTO;
     struct sg_runlist_file *f =

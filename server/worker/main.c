@@ -244,6 +244,7 @@ static bool idle(struct gpw_session *s)
 {
     static unsigned ticks;
     gpw_gate_tick(s);
+    gpw_output_bound();
     gpw_pools_count(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
      * for, so then only every tenth time */
@@ -281,6 +282,7 @@ int main(int argc, char **argv)
         o.plugins = plugins;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on files is an error, not an end */
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the gate sleeps for microseconds */
     struct rlimit files; /* shares, and memory of the soft GPU, are descriptors */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

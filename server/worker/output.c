@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "session.h"
+
 /* A file, not a pipe: the driver prints on the thread that would have to drain
  * the pipe. */
 static int file = -1;
@@ -36,4 +38,17 @@ uint32_t gpw_output_take(const char **text)
     taken += n;
     *text = piece;
     return (uint32_t)n;
+}
+
+#define PENDING_MAX ((off_t)16 << 20)
+
+void gpw_output_bound(void)
+{
+    struct stat st;
+    if (file < 0 || fstat(file, &st) != 0 || st.st_size - taken <= PENDING_MAX)
+        return;
+    gpw_log("warn", "%lld MiB that kernels have printed are left out: nobody has waited for them",
+            (long long)(st.st_size - taken) >> 20);
+    if (ftruncate(file, 0) == 0)
+        taken = 0;
 }

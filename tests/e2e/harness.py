@@ -130,6 +130,11 @@ class PoolServer:
                 self._process.wait(PATIENCE)
                 self._process = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of the server, while it runs."""
+        return self._process.pid if self._process is not None else None
+
     def signal(self, what: signal.Signals) -> None:
         """One that it survives."""
         if self._process is not None:

@@ -246,3 +246,30 @@ def test_a_board_that_is_cut_short(folder: Path, open_board: Callable[[Path], Bo
     gpu.look()
     picture = gpu.picture()
     assert picture is not None and picture.gpu == GPU
+
+
+def test_a_board_for_which_there_is_no_space(
+    folder: Path, open_board: Callable[[Path], Board]
+) -> None:
+    """It could not be made anew for a while: then it is made when it can be."""
+    room = False
+
+    def opener(path: Path) -> Board:
+        if not room:
+            raise BoardError(errno.ENOSPC, "a GPU's board", "no space left")
+        return open_board(path)
+
+    gpu = make_gpu(folder)
+    gpu.open(open_board)
+    gpu.write_settings()
+    gpu._open_board = opener
+    damage(folder / "0.board")
+    with pytest.raises(BoardError, match="no space left"):
+        gpu.look()
+    assert gpu.picture() is None
+    with pytest.raises(BoardError, match="no space left"):
+        gpu.look()
+    room = True
+    gpu.look()
+    picture = gpu.picture()
+    assert picture is not None and picture.gpu == GPU
