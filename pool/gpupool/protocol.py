@@ -114,3 +114,8 @@ def refusal(code: str, message: str) -> bytes:
         raise ValueError(f"{code!r} is no refusal code")
     text = one_line(message.encode("utf-8", errors="replace").decode("utf-8"))
     return encode("refused", {"code": code, "message": text[:1000]})
+
+
+def refused_as(payload: bytes, code: str) -> bool:
+    """Whether these are the bytes of a refusal with this code."""
+    return payload.startswith(f"{MAGIC} refused\ncode: {code}\n".encode())

@@ -21,6 +21,8 @@
 /* Of one address at once, while there is no room for others. */
 #define VISITORS_OF_ONE 8
 #define ACCEPT_BURST 64
+/* Who connects while nobody looks waits in the kernel. */
+#define BACKLOG 1024
 
 struct knock {
     char magic[16];
@@ -138,7 +140,7 @@ static int bind_at(const struct addrinfo *a)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (a->ai_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, DOOR_VISITORS) == 0)
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
         return fd;
     int rc = -errno;
     close(fd);

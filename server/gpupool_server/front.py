@@ -1,9 +1,8 @@
-"""The front door: one ROUTER socket, one question, one answer."""
+"""The front door: one question, one answer; relay.py has the socket."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import platform
 import re
@@ -11,12 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import zmq
-import zmq.asyncio
-from zmq.utils.monitor import recv_monitor_message
-
 from gpupool import __version__, lease_token, protocol
-from gpupool.errors import GpupoolError, ProtocolError
+from gpupool.errors import ProtocolError
 from gpupool_server import logs
 from gpupool_server.claims import Refusal
 from gpupool_server.config import DEFAULT_TENANT, Settings
@@ -25,6 +20,9 @@ from gpupool_server.inventory import Inventory
 from gpupool_server.keys import Keys
 from gpupool_server.nvml_answer import NvmlDesk
 from gpupool_server.pool_member import PoolMember
+from gpupool_server.relay import open_relay
+from gpupool_server.relay_limits import Budgets
+from gpupool_server.relay_process import Config
 from gpupool_server.sessions import Opened, SessionKeeper
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
@@ -36,10 +34,14 @@ MAX_ASKING = 256
 
 #: A message longer than this ends its connection inside ZeroMQ; what is longer than
 #: the protocol allows but shorter than this still gets an answer.
-MAX_FRAME = 8 * protocol.MAX_BYTES
+MAX_FRAME = 4 * protocol.MAX_BYTES
 
-#: Of connections without the right key at most one in so many seconds is logged.
-REFUSED_SECONDS = 5.0
+#: Questions a second of one address, and at once. Programs that start together on one
+#: machine all come from one.
+QUESTION_RATE, QUESTION_BURST = 500.0, 2000.0
+
+#: Lines a second about refusals of one address in the log, and at once.
+LINE_RATE, LINE_BURST = 1.0, 60.0
 
 #: Bytes of JSON in one answer to ``info``; the rest of the answer's 8 KiB is framing.
 PAGE_BYTES = 7000
@@ -73,6 +75,7 @@ class FrontDesk:
         self._boot_id = boot_id()
         self._started = time.time()
         self._log = logs.get("front")
+        self._lines = Budgets(LINE_RATE, LINE_BURST)
         self._member: PoolMember | None = None
         self.draining = False
 
@@ -80,8 +83,12 @@ class FrontDesk:
         """From now on leases of a pool open sessions, too."""
         self._member = member
 
-    async def answer(self, payload: bytes) -> bytes:
-        """The answer to one question; never an exception, whatever was asked."""
+    async def answer(self, payload: bytes, address: str = "") -> bytes:
+        """The answer to one question; never an exception, whatever was asked.
+
+        ``address`` is where it came from, for the log.
+        """
+        at = {"address": address} if address else {}
         try:
             question = protocol.decode(payload)
             tenant = self._admit(question)
@@ -91,16 +98,21 @@ class FrontDesk:
                 return await self._nvml.answer(question, tenant.name, tenant.lease)
             return await self._info(question, tenant)
         except Refusal as error:
-            self._log.warning("refused", code=error.code, reason=str(error))
+            self._say_refused(error.code, str(error), at)
             return protocol.refusal(error.code, str(error))
         except ProtocolError as error:
-            self._log.warning("refused", code="bad-request", reason=str(error))
+            self._say_refused("bad-request", str(error), at)
             return protocol.refusal("bad-request", str(error))
         except Exception:
-            self._log.exception("a question could not be answered")
+            self._log.exception("a question could not be answered", **at)
             return protocol.refusal(
                 "no-worker", "the server failed to answer; its log says why; try again"
             )
+
+    def _say_refused(self, code: str, reason: str, at: dict[str, str]) -> None:
+        """Now and then: strangers choose how often."""
+        if self._lines.spend(at.get("address", "").encode()):
+            self._log.warning("refused", code=code, reason=reason, **at)
 
     def _admit(self, question: protocol.Message) -> Tenant:
         if question.word not in ("hello", "info", "nvml"):
@@ -209,105 +221,54 @@ def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> 
     return [*pages, json.dumps(current)]
 
 
-def _handshake_failure(value: int) -> str:
-    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-        return (
-            "it does not encrypt; the client's address needs ?key=, see gpupool-server --show-key"
-        )
-    if value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-        return "the key in the client's address is not this server's"
-    return "it is no client of gpupool"
-
-
 class FrontDoor:
-    """The socket before a desk."""
+    """The process before a desk, and the questions being answered."""
 
     def __init__(self, desk: FrontDesk, listen: str, keys: Keys | None = None) -> None:
-        """With ``keys`` it is encrypted."""
+        """With ``keys`` it is encrypted; whoever knows the public one may speak."""
         self._desk = desk
-        self._log = logs.get("front")
         self._asking: set[asyncio.Task[None]] = set()
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        try:
-            self._configure(listen)
-            if keys is not None:
-                self._encrypt(keys)
-            self._socket.bind(listen)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise GpupoolError(
-                f"cannot listen at {listen}: {error.strerror}; choose another address: --listen"
-            ) from None
-        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._tasks = [asyncio.create_task(self._read())]
-        if keys is not None:
-            self._tasks.append(asyncio.create_task(self._watch()))
+        config = Config(
+            listen=listen,
+            max_message=MAX_FRAME,
+            receive_mark=4,  # a client asks one question
+            secret=keys.secret if keys is not None else "",
+            rate=QUESTION_RATE,
+            burst=QUESTION_BURST,
+            answers=True,
+        )
+        self.relay = open_relay(config, self._take, "--listen")
+        self.url = self.relay.url
 
-    def _configure(self, listen: str) -> None:
-        for option, value in (
-            (zmq.MAXMSGSIZE, MAX_FRAME),
-            (zmq.SNDHWM, 16),  # a client that does not read its answers loses them, alone
-            (zmq.RCVHWM, 64),
-            (zmq.LINGER, 0),
-            (zmq.IPV6, int("[" in listen)),  # else even 127.0.0.1 is named ::ffff:127.0.0.1
-            (zmq.HEARTBEAT_IVL, 5000),  # ms; frees the connections of hosts that vanished
-            (zmq.HEARTBEAT_TIMEOUT, 15000),
-            (zmq.HANDSHAKE_IVL, 5000),
-        ):
-            self._socket.setsockopt(option, value)
+    def _take(self, connection: bytes, address: str, user: str, frames: list[bytes]) -> None:
+        if len(self._asking) >= MAX_ASKING:
+            busy = protocol.refusal("full", "the server is busy; try again in a second")
+            self._reply(connection, frames, busy)
+            return
+        task = asyncio.create_task(self._serve(connection, address, frames))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
-    def _encrypt(self, keys: Keys) -> None:
-        """Whoever knows the public key may speak; the token says who that is."""
-        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
-
-    async def _watch(self) -> None:
-        """Write down who could not speak to us, now and then: strangers choose how often.
-
-        Who only connects and goes is no event: our own commands look so whether we are there.
-        """
-        monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        while True:
-            event = await recv_monitor_message(monitor)
-            self._log.warning("a connection was refused", reason=_handshake_failure(event["value"]))
-            await asyncio.sleep(REFUSED_SECONDS)
-            while await monitor.poll(0):
-                await recv_monitor_message(monitor)
-
-    async def _read(self) -> None:
-        while True:
-            frames = await self._socket.recv_multipart()
-            if len(self._asking) >= MAX_ASKING:
-                busy = protocol.refusal("full", "the server is busy; try again in a second")
-                await self._reply(frames, busy)
-                continue
-            task = asyncio.create_task(self._serve(frames))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-
-    async def _serve(self, frames: list[bytes]) -> None:
-        framed = len(frames) == 2 or (len(frames) == 3 and frames[1] == b"")
+    async def _serve(self, connection: bytes, address: str, frames: list[bytes]) -> None:
+        framed = len(frames) == 1 or (len(frames) == 2 and frames[0] == b"")
         if framed:
-            answer = await self._desk.answer(frames[-1])
+            answer = await self._desk.answer(frames[-1], address)
         else:
-            answer = protocol.refusal(
-                "bad-request", f"a question is one frame, not {len(frames) - 1}"
-            )
-        await self._reply(frames, answer)
+            answer = protocol.refusal("bad-request", f"a question is one frame, not {len(frames)}")
+        if protocol.refused_as(answer, "bad-token"):
+            self.relay.wrong(address)
+        self._reply(connection, frames, answer)
 
-    async def _reply(self, frames: list[bytes], answer: bytes) -> None:
-        delimiter = [b""] if len(frames) > 2 and frames[1] == b"" else []
-        with contextlib.suppress(zmq.ZMQError):  # the asker may have gone meanwhile
-            await self._socket.send_multipart([frames[0], *delimiter, answer])
+    def _reply(self, connection: bytes, frames: list[bytes], answer: bytes) -> None:
+        delimiter = [b""] if len(frames) > 1 and frames[0] == b"" else []
+        self.relay.send(connection, *delimiter, answer)
 
     async def close(self, seconds: float) -> None:
         """Take no more questions; give those being worked on ``seconds`` to be answered."""
         self._desk.draining = True
         if self._asking:
             await asyncio.wait(set(self._asking), timeout=seconds)
-        ending = [*self._tasks, *self._asking]
-        for task in ending:
+        for task in self._asking:
             task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        self._context.destroy(linger=500)
+        await asyncio.gather(*self._asking, return_exceptions=True)
+        await self.relay.close()

@@ -1,0 +1,223 @@
+"""The owner's end of a relay: a small process that speaks to strangers for us.
+
+It is started anew when it ends, however it does; the listening socket stays ours, so
+connections wait in it meanwhile. What it says is checked like what strangers say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpupool.ask import split_tcp
+from gpupool.errors import GpupoolError
+from gpupool_server import logs
+from gpupool_server.relay_process import Config
+from gpupool_server.relay_wire import Kind, RecordError, Unpacker, pack
+
+#: Connections that wait in the listening socket while nobody takes them.
+BACKLOG = 1024
+
+#: A process that ends within so many seconds is not started again at once.
+SHORT_LIFE = 1.0
+
+#: How long one that was told to end may take.
+END_SECONDS = 2.0
+
+#: connection, address, user, frames.
+OnMessage = Callable[[bytes, str, str, list[bytes]], None]
+
+
+def listen_at(url: str) -> tuple[socket.socket, str]:
+    """A socket that listens at ``tcp://ADDRESS:PORT`` or ``ipc:///PATH``, and its address.
+
+    The port may be ``*``. OSError if that cannot be.
+    """
+    if url.startswith("ipc://"):
+        return _listen_at_path(url.removeprefix("ipc://")), url
+    text = url.removesuffix("*") + "1" if url.endswith(":*") else url
+    host, port = split_tcp(text)
+    if host == "*":
+        host = "0.0.0.0"
+    try:
+        found = socket.getaddrinfo(
+            host,
+            0 if url.endswith(":*") else port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+    except socket.gaierror as error:
+        raise OSError(error.errno, error.strerror) from None
+    family, kind, number, _, address = found[0]
+    listener = socket.socket(family, kind, number)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        name = listener.getsockname()
+    except BaseException:
+        listener.close()
+        raise
+    shown = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
+    return listener, f"tcp://{shown}:{name[1]}"
+
+
+def _listen_at_path(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        Path(path).unlink(missing_ok=True)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+class Relay:
+    """A listening socket and the process at it."""
+
+    def __init__(
+        self,
+        config: Config,
+        on_message: OnMessage,
+        on_gone: Callable[[bytes], None] = lambda connection: None,
+        on_restart: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Listen; OSError. Messages come from now on."""
+        self._listener, self.url = listen_at(config.listen)
+        self._config = Config(**{**config.__dict__, "listen": self.url})
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._on_restart = on_restart
+        self._log = logs.get("relay")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._running = asyncio.create_task(self._run(), name="relay")
+
+    @property
+    def pid(self) -> int:
+        """The process that speaks to strangers now; 0: none does."""
+        return self._process.pid if self._process is not None else 0
+
+    def send(self, connection: bytes, *frames: bytes) -> None:
+        """Send a message, if the connection is still there."""
+        if self._writer is not None:
+            self._writer.write(pack(Kind.SEND, connection, *frames))
+
+    def wrong(self, address: str) -> None:
+        """What came from there had a wrong token."""
+        if self._writer is not None and address:
+            self._writer.write(pack(Kind.WRONG, address.encode()))
+
+    async def close(self) -> None:
+        """Send what is to be sent, and stop listening."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._writer.drain()
+                    self._writer.close()
+                    await self._writer.wait_closed()
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self._end()
+        self._listener.close()
+        if self.url.startswith("ipc://"):
+            Path(self.url.removeprefix("ipc://")).unlink(missing_ok=True)
+
+    async def _end(self) -> None:
+        """Whoever hangs up ends it; else it is killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.wait, END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+
+    async def _run(self) -> None:
+        while True:
+            began = time.monotonic()
+            reason = await self._live()
+            self._writer = None
+            await self._end()
+            self._on_restart()
+            self._log.warning("the process at the door is started anew", reason=reason)
+            if time.monotonic() - began < SHORT_LIFE:
+                await asyncio.sleep(SHORT_LIFE)
+
+    async def _live(self) -> str:
+        """One process from its start to its end; the reason of that."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = self._launch(theirs)
+            except OSError as error:
+                ours.close()
+                return f"it cannot be started: {error.strerror}"
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._writer = writer
+        try:
+            writer.write(pack(Kind.CONFIG, self._config.encode()))
+            return await self._hear(reader)
+        except OSError as error:
+            return str(error)
+        finally:
+            writer.close()
+
+    def _launch(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        fds = (theirs.fileno(), self._listener.fileno())
+        # No token and no secret of ours is in reach of who takes it over.
+        env = {key: text for key, text in os.environ.items() if not key.startswith("GPUPOOL_")}
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "gpupool_server.relay_process", *map(str, fds)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=fds,
+            env=env,
+            cwd="/",
+        )
+
+    async def _hear(self, reader: asyncio.StreamReader) -> str:
+        unpacker = Unpacker()
+        while data := await reader.read(1 << 16):
+            try:
+                for kind, parts in unpacker.feed(data):
+                    self._take(kind, parts)
+            except (RecordError, UnicodeDecodeError) as error:
+                return f"it said what it must not: {error}"
+        return "it ended"
+
+    def _take(self, kind: Kind, parts: list[bytes]) -> None:
+        if kind is Kind.MESSAGE and len(parts) >= 3:
+            connection, address, user, *frames = parts
+            self._on_message(connection, address.decode(), user.decode(), frames)
+        elif kind is Kind.GONE and len(parts) == 1:
+            self._on_gone(parts[0])
+        elif kind is Kind.REFUSED and len(parts) == 2:
+            where, reason = (part.decode()[:200] for part in parts)
+            at = {"address": where} if where else {}
+            self._log.warning("a connection was refused", reason=reason, **at)
+        elif kind is not Kind.READY:
+            raise RecordError(f"{kind.name} with {len(parts)} parts")
+
+
+def open_relay(config: Config, on_message: OnMessage, option: str, **calls: object) -> Relay:
+    """A relay; GpupoolError names the option with which to choose another address."""
+    try:
+        return Relay(config, on_message, **calls)  # type: ignore[arg-type]
+    except OSError as error:
+        raise GpupoolError(
+            f"cannot listen at {config.listen}: {error.strerror}; choose another address: {option}"
+        ) from None

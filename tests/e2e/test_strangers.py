@@ -1,0 +1,127 @@
+"""Strangers at every port: nothing is started anew, and a session beside them goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from gpupool.ask import ask_info
+from harness import TOKEN, PoolServer, Talk, alive, wait_until
+from raw_client import ask_for_session
+from strangers import storm, storm_size
+from toolchain import Toolchain
+
+MakeServer = Callable[..., PoolServer]
+StartTalk = Callable[[list[str], dict[str, str]], Talk]
+
+
+@pytest.fixture
+def hold(toolchain: Toolchain) -> str:
+    return str(toolchain.runtime_program("hold"))
+
+
+def port_of(url: str) -> int:
+    return int(url.partition("?")[0].rpartition(":")[2])
+
+
+def pid_of(server: PoolServer) -> int:
+    assert server.pid is not None
+    return server.pid
+
+
+def relay_of(server: PoolServer, other_than: int = 0) -> int:
+    """The process at the front door, once it is there."""
+    found: list[int] = []
+
+    def look() -> bool:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        found[:] = [pid for pid in pids if is_relay_of(pid, pid_of(server))]
+        return len(found) == 1 and found[0] != other_than
+
+    wait_until(look, "one process was at the front door")
+    return found[0]
+
+
+def is_relay_of(pid: int, parent: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            owner = int(file.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return owner == parent and b"gpupool_server.relay_process" in file.read()
+    except OSError:
+        return False
+
+
+def test_connections_that_break_off_at_the_front_door(
+    make_server: MakeServer, talk: StartTalk, hold: str
+) -> None:
+    """libzmq ended the server with its heartbeats and a finite receive mark."""
+    server = make_server()
+    relay = relay_of(server)
+    program = talk([hold], server.environment("zmq"))
+    assert program.line() == "ready"
+    steps = iter(range(1, 100))
+
+    def step() -> None:
+        program.say("go")
+        assert program.line() == f"step {next(steps)}"
+        assert len(ask_info(server.address, TOKEN)["sessions"]) == 1
+
+    assert storm(port_of(server.url), storm_size(), step) == storm_size()
+    step()
+    assert alive(pid_of(server))
+    assert relay_of(server) == relay
+    assert "Traceback" not in server.log.read_text()
+    program.say("end")
+    assert "PASS hold" in program.finish().stdout
+
+
+def test_connections_that_break_off_at_a_worker(make_server: MakeServer) -> None:
+    """Before its client comes; the client then gets in all the same."""
+    from raw_client import RawClient
+
+    server = make_server()
+    session = ask_for_session(server)
+    (worker,) = server.worker_pids()
+    found = storm(port_of(session["zmq"]), 5000)
+    assert found == 5000
+    assert alive(worker)
+    with RawClient(session) as client:
+        assert client.greet()
+        # Behind its client the door is shut.
+        assert storm(port_of(session["zmq"]), 100) == 0
+        assert alive(worker)
+
+
+def test_a_front_door_that_dies_is_made_anew(
+    make_server: MakeServer, talk: StartTalk, hold: str
+) -> None:
+    server = make_server()
+    program = talk([hold], server.environment("zmq"))
+    assert program.line() == "ready"
+    for number in range(1, 4):
+        relay = relay_of(server)
+        os.kill(relay, signal.SIGKILL)
+        # Asked at once: the question waits in the socket, which is the server's.
+        assert len(ask_info(server.address, TOKEN)["sessions"]) == 1
+        assert relay_of(server, other_than=relay)
+        program.say("go")
+        assert program.line() == f"step {number}"
+    assert alive(pid_of(server))
+    relay = relay_of(server)
+    server.kill()
+    wait_until(lambda: not alive(relay), "the front door ended with its server")
+
+
+def test_no_secret_in_reach_of_the_front_door(make_server: MakeServer) -> None:
+    server = make_server(curve="")
+    relay = relay_of(server)
+    for name in ("environ", "cmdline"):
+        with open(f"/proc/{relay}/{name}", "rb") as file:
+            text = file.read()
+        assert text
+        assert TOKEN.encode() not in text
+        assert b"GPUPOOL_" not in text

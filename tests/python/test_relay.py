@@ -1,0 +1,192 @@
+"""The process at the front door: what it lets through, and what its owner takes from it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+import zmq
+import zmq.asyncio
+from structlog.testing import capture_logs
+
+from gpupool import protocol
+from gpupool_server.relay import Relay
+from gpupool_server.relay_limits import CELLS, Budgets, Connections
+from gpupool_server.relay_process import Config
+from gpupool_server.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
+from gpupool_server.server import Server
+from server_harness import MakeServer, accepted, eventually, hello, refused
+
+
+@pytest.fixture
+def context() -> zmq.asyncio.Context:
+    return zmq.asyncio.Context()
+
+
+@pytest_asyncio.fixture
+async def server(make_server: MakeServer) -> AsyncIterator[Server]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    yield await make_server(listen=f"tcp://127.0.0.1:{port}")
+
+
+async def ask(context: zmq.asyncio.Context, url: str, question: bytes) -> bytes:
+    asker = context.socket(zmq.DEALER)
+    try:
+        asker.connect(url)
+        await asker.send(question)
+        async with asyncio.timeout(30):
+            answer: list[bytes] = await asker.recv_multipart()
+        return answer[-1]
+    finally:
+        asker.close(linger=0)
+
+
+# Records ------------------------------------------------------------------------------
+
+
+def test_records_come_out_as_they_went_in() -> None:
+    records = [(Kind.SEND, [b"who", b"", b"x" * 70_000]), (Kind.READY, []), (Kind.GONE, [b"a"])]
+    stream = b"".join(pack(kind, *parts) for kind, parts in records)
+    for step in (1, 7, 4096, len(stream)):
+        unpacker = Unpacker()
+        pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
+        assert [record for piece in pieces for record in unpacker.feed(piece)] == records
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (MAX_RECORD + 1).to_bytes(4, "little") + bytes((Kind.SEND, 1)),
+        bytes(4) + bytes((Kind.SEND, MAX_PARTS + 1)),
+        bytes(4) + bytes((99, 0)),
+        bytes(4) + bytes((Kind.SEND, 1)),
+        (4).to_bytes(4, "little") + bytes((Kind.SEND, 1)) + (1).to_bytes(4, "little"),
+        (4).to_bytes(4, "little") + bytes((Kind.SEND, 1)) + b"\xff" * 4,
+        (5).to_bytes(4, "little") + bytes((Kind.SEND, 1)) + bytes(5),
+        (4).to_bytes(4, "little") + bytes((Kind.SEND, 0)) + bytes(4),
+    ],
+)
+def test_records_that_are_none(data: bytes) -> None:
+    with pytest.raises(RecordError):
+        Unpacker().feed(data)
+
+
+def test_no_record_is_made_that_would_not_be_taken() -> None:
+    with pytest.raises(RecordError):
+        pack(Kind.SEND, b"x" * (MAX_RECORD + 1))
+    with pytest.raises(RecordError):
+        pack(Kind.SEND, *[b""] * (MAX_PARTS + 1))
+
+
+# Limits -------------------------------------------------------------------------------
+
+
+def test_a_budget_is_spent_and_comes_back() -> None:
+    now = [100.0]
+    budgets = Budgets(rate=2, most=3, clock=lambda: now[0])
+    assert [budgets.spend(b"a") for _ in range(5)] == [True] * 3 + [False] * 2
+    assert budgets.spend(b"b") or not budgets.left(b"b")  # a neighbour, or by bad luck the same
+    now[0] += 0.5
+    assert [budgets.spend(b"a") for _ in range(2)] == [True, False]
+    now[0] += 1000
+    assert [budgets.spend(b"a") for _ in range(4)] == [True] * 3 + [False]
+
+
+def test_budgets_take_no_memory_of_strangers() -> None:
+    budgets = Budgets(rate=0, most=1)
+    spent = sum(
+        budgets.spend(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}".encode()) for n in range(20_000)
+    )
+    assert 0 < spent <= CELLS
+
+
+def test_connections_of_one_address_end_its_own_oldest() -> None:
+    table = Connections(most=5, most_of_one=3)
+    pairs = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for host in ("127.0.0.1", *["127.0.0.2"] * 4, "127.0.0.3", "127.0.0.4"):
+            client = socket.create_connection(listener.getsockname(), 5, (host, 0))
+            theirs, _ = listener.accept()
+            pairs.append((client, theirs))
+            table.opened(theirs.fileno())
+    ended = []
+    for client, _ in pairs:
+        client.settimeout(0.05)
+        try:
+            ended.append(client.recv(1) == b"")
+        except TimeoutError:
+            ended.append(False)
+    # The oldest of the crowd, and then the oldest of all.
+    assert ended == [True, True, False, False, False, False, False]
+    assert len(table) == 5
+    for client, theirs in pairs:
+        table.closed(theirs.fileno())
+        client.close()
+        theirs.close()
+    assert len(table) == 0
+
+
+# The process --------------------------------------------------------------------------
+
+
+async def test_wrong_tokens_of_one_address_are_not_read_any_more(
+    server: Server, context: zmq.asyncio.Context
+) -> None:
+    """Whoever tries tokens is refused unread, after some; others are answered."""
+    codes = set()
+    for _ in range(200):
+        codes.add(refused(await ask(context, server.url, hello(token="wrong")))[0])
+        if "full" in codes:
+            break
+    assert codes == {"bad-token", "full"}
+    code, message = refused(await ask(context, server.url, hello(token="wrong")))
+    assert (code, "this client's address" in message) == ("full", True)
+    asker = context.socket(zmq.DEALER)
+    asker.connect(server.url.replace("tcp://", "tcp://127.0.0.3:0;"))
+    await asker.send(hello())
+    async with asyncio.timeout(30):
+        accepted((await asker.recv_multipart())[-1])
+    asker.close(linger=0)
+    async with asyncio.timeout(60):  # it refills
+        while protocol.decode(await ask(context, server.url, hello())).word != "ok":
+            await asyncio.sleep(0.3)
+
+
+async def test_refusals_name_the_client_s_address(
+    server: Server, context: zmq.asyncio.Context
+) -> None:
+    with capture_logs() as captured:
+        refused(await ask(context, server.url, hello(token="wrong")))
+        refused(await ask(context, server.url, b"junk"))
+    lines = [line for line in captured if line["event"] == "refused"]
+    assert [(line["code"], line["address"]) for line in lines] == [
+        ("bad-token", "127.0.0.1"),
+        ("bad-request", "127.0.0.1"),
+    ]
+
+
+async def test_a_relay_that_says_what_it_must_not_is_made_anew() -> None:
+    """It may have been taken over: its words are checked, and it goes."""
+    heard: list[list[bytes]] = []
+
+    def on_message(connection: bytes, address: str, user: str, frames: list[bytes]) -> None:
+        heard.append(frames)
+
+    relay = Relay(Config("tcp://127.0.0.1:*", 4096, 4), on_message)
+    try:
+        await eventually(lambda: relay.pid != 0)
+        first = relay.pid
+        with pytest.raises(RecordError):
+            relay._take(Kind.CONFIG, [b""])
+        with pytest.raises(RecordError):
+            relay._take(Kind.MESSAGE, [b"who"])
+        assert relay._process is not None
+        relay._process.kill()
+        await eventually(lambda: relay.pid not in (0, first))
+    finally:
+        await relay.close()
+    assert heard == []
