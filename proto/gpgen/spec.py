@@ -91,7 +91,7 @@ ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
     "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
-    "staged",
+    "staged", "prompt",
 }  # fmt: skip
 
 
@@ -171,6 +171,7 @@ class Function:
     #: An async call that may be refused: waited for the first time with these arguments.
     first_waits: bool = False
     staged: bool = False  # the worker needs a piece of its staging memory for it
+    prompt: bool = False  # waited for, but the driver answers whatever the GPU does
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"

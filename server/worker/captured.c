@@ -41,7 +41,7 @@ static CUresult pin(struct gpw_session *s, void **memory, uint64_t bytes)
 
 CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
-    if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 0))
+    if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 1))
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes ||
         !gpw_budget_take(GPW_BUDGET_HOST, bytes))

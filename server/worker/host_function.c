@@ -37,10 +37,34 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct host_function *functions;
 
+/* Some graph has a host function, and so many launches of graphs are under way. */
+static bool in_graphs;
+static unsigned graphs_running;
+
+static void graph_over(struct gpw_session *s, void *arg, CUresult result)
+{
+    (void)s, (void)arg, (void)result;
+    graphs_running--;
+}
+
+CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream hStream)
+{
+    CUresult r = s->driver->cuGraphLaunch(hGraph, hStream);
+    CUstreamCaptureStatus capture;
+    if (!in_graphs || r != CUDA_SUCCESS ||
+        s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
+        capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return r;
+    graphs_running++;
+    if (gpw_after_stream(s, hStream, graph_over, NULL) != CUDA_SUCCESS)
+        graphs_running--;
+    return r;
+}
+
 bool gpw_host_functions_pending(void)
 {
     /* those of graphs stay in the list, and hold nothing up while no graph runs */
-    bool pending = false;
+    bool pending = graphs_running > 0;
     pthread_mutex_lock(&lock);
     for (struct host_function *f = functions; f && !pending; f = f->next)
         pending = !f->in_graph || f->stage != WAITING;
@@ -147,6 +171,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    in_graphs |= f->in_graph;
     pthread_mutex_lock(&lock);
     f->next = functions;
     functions = f;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+/* Whether any stream comes to one, those in running graphs included. */
 bool gpw_host_functions_pending(void);
 
 #endif

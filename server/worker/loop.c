@@ -11,7 +11,7 @@
 #include "graph.h"
 #include "graph_budget.h"
 #include "handles.h"
-#include "host_function.h"
+#include "later.h"
 #include "memory.h"
 #include "peer.h"
 #include "place.h"
@@ -41,10 +41,10 @@ static int64_t patience(uint64_t waited_ns)
 /*
  * While a stream stands at a host function, whatever waits for that stream inside
  * the driver (loading a module does) would wait for ever: the function's end
- * comes as a message, which this thread would not take. So a call whose answer
- * the client waits for is put off until the host functions are through, unless
- * it is one that never waits in the driver. Likewise while a stream stands for
- * another worker.
+ * comes as a message, which this thread would not take. So a call in which the driver
+ * may wait for the GPU is put off until the host functions are through; its caller
+ * waits for the answer, so nothing of his comes behind it. Likewise while a stream
+ * stands for another worker.
  */
 struct put_off {
     struct gpw_wait wait;
@@ -55,43 +55,10 @@ struct put_off {
     uint64_t message[]; /* a struct gp_header and what follows */
 };
 
-static bool never_blocks(const struct gp_header *h)
-{
-    if (!(h->flags & GP_FLAG_WAITED))
-        return true;
-    switch (h->op) {
-    case GP_OP_gp_hello:
-    case GP_OP_cuStreamSynchronize:
-    case GP_OP_cuEventSynchronize:
-    case GP_OP_cuCtxSynchronize:
-    case GP_OP_cuCtxSynchronize_v2:
-    case GP_OP_gp_dtoh:
-    case GP_OP_gp_dtoh_arena:
-    case GP_OP_cuStreamQuery:
-    case GP_OP_cuEventQuery:
-    case GP_OP_cuStreamIsCapturing:
-    case GP_OP_gp_capture_info:
-    case GP_OP_gp_captured_read:
-    case GP_OP_gp_host_done: /* waited for with GPUPOOL_SYNC=1 */
-    case GP_OP_gp_peer_listen:
-    case GP_OP_gp_peer_connect:
-    case GP_OP_gp_peer_send:
-    case GP_OP_gp_peer_recv:
-        return true;
-    default:
-        return false;
-    }
-}
-
-static bool streams_held(void)
-{
-    return gpw_host_functions_pending() || gpw_peers_pending();
-}
-
 static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     const struct put_off *p = (struct put_off *)w;
-    return !streams_held() && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
+    return !gpw_streams_stand() && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
 }
 
 /* The call of a client's thread, made as that thread may make it. */
@@ -182,7 +149,7 @@ static uint64_t held_since;
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     return s->fences == 0 && gpw_peers_admit(h) &&
-           gpw_staging_admit(s, h, h == held ? now_ns() - held_since : 0, streams_held());
+           gpw_staging_admit(s, h, h == held ? now_ns() - held_since : 0, gpw_streams_stand());
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h)
@@ -198,7 +165,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         gpw_peers_stream_ending(s, h);
     }
     gpw_captures_note(s);
-    if (streams_held() && !never_blocks(h))
+    if (h->op < GP_OP_COUNT && gp_op_table[h->op].blocks && gpw_streams_stand())
         put_off(s, h, false);
     else
         dispatch(s, h, s->strict);

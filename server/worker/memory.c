@@ -4,6 +4,8 @@
 
 #include "allocator.h"
 #include "gpw_handlers.h"
+#include "handles.h"
+#include "later.h"
 #include "loop.h"
 #include "memory_internal.h"
 #include "pool.h"
@@ -150,6 +152,8 @@ static bool must_wait(const struct gpw_session *s)
 
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 {
+    if (gpw_streams_stand()) /* it would wait for them */
+        return;
     bool before = gpw_strict(s, false);
     gpw_pools_trim(s, ordinal);
     gpw_allocator_trim(s->memory->windows[ordinal].allocator);
@@ -200,15 +204,35 @@ CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t
     return r;
 }
 
-static void free_now(struct gpw_session *s, void *arg, CUresult result)
+/* Of a pool, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
+ * whatever others have submitted. */
+static void free_ordered(struct gpw_session *s, CUdeviceptr address)
+{
+    CUstream stream;
+    if (s->driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        return;
+    s->driver->cuMemFreeAsync(address, stream);
+    s->driver->cuStreamDestroy_v2(stream);
+}
+
+/* Unmapping waits for the GPU. */
+static void give_back(struct gpw_session *s, void *arg)
 {
     struct pending_free *f = arg, **at = &s->memory->frees;
-    (void)result; /* an error has ended the work as well */
     while (*at != f)
         at = &(*at)->next;
     *at = f->next;
-    gpw_allocator_give(f->window->allocator, f->address);
+    if (f->window)
+        gpw_allocator_give(f->window->allocator, f->address);
+    else
+        free_ordered(s, f->address);
     free(f);
+}
+
+static void free_now(struct gpw_session *s, void *arg, CUresult result)
+{
+    if (result != CUDA_ERROR_DEINITIALIZED) /* else an error has ended the work as well */
+        gpw_when_none_stands(s, give_back, arg);
 }
 
 /* True once it is under way, or over because the context has failed. */
@@ -218,7 +242,8 @@ static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
     CUcontext before = NULL;
     f->captured = false;
     s->driver->cuCtxGetCurrent(&before);
-    s->driver->cuCtxSetCurrent(f->context);
+    if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)f->context) != 0) /* it still is */
+        s->driver->cuCtxSetCurrent(f->context);
     CUresult r = gpw_after_context(s, free_now, f); /* `f` may be gone then */
     s->driver->cuCtxSetCurrent(before);
     if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
@@ -232,16 +257,15 @@ static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 
 static void free_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
-    free_now(s, w, CUDA_ERROR_DEINITIALIZED);
+    (void)s, (void)w; /* goes with the process */
 }
 
 /* CUDA waits for all work before it frees; we let the wait be one of many. */
 CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
 {
     struct gpw_window *w = window_of(s, dptr);
-    if (!w) /* stream-ordered allocations may be freed so, too */
-        return s->driver->cuMemFree_v2(dptr);
-    if (!gpw_allocator_size(w->allocator, dptr))
+    /* stream-ordered allocations may be freed so, too */
+    if (w ? !gpw_allocator_size(w->allocator, dptr) : !gpw_memory_is_device(s, dptr, 1))
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext context = NULL;
     CUresult r = gpw_forbidden(s);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "gpw_handlers.h"
+#include "later.h"
 #include "memory_internal.h"
 
 CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
@@ -75,6 +76,21 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
     return CUDA_SUCCESS;
 }
 
+/* The GPU may still be at work on it, and the driver waits for all of its work. */
+static void pinned_release(struct gpw_session *s, void *arg)
+{
+    struct gpw_pinned *p = arg;
+    s->driver->cuMemHostUnregister(p->share.addr);
+    s->transport->unshare(s->channel, &p->share);
+    free(p);
+}
+
+static void pinned_idle(struct gpw_session *s, void *arg, CUresult result)
+{
+    if (result != CUDA_ERROR_DEINITIALIZED)
+        gpw_when_none_stands(s, pinned_release, arg);
+}
+
 CUresult gpw_gp_pinned_close(struct gpw_session *s, uint64_t address)
 {
     for (struct gpw_pinned **at = &s->memory->pinned; *at; at = &(*at)->next) {
@@ -82,10 +98,11 @@ CUresult gpw_gp_pinned_close(struct gpw_session *s, uint64_t address)
         if (p->address != address)
             continue;
         *at = p->next;
-        CUresult r = s->driver->cuMemHostUnregister(p->share.addr); /* waits for the GPU */
-        s->transport->unshare(s->channel, &p->share);
-        free(p);
-        return r;
+        bool before = gpw_strict(s, false);
+        if (gpw_after_context(s, pinned_idle, p) != CUDA_SUCCESS)
+            pinned_idle(s, p, CUDA_SUCCESS); /* a capture, or an error that ended all work */
+        gpw_strict(s, before);
+        return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }

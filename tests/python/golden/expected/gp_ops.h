@@ -51,6 +51,7 @@ struct gp_op_info {
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
     unsigned char staged; /* the worker needs staging memory for it */
+    unsigned char blocks; /* the driver may wait for the GPU in it */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 

@@ -1,0 +1,61 @@
+#include "later.h"
+
+#include <stdlib.h>
+
+#include "handles.h"
+#include "host_function.h"
+#include "peer.h"
+
+struct later {
+    struct gpw_wait wait;
+    CUcontext context;
+    void (*run)(struct gpw_session *s, void *arg);
+    void *arg;
+};
+
+bool gpw_streams_stand(void)
+{
+    return gpw_host_functions_pending() || gpw_peers_pending();
+}
+
+static bool later_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s, (void)w;
+    return !gpw_streams_stand();
+}
+
+static bool later_poll(struct gpw_session *s, struct gpw_wait *w)
+{
+    struct later *l = (struct later *)w;
+    if (gpw_streams_stand()) /* another one that was ready has submitted work */
+        return false;
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)l->context) != 0) /* it still is */
+        s->driver->cuCtxSetCurrent(l->context);
+    l->run(s, l->arg);
+    s->driver->cuCtxSetCurrent(before);
+    free(l);
+    return true;
+}
+
+static void later_cancel(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s;
+    free(w);
+}
+
+void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+                          void *arg)
+{
+    struct later *l = gpw_streams_stand() ? malloc(sizeof *l) : NULL;
+    if (!l) {
+        run(s, arg);
+        return;
+    }
+    *l = (struct later){.wait = {.ready = later_ready, .poll = later_poll, .cancel = later_cancel},
+                        .run = run,
+                        .arg = arg};
+    s->driver->cuCtxGetCurrent(&l->context);
+    gpw_wait_add(s, &l->wait);
+}

@@ -1,0 +1,17 @@
+/*
+ * Calls that wait for the GPU inside the driver, made when no stream stands. A stream
+ * stands at a host function of the client's or for another worker, and what ends that
+ * comes as a message: the thread that takes messages must not wait for it.
+ */
+#ifndef GPW_LATER_H
+#define GPW_LATER_H
+
+#include "session.h"
+
+bool gpw_streams_stand(void);
+/* Run `run` now if no stream stands, else as soon as none does, in the context that is
+ * current now. It is not run when the session ends first: then all goes with the process. */
+void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+                          void *arg);
+
+#endif
