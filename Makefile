@@ -11,6 +11,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BUILD ?= build
 JOBS ?= $(shell nproc)
+SOAK_OPERATIONS ?= 1e6
 FUZZ_RUNS ?= 1000000
 FUZZ_SECONDS ?= 600
 GPU_OUT ?= bench/results/gpu
@@ -31,7 +32,7 @@ configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu constraints clean system
+	test-gpu soak constraints clean system
 
 all: build
 
@@ -112,6 +113,11 @@ test-gpu: build $(VENV)/.test
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
+
+# Random operations of many threads, every byte compared; on the machine's own GPU with
+# GPUPOOL_TEST_DRIVER=cuda.
+soak: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/e2e/soak.py --operations $(SOAK_OPERATIONS)
 
 # The manager alone, with up to 10,000 simulated GPUs; takes minutes.
 bench-pool: $(VENV)/.lint

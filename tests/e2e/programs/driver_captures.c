@@ -295,6 +295,81 @@ static void many_copies_behind_one(void)
     CU(cuMemFreeHost(pinned));
 }
 
+static void CUDA_CB stand_for_a_while(void *unused)
+{
+    (void)unused;
+    usleep(50000);
+}
+
+/* Each of them waits for the GPU, which waits for a host function of this process. */
+static void frees_behind_a_host_function(void)
+{
+    CUdeviceptr plain, ordered;
+    CUmodule module;
+    CUstream stream;
+    void *pinned;
+
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 4; i++) {
+        CU(cuMemAlloc(&plain, BIG));
+        CU(cuMemAllocAsync(&ordered, BIG, stream));
+        CU(cuMemHostAlloc(&pinned, BIG, 0));
+        CU(cuModuleLoadData(&module, kernels_ptx));
+        CU(cuStreamSynchronize(stream));
+        CU(cuLaunchHostFunc(stream, stand_for_a_while, NULL));
+        if (i == 0)
+            CU(cuMemFree(ordered));
+        if (i == 1)
+            CU(cuMemFree(plain));
+        if (i == 2)
+            CU(cuMemFreeHost(pinned));
+        CU(cuModuleUnload(module));
+        CU(cuStreamSynchronize(stream));
+        if (i != 0)
+            CU(cuMemFree(ordered));
+        if (i != 1)
+            CU(cuMemFree(plain));
+        if (i != 2)
+            CU(cuMemFreeHost(pinned));
+    }
+    CU(cuStreamDestroy(stream));
+}
+
+/* What such a graph fetches and brings travels while others capture. */
+static void graphs_with_host_memory(void)
+{
+    unsigned char *in, *out;
+    CUdeviceptr values;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    pthread_t thread = captures_begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+
+    CU(cuMemHostAlloc((void **)&in, BYTES, 0));
+    CU(cuMemHostAlloc((void **)&out, BYTES, 0));
+    CU(cuMemAlloc(&values, BYTES));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU(cuMemcpyHtoDAsync(values, in, BYTES, stream));
+    CU(cuMemcpyDtoHAsync(out, values, BYTES, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 50; i++) {
+        memset(in, i + 1, BYTES);
+        memset(out, 0, BYTES);
+        CU(cuGraphLaunch(exec, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(memcmp(in, out, BYTES) == 0, "launch %d: %d", i, out[0]);
+    }
+    CU(cuGraphExecDestroy(exec));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemFree(values));
+    CU(cuMemFreeHost(in));
+    CU(cuMemFreeHost(out));
+    captures_end(thread);
+}
+
 int main(void)
 {
     CUdeviceptr memory;
@@ -307,6 +382,8 @@ int main(void)
     what_is_forbidden();
     info_beside_a_capture();
     many_copies_behind_one();
+    frees_behind_a_host_function();
+    graphs_with_host_memory();
     CU(cuMemFree(memory));
     driver_stop();
     return finish("driver_captures");

@@ -1,0 +1,45 @@
+"""Many threads in one process: what one of them does harms no other, and every byte is right."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from harness import PoolServer
+from toolchain import Toolchain
+
+pytestmark = pytest.mark.real_gpu
+
+#: Each run of random operations; `make soak` has longer ones.
+SECONDS = int(os.environ.get("GPUPOOL_RANDOM_SECONDS", "4"))
+SEEDS = (1, 2, 3)
+
+
+def test_captures_beside_other_threads(
+    transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    """A copy's staging memory was refused beside a capture, and ended it; a free in stream
+    order beside one left a stale range; a host function's bytes could wait for ever."""
+    result = server.run([str(toolchain.driver_program("driver_captures"))], transport)
+    assert result.returncode == 0, result.explain()
+    assert result.stdout.splitlines()[-1] == "PASS driver_captures"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_operations(
+    seed: int, transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    """Eight threads, memory and copies of every kind, events, captures, graphs: all modelled.
+
+    A synchronize that returned before a copy had arrived showed here, and worker threads
+    that waited for what they had to tell each other.
+    """
+    binary = toolchain.driver_program("driver_random")
+    result = server.run(
+        [str(binary), str(seed), "8", "0", str(SECONDS)], transport, timeout=SECONDS + 60
+    )
+    assert result.returncode == 0, result.explain()
+    said = result.stdout.splitlines()
+    assert said[-1] == "PASS driver_random"
+    assert int(said[-2].split()[0]) > 1000, "so few operations show nothing"
