@@ -5,16 +5,36 @@
 #include "graph.h"
 #include "handles.h"
 
-/* Of all graphs of the session: a few, so a list does. */
-static CUgraphNode *hidden;
+/* Of all graphs of the session: a few, so a list does. They go with their graph, whose
+ * nodes' addresses may then be those of another's. */
+struct hidden {
+    CUgraphNode node;
+    CUgraph graph;
+};
+static struct hidden *hidden;
 static size_t hidden_count, hidden_room;
 
 static bool is_hidden(CUgraphNode node)
 {
     for (size_t i = 0; i < hidden_count; i++)
-        if (hidden[i] == node)
+        if (hidden[i].node == node)
             return true;
     return false;
+}
+
+static void hidden_forget(CUgraph graph)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < hidden_count; i++)
+        if (hidden[i].graph != graph)
+            hidden[kept++] = hidden[i];
+    hidden_count = kept;
+}
+
+CUresult gpw_cuGraphDestroy(struct gpw_session *s, CUgraph hGraph)
+{
+    hidden_forget(hGraph);
+    return s->driver->cuGraphDestroy(hGraph);
 }
 
 static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
@@ -47,13 +67,13 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
         return r;
     if (hidden_count == hidden_room) {
         size_t room = hidden_room ? 2 * hidden_room : 64;
-        CUgraphNode *more = realloc(hidden, room * sizeof *more);
+        struct hidden *more = realloc(hidden, room * sizeof *more);
         if (!more)
             return CUDA_ERROR_OUT_OF_MEMORY;
         hidden = more;
         hidden_room = room;
     }
-    hidden[hidden_count++] = nodes[0];
+    hidden[hidden_count++] = (struct hidden){nodes[0], graph};
     return CUDA_SUCCESS;
 }
 

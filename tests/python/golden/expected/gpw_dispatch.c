@@ -25,6 +25,7 @@ static int do_cuEventCreate(struct gpw_session *s, const struct gp_header *h)
     if (r == CUDA_SUCCESS)
         r = s->driver->cuEventCreate(&phEvent, a.q->Flags);
     gpw_handle_put(s, GP_HANDLE_EVENT, a.q->phEvent, (uint64_t)phEvent, r);
+    gpw_handle_bind(s, GP_HANDLE_EVENT, a.q->phEvent, 0, true, 0);
     return gpw_async_result(s, h, r);
 }
 
@@ -200,6 +201,7 @@ static int do_cuThingLoad(struct gpw_session *s, const struct gp_header *h)
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     gpw_handle_put(s, GP_HANDLE_MODULE, a.q->module, (uint64_t)module, r);
+    gpw_handle_bind(s, GP_HANDLE_MODULE, a.q->module, 0, true, 0);
     struct gp_rep_cuThingLoad rep;
     memset(&rep, 0, sizeof rep);
     struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
