@@ -15,6 +15,8 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
+from gpupool import hosts
+from gpupool.ask import split_tcp
 from gpupool.errors import GpupoolError, ProtocolError
 from gpupool.node_link import (
     MAX_BYTES,
@@ -54,6 +56,31 @@ class Peer:
     node: str
     token: Token
     key: str
+
+
+def check_reachable(address: str, origin: str) -> None:
+    """Problem if a node of another host tells clients to come to the loopback.
+
+    Each of them would find itself there, or another server of its own.
+    """
+    try:
+        host, _ = split_tcp(address)
+    except ValueError:
+        return  # a local socket, or nothing that the report may have
+    if hosts.is_loopback(host) and not (hosts.is_loopback(origin) or hosts.is_own(origin)):
+        raise Problem(
+            422, "unreachable",
+            f"the node tells clients to come to {address}, and it is on another host ({origin}):"
+            " set its --advertise to an address of that host",
+        )  # fmt: skip
+
+
+def _origin(frame: zmq.Frame) -> str:
+    """The address that a message came from."""
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return "127.0.0.1"  # not from a network
 
 
 class Link:
@@ -163,11 +190,11 @@ class Link:
                 if peer is not None:
                     self._pool.applied(peer.node, message.generation)
             elif isinstance(message, Join):
-                await self._join(connection, key, message)
+                await self._join(connection, key, message, _origin(frames[1]))
             elif peer is None:
                 self._say(connection, Refused(number=number, code="unknown-node", message="join"))
             elif isinstance(message, Again):
-                await self._report(peer, message)
+                await self._report(peer, message, _origin(frames[1]))
             elif isinstance(message, Leave):
                 await self._leave(peer, message)
             else:
@@ -183,8 +210,9 @@ class Link:
             self._log.exception("a server's message could not be taken")
             self._refuse(connection, number, "failed", "the manager failed; its log says why")
 
-    async def _join(self, connection: bytes, key: str, join: Join) -> None:
+    async def _join(self, connection: bytes, key: str, join: Join, origin: str) -> None:
         token = self._token_of(join, key)
+        check_reachable(join.report.address, origin)
         await self._take_report(token, join.node, join, key)
         peer = Peer(connection, join.node, token, key)
         old = self._at.get(join.node)
@@ -216,8 +244,9 @@ class Link:
             token = ledger.tokens.check(join.token, self._pool.clock())
         return token
 
-    async def _report(self, peer: Peer, message: Again) -> None:
+    async def _report(self, peer: Peer, message: Again, origin: str) -> None:
         self._check(peer)
+        check_reachable(message.report.address, origin)
         await self._take_report(peer.token, peer.node, message, peer.key)
         self._tell(peer, message.number)
 

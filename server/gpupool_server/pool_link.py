@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import zmq.asyncio
 from pydantic import SecretStr
 from zmq.utils.monitor import recv_monitor_message
 
+from gpupool import hosts
 from gpupool.ask import split_tcp
 from gpupool.errors import ConfigError, ProtocolError
 from gpupool.node_link import (
@@ -92,13 +92,25 @@ class JoinToken:
 
 
 def find_address(settings: Settings, url: str) -> str:
-    """Where the pool's clients reach the front door that listens at ``url``."""
+    """Where the pool's clients reach the front door that listens at ``url``.
+
+    It goes to clients on any host, so it is never one that each takes for itself, unless
+    the operator said so: ConfigError.
+    """
     if settings.advertise is not None:
         return settings.advertise
     host, port = split_tcp(url)
-    if host in ("*", "0.0.0.0", "::"):
-        return f"tcp://{socket.getfqdn()}:{port}"
-    return url
+    if host not in ("*", "0.0.0.0", "::"):
+        found: str | None = None if hosts.resolves_to_loopback(host) else host
+    else:
+        found = hosts.outward(*split_tcp(settings.pool or "tcp://localhost:1"))
+    if found is None:
+        raise ConfigError(
+            f"the pool's clients on other hosts cannot reach {url}, and this host has no other"
+            " address that could be told them: set --listen or --advertise to one; for a pool of"
+            f" this machine alone: --advertise tcp://127.0.0.1:{port}"
+        )
+    return f"tcp://[{found}]:{port}" if ":" in found else f"tcp://{found}:{port}"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupool import __version__, paths
-from gpupool.ask import with_key
+from gpupool import __version__, hosts, paths
+from gpupool.ask import split_tcp, with_key
 from gpupool.errors import InstallError
 from gpupool.node_link import Report
 from gpupool_server import admin, board, logs, worker
@@ -137,6 +137,11 @@ class Server:
     def _start_link(self, member: PoolMember, pool: str) -> None:
         assert self._keeper is not None and self._keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
+        host, _ = split_tcp(address)
+        if hosts.resolves_to_loopback(host):
+            self._log.warning("only clients on this machine can reach what is told", tells=address)
+        else:
+            self._log.info("clients of the pool are told to come here", tells=address)
 
         def make_report() -> Report:
             return member.report(address, self.door_key, labels)

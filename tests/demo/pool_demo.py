@@ -140,6 +140,7 @@ def _join_hosts(demo: Demo) -> None:
             f"The host '{name}', with two soft GPUs",
             "gpupool_server",
             *("--listen", f"tcp://127.0.0.1:{port}", "--curve", "--pool", demo.nodes),
+            *("--advertise", f"tcp://127.0.0.1:{port}"),  # all on this machine
             *("--pool-token", str(token), "--node-name", name),
             *("--driver", "soft", "--soft-gpus", "2", "--on-stop", "end"),
             *("--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(demo.folder / name)),

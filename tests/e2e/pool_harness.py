@@ -113,7 +113,7 @@ class PoolManager:
 
     def server(self, name: str, token: Path | None = None, **settings: str) -> PoolServer:
         """A server that will join as this node; not yet started."""
-        return PoolServer(
+        server = PoolServer(
             **{
                 "soft-gpus": "2",
                 "pool": self.nodes,
@@ -122,6 +122,8 @@ class PoolManager:
                 **settings,
             }
         )
+        server.settings.setdefault("advertise", server.url)  # all are on this machine
+        return server
 
     def wait_for(self, *names: str) -> None:
         """Until these nodes are there."""

@@ -16,6 +16,7 @@ import zmq.asyncio
 from structlog.testing import capture_logs
 from zmq.utils import z85
 
+from gpupool import hosts
 from gpupool.errors import ConfigError, GpupoolError
 from gpupool.node_link import (
     Again,
@@ -36,7 +37,7 @@ from gpupool.node_link import (
 )
 from gpupool_manager import views
 from gpupool_manager.leases import Ask
-from gpupool_manager.link import Link
+from gpupool_manager.link import Link, check_reachable
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease, Node, Token
@@ -807,9 +808,71 @@ def test_where_clients_go(listen: str, advertise: str | None, address: str) -> N
     assert find_address(join_settings(advertise=advertise), listen) == address
 
 
-def test_an_address_for_everybody_is_named_after_the_host() -> None:
-    found = find_address(join_settings(), "tcp://0.0.0.0:7700")
-    assert found.endswith(":7700") and "0.0.0.0" not in found
+@pytest.mark.parametrize("listen", ["tcp://0.0.0.0:7700", "tcp://*:7700"])
+def test_an_address_for_everybody_is_that_towards_the_manager(
+    monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    """The host's own name is not asked: it is 'localhost' on many, or 127.0.1.1."""
+    ways: dict[str, str | None] = {"m": "10.1.2.3", "192.0.2.1": "10.9.9.9"}
+    monkeypatch.setattr(hosts, "source_towards", lambda host, port: ways[host])
+    assert find_address(join_settings(), listen) == "tcp://10.1.2.3:7700"
+    ways["m"] = "2001:db8::1"
+    assert find_address(join_settings(), listen) == "tcp://[2001:db8::1]:7700"
+    for nearer in ("127.0.0.1", "::1", None):
+        ways["m"] = nearer
+        assert find_address(join_settings(), listen) == "tcp://10.9.9.9:7700"
+
+
+@pytest.mark.parametrize(
+    "listen", ["tcp://127.0.0.1:7700", "tcp://localhost:7700", "tcp://[::1]:7700", "tcp://*:7700"]
+)
+def test_the_loopback_is_advertised_only_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, listen: str
+) -> None:
+    monkeypatch.setattr(hosts, "source_towards", lambda host, port: "127.0.0.1")
+    with pytest.raises(ConfigError, match="cannot reach tcp://.*--advertise tcp://127.0.0.1:7700"):
+        find_address(join_settings(), listen)
+    told = "tcp://127.0.0.1:7700"
+    assert find_address(join_settings(advertise=told), listen) == told
+
+
+def test_a_node_of_another_host_may_not_advertise_the_loopback() -> None:
+    for address in ("tcp://127.0.0.1:7700", "tcp://localhost:1", "tcp://[::1]:1"):
+        check_reachable(address, "127.0.0.1")
+    with pytest.raises(Problem, match="set its --advertise") as caught:
+        check_reachable("tcp://127.0.0.1:7700", "203.0.113.9")
+    assert (caught.value.code, caught.value.status) == ("unreachable", 422)
+    check_reachable("tcp://10.0.0.1:7700", "203.0.113.9")
+    check_reachable("ipc:///run/front.sock", "203.0.113.9")
+
+
+async def test_who_is_refused_for_its_address_is_told_why(
+    host: Host, make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, secret = await host.token(node="localhost")
+    peer = make_peer()
+    told = await peer.join(secret, node="localhost")
+    assert isinstance(told, Told)  # of this machine
+    monkeypatch.setattr("gpupool_manager.link._origin", lambda frame: "203.0.113.9")
+    again = Again(number=2, report=report_of("localhost"))
+    no(await peer.ask(again), "unreachable", "tcp://localhost:7700")
+    no(await make_peer().join(secret, node="localhost"), "unreachable", "203.0.113.9")
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("[::1]", True), ("localhost", True)]
+    + [("LOCALHOST.", True), ("a.localhost", True), ("::ffff:127.0.0.1", True)]
+    + [("10.0.0.1", False), ("gpu-1", False), ("::", False), ("fe80::1%eth0", False)],
+)
+def test_what_every_machine_takes_for_itself(host: str, loopback: bool) -> None:
+    assert hosts.is_loopback(host) is loopback
+
+
+def test_addresses_of_this_machine() -> None:
+    assert hosts.is_own("127.0.0.1")
+    assert not hosts.is_own("203.0.113.9")  # of documents (RFC 5737)
+    assert hosts.source_towards("127.0.0.1", 9) == "127.0.0.1"
 
 
 async def test_an_address_in_use_is_named(host: Host) -> None:
