@@ -3,8 +3,10 @@
  * memory. A slot belongs to the client until a message names it, then to the
  * worker until gp_arena_free (or the answer) gives it back.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "gpc_wire.h"
@@ -22,27 +24,58 @@ struct arena {
 static struct arena arenas[GP_SESSIONS_MAX];
 _Static_assert(SLOTS <= 64, "one word of bits");
 
-/* No device address may be a host address of this process. */
-static void keep_windows_free(const struct gpc_session *s)
+/* Windows that are kept already: they stay so when cuInit fails and is called again. */
+static struct window {
+    uint64_t begin, end;
+} kept[2 * GP_DEVICES_MAX];
+static unsigned kept_count;
+
+static bool is_kept(const struct gp_device_info *d)
+{
+    for (unsigned i = 0; i < kept_count; i++)
+        if (kept[i].begin == d->window_begin && kept[i].end == d->window_end)
+            return true;
+    return false;
+}
+
+static int window_keep(const struct gp_device_info *d)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    void *at = (void *)(uintptr_t)d->window_begin;
+    size_t size = d->window_end - d->window_begin;
+    if (size == 0 || is_kept(d))
+        return 0;
+    void *got = mmap(at, size, PROT_NONE, flags, -1, 0);
+    if (got == MAP_FAILED)
+        return -errno;
+    if (got != at) { /* a kernel before 4.17 takes it for a hint */
+        munmap(got, size);
+        return -EEXIST;
+    }
+    if (kept_count < sizeof kept / sizeof kept[0])
+        kept[kept_count++] = (struct window){d->window_begin, d->window_end};
+    return 0;
+}
+
+/* No device address may be a host address of this process. What is only not reserved, because
+ * address space is limited here, stays apart as long as nobody maps it. */
+const char *gpc_windows_keep(const struct gpc_session *s)
 {
     for (uint32_t i = 0; i < s->snapshot->device_count; i++) {
-        const struct gp_device_info *d = &s->snapshot->devices[i];
-        uint64_t size = d->window_end - d->window_begin;
-        if (d->window_end <= d->window_begin)
-            continue;
-        void *got = mmap((void *)(uintptr_t)d->window_begin, size, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (got == MAP_FAILED)
-            gpc_log(GPC_LOG_DEBUG, "device %u: its addresses cannot be kept free here: %m",
-                    (unsigned)s->first + i);
+        int r = window_keep(&s->snapshot->devices[i]);
+        if (r == -EEXIST)
+            return "a device's addresses are this process's own";
+        if (r != 0)
+            gpc_log(GPC_LOG_DEBUG, "device %u: its addresses cannot be kept free here: %s",
+                    (unsigned)s->first + i, strerror(-r));
     }
+    return NULL;
 }
 
 void gpc_memory_open(struct gpc_session *s)
 {
     struct arena *a = &arenas[s->index];
     *a = (struct arena){.open = false};
-    keep_windows_free(s);
     if (!gpc_session_shares(s))
         return;
     if (s->transport->share(s->channel, NULL, SLOTS * GP_CHUNK_MAX, &a->share) != 0 ||

@@ -53,6 +53,8 @@ static void CUDA_CB fetch_bytes(void *arg)
         size_t left = c->bytes - at;
         uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX, got = n;
         r = gpc_wire_gp_captured_read(c->buffer + at, n, c->host + at, &got);
+        if (r == CUDA_SUCCESS && got != n)
+            r = CUDA_ERROR_UNKNOWN;
     }
 }
 

@@ -188,8 +188,8 @@ static CUresult piece_begin(struct gpc_session *s, struct piece *p, char *to, CU
 static CUresult piece_finish(struct piece *p)
 {
     CUresult r = gpc_call_finish(&p->call);
-    if (p->slot < 0)
-        return r;
+    if (p->slot < 0) /* what the answer left out would be whatever was there */
+        return r == CUDA_SUCCESS && p->call.out[0].got != p->bytes ? CUDA_ERROR_UNKNOWN : r;
     if (r == CUDA_SUCCESS)
         memcpy(p->to, gpc_arena_slot(p->call.session, (unsigned)p->slot), p->bytes);
     gpc_arena_give(p->call.session, (unsigned)p->slot);

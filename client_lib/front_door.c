@@ -59,6 +59,18 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
     return 0; /* keys of a newer server are none of our business */
 }
 
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* Only what workers listen at: no other way leads anywhere. */
+static bool addresses_right(const struct gpc_admission *a)
+{
+    return (!a->shm[0] || begins(a->shm, "shm:///")) &&
+           (!a->zmq[0] || begins(a->zmq, "tcp://") || begins(a->zmq, "ipc:///"));
+}
+
 int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
                          char *why, size_t why_size)
 {
@@ -78,7 +90,7 @@ int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *
         return -1;
     if (refused)
         return 1;
-    return out->session[0] && (out->shm[0] || out->zmq[0]) ? 0 : -1;
+    return out->session[0] && (out->shm[0] || out->zmq[0]) && addresses_right(out) ? 0 : -1;
 }
 
 static CUresult refusal_error(const char *code)

@@ -73,6 +73,13 @@ static CUresult options_split(uint16_t op, const struct gpc_load *load, struct o
     return CUDA_SUCCESS;
 }
 
+/* The application reads a log to its NUL, and whether one came is the worker's word. */
+static void log_end(char *log, uint32_t room, uint32_t got)
+{
+    if (log && room)
+        log[got < room ? got : room - 1] = '\0';
+}
+
 static void options_answer(const struct options *o, float wall_time, uint32_t info, uint32_t error)
 {
     if (o->wall_time)
@@ -125,6 +132,8 @@ static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned
     }
     if (r != CUDA_SUCCESS)
         return r;
+    log_end(o->info, o->info_room, info);
+    log_end(o->error, o->error_room, error);
     options_answer(o, wall_time, info, error);
     return (CUresult)result;
 }

@@ -37,6 +37,9 @@ void gpc_log(enum gpc_log_level level, const char *format, ...)
     if (n < 0)
         return;
     at = at + n < (int)sizeof line - 1 ? at + n : (int)sizeof line - 2;
+    for (int i = 0; i < at; i++) /* what a server said may be in it: one line, and no more */
+        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+            line[i] = '?';
     line[at++] = '\n';
     /* one write, so that lines of several threads do not mix */
     int cancel = gpc_cancel_off();

@@ -10,14 +10,29 @@
 #include "ranges.h"
 #include "session.h"
 
+/* No driver gives addresses beyond (57 bits, five levels of tables). */
+#define ADDRESS_END (UINT64_C(1) << 57)
+
 unsigned gpc_range_place(void)
 {
     const struct gpc_session *s = gpc_session_count() > 1 ? gpc_session() : NULL;
     return s ? s->index + 1 : 0;
 }
 
+/* Of the session that gave it, where that has said where its memory lies; and possible. */
+static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+{
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    if (at == 0 || at >= ADDRESS_END || bytes > ADDRESS_END - at)
+        return false;
+    return kind != GPC_RANGE_DEVICE || !d || d->window_begin == d->window_end ||
+           (at >= d->window_begin && at < d->window_end && bytes <= d->window_end - at);
+}
+
 static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 {
+    if (!address_right(at, bytes, kind))
+        return CUDA_ERROR_UNKNOWN;
     struct gpc_range range = {.begin = at,
                               .place = gpc_session_of_address(at) ? 0 : gpc_range_place(),
                               .size = bytes,
@@ -56,8 +71,11 @@ GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t
     if (r != CUDA_SUCCESS)
         return r;
     r = gpc_wire_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    size_t bytes;
+    if (r == CUDA_SUCCESS && (*pPitch < WidthInBytes || __builtin_mul_overflow(*pPitch, Height, &bytes)))
+        r = CUDA_ERROR_UNKNOWN;
     if (r == CUDA_SUCCESS)
-        r = keep(*dptr, *pPitch * Height, GPC_RANGE_DEVICE);
+        r = keep(*dptr, bytes, GPC_RANGE_DEVICE);
     return gpc_leave(r);
 }
 

@@ -7,8 +7,10 @@
 
 #include "session.h"
 
-/* After the handshake: keep device addresses out of this process's own, open the
- * arena where memory can be shared. */
+/* After the handshake: keep device addresses out of this process's own. Why that cannot be,
+ * as one clause: something of this process is there. */
+const char *gpc_windows_keep(const struct gpc_session *s);
+/* And open the arena where memory can be shared. */
 void gpc_memory_open(struct gpc_session *s);
 void gpc_memory_context_ended(CUcontext context);
 

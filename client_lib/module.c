@@ -137,6 +137,9 @@ GPC_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmod
 
 /* --- every kernel of an image ------------------------------------------------- */
 
+/* More than any image has. */
+#define KERNELS_MOST (1u << 20)
+
 /* Call visit for each name. The worker gives as many as one message holds. */
 static CUresult each_name(struct gpc_image_shadow *image,
                           CUresult (*visit)(struct gpc_image_shadow *, const char *, void *),
@@ -155,6 +158,8 @@ static CUresult each_name(struct gpc_image_shadow *image,
             r = visit(image, at, arg);
             seen++;
         }
+        if (seen > KERNELS_MOST) /* a worker that never comes to an end */
+            r = CUDA_ERROR_UNKNOWN;
     }
     free(names);
     return r;

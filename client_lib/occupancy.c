@@ -31,6 +31,8 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
     const int32_t *a = d->attributes;
     int warp = a[CU_DEVICE_ATTRIBUTE_WARP_SIZE];
     int full = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR];
+    if (most > a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK])
+        most = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
     if (limit > 0 && limit < most)
         most = limit;
     for (int aligned = (most + warp - 1) / warp * warp; aligned > 0 && best < full; aligned -= warp) {
@@ -40,6 +42,8 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
                                                                          dynamic, flags);
         if (r != CUDA_SUCCESS)
             return r;
+        if (count < 0 || count > full) /* of blocks with one thread at least */
+            return CUDA_ERROR_UNKNOWN;
         if (count * block > best) {
             best = count * block;
             best_block = block;

@@ -17,6 +17,7 @@
 #include "peer_link.h"
 #include "servers.h"
 #include "sessions.h"
+#include "snapshot_check.h"
 
 #define CONNECT_TIMEOUT_MS 10000
 
@@ -78,25 +79,14 @@ static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
     return connect_to(s, url, plugins, err);
 }
 
-static bool snapshot_right(const struct gp_snapshot *s, uint32_t bytes)
-{
-    return bytes >= sizeof *s && s->size == bytes && s->device_count <= GP_DEVICES_MAX &&
-           bytes == sizeof *s + s->device_count * sizeof s->devices[0];
-}
-
 /* First message: show the secret, get everything that can be known beforehand. */
-static CUresult greet(struct gpc_session *s, const struct gpc_admission *a)
+static CUresult greet(struct gpc_session *s, const struct gpc_admission *a, uint32_t *got)
 {
     s->snapshot = calloc(1, GP_SNAPSHOT_MAX);
     if (!s->snapshot)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t got = 0;
-    CUresult r = gpc_wire_gp_hello(GP_WIRE_VERSION, (uint32_t)getpid(), GP_SPEC_HASH,
-                                   s->window_begin, s->index, a->secret,
-                                   program_invocation_short_name, s->snapshot, &got);
-    if (r == CUDA_SUCCESS && !snapshot_right(s->snapshot, got))
-        r = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    return r;
+    return gpc_wire_gp_hello(GP_WIRE_VERSION, (uint32_t)getpid(), GP_SPEC_HASH, s->window_begin,
+                             s->index, a->secret, program_invocation_short_name, s->snapshot, got);
 }
 
 /* Every device of the process has a PCI address of its own: where a host has one that
@@ -122,9 +112,12 @@ static void tell_apart(struct gpc_session *s)
     }
 }
 
-/* What the worker says must fit to what the others said. */
-static const char *check_snapshot(struct gpc_session *s, uint64_t base)
+/* What the worker says must be possible, and fit to what the others said. */
+static const char *check_snapshot(struct gpc_session *s, uint64_t base, uint32_t bytes)
 {
+    const char *wrong = gpc_snapshot_wrong(s->snapshot, bytes);
+    if (wrong)
+        return wrong;
     uint32_t count = s->snapshot->device_count;
     if (count > GP_DEVICES_MAX - (uint32_t)s->first)
         return "the servers have more than 64 devices between them";
@@ -147,7 +140,7 @@ static const char *check_snapshot(struct gpc_session *s, uint64_t base)
         if (count && s->window_begin < o->window_end && o->window_begin < s->window_end)
             return "its devices' addresses are another server's";
     }
-    return NULL;
+    return gpc_windows_keep(s);
 }
 
 static CUresult fail(const char *why)
@@ -207,8 +200,9 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     gpc_session_start(s, sync);
     uint64_t base = s->window_begin = place_behind(s);
     struct gpc_session *before = gpc_session_choose(s);
-    r = greet(s, &a);
-    const char *wrong = r == CUDA_SUCCESS ? check_snapshot(s, base) : NULL;
+    uint32_t told = 0;
+    r = greet(s, &a, &told);
+    const char *wrong = r == CUDA_SUCCESS ? check_snapshot(s, base, told) : NULL;
     if (r == CUDA_SUCCESS && !wrong) {
         tell_apart(s);
         gpc_sessions_set_count(s->index + 1);
@@ -224,7 +218,8 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         return CUDA_SUCCESS;
     }
     if (wrong)
-        gpc_log(GPC_LOG_ERROR, "%s: %s", s->server, wrong);
+        gpc_log(GPC_LOG_ERROR, "%s: what its worker says of its GPUs cannot be: %s; is it a gpupool "
+                "server of this release?", s->server, wrong);
     else
         gpc_log(GPC_LOG_ERROR, "%s: the worker refused the session (CUDA error %d); is this "
                 "client of the server's version?", s->server, (int)r);

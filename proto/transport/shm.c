@@ -286,14 +286,12 @@ static int message_poll(struct gp_channel *ch, const void **message, size_t *siz
 }
 
 /*
- * An accepting side reads what a stranger can still write to while we look at
- * it. Decoders must not see a length change between check and use, so they get
- * a copy; large data goes by share, not by message.
+ * The peer can still write to what we look at. Decoders must not see a length
+ * change between check and use, so they get a copy; large data goes by share, not
+ * by message.
  */
 static int message_take(struct gp_channel *ch, const void **message, size_t size)
 {
-    if (!ch->accepted)
-        return 0;
     if (!ch->copy) {
         ch->copy = aligned_alloc(64, (GP_MESSAGE_MAX + 63) & ~(size_t)63);
         if (!ch->copy)

@@ -75,7 +75,7 @@ struct gp_channel {
     /* One receiving thread at a time. */
     struct gp_ring_reader reader;
     struct gp_spin spin_recv;
-    void *copy; /* accepting side: the borrowed message, where no peer can change it */
+    void *copy; /* the borrowed message, where no peer can change it */
 
     pthread_mutex_t share_lock; /* arrivals, next_id, arrival_count */
     struct shm_arrival *arrivals;
