@@ -10,3 +10,4 @@ function(gp_client_test name)
 endfunction()
 
 gp_client_test(test_session)
+gp_client_test(test_lying_worker)

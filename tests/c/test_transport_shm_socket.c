@@ -105,12 +105,45 @@ static void test_bad_memory(void **state)
     tp->listener_close(l);
 }
 
+/* Either end can write to what the other reads: nobody may see a length change between
+ * its check and its use. */
+static void test_a_message_stays_what_it_was(void **state)
+{
+    (void)state;
+    int fd = shm_memory_new("test", SHM_BYTES), sockets[2];
+    assert_true(fd >= 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets), 0);
+    struct gp_channel *ends[2];
+    unsigned char *memory[2];
+    for (int i = 0; i < 2; i++) {
+        memory[i] = mmap(NULL, SHM_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        assert_ptr_not_equal(memory[i], MAP_FAILED);
+        assert_int_equal(shm_channel_new(memory[i], sockets[i], i == 1, &ends[i]), 0);
+    }
+    close(fd);
+    for (int i = 0; i < 2; i++) {
+        char said[64] = "as it was said";
+        struct iovec iov = {said, sizeof said};
+        const void *message;
+        size_t size;
+        assert_int_equal(tp->send(ends[i], &iov, 1, 0), 0);
+        assert_int_equal(tp->recv(ends[!i], -1, &message, &size), 0);
+        memset(memory[i] + SHM_CONTROL, 'X', 2 * SHM_RING);
+        assert_int_equal(size, sizeof said);
+        assert_memory_equal(message, said, sizeof said);
+        tp->release(ends[!i]);
+    }
+    for (int i = 0; i < 2; i++)
+        tp->close(ends[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rights_and_removal),
         cmocka_unit_test(test_stale_file),
         cmocka_unit_test(test_bad_memory),
+        cmocka_unit_test(test_a_message_stays_what_it_was),
     };
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%.40s/gps-XXXXXX", base && *base ? base : "/tmp");
