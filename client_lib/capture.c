@@ -49,14 +49,17 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         return CUDA_ERROR_INVALID_VALUE;
     CUgraph graph;
     uint64_t wire;
-    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS ||
-        (r = gpc_captures_may_end(wire)) != CUDA_SUCCESS)
+    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS)
         return r;
+    CUresult allowed = gpc_captures_may_end(wire);
     r = gpc_wire_cuStreamEndCapture(hStream, &graph);
     /* any answer but these ends a capture: an invalidated one, too */
-    if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
-        r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+    if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
         gpc_captures_ended(wire);
+    if (allowed != CUDA_SUCCESS && r == CUDA_SUCCESS)
+        gpc_wire_cuGraphDestroy(graph); /* it was ended by the wrong thread, which gets nothing */
+    if (allowed != CUDA_SUCCESS && r != CUDA_ERROR_ILLEGAL_STATE)
+        r = allowed;
     /* CUDA leaves a null graph behind a capture that was invalidated */
     *phGraph = r == CUDA_SUCCESS ? graph : NULL;
     return gpc_leave(r);

@@ -15,7 +15,8 @@ struct gpc_thread;
 /* `stream` as it travels. Begun by the calling thread. */
 CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode);
 void gpc_captures_ended(uint64_t stream);
-/* Whether the calling thread may end it: only the one that began it may, in most modes. */
+/* Whether the calling thread may end it and gets its graph: only the one that began it, in
+ * most modes. */
 CUresult gpc_captures_may_end(uint64_t stream);
 /* In which mode a call of this thread has to be made by the worker: relaxed unless CUDA
  * forbids the thread what might disturb a capture. */

@@ -288,14 +288,14 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     if (!capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     CUresult result = CUDA_SUCCESS;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
-        !pthread_equal(capture->thread, pthread_self()))
-        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     if (capture->origin != stream) {
         capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    if (capture->invalid != CUDA_SUCCESS)
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        !pthread_equal(capture->thread, pthread_self()))
+        result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; /* and it is over all the same */
+    else if (capture->invalid != CUDA_SUCCESS)
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     else if (!all_joined(capture))
         result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

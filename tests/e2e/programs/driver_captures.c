@@ -2,6 +2,7 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <unistd.h>
 
 #define BYTES 4096
@@ -160,10 +161,11 @@ static void beside_captures(CUstreamCaptureMode theirs, CUstreamCaptureMode own)
 
 /* --- what is forbidden ------------------------------------------------------------------- */
 
-/* To be called by another thread than the one that began it. */
+/* By another thread than the one that began the capture. */
 struct from_elsewhere {
     CUstream stream;
-    CUresult alloc, end;
+    bool ends; /* the capture, else it allocates */
+    CUresult result;
 };
 
 static void *meddle(void *arg)
@@ -173,21 +175,20 @@ static void *meddle(void *arg)
     CUgraph graph;
 
     CU(cuCtxSetCurrent(driver_context));
-    e->end = cuStreamEndCapture(e->stream, &graph);
-    e->alloc = cuMemAlloc(&values, BYTES);
-    if (e->alloc == CUDA_SUCCESS)
+    e->result = e->ends ? cuStreamEndCapture(e->stream, &graph) : cuMemAlloc(&values, BYTES);
+    if (!e->ends && e->result == CUDA_SUCCESS)
         CU(cuMemFree(values));
     return NULL;
 }
 
-static struct from_elsewhere meddle_with(CUstream stream)
+static CUresult from_elsewhere(CUstream stream, bool ends)
 {
-    struct from_elsewhere e = {.stream = stream};
+    struct from_elsewhere e = {.stream = stream, .ends = ends};
     pthread_t thread;
 
     REQUIRE(pthread_create(&thread, NULL, meddle, &e) == 0, "no thread");
     pthread_join(thread, NULL);
-    return e;
+    return e.result;
 }
 
 static void what_is_forbidden(void)
@@ -196,22 +197,17 @@ static void what_is_forbidden(void)
     CUgraph graph = NULL;
     CUdeviceptr values;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    struct from_elsewhere e;
 
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 
     /* A capture in global mode forbids all threads what may disturb it. */
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    e = meddle_with(stream);
-    EXPECT(e.end == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "%s", driver_name(e.end));
-    EXPECT(e.alloc == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "%s", driver_name(e.alloc));
+    CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, from_elsewhere(stream, false));
     CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
 
     /* One of a thread's own forbids that thread alone. */
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    e = meddle_with(stream);
-    EXPECT(e.end == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "%s", driver_name(e.end));
-    EXPECT(e.alloc == CUDA_SUCCESS, "%s", driver_name(e.alloc));
+    CU(from_elsewhere(stream, false));
     CU(cuStreamEndCapture(stream, &graph));
     CU(cuGraphDestroy(graph));
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -227,10 +223,18 @@ static void what_is_forbidden(void)
     CU(cuGraphDestroy(graph));
     CU(cuMemFree(values));
 
+    /* The wrong thread ends it, and gets nothing. */
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, from_elsewhere(stream, true));
+    CU_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU_GIVES(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, from_elsewhere(stream, true));
+    CU(from_elsewhere(stream, false));
+    CU_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
+
     /* A relaxed one may be ended by any thread. */
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    e = meddle_with(stream);
-    EXPECT(e.end == CUDA_SUCCESS, "%s", driver_name(e.end));
+    CU(from_elsewhere(stream, true));
     CU_GIVES(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(stream, &graph));
     CU(cuStreamDestroy(stream));
 }
