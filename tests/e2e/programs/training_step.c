@@ -1,8 +1,9 @@
 /*
  * A training step as cuDNN and a framework make one, call by call: for every kernel its
  * attributes are asked and set, its occupancy is asked, then it is launched; the batch
- * comes from the host, the loss goes back. From outside (GPUPOOL_STATS) its waits are
- * counted.
+ * comes from the host, the loss goes back. Frameworks wait for a copy from pageable memory,
+ * and order one from pinned memory by events. From outside (GPUPOOL_STATS) the waits of
+ * this process are counted.
  *   training_step STEPS pageable|pinned
  */
 #include "driver.h"
@@ -135,13 +136,25 @@ static void layer(int number)
     CU(cuMemsetD32Async(sums + 64, 0, 16, compute));
 }
 
-static int step(const int *batch)
+static void bring(const int *batch, int pinned)
+{
+    if (pinned) {
+        CU(cuMemcpyHtoDAsync(device_batch, batch, BATCH, upload));
+        CU(cuEventRecord(uploaded, upload));
+        CU(cuStreamWaitEvent(compute, uploaded, 0));
+        return;
+    }
+    CU(cuMemcpyHtoDAsync(device_batch, batch, BATCH, compute)); /* the images */
+    CU(cuStreamSynchronize(compute));
+    CU(cuMemcpyHtoDAsync(sums + 2048, batch, 256, compute)); /* and the labels */
+    CU(cuStreamSynchronize(compute));
+}
+
+static int step(const int *batch, int pinned)
 {
     int loss = -1;
 
-    CU(cuMemcpyHtoDAsync(device_batch, batch, BATCH, upload));
-    CU(cuEventRecord(uploaded, upload));
-    CU(cuStreamWaitEvent(compute, uploaded, 0));
+    bring(batch, pinned);
     for (int i = 0; i < LAYERS; i++)
         layer(i);
     CU(cuEventRecord(done, compute));
@@ -153,7 +166,7 @@ static int step(const int *batch)
 
 int main(int argc, char **argv)
 {
-    int *batch;
+    int *batch, pinned = argc == 3 && strcmp(argv[2], "pinned") == 0;
 
     REQUIRE(argc == 3, "usage: training_step STEPS pageable|pinned");
     driver_start();
@@ -167,14 +180,14 @@ int main(int argc, char **argv)
     CU(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
     CU(cuMemAlloc(&device_batch, BATCH));
     CU(cuMemAlloc(&sums, 4096));
-    if (strcmp(argv[2], "pinned") == 0)
+    if (pinned)
         CU(cuMemHostAlloc((void **)&batch, BATCH, 0));
     else
         batch = check_alloc(BATCH);
     for (int i = 0, n = atoi(argv[1]); i < n; i++) {
         for (int k = 0; k < WORDS; k++)
             batch[k] = i;
-        int loss = step(batch);
+        int loss = step(batch, pinned);
         EXPECT(loss == 256 * (i + LAYERS), "step %d: the loss is %d, not %d", i, loss,
                256 * (i + LAYERS));
     }
