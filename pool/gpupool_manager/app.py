@@ -180,7 +180,7 @@ class Door:
             problem = Problem(500, "failed", "the manager failed; its log says why")
             await _answer(request, problem)(scope, receive, send_named)
         finally:
-            if status == 401 and self._attempts is not None:
+            if status == 401 and self._attempts is not None and _authorization(scope):
                 self._attempts.failed(_address(scope))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
@@ -198,11 +198,20 @@ class Door:
         """Before anything else of a request is read. Who has a token is not held up by others."""
         if self._attempts is None or not self._attempts.too_many(_address(scope)):
             return False
-        given = next((v for k, v in scope["headers"] if k == b"authorization"), b"")
-        kind, _, secret = given.decode("latin-1").partition(" ")
+        given = _authorization(scope)
+        if given is None:
+            return False  # it is refused anyway, or open to all
+        kind, _, secret = given.partition(" ")
         token = self._pool.ledger.tokens.of_secret(secret.strip())
         valid = token is not None and is_valid(token, self._pool.clock())
         return not (valid and kind.lower() == "bearer")
+
+
+def _authorization(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            return str(value.decode("latin-1"))
+    return None
 
 
 def _address(scope: Scope) -> str:

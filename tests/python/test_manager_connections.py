@@ -140,7 +140,7 @@ def test_wrong_tokens_slow_their_address_down_and_nobody_else(manager: Process) 
         last = found[-1]
         assert last.json()["type"] == "urn:gpupool:problem:too-many"
         assert int(last.headers["retry-after"]) > 0
-        assert client.get(f"{manager.url}/v1/health").status_code == 429
+        assert client.get(f"{manager.url}/v1/health").status_code == 200  # no attempt
         # Who has a token is not shut out by a neighbour of the same address.
         assert client.get(url, headers=bearer(manager.admin)).status_code == 200
     assert health(manager, "127.0.0.2") == 200
@@ -172,6 +172,6 @@ def test_names_rise_and_cannot_be_guessed() -> None:
     made = [ids.make("lease", 1_800_000_000.0 - number) for number in range(1000)]
     assert made == sorted(made) and len(set(made)) == 1000
     assert all(len(name) <= 32 for name in made)
-    tails = {name[-14:] for name in made}
-    assert len(tails) == 1000 and len({tail[0] for tail in tails}) == 16
+    tails = {name[-11:] for name in made}  # 55 of the 56 bits
+    assert len(tails) == 1000 and len({tail[0] for tail in tails}) == 32
     assert Ids(made).make("lease", 0.0) > made[-1]
