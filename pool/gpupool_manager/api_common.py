@@ -162,14 +162,15 @@ class Writing:
                     caller.token.id, self.key, self.fingerprint, status,
                     body if reply.keep else "", tag, unit.now,
                 )  # fmt: skip
-                self.pool.ledger.answers[answer.owner, answer.key] = answer
+                for old in self.pool.ledger.answers.keep(answer):
+                    unit.drop(old)
                 unit.put(answer)
             return _response(reply.status, body, tag)
 
         return await self.pool.desk.do(once, caller.actor)
 
     def _kept(self, caller: Caller) -> Answer | None:
-        kept = self.pool.ledger.answers.get((caller.token.id, self.key or ""))
+        kept = self.pool.ledger.answers.get(caller.token.id, self.key or "")
         if kept is None:
             return None
         if kept.fingerprint != self.fingerprint:

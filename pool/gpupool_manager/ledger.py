@@ -11,10 +11,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
 
+from gpupool_manager.answers import Answers
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
 from gpupool_manager.quotas import Use, use_of
-from gpupool_manager.records import Admission, Answer, Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.records import Admission, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
@@ -47,9 +48,7 @@ class Ledger:
         self.leases_on: dict[str, set[str]] = {node.name: set() for node in loaded.nodes}
         self.active: dict[str, Use] = {}
         self.queued: dict[str, Use] = {}
-        self.answers: dict[tuple[str, str], Answer] = {
-            (answer.owner, answer.key): answer for answer in loaded.answers
-        }
+        self.answers = Answers(loaded.answers)
         self.meter = Meter(loaded.usage)
         #: Leases by the time when they are to be looked at: (time, lease).
         self.due: list[tuple[float, str]] = []

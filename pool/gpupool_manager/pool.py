@@ -312,9 +312,7 @@ class Pool:
 
     async def _purge(self) -> None:
         now = self.clock()
-        answers = self.ledger.answers
-        for key in [k for k, answer in answers.items() if answer.created < now - ANSWERS_KEPT]:
-            del answers[key]
+        self.ledger.answers.forget_before(now - ANSWERS_KEPT)
         old = now - self.rules.history_days * DAY
         try:
             await self.store.purge(now - ANSWERS_KEPT, old, old)

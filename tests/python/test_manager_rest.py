@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from gpupool_manager import __version__
+from gpupool_manager import __version__, tables
 from gpupool_manager.nodes import Apply
 from gpupool_manager.tokens import digest, new_secret
 from manager_rest import ADMIN, Rest
@@ -621,3 +622,29 @@ async def test_many_at_once_get_no_more_than_there_is(rest: Rest) -> None:
     codes = sorted(answer.status_code for answer in answers)
     assert codes == [201] * 3 + [403] * 9
     assert ADMIN not in "".join(answer.text for answer in answers)
+
+
+async def test_answers_are_not_kept_in_any_number(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant filled the manager's memory, and its database, with keys that it made up."""
+    monkeypatch.setattr("gpupool_manager.answers.MOST", 3)
+    await rest.world.join("n1", 1)
+    for name in ("a", "b"):
+        await rest.tenant(name)
+    first = await rest.ask(
+        "POST", "/leases", {"memory_mib": 1, "share": 1}, "b", Idempotency_Key="theirs"
+    )
+    for number in range(7):
+        body = {"memory_mib": 1, "share": 1}
+        answer = await rest.ask("POST", "/leases", body, "a", Idempotency_Key=f"k-{number}")
+        assert answer.status_code == 201
+        await rest.do("POST", f"/leases/{answer.json()['id']}/release", by="a")
+    kept = {key for _, key in rest.world.pool.ledger.answers}
+    assert kept == {"theirs", "k-4", "k-5", "k-6"}
+    rows = await rest.world.pool.store.fetch(select(tables.answers.c.key))
+    assert {row[0] for row in rows} == kept
+    again = await rest.ask(
+        "POST", "/leases", {"memory_mib": 1, "share": 1}, "b", Idempotency_Key="theirs"
+    )
+    assert again.json()["id"] == first.json()["id"]
