@@ -66,8 +66,22 @@ static const struct gp_transport *plugin_open(const char *dir, struct gp_error *
     return t;
 }
 
+/* A child's other threads are not there to finish what they had begun. */
+static void plugin_lock_renew(void)
+{
+    static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+    zmq_lock = fresh;
+}
+
+static void plugin_watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, plugin_lock_renew);
+}
+
 static const struct gp_transport *plugin_get(const char *dir, struct gp_error *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, plugin_watch_forks);
     pthread_mutex_lock(&zmq_lock);
     if (!zmq_plugin)
         zmq_plugin = plugin_open(dir, err);

@@ -278,6 +278,24 @@ static void answers_that_cannot_be(void **state)
     }
 }
 
+/* --- what it says for people to read --- */
+
+static void lines_that_a_terminal_would_obey(void **state)
+{
+    (void)state;
+    int ends[2], before = dup(STDERR_FILENO);
+    char line[256] = "";
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    gpc_log(GPC_LOG_ERROR, "%s", "the server says \033[2J\r\nsecond line\177");
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(ends[1]);
+    assert_true(read(ends[0], line, sizeof line - 1) > 0);
+    close(ends[0]);
+    assert_string_equal(line, "gpupool: the server says ?[2J??second line?\n");
+}
+
 /* --- what it announces --- */
 
 static void announce(struct gp_header *h, size_t size)
@@ -339,6 +357,7 @@ int main(void)
         CASE(windows_over_our_own_memory),
         CASE(addresses_that_lead_elsewhere),
         CASE(answers_that_cannot_be),
+        CASE(lines_that_a_terminal_would_obey),
         CASE(bytes_for_memory_that_does_not_wait),
         CASE(slots_and_functions_that_are_none),
     };

@@ -11,6 +11,8 @@ from harness import PoolServer, Result
 
 pytestmark = pytest.mark.real_gpu
 
+pytestmark = pytest.mark.real_gpu
+
 SCRIPT = Path(__file__).resolve().parent / "compile_program.py"
 
 

@@ -8,6 +8,8 @@ from harness import PoolServer, Result
 from test_programs import passed
 from toolchain import Toolchain
 
+pytestmark = pytest.mark.real_gpu
+
 
 @pytest.fixture
 def program(toolchain: Toolchain) -> str:
