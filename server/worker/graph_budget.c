@@ -1,22 +1,36 @@
 #include "graph_budget.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "budget.h"
+#include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "quota.h"
 
 /* A node and what stands around it. */
 #define NODE_BYTES 1024u
 
+struct cost {
+    uint64_t bytes;
+    uint64_t devices; /* a bit for each that it has work for */
+};
+
 struct graph {
     struct graph *next;
     uint64_t id; /* of a graph or an executable one */
-    uint64_t bytes;
+    struct cost cost;
 };
 static struct graph *graphs;
-static unsigned captures; /* under way */
-static uint64_t captured; /* bytes since the first of them began */
+
+/* A capture that is under way, by the driver's number of it. */
+struct capture {
+    struct capture *next;
+    uint64_t id;
+    struct cost cost;
+};
+static struct capture *captures, *ending;
 
 static bool take(struct gpw_session *s, uint64_t bytes)
 {
@@ -27,23 +41,23 @@ static bool take(struct gpw_session *s, uint64_t bytes)
     return false;
 }
 
-static uint64_t bytes_of(uint64_t id)
+static struct graph *graph_of(uint64_t id)
 {
-    const struct graph *g = graphs;
+    struct graph *g = graphs;
     while (g && g->id != id)
         g = g->next;
-    return g ? g->bytes : 0;
+    return g;
 }
 
 /* A graph whose bytes are taken already. */
-static void note(uint64_t id, uint64_t bytes)
+static void note(uint64_t id, struct cost cost)
 {
-    struct graph *g = bytes ? malloc(sizeof *g) : NULL;
+    struct graph *g = cost.bytes ? malloc(sizeof *g) : NULL;
     if (!g) {
-        gpw_budget_give(GPW_BUDGET_GRAPHS, bytes);
+        gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
         return;
     }
-    *g = (struct graph){graphs, id, bytes};
+    *g = (struct graph){graphs, id, cost};
     graphs = g;
 }
 
@@ -56,28 +70,84 @@ static void forget(uint64_t id)
     if (!g)
         return;
     *at = g->next;
-    gpw_budget_give(GPW_BUDGET_GRAPHS, g->bytes);
+    gpw_budget_give(GPW_BUDGET_GRAPHS, g->cost.bytes);
     free(g);
 }
 
-static uint64_t copy_of(const struct gp_header *h)
+#define FIELD(name, member)                                                                        \
+    (h->size >= sizeof(struct gp_req_##name) ? ((const struct gp_req_##name *)h)->member : 0)
+
+static struct cost copy_of(const struct gp_header *h)
 {
-    if (h->op == GP_OP_cuGraphClone && h->size >= sizeof(struct gp_req_cuGraphClone))
-        return bytes_of(((const struct gp_req_cuGraphClone *)h)->originalGraph);
-    if (h->op == GP_OP_cuGraphInstantiateWithFlags &&
-        h->size >= sizeof(struct gp_req_cuGraphInstantiateWithFlags))
-        return bytes_of(((const struct gp_req_cuGraphInstantiateWithFlags *)h)->hGraph);
-    return 0;
+    const struct graph *g = NULL;
+    if (h->op == GP_OP_cuGraphClone)
+        g = graph_of(FIELD(cuGraphClone, originalGraph));
+    if (h->op == GP_OP_cuGraphInstantiateWithFlags)
+        g = graph_of(FIELD(cuGraphInstantiateWithFlags, hGraph));
+    return g ? g->cost : (struct cost){0, 0};
 }
 
-bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h)
+/* --- captures ------------------------------------------------------------------------ */
+
+/* The driver's number of the capture that the stream of a message is in; 0: of none. */
+static uint64_t capture_id(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t bytes = copy_of(h);
-    if (captures && gpw_stream_at(h->op)) {
-        bytes += NODE_BYTES + h->size;
-        captured += NODE_BYTES + h->size;
-    }
-    return bytes == 0 || take(s, bytes);
+    uint64_t id = 0, real = 0;
+    cuuint64_t capture = 0;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    uint16_t at = gpw_stream_at(h->op);
+    if (at == 0 || h->size < at + sizeof id)
+        return 0;
+    memcpy(&id, (const char *)h + at, sizeof id);
+    if (gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
+        s->driver->cuStreamGetCaptureInfo_v2((CUstream)real, &status, &capture, NULL, NULL,
+                                             NULL) != CUDA_SUCCESS)
+        return 0;
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : capture;
+}
+
+static struct capture *capture_of(uint64_t id)
+{
+    struct capture *c = captures;
+    while (c && c->id != id)
+        c = c->next;
+    return c;
+}
+
+static void capture_began(struct gpw_session *s, const struct gp_header *h)
+{
+    uint64_t id = capture_id(s, h);
+    struct capture *c = id && !capture_of(id) ? calloc(1, sizeof *c) : NULL;
+    if (!c)
+        return;
+    *c = (struct capture){.next = captures, .id = id};
+    captures = c;
+}
+
+static void capture_forget(struct capture *c)
+{
+    struct capture **at = &captures;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    free(c);
+}
+
+/* A call on a stream that is being captured: a node of the graph to be. */
+static bool captured(struct gpw_session *s, const struct gp_header *h)
+{
+    uint64_t id = captures ? capture_id(s, h) : 0;
+    struct capture *c = id ? capture_of(id) : NULL;
+    int ordinal = c ? gpw_current_ordinal(s) : -1;
+    ending = h->op == GP_OP_cuStreamEndCapture ? c : NULL;
+    if (!c)
+        return true;
+    if (ordinal >= 0)
+        c->cost.devices |= UINT64_C(1) << ordinal;
+    if (!take(s, NODE_BYTES + h->size))
+        return false;
+    c->cost.bytes += NODE_BYTES + h->size;
+    return true;
 }
 
 static bool live(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id)
@@ -86,41 +156,72 @@ static bool live(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id)
     return gpw_handle_get(s, kind, id, false, &real) == CUDA_SUCCESS;
 }
 
-static void copied(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t bytes)
+static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, struct cost cost)
 {
     if (live(s, kind, id))
-        note(id, bytes);
+        note(id, cost);
     else
-        gpw_budget_give(GPW_BUDGET_GRAPHS, bytes);
+        gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
 }
 
-/* What was captured since the first of several captures began goes with the last. */
-static void capture_ended(struct gpw_session *s, uint64_t id)
+static void capture_ended(struct gpw_session *s, const struct gp_header *h)
 {
-    if (captures && --captures)
-        return;
-    copied(s, GP_HANDLE_GRAPH, id, captured);
-    captured = 0;
+    uint64_t graph = FIELD(cuStreamEndCapture, phGraph);
+    if (!ending || (!live(s, GP_HANDLE_GRAPH, graph) && capture_id(s, h) == ending->id))
+        return; /* it was none, or goes on */
+    made(s, GP_HANDLE_GRAPH, graph, ending->cost);
+    capture_forget(ending);
+    ending = NULL;
 }
 
-#define FIELD(name, member)                                                                        \
-    (h->size >= sizeof(struct gp_req_##name) ? ((const struct gp_req_##name *)h)->member : 0)
+/* --- launches ------------------------------------------------------------------------ */
+
+/* Whether all its work is on the device that the launch is charged to, or on one without
+ * limits. */
+static bool is_charged(struct gpw_session *s, const struct graph *g)
+{
+    int own = gpw_current_ordinal(s), member;
+    for (int i = 0; i < (int)s->device_count; i++)
+        if (g->cost.devices >> i & 1 && i != own && gpw_gate_board((uint32_t)i, &member))
+            return false;
+    return true;
+}
+
+static bool may_launch(struct gpw_session *s, const struct gp_header *h)
+{
+    const struct graph *g = NULL;
+    if (h->op == GP_OP_cuGraphLaunch)
+        g = graph_of(FIELD(cuGraphLaunch, hGraph));
+    if (h->op == GP_OP_cuGraphUpload)
+        g = graph_of(FIELD(cuGraphUpload, hGraph));
+    if (!g || is_charged(s, g))
+        return true;
+    gpw_log("warn", "a graph with work on several GPUs is refused: nobody could be charged for it");
+    gpw_async_result(s, h, CUDA_ERROR_NOT_SUPPORTED);
+    return false;
+}
+
+bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h)
+{
+    uint64_t copied = copy_of(h).bytes;
+    return captured(s, h) && may_launch(s, h) && (copied == 0 || take(s, copied));
+}
 
 void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
 {
     switch (h->op) {
     case GP_OP_cuStreamBeginCapture_v2:
-        captures++;
+        capture_began(s, h);
         break;
     case GP_OP_cuStreamEndCapture:
-        capture_ended(s, FIELD(cuStreamEndCapture, phGraph));
+        capture_ended(s, h);
         break;
     case GP_OP_cuGraphClone:
-        copied(s, GP_HANDLE_GRAPH, FIELD(cuGraphClone, phGraphClone), copy_of(h));
+        made(s, GP_HANDLE_GRAPH, FIELD(cuGraphClone, phGraphClone), copy_of(h));
         break;
     case GP_OP_cuGraphInstantiateWithFlags:
-        copied(s, GP_HANDLE_GRAPH_EXEC, FIELD(cuGraphInstantiateWithFlags, phGraphExec),
-               copy_of(h));
+        made(s, GP_HANDLE_GRAPH_EXEC, FIELD(cuGraphInstantiateWithFlags, phGraphExec),
+             copy_of(h));
         break;
     case GP_OP_cuGraphDestroy:
         forget(FIELD(cuGraphDestroy, hGraph));

@@ -1,13 +1,15 @@
 /*
- * What the driver keeps of the host's memory for graphs: a captured call is a node, with its
- * arguments, in the graph and again in what is instantiated of it. Estimated by the messages.
+ * What is charged for graphs. Of the host's memory: a captured call is a node, with its
+ * arguments, in the graph and again in what is instantiated of it, as long as its message. Of
+ * the GPU: a launch counts for the device of its stream, so a graph with work of another one,
+ * which would be charged to nobody there, is not launched.
  */
 #ifndef GPW_GRAPH_BUDGET_H
 #define GPW_GRAPH_BUDGET_H
 
 #include "session.h"
 
-/* Before a message is dispatched. False: it is refused, and the session ended. */
+/* Before a message is dispatched. False: it is refused, and has its answer. */
 bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h);
 /* After it. */
 void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h);

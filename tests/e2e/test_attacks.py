@@ -346,6 +346,20 @@ def test_work_without_a_context_is_charged_as_with_one(pool: Pool, transport: st
     end(program)
 
 
+def test_a_graph_is_no_way_to_another_gpu(
+    make_server: MakeServer, toolchain: Toolchain, tmp_path: Path, transport: str
+) -> None:
+    """A launch is charged to its stream's GPU; what it would do on another one is refused."""
+    server = configured(make_server, tmp_path, **{"soft-gpus": "2"})
+    program = str(toolchain.driver_program("driver_graph_devices"))
+    result = server.run([program], transport)
+    assert result.stdout.splitlines() == [
+        "launched CUDA_ERROR_NOT_SUPPORTED",
+        "PASS driver_graph_devices",
+    ], result.explain()
+    wait_until(lambda: "a graph with work on several GPUs" in server.log.read_text(), "it was said")
+
+
 @pytest.mark.parametrize("value", [0, 16, handle(1, 9), handle(2, 1), handle(63, 7), (1 << 64) - 1])
 def test_forged_handles_without_the_library(pool: Pool, value: int) -> None:
     with connected(pool.server) as client:

@@ -11,11 +11,18 @@ from gpupool import paths
 from harness import PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 
+REAL = ("driver_contextless",)
+
 # One variant goes over both transports: the runtime inside does not know which it is.
 RUNS = [(p, v, "shm") for v in VARIANTS for p in RUNTIME_PROGRAMS]
 RUNS += [(p, "static13", "zmq") for p in RUNTIME_PROGRAMS]
 RUNS += [(PER_THREAD, "static13", t) for t in ("shm", "zmq")]
 RUNS += [(p, "driver", t) for t in ("shm", "zmq") for p in DRIVER_PROGRAMS]
+#: Those whose answers are a real driver's are asked of one, too.
+MARKED = [
+    pytest.param(*run, marks=[pytest.mark.real_gpu] if run[0].source in REAL else [])
+    for run in RUNS
+]
 
 
 def passed(result: Result) -> bool:
@@ -24,7 +31,7 @@ def passed(result: Result) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("program", "variant", "transport"), RUNS, ids=[f"{p.name}-{v}-{t}" for p, v, t in RUNS]
+    ("program", "variant", "transport"), MARKED, ids=[f"{p.name}-{v}-{t}" for p, v, t in RUNS]
 )
 def test_program(
     program: Program, variant: str, transport: str, toolchain: Toolchain, server: PoolServer
