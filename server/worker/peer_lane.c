@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "budget.h"
+
 #define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + GPW_LANE_WORDS * sizeof(uint32_t))
 
 static struct gpw_lane *lanes; /* loop's only */
@@ -19,6 +21,7 @@ static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
         s->driver->cuStreamDestroy_v2(lane->out);
     if (lane->pinned)
         s->driver->cuMemFreeHost(lane->pinned);
+    gpw_budget_give(GPW_BUDGET_STAGING, LANE_PINNED);
     free(lane);
 }
 
@@ -57,8 +60,10 @@ static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
 static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
 {
     struct gpw_lane *lane = calloc(1, sizeof *lane);
-    if (!lane)
+    if (!lane || !gpw_budget_take(GPW_BUDGET_STAGING, LANE_PINNED)) {
+        free(lane);
         return NULL;
+    }
     lane->context = context;
     lane->free_in.end = &lane->free_in.first;
     lane->free_out.end = &lane->free_out.first;
