@@ -50,6 +50,10 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
         out->simulated = strcmp(value, "1") == 0;
         return 0;
     }
+    if (strcmp(key, "note") == 0) {
+        snprintf(out->note, sizeof out->note, "%s", value);
+        return 0;
+    }
     if (strcmp(key, "secret") == 0)
         return strlen(value) == 32 ? hex_bytes(value, out->secret, 16) : -1;
     if (strcmp(key, "code") == 0)

@@ -17,6 +17,7 @@ struct gpc_admission {
     char zmq[256];
     char boot_id[64]; /* of the server's machine */
     bool simulated;   /* its GPUs are soft ones that nobody asked for */
+    char note[320];   /* for the user: what was asked for and changes nothing; mostly empty */
 };
 
 /* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */

@@ -182,6 +182,14 @@ static void say_simulated(const char *server)
                 "CUDA driver with a GPU (its log says more)", server);
 }
 
+/* What was asked for and changes nothing there: who asks for it should know, once. */
+static void say_note(const char *server, const char *note)
+{
+    static bool said;
+    if (note[0] && !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gpc_log(GPC_LOG_WARN, "%s: %s", server, note);
+}
+
 static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
 {
     char plugins[4096], why[1024];
@@ -215,6 +223,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
                 s->snapshot->device_count == 1 ? "" : "s");
         if (a.simulated)
             say_simulated(s->server);
+        say_note(s->server, a.note);
         return CUDA_SUCCESS;
     }
     if (wrong)

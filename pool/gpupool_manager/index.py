@@ -67,6 +67,16 @@ class Index:
             if not wrong_kind(want, *kind):
                 yield from nodes.items()
 
+    def stocked(self) -> Iterator[tuple[Kind, str]]:
+        """Every kind of GPU, with each node that has some."""
+        for kind, nodes in self._stock.items():
+            for node in nodes:
+                yield kind, node
+
+    def count_of(self, kind: Kind, node: str) -> int:
+        """How many GPUs of a kind a node has, closed ones too."""
+        return self._stock[kind][node].all
+
     def labels(self, node: str) -> dict[str, str]:
         """What a node that has GPUs is labelled with."""
         return next(iter(self.nodes[node].values())).labels

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpupool.sizes import format_mib
 from gpupool_manager.index import Index
+from gpupool_manager.unmet import unmet
 from gpupool_manager.walks import RULES, cost, count, walk
 from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_node
 
@@ -161,7 +162,7 @@ def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
             nodes[node] += stock.open if open_only else stock.all
     nodes = +nodes
     if nodes.total() < want.gpus:
-        return f"{nodes.total()} GPUs of the pool are such that {_what(want)} could fit"
+        return "" if open_only else unmet(index, want)
     if want.hosts == "same" and max(nodes.values()) < want.gpus:
         return f"no node has {want.gpus} such GPUs"
     if want.hosts == "spread" and len(nodes) < want.gpus:

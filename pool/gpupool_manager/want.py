@@ -97,7 +97,7 @@ def wrong_kind(want: Want, model: str, capability: Capability, total_mib: int) -
     if want.models is not None and not any(matches(name, model) for name in want.models):
         return f"model: the quota does not allow '{model}'"
     if want.capability is not None and capability < want.capability:
-        return f"compute capability: it has {_dotted(capability)}, asked {_dotted(want.capability)}"
+        return f"compute capability: it has {dotted(capability)}, asked {dotted(want.capability)}"
     if want.memory_mib is not None and total_mib < want.memory_mib:
         return f"memory: it has {format_mib(total_mib)}, asked {format_mib(want.memory_mib)}"
     if want.memory_mib is None and want.memory_most is not None and total_mib > want.memory_most:
@@ -141,5 +141,6 @@ def _free(slot: Slot) -> str:
     return f"{format_mib(slot.free_mib)} of {format_mib(slot.total_mib)} free"
 
 
-def _dotted(capability: Capability) -> str:
+def dotted(capability: Capability) -> str:
+    """As people write it: ``9.0``."""
     return f"{capability[0]}.{capability[1]}"

@@ -16,6 +16,7 @@ from gpupool_server import logs
 from gpupool_server.claims import Refusal
 from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus
+from gpupool_server.ignored import ignored
 from gpupool_server.inventory import Inventory
 from gpupool_server.keys import Keys
 from gpupool_server.nvml_answer import NvmlDesk
@@ -67,6 +68,7 @@ class FrontDesk:
         build: Build | None,
     ) -> None:
         self._settings = settings
+        self._gpus = gpus
         self._tenants = gpus.tenants
         self._inventory = inventory
         self._keeper = keeper
@@ -153,7 +155,9 @@ class FrontDesk:
         self._check_version(question)
         wish = read_wish(question, tenant, self._inventory)
         opened = await self._keeper.open(wish)
-        return protocol.encode("ok", self._describe(opened))
+        fields = self._describe(opened)
+        note = ignored(wish.request, self._gpus.policies(opened.devices))
+        return protocol.encode("ok", {**fields, **({"note": note} if note else {})})
 
     def _check_version(self, question: protocol.Message) -> None:
         wire = read_number(question, "wire", 0, 2**31)

@@ -111,6 +111,11 @@ class Gpus:
     def __iter__(self) -> Iterator[Gpu]:
         return iter(self._by_index.values())
 
+    def policies(self, indexes: Iterable[int]) -> dict[int, str]:
+        """How these GPUs are shared now."""
+        found = {index: self.get(index) for index in indexes}
+        return {index: gpu.settings.policy or "share" for index, gpu in found.items() if gpu}
+
     def get(self, index: int) -> Gpu | None:
         return self._by_index.get(index)
 

@@ -421,6 +421,14 @@ def test_weight_zero_computes_nothing(pool: Pool, transport: str) -> None:
     end(red)
 
 
+def test_a_weight_that_changes_nothing_is_said_once(pool: Pool) -> None:
+    """The policy of a GPU has no weights unless an operator sets one that has."""
+    result = pool.run("shm", "driver_memory", GPUPOOL_WEIGHT="3")
+    said = [line for line in result.own_lines() if "a weight of 3 changes nothing" in line]
+    assert (result.returncode, len(said)) == (0, 1), result.explain()
+    assert pool.run("shm", "driver_memory").own_lines() == []
+
+
 def test_weight_zero_works_once_it_is_given_weight(pool: Pool) -> None:
     assert pool.cli("gpu", "set", "0", "--policy", "weighted").returncode == 0
     program = pool.start("shm", GPUPOOL_WEIGHT="0", GPUPOOL_GROUP="none")

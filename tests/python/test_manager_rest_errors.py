@@ -77,7 +77,8 @@ async def test_what_no_gpu_could_ever_give_is_not_queued(rest: Rest) -> None:
     await rest.tenant("a")
     body = {**LEASE, "memory_mib": 10_001, "wait_seconds": 60}
     problem = await rest.no(409, "impossible", "POST", "/leases", body, "a")
-    assert "10001MiB" in problem["detail"]
+    there = "no GPU with 10001MiB of memory; the largest of the pool has 10000MiB"
+    assert problem["detail"] == there
 
 
 # Who asks ------------------------------------------------------------------------------

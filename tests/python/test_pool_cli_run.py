@@ -280,7 +280,7 @@ def test_an_unknown_token(red: User) -> None:
 def test_no_such_gpus(red: User) -> None:
     done = red.run("--model", "NVIDIA A1", "--", "true")
     assert done.returncode == 1
-    assert "said no: 0 GPUs of the pool are such" in done.stderr
+    assert "said no: no GPU of model 'NVIDIA A1'; the pool has " in done.stderr
 
 
 @pytest.mark.parametrize(

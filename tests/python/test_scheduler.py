@@ -72,6 +72,47 @@ def test_the_reasons_are_told_gpu_by_gpu() -> None:
     assert could_ever(index, Want(2, 100_000, 10)) is None  # the closed one may come back
 
 
+@pytest.mark.parametrize(
+    ("want", "reason"),
+    [
+        (Want(1, 1000, 10, model="*B200*"),
+         "no GPU of model '*B200*'; the pool has NVIDIA A100, NVIDIA H200"),
+        (Want(2, 1000, 10, model="*a100"),
+         "only 1 GPU (asked 2) of model '*a100'; the pool has NVIDIA A100, NVIDIA H200"),
+        (Want(1, 1000, 10, models=("NVIDIA T4",)),
+         "no GPU of a model that the quota allows (NVIDIA T4); the pool has NVIDIA A100,"
+         " NVIDIA H200"),
+        (Want(1, 1000, 10, capability=(10, 0)),
+         "no GPU of compute capability 10.0 or more; the most that the pool has is 9.0"),
+        (Want(1, 200 * 1024, 10),
+         "no GPU with 200GiB of memory; the largest of the pool has 143771MiB"),
+        (Want(1, None, 100, memory_most=1024),
+         "no GPU of no more memory than the 1GiB that the quota allows; the smallest of the pool"
+         " has 80GiB; ask for a part with --memory"),
+        (Want(1, 1000, 10, labels=(("rack", "9"),)),
+         "no GPU of a node with the label rack=9; nodes have rack=7"),
+        (Want(1, 1000, 10, labels=(("row", "9"),)),
+         "no GPU of a node with the label row=9; no node has that one"),
+        (Want(4, 1000, 10), "the pool has 3 GPUs, asked 4"),
+        (Want(1, 100_000, 10, model="*A100"),
+         "no GPU of model '*A100' and with 100000MiB of memory; of 3 GPUs of the pool"),
+    ],
+)  # fmt: skip
+def test_what_can_never_be_names_the_condition_that_nobody_meets(want: Want, reason: str) -> None:
+    index = Index(
+        [Slot("a-0", "a", 0, *H200, labels={"rack": "7"}),
+         Slot("a-1", "a", 1, *H200, labels={"rack": "7"}), Slot("b-0", "b", 0, *A100)]
+    )  # fmt: skip
+    index.take("a-0", 1000, 100)
+    assert could_ever(index, want) == reason
+    index.close("b-0", "drained")  # it may come back
+    assert could_ever(index, want) == reason
+
+
+def test_an_empty_pool_says_so() -> None:
+    assert could_ever(Index(), Want(1, 1000, 10)) == "the pool has no GPUs, asked 1"
+
+
 def test_nothing_is_taken_or_given_that_is_not_there() -> None:
     index = pool(("a", H200, 1))
     with pytest.raises(ValueError, match="no room"):

@@ -396,6 +396,30 @@ async def test_no_free_weight_is_no_compute(make_office: MakeOffice) -> None:
         assert office.boards.of(0).grants[f"default/{session}"].weight == granted
 
 
+@pytest.mark.parametrize(
+    ("policy", "asked", "said"),
+    [
+        ("share", {"weight": "3"}, "a weight of 3 changes nothing where the policy has no weights"),
+        ("average", {"weight": "0"}, "a weight of 0 changes nothing"),
+        ("share", {"weight": "1"}, None),
+        ("share", {"share": "300", "ceiling": "500"}, None),
+        ("weighted", {"weight": "3"}, None),
+        ("fixed", {"share": "300", "ceiling": "500"}, "a share of 30% with a ceiling of 50%"),
+        ("native", {"share": "300", "weight": "2"}, "a weight of 2 changes nothing"),
+        ("native", {"memory": str(MIB)}, None),
+    ],
+)
+async def test_what_a_policy_has_no_use_for_is_said(
+    make_office: MakeOffice, policy: str, asked: dict[str, str], said: str | None
+) -> None:
+    """It was taken, and changed nothing, without a word."""
+    office = await make_office(gpu={"policy": policy})
+    fields = accepted(await office.desk.answer(hello(devices="0", **asked)))
+    assert ("note" in fields) == (said is not None)
+    if said is not None:
+        assert said in fields["note"] and f"GPU 0 ('{policy}')" in fields["note"]
+
+
 async def test_default_memory_is_each_session_s_own(make_office: MakeOffice) -> None:
     office = await make_office(gpus={0: {"default_memory": "8MiB"}})
     session = accepted(await office.desk.answer(hello()))["session"]

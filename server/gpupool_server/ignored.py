@@ -1,0 +1,36 @@
+"""What a program asks for and a GPU's policy has no use for: it is told, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpupool.sizes import format_part
+from gpupool_server.board import SLICED
+from gpupool_server.claims import Request
+
+#: The only policy that knows of shares; SLICED are those that know of weights.
+_WITH_SHARES = ("share",)
+#: What a session weighs that asks for nothing: to ask for it says no more.
+_USUAL_WEIGHT = 1
+NOTE_MOST = 300
+
+
+def ignored(request: Request, policies: Mapping[int, str]) -> str:
+    """One line for the user; empty if all that was asked for counts on all of the GPUs."""
+    said = []
+    for what, asked, knowing in _wishes(request):
+        deaf = {index: policy for index, policy in policies.items() if policy not in knowing}
+        if asked and deaf:
+            where = ", ".join(f"GPU {index} ('{policy}')" for index, policy in deaf.items())
+            said.append(f"{asked} changes nothing where the policy has no {what}: {where}")
+    return "; ".join(said)[:NOTE_MOST]
+
+
+def _wishes(request: Request) -> list[tuple[str, str, tuple[str, ...]]]:
+    weight = "" if request.weight in (None, _USUAL_WEIGHT) else f"a weight of {request.weight}"
+    parts = [
+        f"a {name} of {format_part(value)}"
+        for name, value in (("share", request.share), ("ceiling", request.ceiling))
+        if value is not None
+    ]
+    return [("weights", weight, SLICED), ("shares", " with ".join(parts), _WITH_SHARES)]
