@@ -135,6 +135,7 @@ BAD = [
     ("since = 9000", "sinse = 9000", "sinse", "unknown key 'sinse'"),
     ("id = 4", "id = 70000", "id = 70000", "id 70000 is not in 1..65535"),
     ("const int *values : in[n]", "const void *values : in", "void *values", "needs a length"),
+    ("id = 5", "id = 5\nfirst_waits = true", "first_waits", "has no calls to wait for"),
 ]
 
 

@@ -21,3 +21,4 @@ CUresult cuThingFind(size_t *bytes, CUmodule module);
 CUresult cuThingUnload(CUmodule module);
 CUresult cuThingAsk(int *pi, CUfunction function);
 CUresult cuThingSet(CUfunction function, int value);
+CUresult cuThingFill(CUdeviceptr where, size_t bytes);

@@ -173,6 +173,15 @@ bool gp_decode_cuThingSet(const struct gp_header *h, struct gp_args_cuThingSet *
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingFill(const struct gp_header *h, struct gp_args_cuThingFill *a)
+{
+    const struct gp_req_cuThingFill *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -253,6 +262,10 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingSet: {
         struct gp_args_cuThingSet a;
         return gp_decode_cuThingSet(h, &a);
+    }
+    case GP_OP_cuThingFill: {
+        struct gp_args_cuThingFill a;
+        return gp_decode_cuThingFill(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -83,6 +83,11 @@ struct gp_args_cuThingSet {
 };
 bool gp_decode_cuThingSet(const struct gp_header *h, struct gp_args_cuThingSet *a);
 
+struct gp_args_cuThingFill {
+    const struct gp_req_cuThingFill *q;
+};
+bool gp_decode_cuThingFill(const struct gp_header *h, struct gp_args_cuThingFill *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -125,6 +125,12 @@ struct gp_req_cuThingSet {
     int value;
 };
 
+struct gp_req_cuThingFill {
+    struct gp_header h;
+    CUdeviceptr where;
+    size_t bytes;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

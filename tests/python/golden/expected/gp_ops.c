@@ -7,7 +7,7 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
     [GP_OP_cuEventRecord] = {"cuEventRecord", "async", 1, 0, 0},
     [GP_OP_cuEventDestroy_v2] = {"cuEventDestroy_v2", "async", 1, 0, 0},
     [GP_OP_cuEventElapsedTime_v2] = {"cuEventElapsedTime_v2", "sync", 1, 0, 1},
-    [GP_OP_cuEventSynchronize] = {"cuEventSynchronize", "sync", 1, 0, 1},
+    [GP_OP_cuEventSynchronize] = {"cuEventSynchronize", "sync", 1, 0, 0},
     [GP_OP_cuThingGetAttribute] = {"cuThingGetAttribute", "cached", 0, 0, 1},
     [GP_OP_cuThingUse] = {"cuThingUse", "sync", 1, 0, 1},
     [GP_OP_cuThingCopy] = {"cuThingCopy", "bulk", 1, 0, 0},
@@ -19,6 +19,7 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
     [GP_OP_cuThingUnload] = {"cuThingUnload", "async", 1, 0, 0},
     [GP_OP_cuThingAsk] = {"cuThingAsk", "cached", 1, 0, 1},
     [GP_OP_cuThingSet] = {"cuThingSet", "async", 1, 0, 0},
+    [GP_OP_cuThingFill] = {"cuThingFill", "async", 1, 0, 0},
     [GP_OP_gp_query] = {"gp_query", "sync", 0, 0, 1},
     [GP_OP_gp_done] = {"gp_done", "notify", 1, 0, 0},
 };

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x2838ee11fc8bb519)
+#define GP_SPEC_HASH UINT64_C(0x5b4799aba738da4c)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -24,6 +24,7 @@ enum gp_op {
     GP_OP_cuThingUnload = 24,
     GP_OP_cuThingAsk = 30,
     GP_OP_cuThingSet = 31,
+    GP_OP_cuThingFill = 32,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

@@ -23,6 +23,7 @@ CUresult gpc_body_cuThingFind(size_t *bytes, CUmodule module);
 CUresult gpc_body_cuThingUnload(CUmodule module);
 CUresult gpc_body_cuThingAsk(int *pi, CUfunction function);
 CUresult gpc_body_cuThingSet(CUfunction function, int value);
+CUresult gpc_body_cuThingFill(CUdeviceptr where, size_t bytes);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -44,6 +45,7 @@ CUresult gpc_body_cuThingSet(CUfunction function, int value);
 #define cuThingUnload gpc_body_cuThingUnload
 #define cuThingAsk gpc_body_cuThingAsk
 #define cuThingSet gpc_body_cuThingSet
+#define cuThingFill gpc_body_cuThingFill
 #endif
 
 #endif

@@ -14,6 +14,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuOld", 2000, 0, (void *)(uintptr_t)&cuOld},
     {"cuThingAsk", 9000, 0, (void *)(uintptr_t)&cuThingAsk},
     {"cuThingCopy", 9000, 0, (void *)(uintptr_t)&cuThingCopy},
+    {"cuThingFill", 9000, 0, (void *)(uintptr_t)&cuThingFill},
     {"cuThingFind", 9000, 0, (void *)(uintptr_t)&cuThingFind},
     {"cuThingGetAttribute", 9000, 0, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, (void *)(uintptr_t)&cuThingGetVersion},
@@ -25,4 +26,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingUse", 9000, 0, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 19;
+const size_t gpc_proc_count = 20;

@@ -99,3 +99,9 @@ GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
     CUresult r = gpc_enter(GP_OP_cuThingSet, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingSet(function, value));
 }
+
+GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingFill, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingFill(where, bytes));
+}

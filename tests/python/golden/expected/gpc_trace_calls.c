@@ -378,3 +378,23 @@ GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
         return traced_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value);
     return gpc_body_cuThingSet(function, value);
 }
+
+static CUresult traced_cuThingFill(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes);
+    return gpc_body_cuThingFill(where, bytes);
+}

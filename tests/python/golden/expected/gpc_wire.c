@@ -297,6 +297,24 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingFill(CUdeviceptr where, size_t bytes)
+{
+    struct gp_req_cuThingFill q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingFill;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.bytes = bytes;
+    if ((r = gpc_address_wire(&call, where)))
+        goto fail;
+    q.where = where;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

@@ -296,6 +296,19 @@ static int do_cuThingSet(struct gpw_session *s, const struct gp_header *h)
     return gpw_async_result(s, h, r);
 }
 
+static int do_cuThingFill(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingFill a;
+    if (!gp_decode_cuThingFill(h, &a))
+        return gpw_session_broken(s, "cuThingFill: the arguments do not fit the message");
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_reach(s, a.q->where, a.q->bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingFill(a.q->where, a.q->bytes);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -359,6 +372,8 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingAsk(s, h);
     case GP_OP_cuThingSet:
         return do_cuThingSet(s, h);
+    case GP_OP_cuThingFill:
+        return do_cuThingFill(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

@@ -103,6 +103,12 @@ static CUresult no_cuThingSet(CUfunction function, int value)
     (void)value;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingFill(CUdeviceptr where, size_t bytes)
+{
+    (void)where;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -158,5 +164,8 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingSet = (__typeof__(&cuThingSet))dlsym(library, "cuThingSet");
     if (!driver->cuThingSet)
         driver->cuThingSet = no_cuThingSet;
+    driver->cuThingFill = (__typeof__(&cuThingFill))dlsym(library, "cuThingFill");
+    if (!driver->cuThingFill)
+        driver->cuThingFill = no_cuThingFill;
     return 0;
 }

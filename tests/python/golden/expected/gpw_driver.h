@@ -23,6 +23,7 @@ struct gpw_driver {
     __typeof__(&cuThingUnload) cuThingUnload;
     __typeof__(&cuThingAsk) cuThingAsk;
     __typeof__(&cuThingSet) cuThingSet;
+    __typeof__(&cuThingFill) cuThingFill;
 };
 
 /* 0, or -1 with one line in `error`. */
