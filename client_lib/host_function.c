@@ -15,6 +15,9 @@
 #include "host_function.h"
 #include "session.h"
 
+/* A stream stands at each: more than there are streams come from a worker that lies. */
+#define OUTSTANDING_MOST (1u << 16)
+
 struct host_function {
     uint64_t cookie;
     CUhostFn function;
@@ -45,6 +48,12 @@ static unsigned outstanding_of(const struct queue *queue)
     return __atomic_load_n(&queue->outstanding, __ATOMIC_ACQUIRE);
 }
 
+/* The thread that ran one counts it without the lock. */
+static void outstanding_change(struct queue *queue, int by)
+{
+    __atomic_fetch_add(&queue->outstanding, (unsigned)by, __ATOMIC_ACQ_REL);
+}
+
 unsigned gpc_host_functions_outstanding(void)
 {
     unsigned n = 0;
@@ -62,11 +71,12 @@ void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call
         at = &(*at)->next;
     struct host_function *f = *at;
     if (f && f->in_graph) { /* stays; a copy runs */
-        struct host_function *again = malloc(sizeof *again);
+        struct host_function *again =
+            outstanding_of(queue) < OUTSTANDING_MOST ? malloc(sizeof *again) : NULL;
         if (again)
             *again = *f;
         f = again;
-        queue->outstanding += again != NULL;
+        outstanding_change(queue, again != NULL);
     } else if (f) {
         *at = f->next;
     }
@@ -103,7 +113,7 @@ static void run(struct queue *queue, struct host_function *f)
     gpc_wire_gp_host_done(f->cookie);
     if (gpc_session_works(s))
         s->transport->flush(s->channel);
-    __atomic_fetch_sub(&queue->outstanding, 1, __ATOMIC_RELEASE);
+    outstanding_change(queue, -1);
     free(f);
 }
 
@@ -120,7 +130,7 @@ static void *host_thread(void *arg)
             gpc_session_wait_notice(queue->session, seen);
         } else {
             pthread_mutex_lock(&lock);
-            if (!queue->due && !queue->outstanding)
+            if (!queue->due && !outstanding_of(queue))
                 pthread_cond_wait(&changed, &lock);
             bool over = !gpc_session_works(queue->session);
             pthread_mutex_unlock(&lock);
@@ -170,7 +180,7 @@ static CUresult add(const struct host_function *what, uint32_t flags)
         f->cookie = ++last_cookie;
         f->next = queue->submitted;
         queue->submitted = f;
-        queue->outstanding++;
+        outstanding_change(queue, 1);
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
@@ -188,7 +198,7 @@ static CUresult add(const struct host_function *what, uint32_t flags)
         at = &(*at)->next;
     if (*at) {
         *at = f->next;
-        queue->outstanding--;
+        outstanding_change(queue, -1);
         free(f);
     }
     pthread_mutex_unlock(&lock);

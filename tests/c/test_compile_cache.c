@@ -610,11 +610,11 @@ static void many_processes_at_once(void **state)
     assert_true(files_in(kept, "") > 0);
 }
 
-static volatile bool stopping;
+static bool stopping;
 static void *hammer(void *unused)
 {
     (void)unused;
-    for (int i = 0; !stopping; i++)
+    for (int i = 0; !__atomic_load_n(&stopping, __ATOMIC_RELAXED); i++)
         compiled(1, i & 1 ? "odd" : "even", "a cubin");
     return NULL;
 }
@@ -633,7 +633,7 @@ static void forking_process(void)
         MUST(pthread_create(&threads[i], NULL, hammer, NULL) == 0);
     for (int i = 0; i < 30; i++)
         in_process(later_sources);
-    stopping = true;
+    __atomic_store_n(&stopping, true, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
 }

@@ -151,6 +151,15 @@ static void windows_over_our_own_memory(void **state)
     d->window_end = d->window_begin + GP_WINDOW_SIZE;
     assert_null(gpc_windows_keep(s));
     assert_null(gpc_windows_keep(s)); /* again, after a cuInit that failed */
+    /* what nobody can use is in nobody's way */
+    char *aside = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(aside, MAP_FAILED);
+    d->window_begin = (uint64_t)(uintptr_t)aside;
+    d->window_end = d->window_begin + size;
+    assert_null(gpc_windows_keep(s));
+    assert_int_equal(mprotect(aside, 4096, PROT_READ), 0);
+    assert_non_null(gpc_windows_keep(s));
+    munmap(aside, size);
 }
 
 /* --- what the front door says --- */
