@@ -253,14 +253,22 @@ static void repair(struct sg_runlist *list, uint64_t now)
     count_contended(f);
 }
 
+/* Every process with the device may write there. */
+static bool indices_ok(const struct sg_runlist_file *f)
+{
+    int32_t holder = LOAD(f->holder);
+    return LOAD(f->top) <= SG_RUNLIST_ENTRIES && LOAD(f->last) < SG_RUNLIST_ENTRIES &&
+           holder >= -1 && holder < SG_RUNLIST_ENTRIES;
+}
+
 static uint64_t lock(struct sg_runlist *list)
 {
     int r = pthread_mutex_lock(&list->file->lock);
     uint64_t now = list->world->now(list->world->context);
-    if (r == EOWNERDEAD) {
+    if (r == EOWNERDEAD || !indices_ok(list->file))
         repair(list, now);
+    if (r == EOWNERDEAD)
         pthread_mutex_consistent(&list->file->lock);
-    }
     return now;
 }
 

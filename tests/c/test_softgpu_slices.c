@@ -264,6 +264,24 @@ static void test_full(void **state)
     assert_int_equal(sg_runlist_join(d->list, a->pid, (uint64_t)a->pid * 10), 0);
 }
 
+/* Whoever has the device may write there; what is out of its range is made right. */
+static void test_indices_that_cannot_be(void **state)
+{
+    struct device *d = *state;
+    struct process *a = start(d, 1000), *b = start(d, 1000);
+    const int32_t wrong[] = {SG_RUNLIST_ENTRIES, 1 << 30, -2, INT32_MIN};
+    for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        run(d, 10);
+        d->list->file->holder = wrong[i];
+        d->list->file->top = (uint32_t)wrong[i];
+        d->list->file->last = (uint32_t)wrong[i];
+    }
+    uint64_t had_a = a->work_ns, had_b = b->work_ns;
+    run(d, 100);
+    assert_true(a->work_ns - had_a >= 40 * MS);
+    assert_true(b->work_ns - had_b >= 40 * MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +302,7 @@ int main(void)
         ON_A_DEVICE(test_a_file_that_is_something_else),
         ON_A_DEVICE(test_a_file_whose_maker_died),
         ON_A_DEVICE(test_full),
+        ON_A_DEVICE(test_indices_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
