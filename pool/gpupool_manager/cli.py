@@ -14,7 +14,7 @@ from gpupool.errors import ConfigError, GpupoolError
 from gpupool.setting_options import setting_help, setting_option
 from gpupool_manager import __version__
 from gpupool_manager.config import Settings, load_settings
-from gpupool_manager.service import serve
+from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
 from gpupool_server import logs
 
 _help = partial(setting_help, Settings)
@@ -78,12 +78,47 @@ def command(
         logs.configure(settings.log_level, settings.log_json)
         uvloop.run(serve(settings, ready_fd))
     except GpupoolError as error:
-        print(f"gpupool-manager: {error}", file=sys.stderr)
-        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+        raise _ended(error) from None
+
+
+token = typer.Typer(no_args_is_help=True, help="The token with which an operator begins.")
+
+
+@token.callback()
+def _tokens() -> None:
+    pass
+
+
+@token.command("path")
+def token_path(
+    config: Annotated[Path | None, typer.Option(help="the manager's own TOML file")] = None,
+    state_dir: Annotated[str | None, _text("state_dir")] = None,
+) -> None:
+    """Print the file with the admin token that the manager's first start made."""
+    try:
+        settings = load_settings(config, {"state_dir": state_dir} if state_dir else {})
+        path = (settings.state_dir or default_state_dir()) / TOKEN_FILE
+        if not path.is_file():
+            raise GpupoolError(
+                f"{path}: there is none, or this user may not look; run it as the manager's user"
+                " and with its --config or --state-dir; --new-admin-token makes another"
+            )
+        print(path)
+    except GpupoolError as error:
+        raise _ended(error) from None
+
+
+def _ended(error: GpupoolError) -> typer.Exit:
+    print(f"gpupool-manager: {error}", file=sys.stderr)
+    return typer.Exit(2 if isinstance(error, ConfigError) else 1)
 
 
 def main() -> None:
-    """The entry point."""
+    """The manager, or the one command beside it."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
+    if sys.argv[1:2] == ["token"]:
+        app.add_typer(token, name="token")
+        app.callback()(_tokens)
+    else:
+        app.command(epilog="gpupool-manager token path: prints where the admin token lies")(command)
     app(prog_name="gpupool-manager")

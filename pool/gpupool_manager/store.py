@@ -38,6 +38,7 @@ from gpupool_manager.records import (
     Token,
     Usage,
 )
+from gpupool_manager.start import not_installed
 from gpupool_manager.tables import TABLES
 from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
 from gpupool_manager.usage import HOUR
@@ -173,9 +174,7 @@ class Store:
                 connect_args=_patience(),
             )
         except ImportError as error:
-            raise InstallError(
-                f"the database needs the Python package {error.name}; install gpupool[postgresql]"
-            ) from None
+            raise InstallError(not_installed(error.name or "")) from None
 
     def _lock_sqlite(self) -> None:
         path = Path(self.url.database or "")

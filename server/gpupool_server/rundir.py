@@ -199,18 +199,19 @@ class RunDir:
             if _ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
                 yield SessionDir(path)
 
-    def token(self) -> tuple[str, Path]:
-        """The token kept here, made at the first start."""
-        path = self.path / "token"
-        if not path.exists():
-            token = secrets.token_urlsafe(32)
-            draft = path.with_suffix(".new")
-            draft.unlink(missing_ok=True)
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(token + "\n")
-            draft.rename(path)
-        return read_token(path), path
+
+def own_token(folder: Path) -> tuple[str, Path]:
+    """The token kept in a folder, made at the first start."""
+    path = folder / "token"
+    if not path.exists():
+        token = secrets.token_urlsafe(32)
+        draft = path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(token + "\n")
+        draft.rename(path)
+    return read_token(path), path
 
 
 def read_token(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpupool import __version__, hosts, paths
 from gpupool.ask import split_tcp, with_key
-from gpupool.errors import InstallError
+from gpupool.errors import GpupoolError, InstallError
 from gpupool.node_link import Report
 from gpupool_server import admin, board, logs, worker
 from gpupool_server import inventory as inventories
@@ -24,7 +24,13 @@ from gpupool_server.gpus import Gpus
 from gpupool_server.keys import Keys, load_keys
 from gpupool_server.pool_link import JoinToken, PoolLink, find_address
 from gpupool_server.pool_member import PoolMember
-from gpupool_server.rundir import RunDir, default_run_dir, make_state_dir, read_token
+from gpupool_server.rundir import (
+    RunDir,
+    default_run_dir,
+    make_state_dir,
+    own_token,
+    read_token,
+)
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.tenants import Tenants
 
@@ -167,10 +173,22 @@ class Server:
             return self.settings.token.get_secret_value()
         if self.settings.token_file is not None:
             return read_token(self.settings.token_file)
-        token, path = run_dir.token()
+        token, path = own_token(self._lasting_dir(run_dir))
         if self.settings.pool is None or self.settings.own_token:
             self._log.info("clients need the token in a file here", path=str(path))
         return token
+
+    def _lasting_dir(self, run_dir: RunDir) -> Path:
+        """Where a token lies that clients go on having: run directories end with a reboot."""
+        try:
+            return make_state_dir(self.settings, run_dir.path)
+        except GpupoolError as error:
+            self._log.warning(
+                "the token made here lasts until the next reboot; set --state-dir to a folder"
+                " that outlasts one, or --token-file",
+                reason=str(error),
+            )
+            return run_dir.path
 
     def stop(self) -> None:
         """Make :meth:`run` return; for signal handlers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -141,6 +142,18 @@ def test_a_token_is_made_and_its_file_named(start_server: StartServer) -> None:
         ask_info(server.url, "x")
     assert str(path) in server.log.read_text()
     assert token not in server.log.read_text()
+
+
+def test_the_token_survives_a_reboot(start_server: StartServer, folder: Path) -> None:
+    """It lay in the run directory, which is in memory: after a reboot nobody was let in."""
+    state = folder / "state"
+    server = start_server("--state-dir", str(state), token="")
+    token = (state / "token").read_text().strip()
+    assert not (server.run_dir / "token").exists()
+    server.stop()
+    shutil.rmtree(server.run_dir)
+    again = start_server("--state-dir", str(state), token="")
+    assert ask_info(again.url, token)["sessions"] == []
 
 
 def test_the_token_never_reaches_the_log(start_server: StartServer) -> None:

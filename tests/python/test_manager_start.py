@@ -1,0 +1,80 @@
+"""The command gpupool-manager where parts of it are missing, and where its token lies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server_harness import ROOT
+
+PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
+
+#: Hides a package from the process, as if it was not installed.
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+sys.argv = ["gpupool-manager", *{arguments!r}]
+from gpupool_manager.start import main
+main()
+"""
+
+
+def manager(*arguments: str, hidden: str = "-", **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", HIDE.format(hidden=hidden, arguments=list(arguments))],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, **env},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", ["fastapi", "sqlalchemy", "uvicorn", "alembic"])
+def test_without_its_extra_it_says_what_to_install(hidden: str) -> None:
+    done = manager("--version", hidden=hidden)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"the package '{hidden}' is not installed; run: " in done.stderr
+    assert "-m pip install 'gpupool[manager]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hidden", "database", "extra"),
+    [
+        ("asyncpg", "postgresql://u@127.0.0.1:1/x", "gpupool[manager,postgresql]"),
+        ("aiosqlite", "", "gpupool[manager]"),
+    ],
+)
+def test_without_a_database_s_driver_too(
+    tmp_path: Path, hidden: str, database: str, extra: str
+) -> None:
+    given = ["--database", database] if database else []
+    state = ["--state-dir", str(tmp_path / "state")]
+    done = manager("--listen", "http://127.0.0.1:0", "--nodes", "none", *state, *given,
+                   "--log-level", "error", hidden=hidden)  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert f"-m pip install '{extra}'" in done.stderr
+
+
+def test_where_the_admin_token_lies(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    done = manager("token", "path", "--state-dir", str(state))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"{state}/admin.token: there is none" in done.stderr
+    state.mkdir()
+    (state / "admin.token").write_text("gpp_x")
+    done = manager("token", "path", "--state-dir", str(state))
+    assert (done.returncode, done.stdout) == (0, f"{state}/admin.token\n")
+    config = tmp_path / "manager.toml"
+    config.write_text(f"state_dir = '{state}'\n")
+    assert manager("token", "path", "--config", str(config)).stdout == f"{state}/admin.token\n"
+    (tmp_path / "gpupool").symlink_to(state)
+    if os.geteuid() != 0:
+        usual = manager("token", "path", XDG_STATE_HOME=str(tmp_path)).stdout
+        assert usual == f"{tmp_path}/gpupool/admin.token\n"
+    assert manager("token", "path", "--state-dir", "here").returncode == 2
