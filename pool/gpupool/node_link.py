@@ -120,6 +120,8 @@ class OrderedGrant(Message):
     priority: int = Field(ge=0, le=100)
     #: The id of the request that asked for it, for logs.
     request: Line = ""
+    #: A secret of the lease's, which its servers have in common and its client has not.
+    peer_key: KeyHex = ""
 
 
 class OrderedGpu(Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +37,16 @@ class Seen:
 class Fleet:
     """Every change of a node or a GPU."""
 
-    def __init__(self, ledger: Ledger, leases: Leases, interval: float, lost_after: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        leases: Leases,
+        interval: float,
+        lost_after: float,
+        peer_key: Callable[[str], str],
+    ) -> None:
         self._ledger = ledger
+        self._peer_key = peer_key
         self._leases = leases
         self._interval = interval
         self._lost_after = lost_after
@@ -286,6 +295,7 @@ class Fleet:
                 share=grant.share,
                 priority=lease.priority,
                 request=lease.request,
+                peer_key=self._peer_key(lease.id),
             )
             for lease in leases
             for grant in lease.grants

@@ -28,6 +28,11 @@ class Signer:
         named = b"gpupool node\0" + node.name.encode() + b"\0" + node.key.encode()
         return hmac.digest(self._secret, named, hashlib.sha256)
 
+    def peer_key(self, lease: str) -> str:
+        """What servers of a lease know each other's workers by; clients never have it."""
+        named = b"gpupool peers\0" + lease.encode()
+        return hmac.digest(self._secret, named, hashlib.sha256).hex()
+
     def issue(self, ledger: Ledger, lease: Lease, now: float) -> str | None:
         """A fresh token for what the lease has; None if it has nothing."""
         nodes: dict[str, list[TokenGrant]] = {}

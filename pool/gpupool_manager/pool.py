@@ -150,7 +150,13 @@ class Pool:
         self.ledger.confirming = self.on_orders is not None
         rules = self.rules
         self.leases = Leases(self.ledger, rules.patience, rules.longest_queue, rules.unasked)
-        self.fleet = Fleet(self.ledger, self.leases, rules.heartbeat_seconds, rules.lost_after)
+        self.fleet = Fleet(
+            self.ledger,
+            self.leases,
+            rules.heartbeat_seconds,
+            rules.lost_after,
+            lambda lease: self.signer.peer_key(lease),
+        )
         self.tenancy = Tenancy(self.ledger, self.leases)
 
     def _set_clock(self, loaded: Loaded) -> None:

@@ -71,6 +71,7 @@ def command(
     advertise: Annotated[str | None, _text("advertise")] = None,
     labels: Annotated[str | None, _text("labels")] = None,
     state_dir: Annotated[str | None, _text("state_dir")] = None,
+    peer_key: Annotated[str | None, _text("peer_key")] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     private: Annotated[bool, typer.Option(hidden=True)] = False,
     version: Annotated[

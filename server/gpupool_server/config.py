@@ -118,6 +118,11 @@ class Settings(BaseModel):
     state_dir: Path | None = Field(
         None, description="an absolute path; it holds what must outlast a reboot: this node's key"
     )
+    peer_key: Path | None = Field(
+        None,
+        description="the path of a file with 64 hexadecimal digits, the same on all servers whose"
+        " GPUs one program may use together without a pool",
+    )
     tenants: dict[TenantName, TenantSettings] = Field(
         default_factory=dict, description=f"tables [tenants.NAME], with {NAME_ALLOWED}"
     )

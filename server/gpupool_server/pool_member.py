@@ -220,7 +220,8 @@ class PoolMember:
         self._check_names(token)
         promises = self._promises(token)
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
-        lease = PoolLease(token.lease, token.request, promises)
+        peers = next((grant.peer_key for grant in self._state.grants(token.lease)), "")
+        lease = PoolLease(token.lease, token.request, promises, peers)
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:

@@ -21,8 +21,9 @@ from gpupool_server.claims import Refusal, Request
 from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus, Lease, board_name
 from gpupool_server.inventory import Inventory, driver_environment
+from gpupool_server.peers import Peers
 from gpupool_server.process import Process, start_time
-from gpupool_server.rundir import Meta, RunDir, SessionDir
+from gpupool_server.rundir import Meta, RunDir, SessionDir, make_state_dir
 from gpupool_server.space import explain
 from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
@@ -140,6 +141,7 @@ class SessionKeeper:
         self._program = program
         self._plugins = plugins
         self._gpus = gpus
+        self._peers = Peers(settings, make_state_dir(settings, run_dir.path))
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
         self._opening: list[tuple[str, tuple[int, ...]]] = []
@@ -397,7 +399,8 @@ class SessionKeeper:
                 "GPUPOOL_PLUGINS": str(self._plugins),
             }
             command = self._command(folder, lease, host_memory)
-            process = worker.launch(command, env, secret, stdout, stderr)
+            secrets_ = secret + self._peers.key_for(wish.tenant)
+            process = worker.launch(command, env, secrets_, stdout, stderr)
         except BaseException:
             for reader in readers:
                 reader.close()
@@ -443,6 +446,7 @@ class SessionKeeper:
         command += lease.worker_options
         if lease.boards:  # a worker of this release
             command += ["--host-memory", str(host_memory)]
+            command += ["--peer-host", self._peers.host] if self._peers.host else []
         command += ["--log-level", self._settings.log_level]
         return command
 

@@ -42,6 +42,9 @@ class PoolLease:
     request: str
     #: By the index of the GPU, in the order in which a session sees them.
     promises: Mapping[int, Promise]
+    #: What the lease's workers on all servers seal their addresses with, 64 hexadecimal digits;
+    #: empty: the manager has not told it yet.
+    peer_key: str = ""
 
     @property
     def devices(self) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ struct options {
     const char *session, *driver, *control, *devices, *plugins;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
-    const char *tenant;
+    const char *tenant, *peer_host;
     const char *boards[GP_DEVICES_MAX]; /* of the devices, in their order */
     unsigned board_count;
     uint64_t host_memory; /* 0: no limit */
@@ -51,7 +51,7 @@ static int usage(const char *problem)
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen URL] --control PATH [--devices 0,1] [--tenant NAME --board PATH …] "
-            "[--plugins DIR] [--log-level LEVEL]\n"
+            "[--plugins DIR] [--peer-host HOST] [--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
     return 2;
@@ -64,7 +64,7 @@ static int read_options(int argc, char **argv, struct options *o)
         {"listen", required_argument, NULL, 'l'},  {"control", required_argument, NULL, 'c'},
         {"devices", required_argument, NULL, 'n'}, {"plugins", required_argument, NULL, 'p'},
         {"log-level", required_argument, NULL, 'v'}, {"tenant", required_argument, NULL, 't'},
-        {"board", required_argument, NULL, 'b'},
+        {"board", required_argument, NULL, 'b'},   {"peer-host", required_argument, NULL, 'P'},
         {"host-memory", required_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -75,6 +75,7 @@ static int read_options(int argc, char **argv, struct options *o)
         case 'n': o->devices = optarg; break;
         case 'p': o->plugins = optarg; break;
         case 't': o->tenant = optarg; break;
+        case 'P': o->peer_host = optarg; break;
         case 'b':
             if (o->board_count == GP_DEVICES_MAX)
                 return usage("too many --board");
@@ -98,25 +99,34 @@ static int read_options(int argc, char **argv, struct options *o)
     return 0;
 }
 
-/* 32 hexadecimal digits on stdin: neither a command nor an environment is a place for a
- * secret, as /proc shows both for as long as the process lives. */
-static int take_secret(uint8_t secret[16])
+static void take_hex(const char *text, uint8_t *out, size_t count)
 {
-    char text[33] = "";
+    for (size_t i = 0; i < count; i++) {
+        unsigned byte;
+        sscanf(text + 2 * i, "%2x", &byte);
+        out[i] = (uint8_t)byte;
+    }
+}
+
+/* 32 hexadecimal digits on stdin, and 64 more where there is a key for peers: neither a
+ * command nor an environment is a place for a secret, as /proc shows both for as long as
+ * the process lives. */
+static int take_secret(uint8_t secret[16], struct gpw_peers_at *peers)
+{
+    char text[97] = "";
     size_t got = 0;
     ssize_t n;
-    while (got < 32 && (n = read(STDIN_FILENO, text + got, 32 - got)) > 0)
+    while (got < 96 && (n = read(STDIN_FILENO, text + got, 96 - got)) > 0)
         got += (size_t)n;
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0)
         close(nothing);
-    if (got != 32 || strspn(text, "0123456789abcdef") != 32)
+    if ((got != 32 && got != 96) || strspn(text, "0123456789abcdef") != got)
         return -1;
-    for (int i = 0; i < 16; i++) {
-        unsigned byte;
-        sscanf(text + 2 * i, "%2x", &byte);
-        secret[i] = (uint8_t)byte;
-    }
+    take_hex(text, secret, 16);
+    peers->has_key = got == 96;
+    if (peers->has_key)
+        take_hex(text + 32, peers->key, sizeof peers->key);
     explicit_bzero(text, sizeof text);
     return 0;
 }
@@ -290,8 +300,9 @@ int main(int argc, char **argv)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     static struct gpw_session s;
-    if (take_secret(s.secret) != 0)
-        return usage("stdin does not have the secret, 32 hexadecimal digits");
+    static struct gpw_peers_at peers;
+    if (take_secret(s.secret, &peers) != 0)
+        return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
     struct door door = {0};
     if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
         return 1;
@@ -302,7 +313,11 @@ int main(int argc, char **argv)
     r = 1;
     if (session_open(&s, &o) == 0 && door_wait(&door, &s) == 0) {
         door_close(&door);
-        gpw_peers_open(o.listen, o.listen_count, o.plugins);
+        peers.listen = o.listen;
+        peers.listen_count = o.listen_count;
+        peers.plugins = o.plugins;
+        peers.host = o.peer_host;
+        gpw_peers_open(&peers);
         r = gpw_leave_watch(&s) == 0 ? 0 : 1;
         if (r == 0)
             gpw_loop_run(&s, idle);

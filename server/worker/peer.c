@@ -22,6 +22,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "peer_internal.h"
+#include "peer_seal.h"
 
 /* What may be submitted behind a stream that stands. The driver's own queue holds about
  * a thousand launches; a call that finds it full would block this thread. */
@@ -33,47 +34,53 @@ static struct gpw_transfer **transfers_end = &transfers;
 static uint64_t work_submitted;
 static bool closing;
 
-static const char *const *listen_urls;
-static unsigned listen_count;
-static const char *plugins;
+static struct gpw_peers_at site;
 
-void gpw_peers_open(const char *const *listen, unsigned count, const char *plugin_folder)
+void gpw_peers_open(const struct gpw_peers_at *where)
 {
-    listen_urls = listen;
-    listen_count = count;
-    plugins = plugin_folder;
+    site = *where;
 }
 
 /* --- joining ------------------------------------------------------------------------ */
 
-/* A fresh address of the kind at which the client was awaited: over the network if
- * there is one, as the other worker may be anywhere. */
-static int fresh_address(uint32_t peer, char *url, size_t size)
+static int64_t wall_seconds(void)
 {
-    static const char *const order[] = {"tcp://", "shm://", "ipc://"};
-    static unsigned number;
-    for (unsigned k = 0; k < sizeof order / sizeof order[0]; k++)
-        for (unsigned i = 0; i < listen_count; i++) {
-            const char *at = listen_urls[i], *colon = strrchr(at, ':'), *key = strchr(at, '?');
-            if (strncmp(at, order[k], strlen(order[k])) != 0)
-                continue;
-            int n = k == 0 ? snprintf(url, size, "%.*s:*%s", (int)(colon - at), at, key ? key : "")
-                           : snprintf(url, size, "%s-peer%u-%u", at, peer, number++);
-            return n > 0 && (size_t)n < size ? 0 : -1;
-        }
-    return -1;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec;
 }
 
-/* As the client is told it: for every address of the host, it knows which one it uses. */
-static void told_address(const char *url, char out[GP_PEER_URL_MAX])
+/* Where the client was awaited over the network; NULL where it was not: another worker may
+ * be anywhere, and nothing of this machine's own is for it. */
+static const char *network_url(void)
+{
+    for (unsigned i = 0; i < site.listen_count; i++)
+        if (strncmp(site.listen[i], "tcp://", 6) == 0)
+            return site.listen[i];
+    return NULL;
+}
+
+/* A fresh port beside that. */
+static int fresh_address(char *url, size_t size)
+{
+    const char *own = network_url(), *colon = own ? strrchr(own, ':') : NULL;
+    const char *key = own ? strchr(own, '?') : NULL;
+    int n = own ? snprintf(url, size, "%.*s:*%s", (int)(colon - own), own, key ? key : "") : -1;
+    return n > 0 && (size_t)n < size ? 0 : -1;
+}
+
+/* With the host that others reach, sealed. False: there is none, or no key. */
+static bool told_address(const char *bound, const uint8_t *secret, char out[GP_PEER_URL_MAX])
 {
     static const char *const wild[] = {"tcp://0.0.0.0:", "tcp://[::]:", "tcp://*:"};
+    char url[GP_PEER_URL_MAX];
+    int n = snprintf(url, sizeof url, "%s", bound);
     for (unsigned i = 0; i < sizeof wild / sizeof wild[0]; i++)
-        if (strncmp(url, wild[i], strlen(wild[i])) == 0) {
-            snprintf(out, GP_PEER_URL_MAX, "tcp://*:%s", url + strlen(wild[i]));
-            return;
-        }
-    snprintf(out, GP_PEER_URL_MAX, "%s", url);
+        if (strncmp(bound, wild[i], strlen(wild[i])) == 0)
+            n = site.host ? snprintf(url, sizeof url, "tcp://%s:%s", site.host, bound + strlen(wild[i]))
+                        : -1;
+    return n > 0 && (size_t)n < sizeof url &&
+           gpw_peer_seal(site.key, secret, wall_seconds(), url, out, GP_PEER_URL_MAX);
 }
 
 static void peer_free(struct gpw_peer *p)
@@ -88,7 +95,7 @@ static void peer_free(struct gpw_peer *p)
 static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const uint8_t *secret,
                                  const char *url, struct gp_error *err)
 {
-    const struct gp_transport *transport = gp_transport_find(url, plugins, err);
+    const struct gp_transport *transport = gp_transport_find(url, site.plugins, err);
     struct gpw_peer *p = transport ? calloc(1, sizeof *p) : NULL;
     if (!p)
         return NULL;
@@ -160,7 +167,7 @@ CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t 
     *n_url = 0;
     if (!number_free(peer))
         return CUDA_ERROR_INVALID_VALUE;
-    if (fresh_address(peer, address, sizeof address) != 0)
+    if (!site.has_key || fresh_address(address, sizeof address) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
     struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
     if (!p)
@@ -179,7 +186,12 @@ CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t 
     }
     free(p->url);
     p->url = again;
-    told_address(bound, address);
+    if (!told_address(bound, secret, address)) {
+        gpw_log("warn", "peer %u: nobody knows at which address others reach this host; set "
+                "'advertise'", peer);
+        peer_free(p);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     CUresult r = peer_begin(p);
     if (r != CUDA_SUCCESS)
         return r;
@@ -226,18 +238,36 @@ static void joining_cancel(struct gpw_session *s, struct gpw_wait *w)
     free(w);
 }
 
+/* The client is only the carrier: what it makes up goes nowhere. Takes the seal off. */
+static bool may_connect(char address[GP_PEER_URL_MAX], const uint8_t *secret)
+{
+    const char *own = network_url();
+    const char *wrong = site.has_key ? gpw_peer_unseal(site.key, secret, wall_seconds(), address)
+                                   : "this server has no peer_key for it";
+    if (!wrong && !gpw_peer_may_go(address, own && gpw_peer_is_loopback(own)))
+        wrong = "it is no other host's";
+    if (wrong)
+        gpw_log("warn", "the client's address of another worker, %.200s, is refused: %s", address,
+                wrong);
+    return !wrong;
+}
+
 CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint32_t peer,
                              const uint8_t *secret, const char *url)
 {
     struct gp_error err = {""};
-    if (!number_free(peer) || strlen(url) >= GP_PEER_URL_MAX || strchr(url, '*'))
+    char address[GP_PEER_URL_MAX];
+    if (!number_free(peer) || strlen(url) >= sizeof address)
         return CUDA_ERROR_INVALID_VALUE;
+    memcpy(address, url, strlen(url) + 1);
+    if (!may_connect(address, secret))
+        return CUDA_ERROR_NOT_PERMITTED;
     struct joining *j = malloc(sizeof *j);
     if (!j)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct gpw_peer *p = peer_new(s, peer, secret, url, &err);
+    struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
     if (!p) {
-        gpw_log("warn", "peer %u: cannot connect to %.200s: %s", peer, url, err.text);
+        gpw_log("warn", "peer %u: cannot connect to %.200s: %s", peer, address, err.text);
         free(j);
         return CUDA_ERROR_INVALID_VALUE;
     }

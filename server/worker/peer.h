@@ -4,10 +4,19 @@
 #ifndef GPW_PEER_H
 #define GPW_PEER_H
 
+#include "peer_seal.h"
 #include "session.h"
 
-/* Where workers may be met: where the client is. The array stays the caller's. */
-void gpw_peers_open(const char *const *listen, unsigned count, const char *plugins);
+/* Where this worker listens, and what it needs to be joined to others. */
+struct gpw_peers_at {
+    const char *const *listen;
+    unsigned listen_count;
+    const char *plugins;
+    const char *host; /* at which others reach this one; NULL: not known */
+    bool has_key;
+    uint8_t key[GPW_PEER_KEY]; /* with which addresses are sealed (peer_seal.h) */
+};
+void gpw_peers_open(const struct gpw_peers_at *where);
 /* Whether a stream stands, or may come to stand, until another worker acts. */
 bool gpw_peers_pending(void);
 /* Whether more work may be submitted behind transfers that are not over. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -72,6 +73,18 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def _peer_key() -> Path:
+    """The key that all servers of a test run have in common."""
+    descriptor, name = tempfile.mkstemp(prefix="gpe-peer-", dir="/tmp")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(os.urandom(32).hex())
+    atexit.register(os.unlink, name)
+    return Path(name)
+
+
+PEER_KEY = _peer_key()
+
+
 class PoolServer:
     """One gpupool-server in a folder of its own; it can be killed and started again."""
 
@@ -84,6 +97,7 @@ class PoolServer:
             "driver": driver,
             "data-listen": "tcp://127.0.0.1:*",
             "on-stop": "leave",
+            "peer-key": str(PEER_KEY),
             **settings,
         }
         if driver == "cuda":

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import struct
 import time
 from typing import Any
 
-from harness import PATIENCE, PoolServer
+from harness import PATIENCE, PEER_KEY, PoolServer
 from raw_client import KIND_CONTEXT, NUMBERS, WAITED, RawClient, ask_for_session, handle
 from raw_client import worker_version as version
 
 CHUNK = 1 << 20
 KIND_STREAM = 5
 KIND_EVENT = 6
+PAIR = b"p" * 16  # a secret of two workers
 LEGACY = 1  # the default stream's id
-INVALID_VALUE, UNAVAILABLE, NOT_READY = 1, 46, 600
+INVALID_VALUE, UNAVAILABLE, NOT_READY, NOT_PERMITTED = 1, 46, 600, 800
 
 
 class Worker(RawClient):
@@ -149,9 +152,19 @@ def worker_of(server: PoolServer, **request: Any) -> Worker:
     return Worker(answer).begin()
 
 
+def sealed(
+    url: str, secret: bytes = PAIR, key: bytes | None = None, at: float | None = None
+) -> str:
+    """As a worker seals its address, with the key of the test's servers or another."""
+    key = bytes.fromhex(PEER_KEY.read_text()) if key is None else key
+    moment = f"{int(time.time() if at is None else at):016x}"
+    text = b"gpupool peer address".ljust(24, b"\0") + secret + moment.encode() + url.encode()
+    return f"{url}#{moment}.{hmac.new(key, text, hashlib.sha256).hexdigest()}"
+
+
 def join(a: Worker, b: Worker, peer_a: int = 0, peer_b: int = 0) -> None:
     """`a` listens, `b` connects."""
     secret = os.urandom(16)
     result, url = a.listen(secret, peer_a)
     assert result == 0
-    assert b.connect(secret, url.replace("*", "127.0.0.1"), peer_b) == 0
+    assert b.connect(secret, url, peer_b) == 0

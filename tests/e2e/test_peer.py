@@ -14,7 +14,17 @@ import pytest
 
 from gpupool.admin import Admin
 from harness import PoolServer, alive, wait_until
-from peer_client import CHUNK, INVALID_VALUE, LEGACY, UNAVAILABLE, Worker, join, worker_of
+from peer_client import (
+    CHUNK,
+    INVALID_VALUE,
+    LEGACY,
+    NOT_PERMITTED,
+    UNAVAILABLE,
+    Worker,
+    join,
+    sealed,
+    worker_of,
+)
 from raw_client import KIND_CONTEXT, NUMBERS, handle
 from tenants import MakeServer, configured
 
@@ -380,7 +390,7 @@ def test_the_wrong_secret(server: PoolServer) -> None:
     with worker_of(server) as a, worker_of(server) as b:
         result, url = a.listen(b"1" * 16)
         assert result == 0
-        assert b.connect(b"2" * 16, url) == UNAVAILABLE
+        assert b.connect(b"2" * 16, sealed(url.partition("#")[0], b"2" * 16)) == UNAVAILABLE
         b.peer_send(LEGACY, 1)
         assert b.wait_for_error() == ("gp_peer_send", INVALID_VALUE)
         assert b.connect(b"1" * 16, url) == 0
@@ -418,7 +428,10 @@ def test_numbers_and_addresses_that_are_none(pair: Pair) -> None:
         "tcp://127.0.0.1:1",
         "x" * 600,
     ):
-        assert b.connect(b"1" * 16, url, 1) in (INVALID_VALUE, UNAVAILABLE), url
+        assert b.connect(b"1" * 16, url, 1) in (INVALID_VALUE, NOT_PERMITTED), url
+        address = sealed(url, b"1" * 16)
+        refused = (INVALID_VALUE, NOT_PERMITTED, UNAVAILABLE)
+        assert b.connect(b"1" * 16, address, 1) in refused, address
     assert a.listen(b"1" * 16, 15)[0] == 0
     assert_works(a, b, 9)
 

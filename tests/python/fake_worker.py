@@ -31,6 +31,7 @@ def arguments() -> argparse.Namespace:
     if os.environ.get("FAKE_WORKER") != "old":
         parser.add_argument("--tenant")
         parser.add_argument("--host-memory", type=int)
+        parser.add_argument("--peer-host")
         parser.add_argument("--board", action="append", default=[])
     args = parser.parse_args()
     if getattr(args, "board", None):
@@ -85,7 +86,7 @@ def main() -> None:
         return
     mode = os.environ.get("FAKE_WORKER", "good")
     args = arguments()
-    assert len(sys.stdin.read()) == 32
+    assert len(sys.stdin.read()) in (32, 32 + 64)
     assert "GPUPOOL_TOKEN" not in os.environ
     assert os.path.isdir(os.environ["GPUPOOL_PLUGINS"])
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
