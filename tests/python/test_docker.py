@@ -264,6 +264,22 @@ def test_real_gpus_change_the_driver_and_nothing_else(services: dict[str, Any]) 
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
+def test_no_program_sees_the_token_with_which_a_server_joins(services: dict[str, Any]) -> None:
+    """It lay in the volume of the client's own, and whoever read it made a node."""
+    token = Path(_flags(services["server"]["command"])["pool_token"])
+    mounts = {
+        name: dict(volume.split(":")[:2] for volume in service.get("volumes", []))
+        for name, service in services.items()
+    }
+    (volume,) = [name for name, path in mounts["server"].items() if path == str(token.parent)]
+    having = {name for name, volumes in mounts.items() if volume in volumes}
+    assert having == {"setup", "server"}
+    admin = {name for name, volumes in mounts.items() if "manager" in volumes}
+    assert admin == {"setup", "manager"}
+    shared = set(mounts["client"]) & set(mounts["server"])
+    assert not shared
+
+
 def test_the_ports_are_the_programs_own(dockerfile: Dockerfile) -> None:
     manager = load_manager(None, {}, {})
     nodes = str(manager.nodes_url).rpartition(":")[2]
