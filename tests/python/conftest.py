@@ -21,6 +21,7 @@ from gpupool_server.server import Server
 from gpupool_server.sessions import SessionKeeper
 from gpupool_server.tenants import Tenants
 from gpupool_server.worker import Build
+from link_host import host, make_peer  # noqa: F401
 from manager_databases import database, postgres  # noqa: F401
 from manager_rest import rest  # noqa: F401
 from server_harness import (

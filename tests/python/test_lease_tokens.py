@@ -292,7 +292,7 @@ async def test_only_what_is_here_is_given(make_office: MakeOffice) -> None:
 
 
 async def test_a_drained_node_opens_nothing(make_office: MakeOffice) -> None:
-    node = Node(await make_office())
+    node = Node(await make_office(own_token=True))
     node.apply(grant(), mode="draining")
     assert (await node.refused(issued()))[0] == "draining"
     assert refused(await node.office.desk.answer(hello()))[0] == "draining"
@@ -322,7 +322,7 @@ async def test_a_lease_is_not_asked_for_more(make_office: MakeOffice, key: str) 
 
 async def test_a_group_of_that_name_is_not_the_lease(make_office: MakeOffice) -> None:
     """Whoever has the server's own token cannot slip into a lease's group."""
-    node = Node(await make_office())
+    node = Node(await make_office(own_token=True))
     node.apply(grant())
     accepted(await node.hello(issued()))
     accepted(await node.hello("the-token-of-the-tests", group="lease-1"))
@@ -371,7 +371,7 @@ async def test_settings_that_cannot_be_stop_nothing(make_office: MakeOffice) -> 
 
 
 async def test_the_end_of_a_lease_ends_its_sessions(make_office: MakeOffice) -> None:
-    node = Node(await make_office())
+    node = Node(await make_office(own_token=True))
     node.apply(grant(), grant(lease="lease-2"))
     accepted(await node.hello(issued()))
     accepted(await node.hello(issued(lease="lease-2")))

@@ -14,45 +14,28 @@ import structlog
 import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
-from zmq.utils import z85
 
 from gpupool import hosts
 from gpupool.errors import ConfigError, GpupoolError
 from gpupool.node_link import (
     Again,
-    Applied,
-    Apply,
     Beat,
     Heartbeat,
     Join,
-    Leave,
-    Message,
     Refused,
-    Report,
-    ReportedGpu,
     ReportedSession,
     Told,
-    decode_from_manager,
     encode,
 )
-from gpupool_manager import views
-from gpupool_manager.leases import Ask
 from gpupool_manager.link import Link, check_reachable
-from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.problems import Problem
-from gpupool_manager.records import Lease, Node, Token
-from gpupool_manager.store import Store
 from gpupool_server import pool_link
 from gpupool_server.config import Settings
-from gpupool_server.keys import Keys, load_keys
+from gpupool_server.keys import Keys
 from gpupool_server.pool_link import JoinToken, PoolLink, find_address
 from gpupool_server.pool_member import PoolMember
+from link_host import Host, MakePeer, applied, new_keys, no, report_of
 from server_harness import MakeOffice, accepted, eventually, hello
-
-WANT: dict[str, Any] = {
-    "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
-    "capability": None, "labels": {}, "until": "released",
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -60,152 +43,6 @@ def _plain_logs() -> Iterator[None]:
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
-
-
-def new_keys() -> Keys:
-    public, secret = (z85.decode(key).hex() for key in zmq.curve_keypair())
-    return Keys(public, secret)
-
-
-def report_of(node: str, gpus: int = 1, **more: Any) -> Report:
-    return Report(
-        address=f"tcp://{node}:7700",
-        server_version="0",
-        gpus=[
-            ReportedGpu(
-                uuid=f"GPU-{node}-{index}", index=index, model="a GPU", compute_capability="9.0",
-                memory_mib=1024,
-            )
-            for index in range(gpus)
-        ],
-        **more,
-    )  # fmt: skip
-
-
-class Host:
-    """A manager with its link, on a database in a folder."""
-
-    def __init__(self, folder: Path, **rules: Any) -> None:
-        self._folder = folder
-        self._rules = Rules(
-            **{"heartbeat_seconds": 60.0, "lost_after": 600.0, "confirm_seconds": 600.0, **rules}
-        )
-        folder.mkdir(exist_ok=True)
-        self.keys = load_keys(folder)
-        self.listen = "tcp://127.0.0.1:*"
-        self.ahead = 0.0
-        self.pool: Pool
-        self.link: Link
-
-    async def start(self) -> None:
-        import time
-
-        store = Store(f"sqlite:///{self._folder / 'manager.db'}")
-        self.pool = Pool(store, self._rules, clock=lambda: time.time() + self.ahead)
-        await self.pool.open()
-        self.link = Link(self.pool, self.keys, self.listen)
-        self.link.open()
-        self.listen = self.link.url  # the next one is at the same place
-
-    async def stop(self) -> None:
-        await self.link.close()
-        await self.pool.close()
-
-    async def token(self, scope: Any = "node", **more: Any) -> tuple[Token, str]:
-        if scope == "node":
-            more = {"node": "n", **more}
-        return await self.pool.desk.do(
-            lambda unit: self.pool.tenancy.create_token(unit, scope, **more)
-        )
-
-    async def tenant(self, name: str = "red") -> None:
-        await self.pool.desk.do(lambda unit: self.pool.tenancy.create(unit, name, "", {}))
-
-    async def lease(self, **want: Any) -> Lease:
-        ask = Ask("red", {**WANT, **want})
-        return await self.pool.desk.do(lambda unit: self.pool.leases.admit(unit, ask))
-
-    async def end(self, lease: Lease) -> None:
-        await self.pool.desk.do(
-            lambda unit: self.pool.leases.end(unit, lease, "released", "released")
-        )
-
-    def seen(self, node: str) -> list[ReportedSession]:
-        """The sessions that its last heartbeat named."""
-        found = self.pool.fleet.seen.get(node)
-        return found.sessions if found is not None else []
-
-    def node(self, name: str) -> Node | None:
-        return self.pool.ledger.nodes.get(name)
-
-
-class Peer:
-    """A raw connection, to say whatever one likes."""
-
-    def __init__(self, host: Host, keys: Keys | None = None, curve: bool = True) -> None:
-        self.keys = keys or new_keys()
-        self._context = zmq.asyncio.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        if curve:
-            self.socket.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(host.keys.public))
-            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self.keys.public))
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self.keys.secret))
-        self.socket.connect(host.link.url)
-
-    async def hear(self) -> Told | Refused:
-        return decode_from_manager((await self.socket.recv_multipart())[-1])
-
-    async def ask(self, message: Message) -> Told | Refused:
-        await self.socket.send(encode(message))
-        return await self.hear()
-
-    async def join(self, secret: str, node: str = "n", gpus: int = 1) -> Told | Refused:
-        return await self.ask(Join(number=1, node=node, token=secret, report=report_of(node, gpus)))
-
-    async def told(self) -> Told:
-        message = await self.hear()
-        assert isinstance(message, Told), message
-        return message
-
-    def close(self) -> None:
-        self._context.destroy(linger=0)
-
-
-MakePeer = Callable[..., Peer]
-
-
-@pytest_asyncio.fixture
-async def host(folder: Path) -> AsyncIterator[Host]:
-    made = Host(folder / "manager")
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
-def make_peer(host: Host) -> Iterator[MakePeer]:
-    peers: list[Peer] = []
-
-    def make(**more: Any) -> Peer:
-        peers.append(Peer(host, **more))
-        return peers[-1]
-
-    yield make
-    for peer in peers:
-        peer.close()
-
-
-def applied(told: Told | Refused) -> Apply:
-    assert isinstance(told, Told), told
-    (command,) = told.orders.commands
-    assert isinstance(command, Apply)
-    return command
-
-
-def no(told: Told | Refused, code: str, part: str = "") -> None:
-    assert isinstance(told, Refused), told
-    assert (told.code, part in told.message) == (code, True), told
 
 
 # Joining --------------------------------------------------------------------------------------
@@ -484,136 +321,6 @@ async def test_a_node_that_was_taken_for_lost_reports_again(
     assert applied(told).mode == "open" and not node.lost
 
 
-# Leases are confirmed ---------------------------------------------------------------------------
-
-
-@pytest_asyncio.fixture
-async def hasty(folder: Path) -> AsyncIterator[Host]:
-    made = Host(folder / "manager", confirm_seconds=0.3)
-    await made.start()
-    await made.tenant()
-    yield made
-    await made.stop()
-
-
-async def pair(host: Host, *names: str) -> dict[str, Peer]:
-    peers = {}
-    for name in names:
-        _, secret = await host.token(node=name)
-        peers[name] = Peer(host)
-        applied(await peers[name].join(secret, name))
-    return peers
-
-
-async def obey(peer: Peer, told: Apply) -> None:
-    await peer.socket.send(encode(Applied(generation=told.generation)))
-
-
-async def test_a_lease_is_shown_once_its_server_has_it(host: Host) -> None:
-    await host.tenant()
-    peers = await pair(host, "a")
-    lease = await host.lease()
-    waiting = asyncio.create_task(host.pool.confirmed(lease.id))
-    told = applied(await peers["a"].told())
-    shown = views.lease_with_token(host.pool, lease)
-    assert (shown.state, shown.servers, shown.token) == ("queued", [], None)
-    assert "not confirmed" in shown.reason
-    # Older orders, and those of another manager, confirm nothing.
-    for generation in ("x-99", "", told.generation.rpartition("-")[0] + "-0"):
-        await peers["a"].socket.send(encode(Applied(generation=generation)))
-    assert isinstance(await peers["a"].ask(Beat(number=2, heartbeat=Heartbeat())), Told)
-    assert not waiting.done()
-    await obey(peers["a"], told)
-    await waiting
-    shown = views.lease_with_token(host.pool, lease)
-    assert shown.state == "active" and shown.token is not None
-    peers["a"].close()
-
-
-async def test_what_a_server_does_not_confirm_goes_elsewhere(hasty: Host) -> None:
-    """A server that stopped without a word got leases for 40 s, and programs failed there."""
-    peers = await pair(hasty, "a", "b")
-    lease = await hasty.lease()
-    first = lease.grants[0].node
-    other = "b" if first == "a" else "a"
-    waiting = asyncio.create_task(hasty.pool.confirmed(lease.id))
-    while not (told := applied(await peers[other].told())).grants:
-        pass
-    await obey(peers[other], told)
-    await waiting
-    assert [grant.node for grant in lease.grants] == [other] and lease.state == "active"
-    node = hasty.node(first)
-    assert node is not None and node.lost and "does not confirm" in node.trouble
-    slots = hasty.pool.ledger.index.slots
-    assert [slots[f"GPU-{name}-0"].used_mib for name in (first, other)] == [0, 64]
-    # It was only slow: its next word brings it back.
-    await peers[first].socket.send(encode(Again(number=3, report=report_of(first))))
-    await eventually(lambda: not node.lost and node.trouble == "")
-    for peer in peers.values():
-        peer.close()
-
-
-async def test_without_another_server_it_waits_or_ends(hasty: Host) -> None:
-    peers = await pair(hasty, "a")
-    lease = await hasty.lease()
-    await hasty.pool.confirmed(lease.id)
-    assert lease.state == "lost" and "'a' did not confirm it" in lease.reason
-    assert not hasty.pool.ledger.leases and lease.grants == []
-    await peers["a"].socket.send(encode(Again(number=3, report=report_of("a"))))
-    node = hasty.node("a")
-    await eventually(lambda: node is not None and not node.lost)
-    ask = Ask("red", dict(WANT), wait=600.0)
-    pool = hasty.pool
-    queued = await pool.desk.do(lambda unit: pool.leases.admit(unit, ask))
-    await pool.confirmed(queued.id)
-    assert queued.state == "queued" and pool.ledger.line.position(queued) == 1
-    peers["a"].close()
-
-
-async def test_a_server_that_stops_says_so(host: Host) -> None:
-    await host.tenant()
-    peers = await pair(host, "a", "b")
-    told = await peers["a"].ask(Leave(number=5))
-    while isinstance(told, Told) and told.number != 5:
-        told = await peers["a"].hear()
-    node = host.node("a")
-    assert node is not None and node.lost and node.trouble == "its server was stopped"
-    assert (await host.lease()).grants[0].node == "b"
-    no(await peers["a"].ask(Beat(number=6, heartbeat=Heartbeat())), "unknown-node")
-    for peer in peers.values():
-        peer.close()
-
-
-async def test_a_node_whose_sessions_do_not_start_is_put_aside(host: Host) -> None:
-    await host.tenant()
-    peers = await pair(host, "a")
-    node = host.node("a")
-    assert node is not None
-
-    async def say(trouble: str) -> None:
-        await peers["a"].socket.send(encode(Beat(number=7, heartbeat=Heartbeat(trouble=trouble))))
-        while (await peers["a"].told()).number != 7:
-            pass
-
-    await say("sessions do not start: no driver")
-    assert (views.state_of(node), node.trouble) == ("aside", "sessions do not start: no driver")
-    with pytest.raises(Problem) as full:
-        await host.lease()
-    assert full.value.code == "full"
-    await say("")  # its own attempts succeed
-    assert views.state_of(node) == "ready"
-    await host.end(await host.lease())
-    # An operator knows better, until the server says something else.
-    await say("sessions do not start: no driver")
-    pool = host.pool
-    await pool.desk.do(lambda unit: pool.fleet.change(unit, "a", "open", None))
-    await say("sessions do not start: no driver")
-    assert views.state_of(node) == "ready"
-    await say("sessions do not start: no memory")
-    assert views.state_of(node) == "aside"
-    peers["a"].close()
-
-
 # Both ends ------------------------------------------------------------------------------------
 
 
@@ -749,7 +456,7 @@ async def test_a_manager_of_another_version_is_named(
 
 
 async def test_a_server_goes_on_without_any_manager(make_office: MakeOffice) -> None:
-    office = await make_office()
+    office = await make_office(own_token=True)
     member = PoolMember("n", office.run_dir.path, office.gpus, office.keeper)
     office.desk.join(member)
     token = JoinToken("gpn_" + "x" * 43, new_keys().public)
