@@ -7,6 +7,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "host_function.h"
 #include "session.h"
 
 struct stream {
@@ -138,6 +139,8 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
 static bool stands_alone(CUstream hStream, uint64_t wire)
 {
     const struct stream *s = is_default(hStream) ? NULL : stream_of(hStream);
+    if (gpc_host_functions_outstanding()) /* the default stream waits for others that may stand */
+        return false;
     return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
 }
 

@@ -1,0 +1,83 @@
+"""Two thousand short sessions leave nothing behind: neither in the server nor beside it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness import PATIENCE, PoolServer, wait_until
+from toolchain import Toolchain
+
+SESSIONS = 2000
+#: What the first sessions make the server keep for good: modules, buffers, caches.
+WARM_UP = 100
+AT_A_TIME = 8
+
+#: A session that left one small object behind would leave more than this.
+GROWTH_KIB = 4096
+
+
+class Levels:
+    """What the server holds."""
+
+    def __init__(self, server: PoolServer) -> None:
+        process = Path(f"/proc/{server.pid}")
+        status = dict(line.split(":", 1) for line in (process / "status").open(encoding="ascii"))
+        self.memory_kib = int(status["VmRSS"].split()[0])
+        self.threads = int(status["Threads"])
+        self.descriptors = len(list((process / "fd").iterdir()))
+        self.files = sorted(str(path) for path in (server.folder / "run").rglob("*"))
+        self.workers = server.worker_pids()
+
+    def settled(self, before: Levels) -> bool:
+        return (
+            self.files == before.files
+            and not self.workers
+            and self.descriptors <= before.descriptors
+            and self.threads <= before.threads
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.memory_kib} KiB, {self.threads} threads, {self.descriptors} descriptors, "
+            f"{len(self.workers)} workers, files: {' '.join(self.files)}"
+        )
+
+
+def run_sessions(server: PoolServer, binary: Path, count: int) -> None:
+    """As many as the server is asked for, some at the same time, over both transports."""
+
+    def one(number: int) -> subprocess.CompletedProcess[str]:
+        env = server.environment("shm" if number % 2 else "zmq")
+        return subprocess.run(
+            [str(binary)], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for done in pool.map(one, range(count)):
+            assert done.returncode == 0, f"{done.stdout}{done.stderr}{server.log.read_text()}"
+
+
+@pytest.mark.timeout(600)
+def test_two_thousand_sessions_leave_nothing(
+    toolchain: Toolchain, make_server: Callable[..., PoolServer]
+) -> None:
+    binary = toolchain.driver_program("driver_short")
+    server = make_server(**{"max-sessions": "32"})
+    wait_until(lambda: not Levels(server).workers, "the server was idle")
+    idle = Levels(server)
+    run_sessions(server, binary, WARM_UP)
+    wait_until(lambda: not Levels(server).workers, "the first workers ended")
+    wait_until(lambda: Levels(server).descriptors <= idle.descriptors + 8, "they were closed")
+    warm = Levels(server)
+    run_sessions(server, binary, SESSIONS - WARM_UP)
+    try:
+        wait_until(lambda: Levels(server).settled(warm), "all was as before")
+    except AssertionError:
+        raise AssertionError(f"before: {warm}\nafter: {Levels(server)}") from None
+    growth = Levels(server).memory_kib - warm.memory_kib
+    assert growth < GROWTH_KIB, f"{SESSIONS - WARM_UP} sessions left {growth} KiB"
