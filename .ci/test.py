@@ -1,7 +1,7 @@
 """Run every check of the project and add up: the last line is ``N passed, M failed``.
 
 A stage that fails does not keep the next ones from running. Python standard
-library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, python,
+library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, threads, python,
 e2e, chaos, lint, coverage.
 """
 
@@ -143,6 +143,24 @@ def stage_sanitize(place: Place) -> Count:
     return count
 
 
+def stage_threads(place: Place) -> Count:
+    """Client and worker under ThreadSanitizer, with programs of many threads."""
+    built = place.build / "thread"
+    if not (built / "build.ninja").is_file() and not run(
+        [
+            "cmake", "-S", ".", "-B", built, "-G", "Ninja",
+            f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_C_COMPILER=clang",
+            "-DGPUPOOL_SANITIZE=thread",
+        ]
+    ):  # fmt: skip
+        return one(False)
+    targets = ["gpupool_cuda", "gpupool_worker", "gpupool_zmq"]
+    if not run(["cmake", "--build", built, "-j", str(place.jobs), "--target", *targets]):
+        return one(False)
+    command = [sys.executable, "tests/e2e/races.py", "--home", str(place.build / "stage")]
+    return one(run([*command, "--build", str(built)]))
+
+
 def stage_coverage(place: Place) -> Count:
     """proto/coverage.md must be what the spec says."""
     fresh = place.build / "coverage.md"
@@ -169,6 +187,7 @@ def stage_lint(place: Place) -> Count:
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "sanitize": stage_sanitize,
+    "threads": stage_threads,
     # These wait for processes and databases more than they compute.
     "python": lambda place: pytest(place, "tests/python", "-n", "2", "--dist", "loadfile"),
     "e2e": lambda place: pytest(place, "tests/e2e"),

@@ -174,7 +174,8 @@ static CUresult add(const struct host_function *what, uint32_t flags)
     }
     struct queue *queue = &queues[where.session->index];
     pthread_mutex_lock(&lock);
-    queue->session = where.session;
+    if (!queue->started)
+        queue->session = where.session;
     r = start(queue);
     if (r == CUDA_SUCCESS) {
         f->cookie = ++last_cookie;

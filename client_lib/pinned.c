@@ -21,6 +21,12 @@
 
 /* Above what programs map by themselves, below the devices' windows. */
 #define HOST_WINDOW UINT64_C(0x100000000000)
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer) /* which has few places for what programs map */
+#undef HOST_WINDOW
+#define HOST_WINDOW UINT64_C(0x7e9000000000)
+#endif
+#endif
 
 /* --- bytes on their way --------------------------------------------------------- */
 

@@ -107,7 +107,7 @@ static void lose(struct gpc_session *s, const char *what)
     pthread_mutex_unlock(&s->wait_lock);
     gpc_pinned_lose_end(s);
     gpc_session_set_sticky(s, CUDA_ERROR_DEVICE_UNAVAILABLE);
-    if (!first || s->leaving)
+    if (!first || __atomic_load_n(&s->leaving, __ATOMIC_RELAXED))
         return;
     char where[64] = "of this process";
     if (gpc_session_count() > 1)
@@ -494,7 +494,7 @@ void gpc_session_poll(struct gpc_session *s)
     if (!mine)
         return;
     int cancel = gpc_cancel_off();
-    while (read_one(s, 0) && !s->broken)
+    while (read_one(s, 0) && gpc_session_works(s))
         ;
     pthread_mutex_lock(&s->wait_lock);
     s->reading = false;
@@ -515,7 +515,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
     int cancel = gpc_cancel_off();
     s->transport->flush(s->channel);
     pthread_mutex_lock(&s->wait_lock);
-    if (s->notices != seen || s->broken) {
+    if (gpc_session_notices(s) != seen || s->broken) {
         pthread_mutex_unlock(&s->wait_lock); /* something came in the meantime */
     } else if (s->reading) {
         /* somebody else reads: what it reads next may be what we wait for */
@@ -531,7 +531,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
         pthread_mutex_unlock(&s->wait_lock);
     }
     gpc_cancel_back(cancel);
-    return s->broken ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
+    return gpc_session_works(s) ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
 void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_error *q)
@@ -587,7 +587,7 @@ void gpc_session_goodbye(struct gpc_session *s)
     }
     if (pthread_mutex_timedlock(&s->submit_lock, &soon) != 0)
         return;
-    s->leaving = true;
+    __atomic_store_n(&s->leaving, true, __ATOMIC_RELAXED);
     struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++s->last_seq}};
     channel_send(s, &q.h, sizeof q, NULL, 0, 0);
     s->transport->flush(s->channel);

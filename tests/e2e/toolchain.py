@@ -138,22 +138,22 @@ class Toolchain:
         command = self.nvcc("-arch=compute_75", "-ptx", include, str(source))
         return self._build(f"{name}.ptx", [source], command)
 
-    def driver_program(self, name: str) -> Path:
+    def driver_program(self, name: str, compiler: tuple[str, ...] = ("gcc",)) -> Path:
         """Build programs/NAME.c, which imports from libcuda.so.1 only."""
-        return self.driver_source(name, PROGRAMS / f"{name}.c")
+        return self.driver_source(name, PROGRAMS / f"{name}.c", compiler)
 
-    def driver_source(self, name: str, source: Path) -> Path:
+    def driver_source(self, name: str, source: Path, compiler: tuple[str, ...] = ("gcc",)) -> Path:
         """Build any C file that imports from libcuda.so.1 only."""
         kernels = self.ptx("kernels")
         unit = self._build(
             f"{name}.o",
             [source],
-            ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-c"]
+            [*compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-c"]
             + [f"-I{self.cuda13.include}", str(source)],
         )
         data = self._kernels_object(kernels)
         stub = self._stub(unit)
-        command = ["gcc", str(unit), str(data), f"-L{stub.parent}", "-l:libcuda.so.1"]
+        command = [*compiler, str(unit), str(data), f"-L{stub.parent}", "-l:libcuda.so.1"]
         command += ["-Wl,--no-as-needed", "-lpthread", "-ldl", "-lm"]
         return self._build(name, [unit, data, stub], command)
 

@@ -1,0 +1,85 @@
+"""Client and worker under ThreadSanitizer: programs of many threads, and no report.
+
+`.ci/test.py --only threads` builds what it needs and calls it. The server itself and the
+soft GPU are the ordinary ones: Python, which opens them, is no sanitized program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from harness import PoolServer
+from toolchain import Toolchain
+
+HERE = Path(__file__).resolve().parent
+#: What is the sanitizer's in a build folder, and where it lies in an installation.
+PARTS = {
+    "lib/libcuda.so.1": "lib/libcuda.so.1",
+    "proto/libgpupool_zmq.so": "lib/plugins/libgpupool_zmq.so",
+    "libexec/gpupool-worker": "libexec/gpupool-worker",
+}
+COMPILER = ("clang", "-fsanitize=thread", "-g")
+#: Each is run over each transport; few operations, because all are ten times as slow.
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "driver_random": ("11", "8", "6000", "0"),
+    "driver_captures": (),
+    "driver_streams": (),
+    "driver_events": (),
+}
+PATIENCE = 240.0
+
+
+def install(home: Path, ordinary: Path, sanitized: Path) -> None:
+    shutil.copytree(ordinary, home, symlinks=True)
+    for source, target in PARTS.items():
+        shutil.copy2(sanitized / source, home / target)
+
+
+def reports(folder: Path) -> str:
+    return "\n".join(path.read_text(errors="replace") for path in sorted(folder.iterdir()))
+
+
+def check(server: PoolServer, name: str, binary: Path, transport: str, log: Path) -> bool:
+    command = [str(binary), *PROGRAMS[name]]
+    result = server.run(command, transport, timeout=PATIENCE)
+    server.sessions()  # its control thread answers, too
+    good = result.returncode == 0 and not reports(log)
+    print(f"{name} over {transport}: {'no report' if good else 'FAILED'}", flush=True)
+    if not good:
+        print(f"{result.explain()}\n{reports(log)}")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--home", type=Path, required=True, help="the ordinary installation")
+    parser.add_argument("--build", type=Path, required=True, help="with the sanitizer's")
+    wanted = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home, log = Path(folder) / "home", Path(folder) / "log"
+        log.mkdir()
+        install(home, wanted.home, wanted.build)
+        os.environ["GPUPOOL_HOME"] = str(home)
+        os.environ["TSAN_OPTIONS"] = f"log_path={log}/report suppressions={HERE / 'races.supp'}"
+        toolchain = Toolchain(Path(folder) / "programs")
+        binaries = {name: toolchain.driver_program(name, COMPILER) for name in PROGRAMS}
+        server = PoolServer()
+        try:
+            server.start()
+            runs = [(name, t) for name in PROGRAMS for t in ("shm", "zmq")]
+            good = [check(server, name, binaries[name], t, log) for name, t in runs]
+        finally:
+            server.close()
+        late = reports(log)  # of workers that ended after their program
+        if all(good) and late:
+            print(late)
+        return 0 if all(good) and not late else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
