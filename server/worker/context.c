@@ -80,7 +80,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_captured_context_ended(s, context);
     gpw_place_forget();
     gpw_functions_forget();
-    gpw_staging_context_ended(s);
+    gpw_staging_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 

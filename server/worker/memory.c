@@ -297,7 +297,6 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
     s->driver->cuCtxSynchronize();
     gpw_waits_poll(s); /* the context's waits are over, its frees among them */
     gpw_allocator_clear(s->memory->windows[ordinal].allocator);
-    gpw_staging_context_ended(s);
     gpw_captured_close(s, true);
     s->driver->cuCtxSetCurrent(before);
 }

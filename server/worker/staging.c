@@ -1,6 +1,7 @@
 #include "staging.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "budget.h"
 #include "memory_internal.h"
@@ -19,6 +20,39 @@ static struct gpw_staging_pool *pool_of(struct gpw_session *s)
     return &s->memory->staging;
 }
 
+/* Ours, and pinned: what a driver has allocated goes with the context that was current, while
+ * copies of others may still be using it. */
+static void *memory_new(struct gpw_session *s)
+{
+    void *memory = mmap(NULL, GP_CHUNK_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                        -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    /* it is our need, not the client's call: no capture minds it */
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuMemHostRegister_v2(memory, GP_CHUNK_MAX, CU_MEMHOSTREGISTER_PORTABLE);
+    gpw_strict(s, before);
+    if (r == CUDA_SUCCESS)
+        return memory;
+    munmap(memory, GP_CHUNK_MAX);
+    return NULL;
+}
+
+/* Of a context that ends or has ended, whose end undoes the pinning: to ask the driver for
+ * that might wait for streams that stand. */
+static void piece_free(struct gpw_session *s, struct gpw_staging *piece)
+{
+    struct gpw_staging_pool *pool = pool_of(s);
+    struct gpw_staging **at = &pool->all;
+    while (*at != piece)
+        at = &(*at)->next_of_all;
+    *at = piece->next_of_all;
+    pool->count--;
+    munmap(piece->memory, GP_CHUNK_MAX);
+    gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
+    free(piece);
+}
+
 static struct gpw_staging *piece_new(struct gpw_session *s)
 {
     struct gpw_staging_pool *pool = pool_of(s);
@@ -30,16 +64,15 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
     }
     if (!piece)
         return NULL;
-    /* it is our need, not the client's call: no capture minds it */
-    bool before = gpw_strict(s, false);
-    CUresult r = s->driver->cuMemHostAlloc(&piece->memory, GP_CHUNK_MAX, CU_MEMHOSTALLOC_PORTABLE);
-    gpw_strict(s, before);
-    pool->failed = r != CUDA_SUCCESS;
-    if (r != CUDA_SUCCESS) {
+    *piece = (struct gpw_staging){.memory = memory_new(s), .next_of_all = pool->all};
+    pool->failed = !piece->memory;
+    if (pool->failed) {
         gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
         free(piece);
         return NULL;
     }
+    s->driver->cuCtxGetCurrent(&piece->context);
+    pool->all = piece;
     pool->count++;
     return piece;
 }
@@ -73,6 +106,10 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece)
     struct gpw_staging_pool *pool = pool_of(s);
     pool->used--;
     pool->failed = pool->stuck = false;
+    if (piece->ended) {
+        piece_free(s, piece);
+        return;
+    }
     piece->next = pool->free;
     pool->free = piece;
 }
@@ -88,15 +125,18 @@ bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_
     return pool->stuck || streams_stand;
 }
 
-void gpw_staging_context_ended(struct gpw_session *s)
+void gpw_staging_context_ended(struct gpw_session *s, CUcontext context)
 {
     struct gpw_staging_pool *pool = pool_of(s);
-    while (pool->free) {
-        struct gpw_staging *piece = pool->free;
-        pool->free = piece->next;
-        pool->count--;
-        s->driver->cuMemFreeHost(piece->memory);
-        gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
-        free(piece);
+    for (struct gpw_staging *piece = pool->all; piece; piece = piece->next_of_all)
+        piece->ended |= piece->context == context;
+    for (struct gpw_staging **at = &pool->free; *at;) {
+        struct gpw_staging *piece = *at;
+        if (!piece->ended) {
+            at = &piece->next;
+            continue;
+        }
+        *at = piece->next;
+        piece_free(s, piece);
     }
 }

@@ -9,12 +9,15 @@
 
 struct gpw_staging {
     struct gpw_staging *next;
+    struct gpw_staging *next_of_all;
     void *memory;
+    CUcontext context; /* with whose end it is pinned no more */
+    bool ended;
 };
 
 /* What a session's staging holds, in memory_internal.h. */
 struct gpw_staging_pool {
-    struct gpw_staging *free;
+    struct gpw_staging *free, *all;
     unsigned count, used; /* pieces there are, and those that copies have */
     bool failed;          /* the driver had no more when it was asked last */
     bool stuck;           /* waiting for some to come back took too long */
@@ -30,7 +33,7 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece);
  * then what it waits for may come as a message behind it. */
 bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns,
                        bool streams_stand);
-/* Pinned memory went with its context. */
-void gpw_staging_context_ended(struct gpw_session *s);
+/* The context ends: what was pinned in it goes, and what of that is in use when it comes back. */
+void gpw_staging_context_ended(struct gpw_session *s, CUcontext context);
 
 #endif

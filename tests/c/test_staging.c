@@ -15,28 +15,28 @@
 #define PIECES 2000
 
 static struct {
-    unsigned allocated, freed, limit;
+    unsigned allocated, limit;
+    CUcontext current;
     CUstreamCaptureMode mode;
 } gpu;
 
 /* As a driver with a capture of this thread's under way. */
-static CUresult fake_alloc(void **memory, size_t bytes, unsigned flags)
+static CUresult fake_register(void *bytes_at, size_t bytes, unsigned flags)
 {
+    assert_non_null(bytes_at);
     assert_int_equal(bytes, GP_CHUNK_MAX);
-    assert_int_equal(flags, CU_MEMHOSTALLOC_PORTABLE);
+    assert_int_equal(flags, CU_MEMHOSTREGISTER_PORTABLE);
     if (gpu.mode != CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (gpu.allocated - gpu.freed >= gpu.limit)
+    if (gpu.allocated >= gpu.limit)
         return CUDA_ERROR_OUT_OF_MEMORY;
     gpu.allocated++;
-    *memory = &gpu;
     return CUDA_SUCCESS;
 }
 
-static CUresult fake_free(void *memory)
+static CUresult fake_current(CUcontext *context)
 {
-    assert_ptr_equal(memory, &gpu);
-    gpu.freed++;
+    *context = gpu.current;
     return CUDA_SUCCESS;
 }
 
@@ -48,8 +48,8 @@ static CUresult fake_exchange(CUstreamCaptureMode *mode)
     return CUDA_SUCCESS;
 }
 
-static struct gpw_driver driver = {.cuMemHostAlloc = fake_alloc,
-                                   .cuMemFreeHost = fake_free,
+static struct gpw_driver driver = {.cuMemHostRegister_v2 = fake_register,
+                                   .cuCtxGetCurrent = fake_current,
                                    .cuThreadExchangeStreamCaptureMode = fake_exchange};
 static struct gpw_memory memory;
 static struct gpw_session session;
@@ -71,8 +71,8 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
-    gpw_staging_context_ended(&session);
-    return gpu.allocated == gpu.freed && memory.staging.count == 0 ? 0 : -1;
+    gpw_staging_context_ended(&session, gpu.current);
+    return memory.staging.count == 0 && !memory.staging.all ? 0 : -1;
 }
 
 static unsigned take_all(unsigned most)
@@ -103,6 +103,24 @@ static void some_is_ready_before_the_first_copy(void **state)
     give_back(take_all(made));
     give_back(take_all(made));
     assert_int_equal(gpu.allocated, made); /* and is used again */
+}
+
+/* A copy of one context goes on with what was pinned in another one that has ended. */
+static void what_is_in_use_outlives_a_context(void **state)
+{
+    (void)state;
+    gpu.current = (CUcontext)(uintptr_t)0xa0;
+    assert_int_equal(take_all(2), 2);
+    gpu.current = (CUcontext)(uintptr_t)0xb0;
+    pieces[2] = gpw_staging_take(&session);
+    gpw_staging_context_ended(&session, (CUcontext)(uintptr_t)0xa0);
+    memset(pieces[0]->memory, 7, GP_CHUNK_MAX);
+    memset(pieces[1]->memory, 7, GP_CHUNK_MAX);
+    give_back(3);
+    assert_int_equal(memory.staging.count, 1); /* the others are not taken for pinned again */
+    unsigned made = gpu.allocated;
+    give_back(take_all(1));
+    assert_int_equal(gpu.allocated, made);
 }
 
 /* It is the worker's own need: a capture of the thread that copies must not mind. */
@@ -173,6 +191,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(some_is_ready_before_the_first_copy),
+        TEST(what_is_in_use_outlives_a_context),
         TEST(no_capture_forbids_it),
         TEST(without_memory_a_copy_waits_for_others),
         TEST(nobody_waits_where_nothing_comes_back),

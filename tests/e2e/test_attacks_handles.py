@@ -16,6 +16,8 @@ from harness import PATIENCE, PoolServer, wait_until
 from peer_client import INVALID_VALUE, LEGACY, Worker, worker_of
 from raw_client import HEADER, KIND_CONTEXT, NUMBERS, handle
 
+pytestmark = pytest.mark.real_gpu
+
 KIND_MODULE, KIND_LIBRARY, KIND_FUNCTION, KIND_STREAM, KIND_EVENT = 2, 3, 4, 5, 6
 KIND_GRAPH, KIND_EXEC, KIND_POOL, KIND_ALLOCATION = 7, 8, 10, 11
 INVALID_DEVICE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED = 101, 201, 400, 801
@@ -307,6 +309,28 @@ def test_an_event_destroyed_while_it_is_waited_for(worker: Worker) -> None:
     worker.tell("gp_host_done", struct.pack("<Q", 1))
     assert [answer_of(worker, HEADER.unpack_from(m)[3]) for m in waiting] == [0, 0]
     assert told(worker, "cuEventQuery", event) == INVALID_HANDLE
+
+
+def test_a_copy_goes_on_when_another_context_ends(worker: Worker) -> None:
+    """The worker's pinned memory for it went with the context that was current at its making."""
+    stream, data = worker.stream(), bytes(range(256)) * 16
+    mine = worker.allocate(len(data))
+    worker.write(mine, data)
+    context_of_its_own(worker)
+    theirs = worker.allocate(4096)
+    for _ in range(4):  # pieces are made here
+        worker.read(theirs, 4096)
+    assert told(worker, "gp_context_set", handle(KIND_CONTEXT, 1)) == 0
+    worker.halt(stream, 1)
+    body = struct.pack("<QQI4x", mine, stream, len(data))
+    copies = [worker.message(NUMBERS["gp_dtoh"], body) for _ in range(6)]
+    worker.send(copies)
+    while 1 not in worker.host_calls:
+        worker._take(worker.down.recv())
+    worker.tell("cuCtxDestroy_v2", struct.pack("<Q", MADE))
+    worker.tell("gp_host_done", struct.pack("<Q", 1))
+    assert [answer_of(worker, HEADER.unpack_from(m)[3]) for m in copies] == [0] * len(copies)
+    assert worker.read(mine, len(data)) == data
 
 
 # Options ------------------------------------------------------------------------------------
