@@ -166,7 +166,7 @@ def join(
     else:
         print(f"Copy {out} to the GPU host (its mode must stay 0600), and there:\n")
     print(f"  gpupool-server --listen tcp://0.0.0.0:7700 --curve \\\n    --pool {url} \\")
-    print(f"    --pool-token {file}" + f" --node-name {name}")
+    print(f"    --join-token {file}" + f" --node-name {name}")
 
 
 def where_to_join(nodes: Any, pool: str) -> str:

@@ -33,7 +33,8 @@ from gpupool.errors import (
 from gpupool.protocol import one_line
 
 POOL = "GPUPOOL_POOL"
-TOKEN = "GPUPOOL_TOKEN"
+TOKEN = "GPUPOOL_POOL_TOKEN"
+SERVERS_TOKEN = "GPUPOOL_TOKEN"
 CA = "GPUPOOL_POOL_CA"
 
 PORT = 7780
@@ -93,7 +94,10 @@ def read_token(path: Path | None) -> str:
     if path is None:
         source, text = TOKEN, os.environ.get(TOKEN, "")
         if not text:
-            raise ConfigError(f"a pool wants a token: set {TOKEN}, or name a file: --token-file")
+            other = f" ({SERVERS_TOKEN} is for a server)" if os.environ.get(SERVERS_TOKEN) else ""
+            raise ConfigError(
+                f"a pool wants a token: set {TOKEN}{other}, or name a file: --token-file"
+            )
     else:
         source = f"--token-file {path}"
         try:

@@ -22,7 +22,7 @@ PoolOption = Annotated[
 ]
 TokenFileOption = Annotated[
     Path | None,
-    typer.Option("--token-file", help="a file with the token, instead of GPUPOOL_TOKEN"),
+    typer.Option("--token-file", help="a file with the token, instead of GPUPOOL_POOL_TOKEN"),
 ]
 CaOption = Annotated[
     Path | None,

@@ -177,7 +177,8 @@ def _server_command(options: LocalOptions, folder: Path, url: str) -> list[str]:
 
 def _start_server(command: Sequence[str], token: str) -> tuple[subprocess.Popen[bytes], int]:
     ready, theirs = os.pipe()
-    env = {**os.environ, "GPUPOOL_TOKEN": token, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    path = ":".join(filter(None, sys.path))
+    env = {**os.environ, "GPUPOOL_SERVER_TOKEN": token, "PYTHONPATH": path}
     try:
         # Its stdin ends when we do, however we end, and that ends it. A process
         # session of its own keeps the terminal's Ctrl-C from it.

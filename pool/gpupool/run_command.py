@@ -114,7 +114,8 @@ def run(
             wishes = Wishes(
                 **{**vars(wishes), "priority": priority, "name": name or _name(command)}
             )
-            where = choose(pool, None, ca, token)
+            given = token_file is not None or _on_command_line(context, "token")
+            where = choose(pool, None, ca, token if given else None)
             env, asked = pool_fields(os.environ, options)
             code = run_in_pool(
                 command, where, lease_body(asked, wishes), env, log, wait in (None, FOREVER)

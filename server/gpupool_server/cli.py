@@ -60,7 +60,7 @@ def command(
     ] = None,
     metrics_listen: Annotated[str | None, _text("metrics_listen")] = None,
     pool: Annotated[str | None, _text("pool")] = None,
-    pool_token: Annotated[str | None, _text("pool_token")] = None,
+    join_token: Annotated[str | None, _text("join_token")] = None,
     own_token: Annotated[
         bool | None,
         typer.Option(

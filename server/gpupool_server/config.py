@@ -100,7 +100,7 @@ class Settings(BaseModel):
     pool: str | None = Field(
         None, description="tcp://HOST:PORT, where the pool's manager takes servers"
     )
-    pool_token: SecretStr | None = Field(
+    join_token: SecretStr | None = Field(
         None, description="the path of a file with the token with which servers join the pool"
     )
     own_token: bool = Field(
@@ -271,6 +271,25 @@ def check_indexes(indexes: tuple[int, ...]) -> tuple[int, ...]:
     return indexes
 
 
+#: The settings that may come from the environment, which arguments of a program are not.
+VARIABLES = {"token": "GPUPOOL_SERVER_TOKEN", "join_token": "GPUPOOL_JOIN_TOKEN"}
+
+
+def _check_variables(values: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """ConfigError where a variable is set that means something to others and nothing to us."""
+    own = "token" in values or "token_file" in values or "pool" in values
+    if env.get("GPUPOOL_TOKEN") and not own:
+        raise ConfigError(
+            "environment: GPUPOOL_TOKEN is what clients show; give the server its own in"
+            " GPUPOOL_SERVER_TOKEN or with --token-file, or unset it"
+        )
+    if env.get("GPUPOOL_POOL_TOKEN", "").startswith(JOIN_PREFIX) and "join_token" not in values:
+        raise ConfigError(
+            "environment: GPUPOOL_POOL_TOKEN is what people show to the pool, and this is a"
+            " server's: set GPUPOOL_JOIN_TOKEN to it"
+        )
+
+
 def load_settings(
     config: Path | None,
     flags: Mapping[str, object],
@@ -279,7 +298,7 @@ def load_settings(
     """Gather and check everything; ConfigError names source, key and what is allowed.
 
     ``flags`` has the keys of :class:`Settings`; None means not given. Of ``env`` only
-    GPUPOOL_TOKEN and GPUPOOL_POOL_TOKEN are read.
+    what VARIABLES names is read.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -287,7 +306,7 @@ def load_settings(
         values.update(read_toml(config))
         sources.update((key, f"{config}: key '{key}'") for key in values)
     environment = os.environ if env is None else env
-    for key, variable in (("token", "GPUPOOL_TOKEN"), ("pool_token", "GPUPOOL_POOL_TOKEN")):
+    for key, variable in VARIABLES.items():
         if environment.get(variable):
             values[key] = environment[variable]
             sources[key] = f"environment: {variable}"
@@ -298,6 +317,7 @@ def load_settings(
     if "token" in values and "token_file" in values:
         # The stronger source wins; within one source it is a contradiction.
         values, sources = _choose_token(values, sources)
+    _check_variables(values, environment)
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
@@ -321,21 +341,21 @@ def _check_tokens(source: str, name: str, tenant: TenantSettings) -> None:
 
 def _check_pool(settings: Settings, sources: Mapping[str, str]) -> None:
     if settings.pool is None:
-        given = [key for key in ("pool_token", "advertise") if key in sources]
+        given = [key for key in ("join_token", "advertise") if key in sources]
         if given and not sources[given[0]].startswith("environment"):
             raise ConfigError(f"{sources[given[0]]}: is only used with 'pool'")
         return
-    if settings.pool_token is None:
+    if settings.join_token is None:
         raise ConfigError(
-            f"{sources['pool']}: needs 'pool_token', the path of a file with the token that the"
+            f"{sources['pool']}: needs 'join_token', the path of a file with the token that the"
             " manager gave for servers"
         )
     if settings.listen.startswith("ipc://") and settings.advertise is None:
         raise ConfigError(f"{sources['pool']}: needs 'listen' at tcp://, or 'advertise'")
-    if join_token_given(settings.pool_token) and sources["pool_token"].startswith("flag"):
+    if join_token_given(settings.join_token) and sources["join_token"].startswith("flag"):
         raise ConfigError(
-            f"{sources['pool_token']}: a token in a command can be read by every user of the host;"
-            " put it into a file and name that, or set GPUPOOL_POOL_TOKEN"
+            f"{sources['join_token']}: a token in a command can be read by every user of the host;"
+            " put it into a file and name that, or set GPUPOOL_JOIN_TOKEN"
         )
 
 
@@ -394,6 +414,6 @@ def _explain_one(
     key = top if model is Settings else str(names[-1])
     allowed = model.model_fields[key].description
     # A table's content may hold a token, as may the key itself.
-    secret = key in ("token", "pool_token") or isinstance(value, dict | list)
+    secret = key in ("token", "join_token") or isinstance(value, dict | list)
     given = "" if secret else f"{one_line(str(value))[:80]!r} "
     return f"{source}: {given}is not allowed; allowed: {allowed}"

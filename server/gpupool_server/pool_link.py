@@ -78,7 +78,7 @@ class JoinToken:
     def read(cls, given: SecretStr) -> JoinToken:
         """From the setting, or the file that it names; ConfigError."""
         text = given.get_secret_value()
-        source = "GPUPOOL_POOL_TOKEN or key 'pool_token'"
+        source = "GPUPOOL_JOIN_TOKEN or key 'join_token'"
         if not join_token_given(given):
             source = f"the file {text}"
             text = read_token(Path(text))

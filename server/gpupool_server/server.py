@@ -132,10 +132,10 @@ class Server:
 
     def _make_member(self, gpus: Gpus, desk: FrontDesk) -> PoolMember | None:
         settings = self.settings
-        if settings.pool is None or settings.pool_token is None:
+        if settings.pool is None or settings.join_token is None:
             return None
         assert self._run_dir is not None and self._keeper is not None
-        self._join = JoinToken.read(settings.pool_token)
+        self._join = JoinToken.read(settings.join_token)
         self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._keeper)
         desk.join(self._member)
         return self._member

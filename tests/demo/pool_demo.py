@@ -75,7 +75,7 @@ class Demo:
         """Of the operator or a tenant: everything else is as it was."""
         token = (self.folder / f"{who}.token").read_text().strip()
         rest = {k: v for k, v in os.environ.items() if k not in ("GPUPOOL_SERVER", "COLUMNS")}
-        return {**rest, "GPUPOOL_POOL": self.url, "GPUPOOL_TOKEN": token}
+        return {**rest, "GPUPOOL_POOL": self.url, "GPUPOOL_POOL_TOKEN": token}
 
     def show(self, who: str, title: str, *args: str) -> subprocess.CompletedProcess[str]:
         return show(title, [*GPUPOOL, *args], self.environment(who), f"{who}$ gpupool")
@@ -141,7 +141,7 @@ def _join_hosts(demo: Demo) -> None:
             "gpupool_server",
             *("--listen", f"tcp://127.0.0.1:{port}", "--curve", "--pool", demo.nodes),
             *("--advertise", f"tcp://127.0.0.1:{port}"),  # all on this machine
-            *("--pool-token", str(token), "--node-name", name),
+            *("--join-token", str(token), "--node-name", name),
             *("--driver", "soft", "--soft-gpus", "2", "--on-stop", "end"),
             *("--data-listen", "tcp://127.0.0.1:*", "--run-dir", str(demo.folder / name)),
             *("--state-dir", str(demo.folder / f"{name}-state")),

@@ -117,7 +117,7 @@ class PoolManager:
             **{
                 "soft-gpus": "2",
                 "pool": self.nodes,
-                "pool-token": str(token or self.join_token(name)),
+                "join-token": str(token or self.join_token(name)),
                 "node-name": name,
                 **settings,
             }

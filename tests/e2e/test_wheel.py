@@ -217,7 +217,7 @@ def encrypting(installed: Installed) -> Iterator[str]:
         ready, theirs = os.pipe()
         command += ["--run-dir", f"{folder}/run", "--ready-fd", str(theirs)]
         process = subprocess.Popen(
-            command, env=clean_environment(GPUPOOL_TOKEN="any"), pass_fds=[theirs]
+            command, env=clean_environment(GPUPOOL_SERVER_TOKEN="any"), pass_fds=[theirs]
         )
         os.close(theirs)
         try:

@@ -52,7 +52,7 @@ class RunningServer:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--ready-fd", str(theirs)],
-                env=environment(home, **({"GPUPOOL_TOKEN": token} if token else {})),
+                env=environment(home, **({"GPUPOOL_SERVER_TOKEN": token} if token else {})),
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 pass_fds=(theirs,),

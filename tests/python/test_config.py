@@ -36,12 +36,12 @@ def test_defaults_are_valid() -> None:
 
 def test_flags_beat_the_environment_and_that_the_file(folder: Path) -> None:
     path = write(folder, 'token = "file"\nmax_sessions = 3\nsoft_memory = "2GiB"\n')
-    settings = load_settings(path, {"max_sessions": "4"}, {"GPUPOOL_TOKEN": "variable"})
+    settings = load_settings(path, {"max_sessions": "4"}, {"GPUPOOL_SERVER_TOKEN": "variable"})
     assert settings.token is not None
     assert settings.token.get_secret_value() == "variable"
     assert settings.max_sessions == 4
     assert settings.soft_memory == 2 << 30
-    settings = load_settings(path, {"token": "flag"}, {"GPUPOOL_TOKEN": "variable"})
+    settings = load_settings(path, {"token": "flag"}, {"GPUPOOL_SERVER_TOKEN": "variable"})
     assert settings.token is not None
     assert settings.token.get_secret_value() == "flag"
 
@@ -177,7 +177,8 @@ def test_all_wrong_keys_are_named_at_once(folder: Path) -> None:
 
 def test_flags_and_variables_are_named_as_the_source() -> None:
     assert complaint(None, {"max_sessions": "0"}, {}).startswith("flag --max-sessions: '0'")
-    assert complaint(None, {}, {"GPUPOOL_TOKEN": "a b"}).startswith("environment: GPUPOOL_TOKEN")
+    said = complaint(None, {}, {"GPUPOOL_SERVER_TOKEN": "a b"})
+    assert said.startswith("environment: GPUPOOL_SERVER_TOKEN")
 
 
 def test_a_bad_token_is_not_repeated_in_the_error() -> None:
@@ -187,7 +188,7 @@ def test_a_bad_token_is_not_repeated_in_the_error() -> None:
 def test_token_and_token_file_from_one_source_exclude_each_other(folder: Path) -> None:
     both: dict[str, object] = {"token": "a", "token_file": "/b"}
     assert "exclude each other" in complaint(None, both, {})
-    settings = load_settings(None, {"token_file": "/b"}, {"GPUPOOL_TOKEN": "a"})
+    settings = load_settings(None, {"token_file": "/b"}, {"GPUPOOL_SERVER_TOKEN": "a"})
     assert settings.token is None
     assert settings.token_file == Path("/b")
 
@@ -252,3 +253,18 @@ def test_parts(text: str, permille: int) -> None:
 def test_no_parts(text: str) -> None:
     with pytest.raises(ValueError, match="is no part of a GPU"):
         parse_part(text)
+
+
+def test_a_variable_of_others_is_not_taken_for_the_server_s_own() -> None:
+    """GPUPOOL_TOKEN meant four things: a client's, a server's own, a tenant's and an operator's."""
+    said = complaint(None, {}, {"GPUPOOL_TOKEN": "t"})
+    assert "is what clients show; give the server its own in GPUPOOL_SERVER_TOKEN" in said
+    for flags, env in (
+        ({"token_file": "/b"}, {"GPUPOOL_TOKEN": "t"}),
+        ({}, {"GPUPOOL_TOKEN": "t", "GPUPOOL_SERVER_TOKEN": "own"}),
+    ):
+        token = load_settings(None, flags, env).token
+        assert token is None or token.get_secret_value() == "own"
+    said = complaint(None, {}, {"GPUPOOL_POOL_TOKEN": "gpn_x.0"})
+    assert "set GPUPOOL_JOIN_TOKEN to it" in said
+    assert load_settings(None, {}, {"GPUPOOL_POOL_TOKEN": "gpp_x"}).token is None

@@ -266,7 +266,7 @@ def test_real_gpus_change_the_driver_and_nothing_else(services: dict[str, Any]) 
 
 def test_no_program_sees_the_token_with_which_a_server_joins(services: dict[str, Any]) -> None:
     """It lay in the volume of the client's own, and whoever read it made a node."""
-    token = Path(str(_flags(services["server"]["command"])["pool_token"]))
+    token = Path(str(_flags(services["server"]["command"])["join_token"]))
     mounts = {
         name: dict(volume.split(":")[:2] for volume in service.get("volumes", []))
         for name, service in services.items()

@@ -151,7 +151,7 @@ def test_a_pool_is_given_soft_gpus_only_on_purpose(
 ) -> None:
     """A host whose driver was broken joined with simulated GPUs, and programs crept there."""
     monkeypatch.setattr("gpupool_server.driver.find_system", lambda: None)
-    pool = {"pool": "tcp://m:7781", "pool_token": "gpn_" + "x" * 43 + "." + "ab" * 32}
+    pool = {"pool": "tcp://m:7781", "join_token": "gpn_" + "x" * 43 + "." + "ab" * 32}
     with pytest.raises(ConfigError, match=r"only on purpose.*--driver soft$"):
         inventory.take(make_settings(folder, driver="auto", **pool), home)
     found = inventory.take(make_settings(folder, driver="soft", **pool), home)

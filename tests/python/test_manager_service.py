@@ -79,7 +79,7 @@ def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
     try:
         manager.start()
         command = [sys.executable, "-m", "gpupool", "tenant", "list", "--json"]
-        env = environment(GPUPOOL_POOL=manager.url, GPUPOOL_TOKEN=manager.admin)
+        env = environment(GPUPOOL_POOL=manager.url, GPUPOOL_POOL_TOKEN=manager.admin)
         trusting = [*command, "--ca", str(certificate)]
         done = subprocess.run(trusting, env=env, capture_output=True, text=True, timeout=60)
         assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr

@@ -22,7 +22,7 @@ class Operator:
 
     def __init__(self, manager: Manager, token: str = "") -> None:
         self.manager = manager
-        self.env = {"GPUPOOL_POOL": manager.url, "GPUPOOL_TOKEN": token or manager.admin}
+        self.env = {"GPUPOOL_POOL": manager.url, "GPUPOOL_POOL_TOKEN": token or manager.admin}
 
     def do(self, *args: str, code: int = 0) -> str:
         """What a command prints: on stdout if it succeeds, else its one line on stderr."""
@@ -325,7 +325,10 @@ def test_what_is_missing_is_named(manager: Manager, monkeypatch: pytest.MonkeyPa
 
     assert "name the pool with --pool" in said(["node", "list"], {}, 2)
     assert "a pool wants a token" in said(["node", "list", "--pool", manager.url], {}, 2)
-    env = {"GPUPOOL_TOKEN": "t"}
+    # A server's token would be shown to the pool, and the other way round.
+    other = said(["node", "list", "--pool", manager.url], {"GPUPOOL_TOKEN": "t"}, 2)
+    assert "set GPUPOOL_POOL_TOKEN (GPUPOOL_TOKEN is for a server)" in other
+    env = {"GPUPOOL_POOL_TOKEN": "t"}
     away = said(["node", "list", "--pool", "http://127.0.0.1:1"], env, 75)
     assert "is gpupool-manager running there" in away
     tls = said(["node", "list", "--pool", manager.url.replace("http", "https")], env, 1)

@@ -121,7 +121,7 @@ Do = Callable[..., Done]
 def env(stub: Stub, home: Home) -> dict[str, str]:
     return {
         "GPUPOOL_POOL": stub.url,
-        "GPUPOOL_TOKEN": "gpp_secret",
+        "GPUPOOL_POOL_TOKEN": "gpp_secret",
         "GPUPOOL_HOME": str(home.root),
     }
 

@@ -42,7 +42,7 @@ class User:
         self.token = manager.tenant("red", gpus=4, memory_mib=40_000)
         self.env = {
             "GPUPOOL_POOL": manager.url,
-            "GPUPOOL_TOKEN": self.token,
+            "GPUPOOL_POOL_TOKEN": self.token,
             "GPUPOOL_HOME": str(home.root),
         }
 
@@ -157,7 +157,7 @@ def test_variables_ask_as_they_do_of_a_server(red: User, manager: Manager) -> No
 def test_a_token_file_is_read(red: User, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(red.token + "\n")
-    assert red.run("--token-file", str(path), "--", "true", GPUPOOL_TOKEN="").returncode == 0
+    assert red.run("--token-file", str(path), "--", "true", GPUPOOL_POOL_TOKEN="").returncode == 0
 
 
 def test_the_lease_is_renewed_while_the_program_runs(red: User, manager: Manager) -> None:
@@ -272,9 +272,9 @@ def test_over_the_quota_with_the_numbers(red: User, manager: Manager) -> None:
 
 
 def test_an_unknown_token(red: User) -> None:
-    done = red.run("--", "true", GPUPOOL_TOKEN="gpp_unknown")
+    done = red.run("--", "true", GPUPOOL_POOL_TOKEN="gpp_unknown")
     assert done.returncode == 77
-    assert "refused the token: the token is unknown; set GPUPOOL_TOKEN" in done.stderr
+    assert "refused the token: the token is unknown; set GPUPOOL_POOL_TOKEN" in done.stderr
 
 
 def test_no_such_gpus(red: User) -> None:

@@ -13,7 +13,7 @@ from gpupool_server.keys import load_keys
 from gpupool_server.rundir import make_state_dir
 
 TOKEN = "gpn_" + "x" * 43 + "." + "ab" * 32
-POOL = {"pool": "tcp://manager:7781", "pool_token": "/etc/gpupool/join"}
+POOL = {"pool": "tcp://manager:7781", "join_token": "/etc/gpupool/join"}
 
 
 def load(env: dict[str, str] | None = None, /, **flags: str) -> Settings:
@@ -30,11 +30,11 @@ def refused(env: dict[str, str] | None = None, /, **flags: str) -> str:
 
 def test_a_pool_and_its_token() -> None:
     settings = load(**POOL, labels="rack=7, zone=a=b", node_name="gpu-7.example")
-    assert settings.pool_token is not None
-    assert settings.pool_token.get_secret_value() == "/etc/gpupool/join"
+    assert settings.join_token is not None
+    assert settings.join_token.get_secret_value() == "/etc/gpupool/join"
     assert settings.labels == {"rack": "7", "zone": "a=b"}
     assert settings.node == "gpu-7.example"
-    assert TOKEN not in repr(load({"GPUPOOL_POOL_TOKEN": TOKEN}, pool="tcp://m:1"))
+    assert TOKEN not in repr(load({"GPUPOOL_JOIN_TOKEN": TOKEN}, pool="tcp://m:1"))
 
 
 def test_a_host_without_a_name_of_its_own_has_the_hosts() -> None:
@@ -44,19 +44,19 @@ def test_a_host_without_a_name_of_its_own_has_the_hosts() -> None:
 def test_the_token_may_be_in_the_environment_or_a_file_but_not_in_a_command(
     tmp_path: Path,
 ) -> None:
-    assert load({"GPUPOOL_POOL_TOKEN": TOKEN}, pool="tcp://m:1").pool_token is not None
+    assert load({"GPUPOOL_JOIN_TOKEN": TOKEN}, pool="tcp://m:1").join_token is not None
     config = tmp_path / "server.toml"
-    config.write_text(f'pool = "tcp://m:1"\npool_token = "{TOKEN}"\n[labels]\na = "b"\n')
+    config.write_text(f'pool = "tcp://m:1"\njoin_token = "{TOKEN}"\n[labels]\na = "b"\n')
     settings = load_settings(config, {}, {})
-    assert settings.pool_token is not None and settings.labels == {"a": "b"}
-    assert "every user" in refused(pool="tcp://m:1", pool_token=TOKEN)
+    assert settings.join_token is not None and settings.labels == {"a": "b"}
+    assert "every user" in refused(pool="tcp://m:1", join_token=TOKEN)
 
 
 def test_what_goes_together() -> None:
-    assert "'pool_token'" in refused(pool="tcp://m:1")
-    assert "only used with 'pool'" in refused(pool_token="/x")
+    assert "'join_token'" in refused(pool="tcp://m:1")
+    assert "only used with 'pool'" in refused(join_token="/x")
     assert "only used with 'pool'" in refused(advertise="tcp://h:1")
-    assert load({"GPUPOOL_POOL_TOKEN": TOKEN}).pool is None  # a variable may be there for others
+    assert load({"GPUPOOL_JOIN_TOKEN": TOKEN}).pool is None  # a variable may be there for others
     assert "'advertise'" in refused(**POOL, listen="ipc:///run/x.sock")
     assert load(**POOL, listen="ipc:///run/x.sock", advertise="tcp://h:1").advertise
 

@@ -485,7 +485,7 @@ def test_a_join_token_from_its_file(folder: Path) -> None:
     path.write_text(GOOD + "\n")
     path.chmod(0o600)
     for given in (str(path), GOOD):
-        token = join_settings(pool_token=given).pool_token
+        token = join_settings(join_token=given).join_token
         assert token is not None
         assert JoinToken.read(token) == JoinToken("gpn_" + "x" * 43, "ab" * 32)
 
@@ -497,7 +497,7 @@ def test_a_file_without_a_join_token(folder: Path, text: str) -> None:
     path = folder / "token"
     path.write_text(text)
     path.chmod(0o600)
-    token = join_settings(pool_token=str(path)).pool_token
+    token = join_settings(join_token=str(path)).join_token
     assert token is not None
     with pytest.raises(ConfigError, match="no token for servers") as caught:
         JoinToken.read(token)
