@@ -349,8 +349,9 @@ def test_no_lease_goes_to_a_server_that_is_not_there(site: Site, how: signal.Sig
         assert lease["state"] == "active" and node_of(lease) != gone
         assert site.run(lease, "driver_limits", "64").returncode == 0
         node = site.manager.node(gone)
-        reason = "was stopped" if how == signal.SIGTERM else "not confirm"
-        assert node["state"] == "lost" and reason in node["reason"]
+        # Of one that hangs, its heartbeats may be missed before the lease is.
+        reasons = ["was stopped"] if how == signal.SIGTERM else ["not confirm", "not heard of"]
+        assert node["state"] == "lost" and any(each in node["reason"] for each in reasons)
     finally:
         if how == signal.SIGSTOP:
             site.servers[gone].signal(signal.SIGCONT)

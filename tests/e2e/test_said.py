@@ -52,7 +52,7 @@ def test_limits_that_change_are_told(pool: Pool, transport: str) -> None:
     wait_until(lambda: has_said_something(program), "the program's user was told")
     program.say("end")
     line = only_line(program.finish())
-    assert "an operator changed the limits of 'red' on GPU 0: memory 16 MiB, share 30%" in line
+    assert "an operator changed the limits of 'red' on GPU 0: memory 16MiB, share 30%" in line
 
 
 def test_only_the_sessions_meant_are_told(pool: Pool) -> None:
