@@ -87,8 +87,20 @@ CUresult gpc_enter_event(uint16_t op, CUevent event)
     return r == CUDA_SUCCESS ? gpc_process_state(true) : r;
 }
 
+/* With the local driver the program's thread sleeps in the system while the GPU works, and is
+ * cancelled there. Here it is at the end of such a call, where it holds nothing of ours. */
+static void cancellation_point(void)
+{
+    struct gpc_thread *t = gpc_thread();
+    if (t->may_end) {
+        t->may_end = false;
+        pthread_testcancel();
+    }
+}
+
 CUresult gpc_leave(CUresult result)
 {
+    cancellation_point();
     if (result != CUDA_SUCCESS)
         return result;
     struct gpc_session *s = gpc_thread()->last;

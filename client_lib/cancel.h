@@ -1,6 +1,7 @@
 /*
  * A thread that holds one of our locks, or the right to read, must not be cancelled there:
- * nobody would ever give them back. CUDA calls are no cancellation points.
+ * nobody would ever give them back. Calls that wait for the GPU are cancellation points at
+ * their end (gpc_leave).
  */
 #ifndef GPC_CANCEL_H
 #define GPC_CANCEL_H

@@ -473,6 +473,8 @@ CUresult gpc_call_finish(struct gpc_call *call)
     wait_for(call->session, call);
     GPC_STATS_ADD(waited_ns, now_ns() - begin);
     gpc_thread()->last_answer = call->seq;
+    if (gp_op_table[call->request->op].deferred)
+        gpc_thread()->may_end = true;
     if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
     return call->done ? call->result : CUDA_ERROR_DEVICE_UNAVAILABLE;

@@ -115,6 +115,7 @@ struct gpc_thread {
     uint32_t capture_mode; /* CUstreamCaptureMode */
     uint64_t number;       /* of the thread: none ever has another's */
     uint64_t last_answer;  /* seq of the last call that was waited for */
+    bool may_end;          /* it waited for the GPU: here cancellation is acted upon */
     struct gpc_session *chosen; /* gpc_session_choose */
     struct gpc_session *last;   /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */

@@ -33,7 +33,8 @@ def ops(spec: Spec) -> str:
     lines.append("struct gp_op_info {\n    const char *name;\n    const char *mode;")
     lines.append("    unsigned char in_context; /* acts in the calling thread's context */")
     lines.append("    unsigned char staged; /* the worker needs staging memory for it */")
-    lines.append("    unsigned char blocks; /* the driver may wait for the GPU in it */\n};")
+    lines.append("    unsigned char blocks; /* the driver may wait for the GPU in it */")
+    lines.append("    unsigned char deferred; /* its answer waits for the GPU */\n};")
     lines.append("extern const struct gp_op_info gp_op_table[GP_OP_COUNT];\n")
     lines.append("extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];\n\n#endif\n")
     return "\n".join(lines)
@@ -44,7 +45,8 @@ def ops_source(spec: Spec) -> str:
     lines.append("const struct gp_op_info gp_op_table[GP_OP_COUNT] = {")
     lines += [
         f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", '
-        f"{int(f.needs == 'context')}, {int(f.staged)}, {int(f.waits and not f.prompt)}}},"
+        f"{int(f.needs == 'context')}, {int(f.staged)}, {int(f.waits and not f.prompt)}, "
+        f"{int(f.worker == 'deferred')}}},"
         for f in spec.functions
     ]
     lines.append("};\n\nconst char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")
