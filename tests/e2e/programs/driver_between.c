@@ -151,6 +151,8 @@ static void default_streams(void)
         EXPECT(word(memory[b], WORDS / 2) == 2 * i + 1, "%d, expected %d",
                word(memory[b], WORDS / 2), 2 * i + 1);
     }
+    use(a); /* the streams of what follows do not wait for default streams */
+    CU(cuCtxSynchronize());
 }
 
 /* A stream of a third device may order a copy between two others. */
