@@ -1,4 +1,4 @@
-"""The link to servers: one ROUTER socket, encrypted with CURVE.
+"""The link to servers, encrypted with CURVE; gpupool_server/relay.py has the socket.
 
 Whoever has a CURVE key may connect; who it is follows from its *join*: a node token, the
 node's name, and the key that the connection was made with, which the node keeps for good.
@@ -10,14 +10,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass
-from typing import Any
-
-import zmq
-import zmq.asyncio
 
 from gpupool import hosts
 from gpupool.ask import split_tcp
-from gpupool.errors import GpupoolError, ProtocolError
+from gpupool.errors import ProtocolError
 from gpupool.node_link import (
     MAX_BYTES,
     Again,
@@ -41,11 +37,14 @@ from gpupool_manager.tokens import refuse
 from gpupool_manager.unit import Actor
 from gpupool_server import logs
 from gpupool_server.keys import Keys
+from gpupool_server.relay import Relay, open_relay
+from gpupool_server.relay_process import Config
 
 #: Messages worked on at once; what comes beyond that waits in its connection.
 MAX_WORKING = 256
 
-_ZAP = "inproc://zeromq.zap.01"
+#: The origin of what did not come over a network.
+LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +74,6 @@ def check_reachable(address: str, origin: str) -> None:
         )  # fmt: skip
 
 
-def _origin(frame: zmq.Frame) -> str:
-    """The address that a message came from."""
-    try:
-        return str(frame.get("Peer-Address"))
-    except zmq.ZMQError:
-        return "127.0.0.1"  # not from a network
-
-
 class Link:
     """The manager's end."""
 
@@ -91,11 +82,11 @@ class Link:
         self._keys = keys
         self._listen = listen
         self._log = logs.get("link")
-        self._context = zmq.asyncio.Context()
         self._peers: dict[bytes, Peer] = {}
         self._at: dict[str, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(MAX_WORKING)
+        self._relay: Relay | None = None
         self.url = ""
 
     @property
@@ -105,43 +96,20 @@ class Link:
 
     def open(self) -> None:
         """Listen; GpupoolError if that cannot be."""
-        try:
-            self._zap = self._context.socket(zmq.REP)
-            self._zap.setsockopt(zmq.LINGER, 0)
-            self._zap.bind(_ZAP)
-            self._socket = self._context.socket(zmq.ROUTER)
-            self._configure()
-            self._socket.bind(self._listen)
-        except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
-            raise GpupoolError(
-                f"cannot listen for servers at {self._listen}: {error.strerror};"
-                " choose another address: --nodes"
-            ) from None
-        self.url = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        for work in (self._admit(), self._read()):
-            task = asyncio.create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        config = Config(
+            listen=self._listen,
+            max_message=MAX_BYTES,
+            receive_mark=64,
+            secret=self._keys.secret,
+            name_keys=True,
+            connections=16384,
+            connections_of_one=4096,
+        )
+        self._relay = open_relay(
+            config, self._take, "--nodes", self._gone, self._restarted, self._room
+        )
+        self.url = self._relay.url
         self._pool.link_is_open(self._push_all)
-
-    def _configure(self) -> None:
-        socket = self._socket
-        for option, value in (
-            (zmq.MAXMSGSIZE, MAX_BYTES),
-            (zmq.SNDHWM, 16),  # a node that does not read loses orders, and is told them again
-            (zmq.RCVHWM, 64),
-            (zmq.LINGER, 0),
-            (zmq.ROUTER_MANDATORY, 1),
-            (zmq.IPV6, int("[" in self._listen)),
-            (zmq.HEARTBEAT_IVL, 5000),  # ms; frees the connections of hosts that vanished
-            (zmq.HEARTBEAT_TIMEOUT, 15000),
-            (zmq.HANDSHAKE_IVL, 5000),
-            (zmq.CURVE_SERVER, 1),
-        ):
-            socket.setsockopt(option, value)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
-        socket.setsockopt(zmq.ZAP_DOMAIN, b"gpupool")
 
     async def close(self) -> None:
         """Hang up; servers go on and connect again to the next manager."""
@@ -150,51 +118,48 @@ class Link:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._context.destroy(linger=200)
-
-    async def _admit(self) -> None:
-        """ZeroMQ asks who may connect (RFC 27): any key, and it becomes the user's name."""
-        while True:
-            frames = await self._zap.recv_multipart()
-            number = frames[1] if len(frames) > 1 else b""
-            good = len(frames) == 7 and frames[5] == b"CURVE" and len(frames[6]) == 32
-            user = frames[6].hex().encode() if good else b""
-            verdict = [b"200", b"OK"] if good else [b"400", b"CURVE only"]
-            await self._zap.send_multipart([b"1.0", number, *verdict, user, b""])
+        if self._relay is not None:
+            await self._relay.close()
 
     # What nodes say ----------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        while True:
-            await self._room.acquire()
-            frames = await self._socket.recv_multipart(copy=False)
-            task = asyncio.create_task(self._serve(frames))
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+    def _take(self, connection: bytes, address: str, key: str, frames: list[bytes]) -> None:
+        task = asyncio.create_task(self._serve(connection, address, key, frames))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _gone(self, connection: bytes) -> None:
+        """It is told nothing any more, and joins when it is back."""
+        peer = self._peers.get(connection)
+        if peer is not None:
+            self._forget(peer)
+
+    def _restarted(self) -> None:
+        """All connections are gone, and servers join again."""
+        self._peers.clear()
+        self._at.clear()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._room.release()
 
-    async def _serve(self, frames: list[zmq.Frame]) -> None:
-        connection = bytes(frames[0].bytes)
+    async def _serve(self, connection: bytes, address: str, key: str, frames: list[bytes]) -> None:
         peer = self._peers.get(connection)
         number = 0
         try:
-            if len(frames) != 2:
-                raise ProtocolError(f"a message is one frame, not {len(frames) - 1}")
-            key = str(frames[1].get("User-Id"))
-            message = decode_from_node(frames[1].bytes)
+            if len(frames) != 1:
+                raise ProtocolError(f"a message is one frame, not {len(frames)}")
+            message = decode_from_node(frames[0])
             number = message.number
             if isinstance(message, Applied):
                 if peer is not None:
                     self._pool.applied(peer.node, message.generation)
             elif isinstance(message, Join):
-                await self._join(connection, key, message, _origin(frames[1]))
+                await self._join(connection, key, message, address or LOCAL)
             elif peer is None:
                 self._say(connection, Refused(number=number, code="unknown-node", message="join"))
             elif isinstance(message, Again):
-                await self._report(peer, message, _origin(frames[1]))
+                await self._report(peer, message, address or LOCAL)
             elif isinstance(message, Leave):
                 await self._leave(peer, message)
             else:
@@ -203,6 +168,8 @@ class Link:
             code = "version" if isinstance(error, VersionError) else "bad-request"
             self._refuse(connection, number, code, str(error))
         except Problem as problem:
+            if peer is None and self._relay is not None:
+                self._relay.wrong(address)
             self._refuse(connection, number, problem.code, problem.detail)
         except StoreError as error:
             self._refuse(connection, number, "unavailable", str(error))
@@ -311,8 +278,7 @@ class Link:
         if orders is None:
             orders = self._pool.fleet.orders(peer.node, "", now)
         told = Told(number=number, now=now, orders=orders, signing_key=signing_key)
-        if not self._say(peer.connection, told):
-            self._forget(peer)
+        self._say(peer.connection, told)
 
     def _refuse(self, connection: bytes, number: int, code: str, message: str) -> None:
         peer = self._peers.get(connection)
@@ -320,11 +286,10 @@ class Link:
         self._log.warning("refused", code=code, reason=message, **node)
         self._say(connection, Refused(number=number, code=code, message=message[:1024]))
 
-    def _say(self, connection: bytes, message: Message) -> bool:
-        """Whether the connection is still there; what it has no room for it is told later."""
-        sent: Any = self._socket.send_multipart([connection, encode(message)], flags=zmq.NOBLOCK)
-        error = sent.exception() if sent.done() else None
-        return not (isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH)
+    def _say(self, connection: bytes, message: Message) -> None:
+        """What the connection has no room for it is told later."""
+        if self._relay is not None:
+            self._relay.send(connection, encode(message))
 
     def _forget(self, peer: Peer) -> None:
         self._peers.pop(peer.connection, None)

@@ -245,8 +245,12 @@ class PoolLink:
             (zmq.IPV6, int("[" in self._url)),
             (zmq.RECONNECT_IVL, 200),
             (zmq.RECONNECT_IVL_MAX, 2000),
-            (zmq.HEARTBEAT_IVL, 5000),
-            (zmq.HEARTBEAT_TIMEOUT, 15000),
+            # Not ZMTP's heartbeats (relay_process.py says why); that the manager answers is
+            # seen by its answers.
+            (zmq.TCP_KEEPALIVE, 1),
+            (zmq.TCP_KEEPALIVE_IDLE, 20),
+            (zmq.TCP_KEEPALIVE_INTVL, 10),
+            (zmq.TCP_MAXRT, 60_000),
         ):
             dealer.setsockopt(option, value)
         dealer.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(self._token.key))

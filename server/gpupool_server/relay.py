@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -61,14 +62,28 @@ def listen_at(url: str) -> tuple[socket.socket, str]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+        _bind(listener, address)
         name = listener.getsockname()
     except BaseException:
         listener.close()
         raise
     shown = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
     return listener, f"tcp://{shown}:{name[1]}"
+
+
+def _bind(listener: socket.socket, address: tuple[object, ...]) -> None:
+    """The process of an owner that was killed has the address for a moment longer."""
+    deadline = time.monotonic() + END_SECONDS
+    while True:
+        try:
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _listen_at_path(path: str) -> socket.socket:
@@ -92,13 +107,19 @@ class Relay:
         on_message: OnMessage,
         on_gone: Callable[[bytes], None] = lambda connection: None,
         on_restart: Callable[[], None] = lambda: None,
+        room: asyncio.Semaphore | None = None,
     ) -> None:
-        """Listen; OSError. Messages come from now on."""
+        """Listen; OSError. Messages come from now on.
+
+        Each takes one of ``room``, which its taker gives back; without any left, the process
+        and the strangers behind it wait.
+        """
         self._listener, self.url = listen_at(config.listen)
         self._config = Config(**{**config.__dict__, "listen": self.url})
         self._on_message = on_message
         self._on_gone = on_gone
         self._on_restart = on_restart
+        self._room = room
         self._log = logs.get("relay")
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -124,10 +145,8 @@ class Relay:
         if self._writer is not None:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
-                    await self._writer.drain()
-                    self._writer.close()
-                    await self._writer.wait_closed()
-        self._running.cancel()
+                    await _written(self._writer)
+        self._running.cancel()  # it hangs up, which ends the process
         await asyncio.gather(self._running, return_exceptions=True)
         await self._end()
         self._listener.close()
@@ -194,6 +213,8 @@ class Relay:
         while data := await reader.read(1 << 16):
             try:
                 for kind, parts in unpacker.feed(data):
+                    if kind is Kind.MESSAGE and self._room is not None:
+                        await self._room.acquire()
                     self._take(kind, parts)
             except (RecordError, UnicodeDecodeError) as error:
                 return f"it said what it must not: {error}"
@@ -213,10 +234,23 @@ class Relay:
             raise RecordError(f"{kind.name} with {len(parts)} parts")
 
 
-def open_relay(config: Config, on_message: OnMessage, option: str, **calls: object) -> Relay:
+async def _written(writer: asyncio.StreamWriter) -> None:
+    """Once the kernel has all of it."""
+    while writer.transport.get_write_buffer_size() > 0:
+        await asyncio.sleep(0.005)
+
+
+def open_relay(
+    config: Config,
+    on_message: OnMessage,
+    option: str,
+    on_gone: Callable[[bytes], None] = lambda connection: None,
+    on_restart: Callable[[], None] = lambda: None,
+    room: asyncio.Semaphore | None = None,
+) -> Relay:
     """A relay; GpupoolError names the option with which to choose another address."""
     try:
-        return Relay(config, on_message, **calls)  # type: ignore[arg-type]
+        return Relay(config, on_message, on_gone, on_restart, room)
     except OSError as error:
         raise GpupoolError(
             f"cannot listen at {config.listen}: {error.strerror}; choose another address: {option}"

@@ -29,6 +29,16 @@ BURST = 64
 #: Of connections that could not be made one in so many milliseconds is told.
 REFUSED_MS = 5000
 
+#: How long what was said last may take when the owner has gone.
+LAST_WORDS_MS = 500
+
+#: Refusals a second to one address that is over its limits, and at once: more are not worth
+#: the work.
+ANSWER_RATE, ANSWER_BURST = 50.0, 200.0
+
+#: Descriptors beside those of connections.
+OTHER_FILES = 96
+
 _ZAP = "inproc://zeromq.zap.01"
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
@@ -45,8 +55,8 @@ class Config:
     #: Whether connections are named by their keys (and only those that have one get in).
     name_keys: bool = False
     #: Connections in all, and of one address.
-    connections: int = 4096
-    connections_of_one: int = 1024
+    connections: int = 1024
+    connections_of_one: int = 512
     #: Messages a second of one address, and at once; 0: without limit.
     rate: float = 0
     burst: float = 0
@@ -78,7 +88,13 @@ class RelayProcess:
         self._context = zmq.Context()
 
     def run(self) -> None:
-        """Serve until the owner has gone."""
+        """Serve until the owner has gone, and send what it has said last."""
+        try:
+            self._serve()
+        finally:
+            self._context.destroy(linger=LAST_WORDS_MS)
+
+    def _serve(self) -> None:
         config = self._hear_config()
         self._configure(config)
         poller = zmq.Poller()
@@ -104,8 +120,8 @@ class RelayProcess:
         self._config = config
         self._rate = Budgets(config.rate, config.burst) if config.rate else None
         self._wrong = Budgets(config.wrong_rate, config.wrong_burst)
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = min(config.connections, max(16, limit - 64))
+        self._answers = Budgets(ANSWER_RATE, ANSWER_BURST)
+        most = _limit_files(config.connections)
         self._connections = Connections(most, min(config.connections_of_one, most))
         self._context.set(zmq.MAX_SOCKETS, 64)
         self._zap = self._open_zap() if config.name_keys else None
@@ -208,7 +224,7 @@ class RelayProcess:
                 user = _property(frames[-1], "User-Id")
             words = [frame.bytes for frame in frames[1:5]]
             if address and not self._may_ask(address):
-                self._refuse(connection, words)
+                self._refuse(connection, address, words)
             else:
                 self._say(pack(Kind.MESSAGE, connection, address, user, *words))
 
@@ -217,9 +233,9 @@ class RelayProcess:
             return False
         return self._rate is None or self._rate.spend(address)
 
-    def _refuse(self, connection: bytes, words: list[bytes]) -> None:
+    def _refuse(self, connection: bytes, address: bytes, words: list[bytes]) -> None:
         """Unread: whoever tries tokens learns nothing, and costs next to nothing."""
-        if not self._config.answers:
+        if not self._config.answers or not self._answers.spend(address):
             return
         text = "too much is asked from this client's address; try again in a second"
         delimiter = [b""] if len(words) == 2 and words[0] == b"" else []
@@ -253,6 +269,18 @@ class RelayProcess:
             self._say(pack(Kind.REFUSED, address.encode(), reason.encode()))
 
     _tell = Budgets(1000 / REFUSED_MS, 1)
+
+
+def _limit_files(connections: int) -> int:
+    """How many connections there may be; the kernel sees to it.
+
+    Those that have broken off with messages unread are still libzmq's until they are read.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = connections + OTHER_FILES
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return max(16, files - OTHER_FILES)
 
 
 def _property(frame: zmq.Frame, name: str) -> bytes:

@@ -16,8 +16,8 @@ MESSAGE = b"\x00\x05hello"
 TORN = b"\x02" + struct.pack(">Q", 4000) + b"torn"
 PING = b"\x04\x07\x04PING\0\x64"
 
-#: Where strangers come from: another address of this machine's than its programs have.
-ELSEWHERE = "127.0.0.2"
+#: Of one address come so many: the kernel has about 28,000 ports for each.
+OF_ONE = 10_000
 
 #: What is said first, and what once the other side has answered that.
 KINDS = (
@@ -44,13 +44,19 @@ def say(stranger: socket.socket, first: bytes, then: bytes) -> None:
     stranger.sendall(then)
 
 
-def break_off(port: int, kind: tuple[bytes, bytes], reset: bool) -> bool:
+def elsewhere(number: int) -> tuple[str, int]:
+    """Where a stranger comes from: other addresses of this machine's than its programs have."""
+    return f"127.0.0.{2 + number // OF_ONE % 200}", 0
+
+
+def break_off(port: int, number: int) -> bool:
     """One such connection; False if nobody listens there any more."""
     stranger = socket.socket()
+    kind, reset = KINDS[number % len(KINDS)], number % 3 == 0
     try:
         stranger.settimeout(2)
+        stranger.bind(elsewhere(number))
         try:
-            stranger.bind((ELSEWHERE, 0))
             stranger.connect(("127.0.0.1", port))
         except (ConnectionRefusedError, TimeoutError):
             return False
@@ -72,10 +78,10 @@ def storm(port: int, count: int, meanwhile: Callable[[], None] | None = None) ->
     found = 0
     held: list[socket.socket] = []
     for number in range(count):
-        found += break_off(port, KINDS[number % len(KINDS)], reset=number % 3 == 0)
+        found += break_off(port, number)
         if number % 50 == 0:
             try:
-                held.append(socket.create_connection(("127.0.0.1", port), 5, (ELSEWHERE, 0)))
+                held.append(socket.create_connection(("127.0.0.1", port), 5, elsewhere(number)))
                 say(held[-1], *KINDS[3])
             except OSError:
                 pass
@@ -90,4 +96,4 @@ def storm(port: int, count: int, meanwhile: Callable[[], None] | None = None) ->
 
 def storm_size() -> int:
     """How many connections a test of these makes: more by request."""
-    return int(os.environ.get("GPUPOOL_STORM", "20000"))
+    return int(os.environ.get("GPUPOOL_STORM", "10000"))

@@ -10,6 +10,7 @@ import pytest
 
 from gpupool.ask import ask_info
 from harness import TOKEN, PoolServer, Talk, alive, wait_until
+from pool_harness import PoolManager
 from raw_client import ask_for_session
 from strangers import storm, storm_size
 from toolchain import Toolchain
@@ -125,3 +126,20 @@ def test_no_secret_in_reach_of_the_front_door(make_server: MakeServer) -> None:
         assert text
         assert TOKEN.encode() not in text
         assert b"GPUPOOL_" not in text
+
+
+def test_connections_that_break_off_at_the_manager_s_link() -> None:
+    """The manager ended by the same assertion; its REST went with it."""
+    manager = PoolManager()
+    try:
+        manager.start()
+
+        def answers() -> None:
+            assert manager.ask("GET", "/v1/nodes").status_code == 200
+
+        count = storm_size() // 2
+        assert storm(port_of(manager.nodes), count, answers) == count
+        answers()
+        assert "started anew" not in manager.log.read_text()
+    finally:
+        manager.close()
