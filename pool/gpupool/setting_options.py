@@ -7,12 +7,20 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
+from gpupool.sizes import format_size
+
+#: How descriptions of settings in bytes begin.
+SIZE = "a size"
+
 
 def setting_help(settings: type[BaseModel], key: str) -> str:
     """What is allowed, and what it is when nobody says."""
     field = settings.model_fields[key]
-    default = f" (default: {field.default})" if field.default is not None else ""
-    return f"{field.description}{default}"
+    default = field.get_default(call_default_factory=True)
+    if default is None or default == {} or default == ():
+        return f"{field.description}"
+    is_size = (field.description or "").startswith(SIZE)
+    return f"{field.description} (default: {format_size(default) if is_size else default})"
 
 
 def setting_option(settings: type[BaseModel], key: str) -> Any:

@@ -189,8 +189,12 @@ class RunDir:
                 folder.path.mkdir(mode=0o700)
             except FileExistsError:
                 continue
-            os.mkfifo(folder.stdout, 0o600)
-            os.mkfifo(folder.stderr, 0o600)
+            try:
+                os.mkfifo(folder.stdout, 0o600)
+                os.mkfifo(folder.stderr, 0o600)
+            except OSError:
+                shutil.rmtree(folder.path, ignore_errors=True)  # else it is taken for a session
+                raise
             return folder
 
     def old_sessions(self) -> Iterator[SessionDir]:

@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,6 +155,27 @@ def test_the_token_survives_a_reboot(start_server: StartServer, folder: Path) ->
     shutil.rmtree(server.run_dir)
     again = start_server("--state-dir", str(state), token="")
     assert ask_info(again.url, token)["sessions"] == []
+
+
+def test_askers_that_hang_up_leave_no_traceback(start_server: StartServer) -> None:
+    """At both doors: before the answer, in its middle, and with more questions than read."""
+    server = start_server()
+    for path, lines in (("admin.sock", 1), ("admin.sock", 50), ("../front.sock", 1)):
+        for _ in range(10):
+            with socket.socket(socket.AF_UNIX) as asker:
+                asker.connect(str((server.run_dir / path).resolve()))
+                asker.sendall(b'{"do": "status"}\n' * lines)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    for _ in range(10):
+        with context.socket(zmq.DEALER) as dealer:
+            dealer.connect(server.url)
+            dealer.send(protocol.encode("info", {"token": TOKEN}))
+            dealer.close(linger=100)
+    context.term()
+    assert ask_info(server.url, TOKEN)["sessions"] == []
+    assert server.stop() == 0
+    said = server.log.read_text()
+    assert "Traceback" not in said and "could not be" not in said, said
 
 
 def test_the_token_never_reaches_the_log(start_server: StartServer) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from gpupool.errors import ConfigError
+from gpupool.setting_options import setting_help
 from gpupool.sizes import LARGEST, format_part, format_size, parse_part, parse_size
+from gpupool_manager.config import Settings as ManagerSettings
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.sharing import DEFAULTS
 
@@ -253,6 +257,17 @@ def test_parts(text: str, permille: int) -> None:
 def test_no_parts(text: str) -> None:
     with pytest.raises(ValueError, match="is no part of a GPU"):
         parse_part(text)
+
+
+@pytest.mark.parametrize("settings", [Settings, ManagerSettings])
+def test_help_says_defaults_as_people_write_them(settings: type[BaseModel]) -> None:
+    for key in settings.model_fields:
+        said = setting_help(settings, key)
+        assert "Undefined" not in said and "{}" not in said, said
+        # No number of bytes without its unit.
+        assert re.search(r"default: [0-9]{7,}", said) is None, said
+    if settings is Settings:
+        assert setting_help(settings, "soft_memory").endswith("(default: 1GiB)")
 
 
 def test_a_variable_of_others_is_not_taken_for_the_server_s_own() -> None:

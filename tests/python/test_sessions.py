@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -292,6 +293,26 @@ def test_the_run_dir_is_private(folder: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(GpupoolError, match="chmod 600"):
         own_token(run_dir.path)
+    run_dir.close()
+
+
+@pytest.mark.parametrize("made", [0, 1])
+def test_a_session_that_cannot_be_made_leaves_no_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, made: int
+) -> None:
+    """The next start took what was left for a session."""
+    run_dir = RunDir(folder / "run")
+    left = [os.mkfifo] * made
+
+    def mkfifo(path: Path, mode: int) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left.pop()(path, mode)
+
+    monkeypatch.setattr("gpupool_server.rundir.os.mkfifo", mkfifo)
+    with pytest.raises(OSError, match="No space"):
+        run_dir.new_session()
+    assert list(run_dir.sessions.iterdir()) == []
     run_dir.close()
 
 
