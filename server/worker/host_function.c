@@ -171,6 +171,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    f->wait.recurs = f->in_graph;
     in_graphs |= f->in_graph;
     pthread_mutex_lock(&lock);
     f->next = functions;

@@ -124,6 +124,7 @@ struct gpw_wait {
     bool (*ready)(struct gpw_session *s, struct gpw_wait *w);
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
+    bool recurs; /* its work comes again: it may stand behind waits that are younger */
     struct gpw_wait *older, *younger;
 };
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);

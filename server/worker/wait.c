@@ -39,18 +39,23 @@ static void wait_unlink(struct gpw_session *s, struct gpw_wait *w)
  * which is later. However streams, events and contexts wait for each other, nothing is
  * told before what it stands behind.
  */
-static struct gpw_wait *waits_over(struct gpw_session *s)
+static struct gpw_wait *waits_ask(struct gpw_session *s, bool recurring, struct gpw_wait *over)
 {
-    struct gpw_wait *over = NULL;
     for (struct gpw_wait *w = s->waits_last, *older; w; w = older) {
         older = w->older;
-        if (w->ready && !w->ready(s, w))
+        if (w->recurs != recurring || (w->ready && !w->ready(s, w)))
             continue;
         wait_unlink(s, w);
         w->younger = over;
         over = w;
     }
     return over;
+}
+
+/* Those that recur are as young as what they wait for now: asked first, told last. */
+static struct gpw_wait *waits_over(struct gpw_session *s)
+{
+    return waits_ask(s, false, waits_ask(s, true, NULL));
 }
 
 /* Behind what an outer gpw_waits_poll (a poll may call it) has still to tell. */

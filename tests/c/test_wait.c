@@ -81,7 +81,7 @@ static void letter_cancel(struct gpw_session *s, struct gpw_wait *w)
 
 static struct letter letter_of(char letter, bool ready, unsigned polls)
 {
-    return (struct letter){.wait = {letter_ready, letter_poll, letter_cancel, NULL, NULL},
+    return (struct letter){.wait = {letter_ready, letter_poll, letter_cancel, false, NULL, NULL},
                            .letter = letter, .ready = ready, .polls = polls};
 }
 
@@ -151,6 +151,21 @@ static void nothing_overtakes_what_ends_between_two_questions(void **state)
     copy.ready = true;
     gpw_waits_poll(&session);
     expect_story("cb");
+}
+
+/* A host function of a graph was made before the copy, and its launch stands behind it. */
+static void what_recurs_is_told_behind_younger_ones(void **state)
+{
+    (void)state;
+    struct letter function = letter_of('f', true, 1), copy = letter_of('c', false, 1);
+    struct letter other = letter_of('o', true, 1);
+    function.wait.recurs = true;
+    gpw_wait_add(&session, &function.wait);
+    gpw_wait_add(&session, &copy.wait);
+    gpw_wait_add(&session, &other.wait);
+    copy.ready = true;
+    gpw_waits_poll(&session);
+    expect_story("cof");
 }
 
 /* --- a GPU that works while it is asked ---------------------------------------------------- */
@@ -345,6 +360,7 @@ int main(void)
         TEST(no_waits_is_no_work),
         TEST(the_oldest_that_is_ready_goes_first),
         TEST(nothing_overtakes_what_ends_between_two_questions),
+        TEST(what_recurs_is_told_behind_younger_ones),
         TEST(whatever_ends_while_asking_nothing_is_told_too_early),
         TEST(a_poll_within_a_poll_keeps_the_order),
         TEST(without_a_question_it_is_ready),

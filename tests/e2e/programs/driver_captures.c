@@ -374,6 +374,42 @@ static void graphs_with_host_memory(void)
     captures_end(thread);
 }
 
+/* What a graph reads of the host has been brought there by the copy before its launch. */
+static void graph_behind_a_copy(void)
+{
+    unsigned char *between = aligned_alloc(4096, BYTES), found[BYTES];
+    CUdeviceptr from, to;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+
+    REQUIRE(between != NULL, "no memory");
+    CU(cuMemHostRegister(between, BYTES, 0));
+    CU(cuMemAlloc(&from, BYTES));
+    CU(cuMemAlloc(&to, BYTES));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU(cuMemcpyHtoDAsync(to, between, BYTES, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < ROUNDS; i++) {
+        CU(cuMemsetD8Async(from, (unsigned char)(i + 1), BYTES, stream));
+        CU(cuMemcpyDtoHAsync(between, from, BYTES, stream));
+        CU(cuGraphLaunch(exec, stream));
+        CU(cuMemcpyDtoHAsync(found, to, BYTES, stream));
+        CU(cuStreamSynchronize(stream));
+        EXPECT(found[0] == (unsigned char)(i + 1) && found[BYTES - 1] == found[0],
+               "launch %d: %d", i, found[0]);
+    }
+    CU(cuGraphExecDestroy(exec));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemFree(from));
+    CU(cuMemFree(to));
+    CU(cuMemHostUnregister(between));
+    free(between);
+}
+
 int main(void)
 {
     CUdeviceptr memory;
@@ -388,6 +424,7 @@ int main(void)
     many_copies_behind_one();
     frees_behind_a_host_function();
     graphs_with_host_memory();
+    graph_behind_a_copy();
     CU(cuMemFree(memory));
     driver_stop();
     return finish("driver_captures");
