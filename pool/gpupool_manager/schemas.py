@@ -254,8 +254,9 @@ class WantIn(In):
     model: Pattern | None = Field(None, description="a pattern, e.g. 'NVIDIA H100*'")
     capability: Capability | None = Field(None, description="at least this, e.g. 8.0")
     labels: Labels = Field(default_factory=dict, description="what nodes must be labelled with")
+    # No factory: leases are listed without it, and pydantic reads a factory's signature each time.
     avoid: Annotated[list[Name], Field(max_length=64)] = Field(
-        default_factory=list, description="nodes that the asker cannot reach"
+        [], description="nodes that the asker cannot reach"
     )
     until: Literal["released", "last-session"] = Field(
         "released", description="last-session: released when its last process has ended"
