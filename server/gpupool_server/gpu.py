@@ -119,6 +119,10 @@ class Gpu:
         """Whether the board is damaged again and again: somebody on it means it."""
         return len(self._renewed) > RENEWALS
 
+    def forgive(self) -> None:
+        """Whoever was on the ruined board has been ended: those who come now begin anew."""
+        self._renewed.clear()
+
     def write_settings(self) -> None:
         """Put the settings on the board; BoardError."""
         if self.board is None:

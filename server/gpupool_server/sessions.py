@@ -570,6 +570,7 @@ class SessionKeeper:
             for gpu in self._gpus:
                 if gpu.ruined:
                     self._end_on(gpu.index)
+                    gpu.forgive()
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:

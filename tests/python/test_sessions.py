@@ -144,6 +144,24 @@ async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
     assert office.keeper.trouble == ""
 
 
+async def test_a_gpu_whose_board_was_ruined_is_used_again(make_office: MakeOffice) -> None:
+    """Every session that came later was ended as well, for as long as the server lived."""
+    office = await make_office()
+    gpu = office.gpus.get(0)
+    assert gpu is not None
+    office.keeper.adopt()
+    _, first = await opened(office)
+    for _ in range(3):
+        gpu.renew(None)
+    assert gpu.ruined
+    await eventually(lambda: not process_lives(first))
+    assert not gpu.ruined
+    _, second = await opened(office)
+    before = gpu.pictures
+    await eventually(lambda: not set(map(id, gpu.pictures)) & set(map(id, before)))
+    assert process_lives(second)
+
+
 async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:
     office = await make_office(max_sessions=1)
     _, pid = await opened(office)
