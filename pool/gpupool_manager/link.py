@@ -104,6 +104,7 @@ class Link:
             name_keys=True,
             connections=16384,
             connections_of_one=4096,
+            memory=2 << 30,
         )
         self._relay = open_relay(
             config, self._take, "--nodes", self._gone, self._restarted, self._room

@@ -36,6 +36,9 @@ LAST_WORDS_MS = 500
 #: the work.
 ANSWER_RATE, ANSWER_BURST = 50.0, 200.0
 
+#: Frames of a message that the owner is given: it takes one, or two.
+MOST_FRAMES = 4
+
 #: Descriptors beside those of connections.
 OTHER_FILES = 96
 
@@ -63,6 +66,10 @@ class Config:
     #: Wrong tokens a second of one address, and at once.
     wrong_rate: float = 1
     wrong_burst: float = 60
+    #: Bytes that the process may have: libzmq keeps a message until its last frame has come,
+    #: which a stranger need never send. Without any left that connection ends, or the process
+    #: does, and another takes its place.
+    memory: int = 512 << 20
     #: Whether a message beyond these is answered in the front door's language.
     answers: bool = False
 
@@ -118,6 +125,7 @@ class RelayProcess:
 
     def _configure(self, config: Config) -> None:
         self._config = config
+        _limit_memory(config.memory)
         self._rate = Budgets(config.rate, config.burst) if config.rate else None
         self._wrong = Budgets(config.wrong_rate, config.wrong_burst)
         self._answers = Budgets(ANSWER_RATE, ANSWER_BURST)
@@ -222,11 +230,21 @@ class RelayProcess:
             if len(frames) > 1:
                 address = _property(frames[-1], "Peer-Address")
                 user = _property(frames[-1], "User-Id")
-            words = [frame.bytes for frame in frames[1:5]]
+            words = self._words(frames[1:])
             if address and not self._may_ask(address):
                 self._refuse(connection, address, words)
             else:
                 self._say(pack(Kind.MESSAGE, connection, address, user, *words))
+
+    def _words(self, frames: list[zmq.Frame]) -> list[bytes]:
+        """What was said. Of more than one message may have the owner learns the frames alone.
+
+        libzmq limits each frame, and no record could hold any number of them.
+        """
+        said = frames[:MOST_FRAMES]
+        if sum(len(frame) for frame in said) > self._config.max_message:
+            return [b""] * len(said)
+        return [frame.bytes for frame in said]
 
     def _may_ask(self, address: bytes) -> bool:
         if not self._wrong.left(address):
@@ -283,6 +301,13 @@ def _limit_files(connections: int) -> int:
     return max(16, files - OTHER_FILES)
 
 
+def _limit_memory(most: int) -> None:
+    """What is written to, not addresses that are only reserved."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
+
+
 def _property(frame: zmq.Frame, name: str) -> bytes:
     try:
         return str(frame.get(name)).encode()
@@ -309,8 +334,9 @@ def main() -> None:
             RelayProcess(connection, listener).run()
         except (OwnerGone, ConnectionError):
             pass
-        except (RecordError, zmq.ZMQError) as error:
-            sys.exit(f"gpupool-server: the process at the front door: {error}")
+        except (RecordError, zmq.ZMQError, MemoryError) as error:
+            why = error if str(error) else type(error).__name__
+            sys.exit(f"gpupool-server: the process at the front door: {why}")
 
 
 if __name__ == "__main__":

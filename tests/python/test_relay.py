@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from gpupool import protocol
 from gpupool_server.relay import Relay
 from gpupool_server.relay_limits import CELLS, Budgets, Connections
-from gpupool_server.relay_process import Config
+from gpupool_server.relay_process import MOST_FRAMES, Config
 from gpupool_server.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
 from gpupool_server.server import Server
 from server_harness import MakeServer, accepted, eventually, hello, refused
@@ -167,6 +167,77 @@ async def test_refusals_name_the_client_s_address(
         ("bad-token", "127.0.0.1"),
         ("bad-request", "127.0.0.1"),
     ]
+
+
+async def test_messages_of_long_frames_end_nothing(context: zmq.asyncio.Context) -> None:
+    """Each frame was within the limit and all together beyond a record, which ended the process."""
+    heard: list[list[bytes]] = []
+
+    def on_message(connection: bytes, address: str, user: str, frames: list[bytes]) -> None:
+        heard.append(frames)
+
+    relay = Relay(Config("tcp://127.0.0.1:*", 2 << 20, 4), on_message)
+    asker = context.socket(zmq.DEALER)
+    try:
+        asker.connect(relay.url)
+        for count in (1, 2, 3, 9):
+            await asker.send_multipart([b"x" * (2 << 20)] * count)
+        await asker.send(b"last")
+        await eventually(lambda: len(heard) == 5)
+        assert relay.pid != 0
+        first = relay.pid
+        assert heard == [[b"x" * (2 << 20)], [b""] * 2, [b""] * 3, [b""] * MOST_FRAMES, [b"last"]]
+        await asker.send(b"again")
+        await eventually(lambda: len(heard) == 6)
+        assert relay.pid == first
+    finally:
+        asker.close(linger=0)
+        await relay.close()
+
+
+def send_without_end(port: int, most: int) -> int:
+    """A message whose frames never are the last; how many bytes went before the other end hung up.
+
+    A number above ``most`` means that it did not.
+    """
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+    frame = b"\x03" + (30_000).to_bytes(8, "big") + bytes(30_000)
+    sent = 0
+    with socket.create_connection(("127.0.0.1", port), 30) as connection:
+        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+        connection.sendall(greeting)
+        assert len(connection.recv(64, socket.MSG_WAITALL)) == 64
+        connection.sendall(bytes((4, len(ready))) + ready)
+        head = connection.recv(2, socket.MSG_WAITALL)
+        assert len(connection.recv(head[1], socket.MSG_WAITALL)) == head[1]
+        try:
+            while sent <= most:
+                connection.sendall(frame)
+                sent += len(frame)
+        except OSError:
+            pass
+    return sent
+
+
+async def test_a_message_without_end_fills_no_memory() -> None:
+    """libzmq keeps every frame until the last has come, and has no limit for their number."""
+    heard: list[list[bytes]] = []
+    relay = Relay(
+        Config("tcp://127.0.0.1:*", 32 << 10, 4, memory=128 << 20),
+        lambda connection, address, user, frames: heard.append(frames),
+    )
+    port = int(relay.url.rpartition(":")[2])
+    try:
+        for _ in range(2):
+            sent = await asyncio.to_thread(send_without_end, port, 512 << 20)
+            assert 1 << 20 < sent < 160 << 20
+        asker = zmq.asyncio.Context.instance().socket(zmq.DEALER)
+        asker.connect(relay.url)
+        await asker.send(b"others")
+        await eventually(lambda: heard == [[b"others"]])
+        asker.close(linger=0)
+    finally:
+        await relay.close()
 
 
 async def test_a_relay_that_says_what_it_must_not_is_made_anew() -> None:
