@@ -284,10 +284,10 @@ static int channel_send(struct gpc_session *s, struct gp_header *head, uint32_t 
     return s->transport->send(s->channel, iov, pieces, flags);
 }
 
-/* Bring the worker's thread into the state of ours. A context of another session does
- * not mean anything there: then any of its own will do, for calls that name a handle.
+/* Bring the worker's thread into the context of ours. One of another session does not mean
+ * anything there: then any of its own will do, for calls that name a handle.
  * Under submit_lock. */
-static int follow_thread(struct gpc_session *s, const struct gpc_thread *t)
+static int follow_context(struct gpc_session *s, const struct gpc_thread *t)
 {
     int r = 0;
     CUcontext context = t->current;
@@ -299,8 +299,16 @@ static int follow_thread(struct gpc_session *s, const struct gpc_thread *t)
         r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
         s->wire_context = context;
     }
+    return r;
+}
+
+/* And let captures forbid it what they forbid ours, also where no context matters. Under
+ * submit_lock. */
+static int follow_captures(struct gpc_session *s, const struct gpc_thread *t)
+{
+    int r = 0;
     uint32_t mode = gpc_captures_mode(t);
-    if (r == 0 && mode != s->wire_capture_mode) {
+    if (mode != s->wire_capture_mode) {
         struct gp_req_gp_capture_mode_set q = {
             .h = {.op = GP_OP_gp_capture_mode_set, .seq = ++s->last_seq}, .mode = mode};
         r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
@@ -318,7 +326,9 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     call->taken = call->done = false;
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->submit_lock);
-    int r = gp_op_table[h->op].in_context ? follow_thread(s, t) : 0;
+    int r = gp_op_table[h->op].in_context ? follow_context(s, t) : 0;
+    if (r == 0)
+        r = follow_captures(s, t);
     call->seq = h->seq = ++s->last_seq;
     if (wait) {
         pthread_mutex_lock(&s->wait_lock);

@@ -74,6 +74,7 @@ CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNod
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
     EXEC_CHECK(hGraphExec);
+    SG_TRY(sg_capture_unsafe());
     sg_handle_remove(hGraphExec);
     sg_graph_free(hGraphExec->graph); /* launches under way hold their operations */
     free(hGraphExec);

@@ -518,10 +518,26 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
         captures--;
 }
 
-void gpw_gate_stream_ending(struct gpw_session *s)
+static void stream_forget(struct gate *g, CUstream stream)
 {
-    for (unsigned i = 0; i < gate_count; i++)
+    unsigned kept = 0;
+    for (unsigned i = 0; i < g->stream_count; i++)
+        if (g->streams[i] != stream)
+            g->streams[kept++] = g->streams[i];
+    g->stream_count = kept;
+}
+
+/* Its work is marked if that may be now; either way nobody asks the driver for it any more,
+ * which does not survive that. */
+void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h)
+{
+    CUstream stream;
+    bool known = stream_of(s, h, &stream);
+    for (unsigned i = 0; i < gate_count; i++) {
         mark_place(s, &gates[i]);
+        if (known)
+            stream_forget(&gates[i], stream);
+    }
 }
 
 void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)

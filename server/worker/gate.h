@@ -33,7 +33,7 @@ bool gpw_gate_busy(void);
 /* A few times a second: follow changed slices. */
 void gpw_gate_tick(struct gpw_session *s);
 /* A stream is about to be destroyed. */
-void gpw_gate_stream_ending(struct gpw_session *s);
+void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h);
 /* A context is about to end; its work is over. */
 void gpw_gate_context_ended(struct gpw_session *s, CUcontext context);
 

@@ -161,7 +161,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
 {
     if (h->op == GP_OP_cuStreamDestroy_v2) {
         gpw_place_forget();
-        gpw_gate_stream_ending(s);
+        gpw_gate_stream_ending(s, h);
         gpw_peers_stream_ending(s, h);
     }
     gpw_captures_note(s);
