@@ -242,9 +242,9 @@ void gpz_flush_try(struct gp_channel *ch)
 static void credit_give(struct gp_channel *ch)
 {
     struct link_credit c = {.bytes = ch->got_bytes, .batches = ch->got_batches};
-    if (!gpz_fds_ours(ch))
-        return;
     if (c.bytes - ch->told_bytes < CREDIT_BYTES && c.batches - ch->told_batches < CREDIT_BATCHES)
+        return;
+    if (!gpz_fds_ours(ch)) /* asked last: that is a system call */
         return;
     /* One that is lost is made up for by the next, which counts from the start. */
     if (zmq_send(ch->recv_socket, &c, sizeof c, ZMQ_DONTWAIT) < 0)
