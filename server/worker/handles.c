@@ -289,6 +289,18 @@ static void stale_graph_gone(struct gpw_session *s, uint64_t real)
     }
 }
 
+/* The client names another object by an id that it has let go of without a call. That is right
+ * where the driver's object has gone with another, or has other ids; what it still has is
+ * charged on. */
+static void object_replaced(struct gpw_session *s, enum gp_handle_kind kind,
+                            const struct slot *slot)
+{
+    bool shared = kind == GP_HANDLE_FUNCTION || kind == GP_HANDLE_GRAPH ||
+                  (kind == GP_HANDLE_MODULE && slot->parent);
+    if (shared || !lives(s, slot))
+        object_gone(slot);
+}
+
 void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t real,
                     CUresult result)
 {
@@ -297,7 +309,7 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
         return;
     if (kind == GP_HANDLE_GRAPH && real) /* the driver may have given a capture up */
         stale_graph_gone(s, real);
-    object_gone(slot); /* the client has let go of it without a call */
+    object_replaced(s, kind, slot);
     *slot = (struct slot){.real = real, .generation = gp_handle_generation(id)};
     if (result == CUDA_SUCCESS && real)
         object_made(s);

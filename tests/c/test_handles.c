@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "budget.h"
 #include "handles.h"
 
 #define REAL(n) ((uint64_t)(n) << 8)
@@ -141,6 +142,37 @@ static void a_graph_is_lent_while_it_is_captured(void **state)
     assert_int_equal(asked(GP_HANDLE_GRAPH, lent), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* A client that uses one index again and again, without a word of destroying, would have as
+ * many streams as it likes for the price of one. */
+static void what_the_driver_still_has_is_charged(void **state)
+{
+    (void)state;
+    made(GP_HANDLE_STREAM, 1, REAL(1), 0, false);
+    uint64_t before = gpw_budget_used();
+    gpw_handle_put(&session, GP_HANDLE_STREAM, gp_handle_make(GP_HANDLE_STREAM, 1, 1), REAL(2),
+                   CUDA_SUCCESS);
+    assert_true(gpw_budget_used() > before);
+}
+
+static void what_has_gone_is_charged_no_more(void **state)
+{
+    (void)state;
+    uint64_t context = made(GP_HANDLE_CONTEXT, 1, REAL(1), 0, false);
+    current = (CUcontext)REAL(1);
+    made(GP_HANDLE_STREAM, 1, REAL(2), 0, true);
+    uint64_t library = made(GP_HANDLE_LIBRARY, 1, REAL(3), 0, false);
+    made(GP_HANDLE_FUNCTION, 1, REAL(4), library, false);
+    uint64_t before = gpw_budget_used();
+    destroyed(GP_HANDLE_CONTEXT, context);
+    uint64_t without = gpw_budget_used();
+    assert_true(without < before);
+    gpw_handle_put(&session, GP_HANDLE_STREAM, gp_handle_make(GP_HANDLE_STREAM, 1, 1), REAL(5),
+                   CUDA_SUCCESS);
+    gpw_handle_put(&session, GP_HANDLE_FUNCTION, gp_handle_make(GP_HANDLE_FUNCTION, 1, 1), REAL(4),
+                   CUDA_SUCCESS); /* it was looked up twice */
+    assert_true(gpw_budget_used() == without);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +180,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_contexts_own_go_with_it, begin, end),
         cmocka_unit_test_setup_teardown(nodes_go_with_their_graph, begin, end),
         cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
+        cmocka_unit_test_setup_teardown(what_the_driver_still_has_is_charged, begin, end),
+        cmocka_unit_test_setup_teardown(what_has_gone_is_charged_no_more, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
