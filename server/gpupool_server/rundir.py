@@ -64,6 +64,14 @@ def make_state_dir(settings: Settings, run_dir: Path) -> Path:
     return path
 
 
+def lasting_dir(settings: Settings, run_dir: Path) -> tuple[Path, str]:
+    """The folder for what should outlast a reboot; the run directory, and why, if it cannot."""
+    try:
+        return make_state_dir(settings, run_dir), ""
+    except GpupoolError as error:
+        return run_dir, str(error)
+
+
 @dataclass(frozen=True)
 class Meta:
     """What a server writes down about a worker, so that the next one knows it."""

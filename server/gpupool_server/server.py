@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpupool import __version__, hosts, paths
 from gpupool.ask import split_tcp, with_key
-from gpupool.errors import GpupoolError, InstallError
+from gpupool.errors import InstallError
 from gpupool.node_link import Report
 from gpupool_server import admin, board, logs, worker
 from gpupool_server import inventory as inventories
@@ -27,6 +27,7 @@ from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
     RunDir,
     default_run_dir,
+    lasting_dir,
     make_state_dir,
     own_token,
     read_token,
@@ -180,15 +181,14 @@ class Server:
 
     def _lasting_dir(self, run_dir: RunDir) -> Path:
         """Where a token lies that clients go on having: run directories end with a reboot."""
-        try:
-            return make_state_dir(self.settings, run_dir.path)
-        except GpupoolError as error:
+        path, reason = lasting_dir(self.settings, run_dir.path)
+        if reason:
             self._log.warning(
                 "the token made here lasts until the next reboot; set --state-dir to a folder"
                 " that outlasts one, or --token-file",
-                reason=str(error),
+                reason=reason,
             )
-            return run_dir.path
+        return path
 
     def stop(self) -> None:
         """Make :meth:`run` return; for signal handlers."""

@@ -23,7 +23,7 @@ from gpupool_server.gpus import Gpus, Lease, board_name
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.peers import Peers
 from gpupool_server.process import Process, start_time
-from gpupool_server.rundir import Meta, RunDir, SessionDir, make_state_dir
+from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
 from gpupool_server.space import explain
 from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
@@ -141,7 +141,7 @@ class SessionKeeper:
         self._program = program
         self._plugins = plugins
         self._gpus = gpus
-        self._peers = Peers(settings, make_state_dir(settings, run_dir.path))
+        self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
         self._opening: list[tuple[str, tuple[int, ...]]] = []

@@ -144,6 +144,13 @@ async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
     assert office.keeper.trouble == ""
 
 
+async def test_a_server_without_a_state_directory(make_office: MakeOffice) -> None:
+    """The key for copies between workers must not ask for more than the token does."""
+    office = await make_office(state_dir=Path("/proc/none"))
+    await opened(office)
+    assert (office.run_dir.path / "peer.key").is_file()
+
+
 async def test_a_gpu_whose_board_was_ruined_is_used_again(make_office: MakeOffice) -> None:
     """Every session that came later was ended as well, for as long as the server lived."""
     office = await make_office()
