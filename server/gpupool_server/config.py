@@ -116,7 +116,9 @@ class Settings(BaseModel):
         default_factory=dict, max_length=64, description="KEY=VALUE,KEY=VALUE, or a table [labels]"
     )
     state_dir: Path | None = Field(
-        None, description="an absolute path; it holds what must outlast a reboot: the token made here, and keys"
+        None,
+        description="an absolute path; it holds what must outlast a reboot: the token that was"
+        " made, and keys",
     )
     peer_key: Path | None = Field(
         None,
