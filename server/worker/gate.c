@@ -7,6 +7,7 @@
 #include "board.h"
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "graph.h"
 #include "handles.h"
 #include "host_function.h"
 #include "loop.h"
@@ -67,7 +68,6 @@ struct gate {
 
 static struct gate gates[GP_DEVICES_MAX];
 static unsigned gate_count; /* gates[0 … gate_count) may have a board */
-static unsigned captures;   /* under way: events must be left alone */
 static struct gate *closed; /* the one that the next message waits at */
 
 static uint64_t now_ns(void)
@@ -165,7 +165,7 @@ static bool may_mark(struct gpw_session *s, CUstream stream)
 
 static void mark_place(struct gpw_session *s, struct gate *g)
 {
-    if (captures || g->unmarked == 0 || g->mark_count == MARKS)
+    if (g->unmarked == 0 || g->mark_count == MARKS)
         return;
     struct mark *m = &g->marks[(g->first + g->mark_count) % MARKS];
     *m = (struct mark){.context = g->context, .placed = now_ns()};
@@ -202,7 +202,7 @@ static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
 
 static void marks_check(struct gpw_session *s, struct gate *g)
 {
-    while (g->mark_count && !captures) {
+    while (g->mark_count) {
         struct mark *m = &g->marks[g->first];
         while (m->count && s->driver->cuEventQuery(m->events[m->count - 1]) != CUDA_ERROR_NOT_READY)
             gpw_event_give(s, m->context, m->events[--m->count]);
@@ -222,7 +222,7 @@ static bool drained(const struct gate *g)
 
 static void start_check(struct gpw_session *s, struct gate *g)
 {
-    if (!g->start || captures || s->driver->cuEventQuery(g->start) == CUDA_ERROR_NOT_READY)
+    if (!g->start || s->driver->cuEventQuery(g->start) == CUDA_ERROR_NOT_READY)
         return;
     gpw_event_give(s, g->start_context, g->start);
     g->start = NULL;
@@ -260,7 +260,7 @@ static void yield_standing(struct gpw_session *s, struct gate *g)
     }
     if (g->yields == 0)
         g->yields = now;
-    if (now - g->yields < STANDING_NS || captures || !may_stand())
+    if (now - g->yields < STANDING_NS || !may_stand())
         return;
     while (g->mark_count)
         mark_drop(s, g);
@@ -334,7 +334,7 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     if (g->start)
         return;
     /* a turn that has not begun does not end: nothing that stands may be in front */
-    if (!captures && !may_stand() && may_mark(s, stream) &&
+    if (!may_stand() && may_mark(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
         s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
@@ -360,7 +360,7 @@ static bool admit(struct gpw_session *s, struct gate *g)
         marks_check(s, g);
         if (g->mark_count >= ahead && !may_stand())
             return false;
-        if (g->mark_count == MARKS && !captures)
+        if (g->mark_count == MARKS)
             mark_drop(s, g);
     }
     if (!gp_board_enter(g->board, g->member))
@@ -391,7 +391,7 @@ static bool admit_slow(struct gpw_session *s)
 {
     for (unsigned i = 0; i < gate_count; i++) {
         struct gate *g = &gates[i];
-        if (!g->board || !g->busy || captures || !gp_board_contended(g->board, g->member))
+        if (!g->board || !g->busy || !gp_board_contended(g->board, g->member))
             continue;
         mark_place(s, g);
         gate_poll(s, g);
@@ -425,6 +425,13 @@ static uint64_t bytes_of(const struct gp_header *h)
     return field(h, work.bytes_at, work.bytes_size);
 }
 
+/* Into a graph nothing moves yet. */
+static bool is_captured(struct gpw_session *s, const struct gp_header *h)
+{
+    CUstream stream;
+    return gpw_captures_any() && stream_of(s, h, &stream) && !may_mark(s, stream);
+}
+
 static bool admit_transfer(const struct gate *g, const struct gp_header *h,
                            enum gpw_work_kind kind)
 {
@@ -443,7 +450,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     struct gate *g = gate_here(s);
     if (!g)
         return true;
-    if (is_transfer(kind) && (captures || admit_transfer(g, h, kind)))
+    if (is_transfer(kind) && (is_captured(s, h) || admit_transfer(g, h, kind)))
         return true;
     if (!is_transfer(kind) && admit(s, g)) {
         CUstream stream;
@@ -512,10 +519,6 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
     enum gpw_work_kind kind = kind_of(s, h);
     if (kind != GPW_WORK_NONE)
         note_work(s, h, kind);
-    else if (h->op == GP_OP_cuStreamBeginCapture_v2)
-        captures++;
-    else if (h->op == GP_OP_cuStreamEndCapture && captures)
-        captures--;
 }
 
 static void stream_forget(struct gate *g, CUstream stream)

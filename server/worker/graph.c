@@ -82,6 +82,11 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
 static unsigned captures;          /* begun and not ended */
 static uint64_t captured_contexts; /* in which something was asked for since the first began */
 
+bool gpw_captures_any(void)
+{
+    return captures > 0;
+}
+
 void gpw_captures_note(struct gpw_session *s)
 {
     if (captures)

@@ -9,6 +9,8 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
 /* What is captured from here on may be of the current context; for every message. */
 void gpw_captures_note(struct gpw_session *s);
+/* Whether some stream may be under capture. */
+bool gpw_captures_any(void);
 /* Whether and into what a stream is captured. */
 CUresult gpw_capture_of(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
                         cuuint64_t *id, CUgraph *graph);

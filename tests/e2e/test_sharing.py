@@ -7,6 +7,7 @@ tests/c/test_board_shares.c, where time is made, and of tests/gpu/shares.py, whe
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE, Talk, alive, free_port, wait_until
+from peer_client import KIND_STREAM, worker_of
+from raw_client import handle
 from tenants import (
     BLUE,
     MIB,
@@ -394,6 +397,32 @@ def test_a_fixed_share_is_accounted(pool: Pool, transport: str) -> None:
     assert after["busy_ns"] > before["busy_ns"]
     assert after["launches"] == before["launches"] + done
     end(program)
+
+
+@pytest.mark.real_gpu
+@pytest.mark.parametrize("capture", ["failed", "open"])
+def test_a_capture_keeps_no_turn(
+    make_server: MakeServer, tmp_path: Path, toolchain: Toolchain, talk: StartTalk, capture: str
+) -> None:
+    """One that could not begin, or is left open on another stream, hid that work was over:
+    the GPU stayed that tenant's until the others lost patience, two seconds each time."""
+    pool = Pool(configured(make_server, tmp_path), toolchain, talk)
+    with worker_of(pool.server, token="token-of-red") as worker:
+        captured = worker.stream() if capture == "open" else handle(KIND_STREAM, 99)
+        stream, target = worker.stream(), worker.allocate(4096)
+        begun = worker.result("cuStreamBeginCapture_v2", struct.pack("<QI4x", captured, 2))
+        assert (begun == 0) == (capture == "open")
+        before = pool.account("red")["turns"]
+        body = struct.pack("<QB7xQQ", target, 1, 4096, stream)
+        assert worker.result("cuMemsetD8Async", body) == 0
+        assert worker.synchronize(stream) == 0
+        assert pool.account("red")["turns"] > before
+
+        def idle() -> bool:
+            first = pool.account("red")["busy_ns"]
+            return bool(pool.account("red")["busy_ns"] == first)
+
+        wait_until(idle, "the work was over")
 
 
 def come_to_the_gate(pool: Pool, program: Talk) -> None:
