@@ -34,7 +34,8 @@ def ops(spec: Spec) -> str:
     lines.append("    unsigned char in_context; /* acts in the calling thread's context */")
     lines.append("    unsigned char staged; /* the worker needs staging memory for it */")
     lines.append("    unsigned char blocks; /* the driver may wait for the GPU in it */")
-    lines.append("    unsigned char deferred; /* its answer waits for the GPU */\n};")
+    lines.append("    unsigned char deferred; /* its answer waits for the GPU */")
+    lines.append("    unsigned char slow; /* the driver loads or compiles in it */\n};")
     lines.append("extern const struct gp_op_info gp_op_table[GP_OP_COUNT];\n")
     lines.append("extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];\n\n#endif\n")
     return "\n".join(lines)
@@ -46,7 +47,7 @@ def ops_source(spec: Spec) -> str:
     lines += [
         f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", '
         f"{int(f.needs == 'context')}, {int(f.staged)}, {int(f.waits and not f.prompt)}, "
-        f"{int(f.worker == 'deferred')}}},"
+        f"{int(f.worker == 'deferred')}, {int(f.slow)}}},"
         for f in spec.functions
     ]
     lines.append("};\n\nconst char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")

@@ -91,7 +91,7 @@ ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
     "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
-    "staged", "prompt",
+    "staged", "prompt", "slow",
 }  # fmt: skip
 
 
@@ -172,6 +172,7 @@ class Function:
     first_waits: bool = False
     staged: bool = False  # the worker needs a piece of its staging memory for it
     prompt: bool = False  # waited for, but the driver answers whatever the GPU does
+    slow: bool = False  # keeps the worker in the driver for long, loading or compiling
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
     header: str = "cuda.h"

@@ -369,24 +369,9 @@ static bool admit(struct gpw_session *s, struct gate *g)
     return true;
 }
 
-/* Calls that keep this thread in the driver for long. Inside one nobody would see that
- * the turn can end, so they wait until the work is over; work of the same tenant may
+/* For a call that keeps this thread in the driver for long. Inside it nobody would see that
+ * the turn can end, so it waits until the work is over; work of the same tenant may
  * then have to wait for the next turn, which it would have to anyway. */
-static bool is_slow(uint16_t op)
-{
-    switch (op) {
-    case GP_OP_gp_module_load:
-    case GP_OP_gp_library_load:
-    case GP_OP_gp_module_get_function:
-    case GP_OP_gp_library_get_kernel:
-    case GP_OP_gp_primary_retain:
-    case GP_OP_gp_context_create:
-        return true;
-    default:
-        return false;
-    }
-}
-
 static bool admit_slow(struct gpw_session *s)
 {
     for (unsigned i = 0; i < gate_count; i++) {
@@ -446,7 +431,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
         return true;
     enum gpw_work_kind kind = kind_of(s, h);
     if (kind == GPW_WORK_NONE)
-        return !is_slow(h->op) || admit_slow(s);
+        return h->op >= GP_OP_COUNT || !gp_op_table[h->op].slow || admit_slow(s);
     struct gate *g = gate_here(s);
     if (!g)
         return true;

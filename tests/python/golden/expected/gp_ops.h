@@ -54,6 +54,7 @@ struct gp_op_info {
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
+    unsigned char slow; /* the driver loads or compiles in it */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 
