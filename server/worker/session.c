@@ -17,6 +17,9 @@ void gpw_log(const char *level, const char *format, ...)
     va_start(args, format);
     int n = vsnprintf(text, sizeof text - 1, format, args);
     va_end(args);
+    for (char *c = text; n >= 0 && *c; c++) /* much in it is a client's: one line stays one */
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = ' ';
     if (n >= 0)
         dprintf(STDERR_FILENO, "%s: %s\n", level, text);
 }

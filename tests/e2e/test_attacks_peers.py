@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PoolServer
+from harness import PoolServer, wait_until
 from peer_client import NOT_PERMITTED, PAIR, UNAVAILABLE, Worker, join, sealed, worker_of
 from tenants import MakeServer
 
@@ -53,6 +53,17 @@ def test_a_worker_goes_where_a_worker_is_only(server: PoolServer, target: socket
         assert nobody_came(target)
         assert worker.connect(PAIR, sealed(url)) == UNAVAILABLE, "the seal of the test is right"
         assert not nobody_came(target)
+
+
+def test_a_client_writes_no_lines_of_the_log(server: PoolServer) -> None:
+    """What it named with a line's end in it stood there as lines of the worker's own."""
+    with worker_of(server) as worker:
+        url = "tcp://nowhere\nerror: the GPU is on fire\r\x1b[2J"
+        assert worker.connect(PAIR, url) == NOT_PERMITTED
+    wait_until(lambda: "on fire" in server.log.read_text(), "it was said")
+    said = [line for line in server.log.read_text().splitlines() if "on fire" in line]
+    assert all("is refused" in line and "nowhere" in line for line in said), said
+    assert not any("\x1b" in line for line in said)
 
 
 @pytest.mark.parametrize("scheme", ["ipc", "shm"])
