@@ -291,6 +291,8 @@ static CUresult context_destroy(uint16_t op, CUcontext ctx)
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
+    if (!ctx)
+        return CUDA_ERROR_INVALID_VALUE;
     struct context *c = context_of(ctx);
     if (!c || c->primary)
         return CUDA_ERROR_INVALID_CONTEXT;

@@ -74,6 +74,8 @@ static CUresult get_parameter(uint16_t op, CUfunction f, size_t index, size_t *o
     struct gpc_kernel *k = enter(op, f, GPC_NEEDS_INIT, &r);
     if (!k)
         return r;
+    if (gpc_kernel_is_contextless(k) && !gpc_current())
+        return CUDA_ERROR_INVALID_CONTEXT;
     if ((r = gpc_attributes_parameters(k)) != CUDA_SUCCESS)
         return r;
     if (!offset || index >= k->count)

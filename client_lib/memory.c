@@ -79,9 +79,14 @@ GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t
     return gpc_leave(r);
 }
 
+enum gpc_needs gpc_free_needs(uint64_t address)
+{
+    return address || gpc_current() ? GPC_NEEDS_CONTEXT : GPC_NEEDS_INIT;
+}
+
 GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemFree_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuMemFree_v2, gpc_free_needs(dptr));
     if (r != CUDA_SUCCESS || dptr == 0)
         return r;
     struct gpc_range range;

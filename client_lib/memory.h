@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "call.h"
 #include "session.h"
 
 /* After the handshake: keep device addresses out of this process's own. Why that cannot be,
@@ -14,6 +15,8 @@ const char *gpc_windows_keep(const struct gpc_session *s);
 void gpc_memory_open(struct gpc_session *s);
 void gpc_memory_context_ended(CUcontext context);
 
+/* What freeing needs: nothing is freed without a context, too. */
+enum gpc_needs gpc_free_needs(uint64_t address);
 /* A variable of a module is device memory as well. */
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 

@@ -233,11 +233,11 @@ static CUresult range_release(const struct gpc_range *range)
 
 GPC_EXPORT CUresult cuMemFreeHost(void *p)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemFreeHost, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
+    uint64_t address = (uint64_t)(uintptr_t)p;
+    CUresult r = gpc_enter(GP_OP_cuMemFreeHost, gpc_free_needs(address));
+    if (r != CUDA_SUCCESS || !p)
         return r;
     struct gpc_range range;
-    uint64_t address = (uint64_t)(uintptr_t)p;
     if (!gpc_range_find(address, &range) || range.begin != address || !gpc_range_is_host(&range) ||
         range.registered)
         return CUDA_ERROR_INVALID_VALUE;

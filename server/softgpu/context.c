@@ -283,6 +283,8 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
     SG_LOCKED;
     SG_READY();
+    if (!ctx)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!sg_handle_is(ctx, SG_CONTEXT) || ctx->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!ctx->alive)

@@ -57,10 +57,11 @@ CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 CUresult cuMemFreeHost(void *p)
 {
     SG_LOCKED;
+    SG_READY();
     CUcontext context;
-    SG_TRY(sg_context_current(&context));
     if (!p)
         return CUDA_SUCCESS;
+    SG_TRY(sg_context_current(&context));
     SG_TRY(sg_capture_unsafe());
     struct sg_extent extent;
     if (!sg_address_find((uintptr_t)p, &extent) || extent.space != SG_SPACE_HOST ||

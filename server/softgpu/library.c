@@ -314,7 +314,9 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramO
                               size_t *paramSize)
 {
     KERNEL_CHECK(kernel);
+    CUcontext context;
     const struct sg_function_info *info = kernel_info(kernel);
+    SG_TRY(sg_context_current(&context));
     if (!paramOffset || paramIndex >= info->parameter_count)
         return CUDA_ERROR_INVALID_VALUE;
     *paramOffset = info->parameters[paramIndex].offset;

@@ -101,9 +101,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     SG_LOCKED;
     CUcontext context;
     struct sg_extent extent;
-    SG_TRY(sg_context_current(&context));
+    SG_READY();
     if (!dptr)
         return CUDA_SUCCESS;
+    SG_TRY(sg_context_current(&context));
     SG_TRY(sg_capture_unsafe());
     for (int pass = 0; pass < 2; pass++) {
         /* Twice: another thread may free it while this one waits. */

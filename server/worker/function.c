@@ -236,7 +236,8 @@ CUresult gpw_gp_kernel_describe(struct gpw_session *s, CUkernel kernel, CUdevice
         attributes_of_kernel(s, kernel, s->devices[dev], attributes);
     if (r == CUDA_SUCCESS)
         r = give_parameters(s, (CUfunction)kernel, attributes, parameters, n_parameters);
-    return r;
+    /* a kernel has attributes without a context, but no parameters */
+    return r == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : r;
 }
 
 CUresult gpw_gp_function_describe(struct gpw_session *s, CUfunction function,

@@ -48,6 +48,7 @@ static void contexts(void)
     unsigned flags;
     int active;
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuCtxDestroy(NULL));
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     CHECK(!active);
     EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease(0));

@@ -156,6 +156,33 @@ static CUresult pool_attribute(void)
     return cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &amount);
 }
 
+/* With a context no more current. */
+static CUresult record_outside(void)
+{
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CU(cuCtxSetCurrent(context));
+    CU(cuEventCreate(&event, 0));
+    CU(cuCtxSetCurrent(NULL));
+    return cuEventRecord(event, NULL);
+}
+
+/* What is asked of a kernel where a context is current. */
+static CUkernel kernel_here(void)
+{
+    CU(cuDevicePrimaryCtxRetain(&context, 0));
+    CU(cuCtxSetCurrent(context));
+    return a_kernel();
+}
+
+static CUresult free_nothing(void)
+{
+    CUkernel k = kernel_here();
+
+    CU(cuKernelGetParamInfo(k, 0, &offset, &size));
+    CU(cuMemFree(0));
+    return cuMemFreeHost(NULL);
+}
+
 /* --- the table ---------------------------------------------------------------------- */
 
 #define CASES(X)                                                                               \
@@ -185,7 +212,7 @@ static CUresult pool_attribute(void)
     X(cuDevicePrimaryCtxRelease, NO_CONTEXT, cuDevicePrimaryCtxRelease(0))                     \
     X(cuDevicePrimaryCtxReset, OK, cuDevicePrimaryCtxReset(0))                                 \
     X(cuCtxCreate, OK, cuCtxCreate(&context, NULL, 0, 0))                                      \
-    X(cuCtxDestroy, NO_CONTEXT, cuCtxDestroy(NULL))                                            \
+    X(cuCtxDestroy, CUDA_ERROR_INVALID_VALUE, cuCtxDestroy(NULL))                              \
     X(cuCtxGetCurrent, OK, cuCtxGetCurrent(&context))                                          \
     X(cuCtxSetCurrent, OK, cuCtxSetCurrent(NULL))                                              \
     X(cuCtxPopCurrent, NO_CONTEXT, cuCtxPopCurrent(&context))                                  \
@@ -215,9 +242,11 @@ static CUresult pool_attribute(void)
     X(cuKernelGetFunction, NO_CONTEXT, cuKernelGetFunction(&function, a_kernel()))             \
     X(cuKernelGetLibrary, OK, cuKernelGetLibrary(&library, a_kernel()))                        \
     X(cuKernelGetName, OK, cuKernelGetName(&text, a_kernel()))                                 \
-    X(cuKernelGetParamInfo, OK, cuKernelGetParamInfo(a_kernel(), 0, &offset, &size))           \
-    X(cuKernelGetParamInfo_missing, CUDA_ERROR_INVALID_VALUE,                                  \
+    X(cuKernelGetParamInfo, NO_CONTEXT, cuKernelGetParamInfo(a_kernel(), 0, &offset, &size))   \
+    X(cuKernelGetParamInfo_missing, NO_CONTEXT,                                                \
       cuKernelGetParamInfo(a_kernel(), 99, &offset, &size))                                    \
+    X(cuKernelGetParamInfo_missing_in_a_context, CUDA_ERROR_INVALID_VALUE,                     \
+      cuKernelGetParamInfo(kernel_here(), 99, &offset, &size))                                 \
     X(cuKernelGetAttribute, OK,                                                                \
       cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, a_kernel(), 0))                 \
     X(cuKernelSetAttribute, OK,                                                                \
@@ -238,6 +267,9 @@ static CUresult pool_attribute(void)
     X(cuMemcpyHtoD, NO_CONTEXT, cuMemcpyHtoD(4096, page, 64))                                  \
     X(cuMemcpyDtoH, NO_CONTEXT, cuMemcpyDtoH(page, 4096, 64))                                  \
     X(cuMemsetD8, NO_CONTEXT, cuMemsetD8(4096, 0, 64))                                         \
+    X(cuMemFree, OK, cuMemFree(0))                                                             \
+    X(cuMemFreeHost, OK, cuMemFreeHost(NULL))                                                  \
+    X(cuMemFreeHost_in_a_context, OK, free_nothing())                                          \
     X(cuMemAllocAsync, NO_CONTEXT, cuMemAllocAsync(&address, 4096, NULL))                      \
     X(cuMemGetAllocationGranularity, OK, granularity())                                        \
     X(cuMemAddressReserve, OK, cuMemAddressReserve(&address, 2u << 20, 0, 0, 0))               \
@@ -250,6 +282,8 @@ static CUresult pool_attribute(void)
     X(cuStreamSynchronize, NO_CONTEXT, cuStreamSynchronize(NULL))                              \
     X(cuStreamIsCapturing, NO_CONTEXT, cuStreamIsCapturing(NULL, &status))                     \
     X(cuEventCreate, NO_CONTEXT, cuEventCreate(&event, 0))                                     \
+    X(cuEventRecord, NO_CONTEXT, cuEventRecord(NULL, NULL))                                    \
+    X(cuEventRecord_behind_a_context, NO_CONTEXT, record_outside())                            \
     X(cuEventQuery, CUDA_ERROR_INVALID_HANDLE, cuEventQuery(NULL))                             \
     X(cuGraphCreate, OK, cuGraphCreate(&graph, 0))                                             \
     X(cuThreadExchangeStreamCaptureMode, OK, cuThreadExchangeStreamCaptureMode(&mode))
