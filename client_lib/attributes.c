@@ -66,12 +66,20 @@ static bool has_flags(const struct gpc_attributes *a, uint32_t flags)
 
 /* --- what the worker says ------------------------------------------------------- */
 
-/* Take over what is not left open by a setter. */
+/* What was set is read back; of other attributes the driver may make something else (a yes
+ * is a 1). */
+static bool reads_back(unsigned attribute)
+{
+    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+           attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+}
+
+/* Take over what is not left open by a setter of `head`'s family. */
 static void fill(struct gpc_attributes *a, const struct gpc_attributes *head,
                  const struct gp_function_attributes *from)
 {
     for (unsigned i = 0; i < GP_FUNCTION_ATTRIBUTES; i++)
-        if ((from->known >> i & 1) && !(head && head->settings[i]))
+        if ((from->known >> i & 1) && (reads_back(i) || !(head && head->settings[i])))
             write_value(a, i, from->values[i]);
     __atomic_fetch_or(&a->flags, from->flags, __ATOMIC_RELEASE);
 }
@@ -104,8 +112,9 @@ bool gpc_attributes_inherit(struct gpc_kernel *function, CUdevice device)
     return a != NULL;
 }
 
-/* Ask for everything. Under `lock`. */
-static CUresult describe(struct gpc_kernel *k, CUdevice device)
+/* Ask for everything. Without `load`, a function that the driver has not loaded is left so,
+ * which is an error. Under `lock`. */
+static CUresult describe(struct gpc_kernel *k, CUdevice device, bool load)
 {
     struct gp_function_attributes from;
     uint32_t got = 0;
@@ -115,7 +124,7 @@ static CUresult describe(struct gpc_kernel *k, CUdevice device)
     if (parameters && a)
         r = gpc_kernel_is_contextless(k)
                 ? gpc_wire_gp_kernel_describe((CUkernel)k->handle, device, &from, parameters, &got)
-                : gpc_wire_gp_function_describe(k->handle, &from, parameters, &got);
+                : gpc_wire_gp_function_describe(k->handle, load, &from, parameters, &got);
     if (r == CUDA_SUCCESS && (from.flags & GP_DESCRIBED_PARAMETERS))
         r = gpc_kernel_parameters(k, parameters, got / sizeof *parameters);
     if (r == CUDA_SUCCESS)
@@ -134,7 +143,7 @@ CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device)
     pthread_mutex_lock(&lock);
     CUresult r = CUDA_SUCCESS;
     if (!has_flags(gpc_attributes_on(k, device), flags))
-        r = describe(k, device);
+        r = describe(k, device, true);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -143,11 +152,8 @@ CUresult gpc_attributes_parameters(struct gpc_kernel *k)
 {
     if (__atomic_load_n(&k->parameters, __ATOMIC_ACQUIRE))
         return CUDA_SUCCESS;
-    CUdevice device = gpc_kernel_device(k);
-    if (device < 0) /* any of its host's: they are on all the same */
-        device = gpc_session_of_handle(k->image->id)->first;
     pthread_mutex_lock(&lock);
-    CUresult r = k->parameters ? CUDA_SUCCESS : describe(k, device);
+    CUresult r = k->parameters ? CUDA_SUCCESS : describe(k, gpc_kernel_device(k), true);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -178,8 +184,11 @@ bool gpc_attributes_know(const struct gpc_kernel *k, CUdevice device,
 static CUresult look(struct gpc_kernel *k, CUdevice device, CUfunction_attribute attribute,
                      int *value)
 {
+    CUresult r = CUDA_SUCCESS;
     if (in_range(attribute) && !has_flags(gpc_attributes_on(k, device), GP_DESCRIBED_PARAMETERS))
-        describe(k, device); /* if that fails, the question itself has the right error */
+        r = describe(k, device, !__atomic_load_n(&k->listed, __ATOMIC_RELAXED));
+    if (r == CUDA_ERROR_FUNCTION_NOT_LOADED)
+        return r; /* of other failures the question itself has the right error */
     return gpc_attributes_know(k, device, attribute, value) ? CUDA_SUCCESS
                                                             : ask(k, device, attribute, value);
 }
@@ -196,13 +205,6 @@ CUresult gpc_attribute_get(struct gpc_kernel *k, CUdevice device, CUfunction_att
 }
 
 /* --- what the application sets -------------------------------------------------- */
-
-/* The driver reads back what was set; others it may change (a yes is a 1). */
-static bool reads_back(CUfunction_attribute attribute)
-{
-    return attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
-           attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-}
 
 static void mix(uint64_t *hash, uint64_t value)
 {
@@ -223,16 +225,6 @@ static uint64_t salt_of(const struct gpc_attributes *head)
     return salt;
 }
 
-static uint32_t most_dynamic(const struct gpc_attributes *head)
-{
-    int most = 0;
-    const struct gpc_setting *s = head->settings[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES];
-    for (; s; s = s->next)
-        if (s->value > most)
-            most = s->value;
-    return (uint32_t)most;
-}
-
 /* Put a setting before all others; the same member's older one goes. */
 static void setting_put(struct gpc_setting **list, struct gpc_setting *s)
 {
@@ -247,25 +239,40 @@ static void setting_put(struct gpc_setting **list, struct gpc_setting *s)
     *list = s;
 }
 
-/* What a setter leaves open for one member of its family. */
-static void open_again(const struct gpc_kernel *k, CUdevice device, unsigned attribute)
+static bool has_own(const struct gpc_attributes *head, const struct gpc_kernel *k,
+                    unsigned attribute)
 {
-    struct gpc_attributes *a = gpc_attributes_on(k, device);
-    if (a)
+    const struct gpc_setting *s = head->settings[attribute];
+    while (s && s->by != k)
+        s = s->next;
+    return s != NULL;
+}
+
+/* What a setter makes of one other member of its family. What is set on a kernel is its
+ * functions', but not where they have a setting of their own; and none of theirs is the
+ * kernel's. Of an attribute that may be changed on its way, the driver is asked again. */
+static void note_at(struct gpc_kernel *member, const struct gpc_attributes *head, bool by_kernel,
+                    unsigned attribute, int value)
+{
+    struct gpc_attributes *a = gpc_attributes_on(member, head->device);
+    if (!a)
+        return;
+    if (!reads_back(attribute))
         __atomic_fetch_and(&a->known, ~(1u << attribute), __ATOMIC_RELEASE);
+    else if (by_kernel && !has_own(head, member, attribute))
+        write_value(a, attribute, value);
 }
 
 static void note(struct gpc_kernel *k, struct gpc_attributes *own, struct gpc_attributes *head,
-                 CUfunction_attribute attribute, int value)
+                 unsigned attribute, int value)
 {
-    struct gpc_kernel *member = head_of(k);
-    open_again(member, head->device, (unsigned)attribute);
-    for (member = gpc_kernel_functions(member); member; member = member->next_function)
-        open_again(member, head->device, (unsigned)attribute);
+    struct gpc_kernel *kernel = head_of(k);
+    note_at(kernel, head, false, attribute, value);
+    for (struct gpc_kernel *f = gpc_kernel_functions(kernel); f; f = f->next_function)
+        note_at(f, head, k == kernel, attribute, value);
     if (reads_back(attribute))
-        write_value(own, (unsigned)attribute, value);
+        write_value(own, attribute, value);
     __atomic_store_n(&head->salt, salt_of(head), __ATOMIC_RELAXED);
-    __atomic_store_n(&head->most_dynamic, most_dynamic(head), __ATOMIC_RELAXED);
 }
 
 static CUresult send(struct gpc_kernel *k, CUdevice device, CUfunction_attribute attribute,
@@ -295,7 +302,7 @@ static CUresult set(struct gpc_kernel *k, CUdevice device, CUfunction_attribute 
         return r;
     }
     setting_put(&head->settings[attribute], s);
-    note(k, own, head, attribute, value);
+    note(k, own, head, (unsigned)attribute, value);
     return CUDA_SUCCESS;
 }
 
@@ -306,12 +313,6 @@ CUresult gpc_attribute_set(struct gpc_kernel *k, CUdevice device, CUfunction_att
     CUresult r = set(k, device, attribute, value);
     pthread_mutex_unlock(&lock);
     return r;
-}
-
-bool gpc_attributes_allow(const struct gpc_kernel *k, CUdevice device, unsigned shared)
-{
-    const struct gpc_attributes *head = gpc_attributes_on(k->kernel ? k->kernel : k, device);
-    return head && shared <= __atomic_load_n(&head->most_dynamic, __ATOMIC_RELAXED);
 }
 
 uint64_t gpc_attributes_salt(uint64_t function)
@@ -347,7 +348,6 @@ void gpc_attributes_context_ended(struct gpc_kernel *k, CUdevice device)
         __atomic_store_n(&a->known, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&a->flags, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&a->salt, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&a->most_dynamic, 0, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&lock);
 }

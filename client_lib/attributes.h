@@ -2,9 +2,10 @@
  * Attributes of kernels and functions, by device: brought by the look-up, written by the
  * setters, so that asking for one costs no message.
  *
- * A kernel and the functions made of it are one *family*. Whether what is set on one shows
- * on another is the driver's affair: an answer that a setter of the family leaves open is
- * asked for again, once for each state that the setters have made (gpc_attributes_salt).
+ * A kernel and the functions made of it are one *family*. What is set on a kernel shows on its
+ * functions, until one has a setting of its own, which then counts for good. An answer that a
+ * setter of the family leaves open is asked for again, once for each state that the setters
+ * have made (gpc_attributes_salt).
  */
 #ifndef GPC_ATTRIBUTES_H
 #define GPC_ATTRIBUTES_H
@@ -28,7 +29,6 @@ struct gpc_attributes {
     /* where the family keeps what was set: in the kernel's */
     struct gpc_setting *settings[GP_FUNCTION_ATTRIBUTES]; /* the last one first */
     uint64_t salt;
-    uint32_t most_dynamic; /* shared memory that was asked for */
 };
 
 /* NULL while nothing is known. */
@@ -42,7 +42,7 @@ bool gpc_attributes_inherit(struct gpc_kernel *function, CUdevice device);
  * context: what a launch needs. One round trip the first time, unless the look-up did. */
 CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device);
 
-/* Its parameters alone are known, as they are without a context. */
+/* Its parameters alone are known. */
 CUresult gpc_attributes_parameters(struct gpc_kernel *k);
 /* The value, if it is known without asking. No lock. */
 bool gpc_attributes_know(const struct gpc_kernel *k, CUdevice device,
@@ -51,8 +51,6 @@ CUresult gpc_attribute_get(struct gpc_kernel *k, CUdevice device, CUfunction_att
                            int *value);
 CUresult gpc_attribute_set(struct gpc_kernel *k, CUdevice device, CUfunction_attribute attribute,
                            int value);
-/* Whether so much dynamic shared memory was asked for, of the function or its family. */
-bool gpc_attributes_allow(const struct gpc_kernel *k, CUdevice device, unsigned shared);
 /* The state of a function's family, for answers that depend on it; 0 if nothing was set. */
 uint64_t gpc_attributes_salt(uint64_t function);
 /* The driver forgets what was set and loaded when a device's primary context ends. */

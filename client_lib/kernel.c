@@ -106,6 +106,15 @@ static struct gpc_kernel *known(const struct gpc_image_shadow *image, const char
     return NULL;
 }
 
+static struct gpc_kernel *look_up(const struct gpc_image_shadow *image, const char *name,
+                                  bool by_name)
+{
+    struct gpc_kernel *k = known(image, name);
+    if (k && by_name)
+        __atomic_store_n(&k->listed, false, __ATOMIC_RELAXED);
+    return k;
+}
+
 /* What a look-up has answered. */
 struct answer {
     CUfunction handle;
@@ -129,7 +138,7 @@ static CUresult ask(const struct gpc_image_shadow *image, const char *name, bool
     return r;
 }
 
-static CUresult kernel_new(struct gpc_image_shadow *image, const char *name,
+static CUresult kernel_new(struct gpc_image_shadow *image, const char *name, bool describe,
                            const struct answer *a, struct gpc_kernel **out)
 {
     struct gpc_kernel *k = calloc(1, sizeof *k);
@@ -139,6 +148,7 @@ static CUresult kernel_new(struct gpc_image_shadow *image, const char *name,
     k->image = image;
     k->handle = a->handle;
     k->name = strdup(name);
+    k->listed = !describe && !image->is_library;
     if (k->name)
         r = a->attributes.flags & GP_DESCRIBED_PARAMETERS
                 ? gpc_kernel_parameters(k, a->parameters, a->count)
@@ -154,14 +164,14 @@ static CUresult kernel_new(struct gpc_image_shadow *image, const char *name,
 }
 
 /* Add what was answered, unless another thread was faster. Under `lock`. */
-static CUresult add(struct gpc_image_shadow *image, const char *name, const struct answer *a,
-                    struct gpc_kernel **out)
+static CUresult add(struct gpc_image_shadow *image, const char *name, bool describe,
+                    const struct answer *a, struct gpc_kernel **out)
 {
-    if ((*out = known(image, name)) != NULL) {
+    if ((*out = look_up(image, name, describe)) != NULL) {
         gpc_handle_drop((uint64_t)a->handle);
         return CUDA_SUCCESS;
     }
-    CUresult r = kernel_new(image, name, a, out);
+    CUresult r = kernel_new(image, name, describe, a, out);
     if (r != CUDA_SUCCESS)
         return r;
     (*out)->next = image->kernels;
@@ -174,7 +184,7 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, bool 
                          struct gpc_kernel **out)
 {
     pthread_mutex_lock(&lock);
-    struct gpc_kernel *k = known(image, name);
+    struct gpc_kernel *k = look_up(image, name, describe);
     pthread_mutex_unlock(&lock);
     if (k) {
         *out = k;
@@ -186,7 +196,7 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, bool 
     CUresult r = ask(image, name, describe, &a);
     if (r == CUDA_SUCCESS) {
         pthread_mutex_lock(&lock);
-        r = add(image, name, &a, out);
+        r = add(image, name, describe, &a, out);
         pthread_mutex_unlock(&lock);
     }
     free(a.parameters);
@@ -207,6 +217,12 @@ static struct gpc_kernel *function_in(const struct gpc_kernel *kernel, CUcontext
     while (f && __atomic_load_n(&f->context, __ATOMIC_RELAXED) != context)
         f = f->next_function;
     return f;
+}
+
+const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k)
+{
+    const struct gpc_kernel *f = gpc_kernel_is_contextless(k) ? function_in(k, gpc_current()) : k;
+    return f ? f : k;
 }
 
 /* Under `lock`. */

@@ -32,16 +32,17 @@ static CUresult check_shape(const struct shape *s)
     return CUDA_SUCCESS;
 }
 
-/* Above the kernel's limit, dynamic shared memory has to be asked for beforehand. Where a
- * relative has asked, what the driver makes of it is the driver's to say. */
+/* Above the limit, dynamic shared memory has to be asked for beforehand. A kernel that is
+ * launched is judged by its function here; what is not known, the driver will say. */
 static bool shared_fits(const struct gpc_kernel *k, CUdevice device, unsigned shared)
 {
+    const CUfunction_attribute limit = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     int most;
-    if (gpc_attributes_know(k, device, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &most))
+    const struct gpc_kernel *f = gpc_kernel_here(k);
+    if (gpc_attributes_know(f, device, limit, &most) ||
+        gpc_attributes_know(k, device, limit, &most))
         return most >= 0 && shared <= (unsigned)most;
-    const int32_t *a = gpc_device_info(device)->attributes;
-    return shared <= (unsigned)a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK] ||
-           gpc_attributes_allow(k, device, shared);
+    return true;
 }
 
 /* What the kernel itself allows. */

@@ -25,6 +25,7 @@ struct gpc_kernel {
     CUfunction handle;         /* a CUkernel's, too */
     struct gpc_kernel *functions;     /* of a kernel: made of it, each in its context */
     struct gpc_kernel *next_function; /* of the same kernel */
+    bool listed; /* by an enumeration alone: nobody has looked it up by name */
     char *name;
     const struct gp_parameter *parameters; /* NULL while they are not known */
     uint32_t count;
@@ -59,6 +60,8 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, bool 
                          struct gpc_kernel **out);
 /* The function that a kernel is in the current context; its handle is made once. */
 CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out);
+/* The function that a kernel is here already; itself, if it is none yet or no kernel. No lock. */
+const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k);
 /* The first function made of a kernel. */
 struct gpc_kernel *gpc_kernel_functions(const struct gpc_kernel *kernel);
 /* Whether it is a kernel of a library, which belongs to no context. */

@@ -25,7 +25,10 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
     struct gpc_kernel *k = gpc_kernel_of(func);
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
-    r = gpc_attribute_get(k, gpc_kernel_device(k), CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most);
+    CUdevice device = gpc_kernel_device(k);
+    r = gpc_attributes_ready(k, device);
+    if (r == CUDA_SUCCESS)
+        r = gpc_attribute_get(k, device, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most);
     if (r != CUDA_SUCCESS)
         return r;
     const int32_t *a = d->attributes;

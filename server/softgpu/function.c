@@ -88,13 +88,17 @@ CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfu
     FUNCTION_CHECK(hfunc);
     if (!pi)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!function->found && !function->loaded)
+        return CUDA_ERROR_FUNCTION_NOT_LOADED;
     return sg_function_attribute(pi, attrib, info, function->attributes);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
     FUNCTION_CHECK(hfunc);
-    return sg_function_attribute_set(attrib, value, info, function->attributes);
+    SG_TRY(sg_function_attribute_set(attrib, value, info, function->attributes));
+    function->own |= 1u << attrib;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)

@@ -145,6 +145,7 @@ CUresult sg_function_get(CUfunction handle, CUcontext context, CUfunction *out)
     CUkernel kernel = (CUkernel)(void *)handle;
     SG_TRY(module_in(kernel->library, context, &module));
     *out = &module->functions[kernel->index];
+    (*out)->found = true;
     return CUDA_SUCCESS;
 }
 
@@ -287,6 +288,7 @@ CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel ker
     return sg_function_attribute(pi, attrib, kernel_info(kernel), kernel->attributes[dev]);
 }
 
+/* A function has its kernel's setting until it gets one of its own. */
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
 {
     KERNEL_CHECK(kernel);
@@ -296,8 +298,9 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
     SG_TRY(sg_function_attribute_set(attrib, val, kernel_info(kernel), kernel->attributes[dev]));
     for (CUcontext c = sg.contexts; c; c = c->next) {
         CUmodule module = c->alive && c->device == device ? find_module(c, kernel->library) : NULL;
-        if (module)
-            module->functions[kernel->index].attributes[attrib] = val;
+        CUfunction function = module ? &module->functions[kernel->index] : NULL;
+        if (function && !(function->own >> attrib & 1))
+            function->attributes[attrib] = kernel->attributes[dev][attrib];
     }
     return CUDA_SUCCESS;
 }

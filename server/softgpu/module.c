@@ -252,6 +252,7 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
     for (size_t i = 0; code && i < hmod->function_count; i++)
         if (hmod->functions[i].code == code) {
             *hfunc = &hmod->functions[i];
+            (*hfunc)->found = true;
             return CUDA_SUCCESS;
         }
     return CUDA_ERROR_NOT_FOUND;

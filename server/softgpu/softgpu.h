@@ -403,7 +403,9 @@ struct CUfunc_st {
     CUmodule module;
     const struct sg_function *code;
     int attributes[CU_FUNC_ATTRIBUTE_MAX]; /* those that can be set */
-    bool loaded; /* as a lazy driver tells: by its first launch, or when asked to */
+    unsigned own; /* a bit for each attribute set on it, where its kernel's no longer counts */
+    bool found;   /* by its name or through its kernel, not in a list alone */
+    bool loaded;  /* as a lazy driver tells: by its first launch, or when asked to */
 };
 struct CUmod_st {
     CUmodule next; /* in the context */

@@ -240,12 +240,21 @@ CUresult gpw_gp_kernel_describe(struct gpw_session *s, CUkernel kernel, CUdevice
     return r == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : r;
 }
 
-CUresult gpw_gp_function_describe(struct gpw_session *s, CUfunction function,
+static bool is_unloaded(struct gpw_session *s, CUfunction f)
+{
+    CUfunctionLoadingState state;
+    return s->driver->cuFuncIsLoaded(&state, f) == CUDA_SUCCESS &&
+           state == CU_FUNCTION_LOADING_STATE_UNLOADED;
+}
+
+CUresult gpw_gp_function_describe(struct gpw_session *s, CUfunction function, uint32_t load_it,
                                   struct gp_function_attributes *attributes,
                                   struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     *attributes = (struct gp_function_attributes){0};
     *n_parameters = 0;
+    if (!load_it && is_unloaded(s, function))
+        return CUDA_ERROR_FUNCTION_NOT_LOADED;
     return describe_function(s, function, attributes, parameters, n_parameters);
 }
 

@@ -5,6 +5,8 @@
 #define MOST CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 #define CARVEOUT CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 
+enum { MUCH = 60000 }; /* bytes of shared memory, more than a kernel has unasked */
+
 static CUlibrary library;
 static CUkernel kernel;
 static int opt_in;
@@ -51,17 +53,35 @@ static void set_on_kernel(CUfunction f)
            of_kernel(CARVEOUT), of_kernel(MOST));
 }
 
+static void limits_are(CUfunction f, int of_the_kernel, int of_the_function)
+{
+    EXPECT(of_kernel(MOST) == of_the_kernel, "the kernel's limit is %d, not %d", of_kernel(MOST),
+           of_the_kernel);
+    EXPECT(of_function(f, MOST) == of_the_function, "the function's limit is %d, not %d",
+           of_function(f, MOST), of_the_function);
+}
+
+/* A function's own setting counts for good: the kernel's shows on it no more. */
 static void set_on_function(CUfunction f)
 {
+    CU(cuKernelSetAttribute(MOST, MUCH, kernel, driver_device));
+    limits_are(f, MUCH, MUCH);
     for (int i = 0; i < 4; i++) {
         int value = i % 2 ? 2048 : 4096;
         CU(cuFuncSetAttribute(f, MOST, value));
-        EXPECT(of_function(f, MOST) == value, "set to %d, the function's is %d", value,
-               of_function(f, MOST));
+        limits_are(f, MUCH, value);
     }
     CU(cuKernelSetAttribute(MOST, 512, kernel, driver_device));
-    EXPECT(of_function(f, MOST) == 512, "the kernel's setting came last, and it is %d",
-           of_function(f, MOST));
+    limits_are(f, 512, 2048);
+    CU(cuKernelSetAttribute(MOST, MUCH, kernel, driver_device));
+    limits_are(f, MUCH, 2048);
+    EXPECT(of_function(f, CARVEOUT) == 25, "the kernel's carveout is the function's, but that is %d",
+           of_function(f, CARVEOUT));
+    CU(cuFuncSetAttribute(f, CARVEOUT, 50));
+    CU(cuKernelSetAttribute(CARVEOUT, 75, kernel, driver_device));
+    EXPECT(of_kernel(CARVEOUT) == 75 && of_function(f, CARVEOUT) == 50,
+           "the kernel's carveout is %d, the function's %d", of_kernel(CARVEOUT),
+           of_function(f, CARVEOUT));
 }
 
 /* At once, and what was there stays. */
@@ -93,18 +113,46 @@ static CUresult sum(CUfunction f, unsigned shared)
     return result;
 }
 
-/* Shared memory beyond the common limit is for who has asked for it, in either form. */
+/* Shared memory beyond the common limit is for who has asked for it. A launch in either form
+ * is judged by the function, and refused at once. */
 static void launches(CUfunction f)
 {
     CUkernel other;
 
     CU(cuLibraryGetKernel(&other, library, "add"));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum((CUfunction)other, (unsigned)opt_in));
-    CU(cuKernelSetAttribute(MOST, opt_in, kernel, driver_device));
-    CU_GIVES(CUDA_SUCCESS, sum(f, (unsigned)opt_in));
-    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, (unsigned)opt_in));
+    CU(cuFuncSetAttribute(f, MOST, 2048));
+    CU(cuKernelSetAttribute(MOST, MUCH, kernel, driver_device));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum(f, MUCH));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum((CUfunction)kernel, MUCH));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, 2048));
+    CU(cuFuncSetAttribute(f, MOST, MUCH));
+    CU(cuKernelSetAttribute(MOST, 100, kernel, driver_device));
+    CU_GIVES(CUDA_SUCCESS, sum(f, MUCH));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)kernel, MUCH));
     CU(cuFuncSetAttribute(f, MOST, opt_in));
     CU_GIVES(CUDA_SUCCESS, sum(f, (unsigned)opt_in));
+    CU(cuKernelSetAttribute(MOST, 4096, kernel, driver_device));
+}
+
+/* Before a function has a setting of its own, the kernel's is its. */
+static void launches_by_the_kernel(void)
+{
+    CUlibrary fresh;
+    CUkernel k;
+    CUfunction f;
+
+    CU(cuLibraryLoadData(&fresh, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU(cuLibraryGetKernel(&k, fresh, "shared_sum"));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum((CUfunction)k, MUCH));
+    CU(cuKernelSetAttribute(MOST, MUCH, k, driver_device));
+    CU_GIVES(CUDA_SUCCESS, sum((CUfunction)k, MUCH));
+    CU(cuKernelGetFunction(&f, k));
+    CU_GIVES(CUDA_SUCCESS, sum(f, MUCH));
+    CU(cuKernelSetAttribute(MOST, 1024, k, driver_device));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum(f, MUCH));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, sum((CUfunction)k, MUCH));
+    CU(cuLibraryUnload(fresh));
 }
 
 static unsigned loaded(const CUfunction *functions, unsigned count)
@@ -117,6 +165,21 @@ static unsigned loaded(const CUfunction *functions, unsigned count)
         n += state == CU_FUNCTION_LOADING_STATE_LOADED;
     }
     return n;
+}
+
+/* A function that was listed alone has attributes when it is loaded. */
+static void asked_when_loaded(CUfunction f)
+{
+    int value = 0;
+
+    if (loaded(&f, 1) == 0) {
+        CU_GIVES(CUDA_ERROR_FUNCTION_NOT_LOADED,
+                 cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, f));
+        EXPECT(loaded(&f, 1) == 0, "a question loads a function");
+        CU(cuFuncLoad(f));
+    }
+    EXPECT(loaded(&f, 1) == 1, "the function is not loaded");
+    EXPECT(of_function(f, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0, "no block of it fits");
 }
 
 /* Whoever lists an image's functions has loaded none, and a launch loads one: on the soft
@@ -139,9 +202,8 @@ static void lists_load_nothing(void)
     if (strstr(name, "soft GPU") || listed < count)
         EXPECT(listed == 0 && launched == 1, "%u of %u functions are loaded by a list, %u by a launch",
                listed, count, launched);
-    for (unsigned i = 0; i < count; i++) /* and they are what they are, when they are asked */
-        EXPECT(of_function(functions[i], CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0,
-               "no block of function %u fits", i);
+    for (unsigned i = 0; i < count; i++)
+        asked_when_loaded(functions[i]);
     CU(cuModuleUnload(module));
 }
 
@@ -245,6 +307,7 @@ int main(void)
     set_on_function(f);
     refused(f);
     launches(f);
+    launches_by_the_kernel();
     lists_load_nothing();
     another_device(f);
     another_context();
