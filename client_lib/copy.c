@@ -48,6 +48,14 @@ static bool is_host(CUdeviceptr at)
     return gpc_range_find(at, &range) && gpc_range_is_host(&range);
 }
 
+/* Memory of a GPU where host memory belongs, as when the two ends are mixed up. Addresses
+ * that drivers have chosen, of pools and variables, may be this process's own as well. */
+static bool is_device_only(const void *p)
+{
+    struct gpc_range range;
+    return gpc_range_find((uint64_t)(uintptr_t)p, &range) && range.kind == GPC_RANGE_DEVICE;
+}
+
 /* What CUDA sees at once: more bytes than the allocation has. */
 static bool fits(CUdeviceptr at, size_t bytes)
 {
@@ -97,7 +105,7 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     struct gpc_range range;
     if (bytes == 0)
         return CUDA_SUCCESS;
-    if (!src || !dst || !fits(dst, bytes))
+    if (!src || !dst || is_device_only(src) || !fits(dst, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(dst)) /* pinned memory has an address for the device as well */
         return gpc_copy_any(op, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
@@ -263,7 +271,7 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
     struct gpc_range range;
     if (bytes == 0)
         return CUDA_SUCCESS;
-    if (!src || !dst || !fits(src, bytes))
+    if (!src || !dst || is_device_only(dst) || !fits(src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(src))
         return gpc_copy_any(op, (uint64_t)(uintptr_t)dst, src, bytes, stream, blocking);

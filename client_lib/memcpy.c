@@ -21,10 +21,13 @@ GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, 
 {
     ENTER(cuMemcpyHtoD_v2, NULL)
     r = gpc_copy_to_device(GP_OP_cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
-    /* from shared pinned memory the GPU reads later; the caller may write it now */
+    /* From shared pinned memory the GPU reads later; the caller may write it now. And whether
+     * an address that nobody here got is one at all, only the driver knows. */
     struct gpc_range range;
-    if (r == CUDA_SUCCESS && gpc_range_find((uint64_t)(uintptr_t)srcHost, &range) &&
-        range.kind == GPC_RANGE_SHARED)
+    bool shared = gpc_range_find((uint64_t)(uintptr_t)srcHost, &range) &&
+                  range.kind == GPC_RANGE_SHARED;
+    bool unknown = ByteCount && !gpc_range_find(dstDevice, &range);
+    if (r == CUDA_SUCCESS && (shared || unknown))
         r = gpc_wire_cuStreamSynchronize(NULL); /* abroad it has been waited for already */
     return gpc_leave(r);
 }

@@ -141,6 +141,11 @@ static void copies(void)
     CU(cuMemcpyHtoD(one, host, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(NULL, one, 4));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, one, (size_t)1 << 40));
+    /* Ends that are mixed up, or no memory of a GPU, are told by the call that has them. */
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD((CUdeviceptr)(size_t)host, (void *)one, 4));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH((void *)one, (CUdeviceptr)(size_t)host, 4));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD((CUdeviceptr)(size_t)host, back, 4));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, (CUdeviceptr)(size_t)host, 4));
     /* Pinned memory has an address for the device, which is its own: as XLA uses it. */
     CU(cuMemsetD32Async((CUdeviceptr)(size_t)pinned, 0x01020304, 16, NULL));
     CU(cuMemsetD2D8((CUdeviceptr)(size_t)pinned + 8, 16, 9, 2, 2));
