@@ -240,6 +240,8 @@ def check(url: str, token: str, timeout: float = 5.0) -> None:
         raise ProtocolError(f"{url}: the answer to 'info' holds no JSON object")
     if info.get("draining"):
         raise RefusedError("draining", f"{url}: the server is stopping; try again later")
+    if refused := info.get("refused"):
+        raise RefusedError("bad-token", f"{url}: {protocol.one_line(str(refused))}")
 
 
 def ask_info(url: str, token: str, timeout: float = 5.0) -> dict[str, Any]:

@@ -50,6 +50,11 @@ PAGE_BYTES = 7000
 _WILDCARDS = re.compile(r"tcp://(0\.0\.0\.0|\*|\[::\]):")
 _SPEC = re.compile(r"[0-9a-f]{16}")
 
+_ONLY_LEASES = (
+    "this server is in a pool, where only leases open sessions; ask the pool for one"
+    " (gpupool run --pool), or start the server with --own-token"
+)
+
 
 def boot_id() -> str:
     """Names this boot of this machine: a client with the same one can share memory."""
@@ -143,13 +148,12 @@ class FrontDesk:
 
     def _check_own(self, tenant: Tenant) -> None:
         """In a pool the server's own token, which has no limits, opens nothing."""
+        if not self._opens(tenant):
+            raise Refusal("bad-token", _ONLY_LEASES)
+
+    def _opens(self, tenant: Tenant) -> bool:
         own = tenant.lease is None and tenant.name == DEFAULT_TENANT
-        if own and self._member is not None and not self._settings.own_token:
-            raise Refusal(
-                "bad-token",
-                "this server is in a pool, where only leases open sessions; ask the pool for one"
-                " (gpupool run --pool), or start the server with --own-token",
-            )
+        return not own or self._member is None or self._settings.own_token
 
     async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)
@@ -199,6 +203,8 @@ class FrontDesk:
                 "started": self._started,
                 "max_sessions": self._settings.max_sessions,
                 "draining": self.draining,
+                # Why it would get no session: `gpupool run` asks before it starts anything.
+                "refused": "" if self._opens(tenant) else _ONLY_LEASES,
             },
             [("devices", device.as_dict()) for device in self._inventory.devices]
             + [("sessions", session) for session in await self._keeper.describe(tenant.name)],

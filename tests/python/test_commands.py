@@ -419,6 +419,10 @@ def test_run_starts_nothing_where_no_server_answers(home: Home, folder: Path, fr
     front.says["draining"] = True
     code, said = starts_nothing(home, folder, "--server", front.url, "--token", "t")
     assert (code, "the server is stopping; try again later" in said) == (75, True)
+    del front.says["draining"]
+    front.says["refused"] = "only leases open sessions"
+    code, said = starts_nothing(home, folder, "--server", front.url, "--token", "t")
+    assert (code, f"{front.url}: only leases open sessions" in said) == (77, True)
 
 
 def test_run_starts_nothing_where_the_token_is_refused(

@@ -502,14 +502,17 @@ async def test_in_a_pool_the_servers_own_token_opens_nothing_unless_it_is_said(
     accepted(await office.desk.answer(hello()))  # in no pool it is what clients have
     office.desk.join(PoolMember("here", office.run_dir.path, office.gpus, office.keeper))
     answer = await office.desk.answer(hello())
+    code, message = "", ""
     if own_token:
         accepted(answer)
     else:
         code, message = refused(answer)
         assert code == "bad-token" and "only leases open sessions" in message
         assert "--own-token" in message
-    info = protocol.encode("info", {"token": TOKEN})
-    assert protocol.decode(await office.desk.answer(info)).word == "ok"  # operators may look
+    info = protocol.decode(await office.desk.answer(protocol.encode("info", {"token": TOKEN})))
+    assert info.word == "ok"  # operators may look
+    # `gpupool run` reads it there, and starts no program that would get no session.
+    assert json.loads(info.fields["json"])["refused"] == message
 
 
 async def test_tenants_that_are_configured_beside_a_pool_get_in(make_office: MakeOffice) -> None:
