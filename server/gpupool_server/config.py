@@ -323,7 +323,7 @@ def load_settings(
     try:
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(error, sources))) from None
+        raise ConfigError("; ".join(_explain(error, sources, values))) from None
     _check_pool(settings, sources)
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
@@ -341,9 +341,13 @@ def _check_tokens(source: str, name: str, tenant: TenantSettings) -> None:
         raise ConfigError(f"{source}: exactly one of 'token' and 'token_file' must be set")
 
 
+#: Without a pool these would be ignored. A node's name and state directory have other uses.
+_POOLS_OWN = ("join_token", "advertise", "labels", "own_token")
+
+
 def _check_pool(settings: Settings, sources: Mapping[str, str]) -> None:
     if settings.pool is None:
-        given = [key for key in ("join_token", "advertise") if key in sources]
+        given = [key for key in _POOLS_OWN if key in sources]
         if given and not sources[given[0]].startswith("environment"):
             raise ConfigError(f"{sources[given[0]]}: is only used with 'pool'")
         return
@@ -386,13 +390,26 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
 }
 
 
-def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:
+def _explain(
+    error: ValidationError, sources: Mapping[str, str], values: Mapping[str, Any]
+) -> list[str]:
     lines: list[str] = []
     for problem in error.errors():
-        line = _explain_one(problem["type"], problem["loc"], problem["input"], sources)
+        written = _written(values, problem["loc"], problem["input"])
+        line = _explain_one(problem["type"], problem["loc"], written, sources)
         if line not in lines:
             lines.append(line)
     return lines
+
+
+def _written(values: Mapping[str, Any], place: tuple[int | str, ...], read: object) -> object:
+    """What the user wrote there, and not what was made of it (bytes, thousandths)."""
+    at: object = values
+    for name in place:
+        if not isinstance(at, Mapping) or name not in at:
+            return read
+        at = at[name]
+    return at
 
 
 def _explain_one(

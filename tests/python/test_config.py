@@ -120,6 +120,22 @@ def test_bad_values_in_tables_name_their_whole_key(
     assert allowed in said
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (TENANT + 'share = "150%"', "'150%'"),
+        (TENANT + 'share = "0.5"\nceiling = ".4"', "'.4'"),
+        (TENANT + 'memory = "8KiB"', "'8KiB'"),
+        ('soft_memory = "8TiB"', "'8TiB'"),
+    ],
+)
+def test_bad_sizes_and_parts_are_shown_as_they_were_written(
+    folder: Path, text: str, written: str
+) -> None:
+    """150% was said to be '1500', in the thousandths that only the program knows."""
+    assert f": {written} is not allowed" in complaint(write(folder, text), {}, {})
+
+
 def test_unknown_keys_in_tables_are_errors(folder: Path) -> None:
     said = complaint(write(folder, TENANT + "memroy = 1"), {}, {})
     assert "key 'tenants.research.memroy' is unknown; the keys are: ceiling, gpus" in said

@@ -56,6 +56,8 @@ def test_what_goes_together() -> None:
     assert "'join_token'" in refused(pool="tcp://m:1")
     assert "only used with 'pool'" in refused(join_token="/x")
     assert "only used with 'pool'" in refused(advertise="tcp://h:1")
+    assert "--labels: is only used with 'pool'" in refused(labels="zone=a")
+    assert "--own-token: is only used with 'pool'" in refused(own_token=True)
     assert load({"GPUPOOL_JOIN_TOKEN": TOKEN}).pool is None  # a variable may be there for others
     assert "'advertise'" in refused(**POOL, listen="ipc:///run/x.sock")
     assert load(**POOL, listen="ipc:///run/x.sock", advertise="tcp://h:1").advertise
