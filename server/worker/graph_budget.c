@@ -28,6 +28,7 @@ static struct graph *graphs;
 struct capture {
     struct capture *next;
     uint64_t id;
+    uint64_t stream; /* the client's, in which it began: the capture ends with it */
     struct cost cost;
 };
 static struct capture *captures, *ending;
@@ -89,17 +90,22 @@ static struct cost copy_of(const struct gp_header *h)
 
 /* --- captures ------------------------------------------------------------------------ */
 
+static uint64_t stream_named(const struct gp_header *h)
+{
+    uint64_t id = 0;
+    uint16_t at = gpw_stream_at(h->op);
+    if (at != 0 && h->size >= at + sizeof id)
+        memcpy(&id, (const char *)h + at, sizeof id);
+    return id;
+}
+
 /* The driver's number of the capture that the stream of a message is in; 0: of none. */
 static uint64_t capture_id(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t id = 0, real = 0;
+    uint64_t id = stream_named(h), real = 0;
     cuuint64_t capture = 0;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    uint16_t at = gpw_stream_at(h->op);
-    if (at == 0 || h->size < at + sizeof id)
-        return 0;
-    memcpy(&id, (const char *)h + at, sizeof id);
-    if (gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
+    if (id == 0 || gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
         s->driver->cuStreamGetCaptureInfo_v2((CUstream)real, &status, &capture, NULL, NULL,
                                              NULL) != CUDA_SUCCESS)
         return 0;
@@ -120,7 +126,7 @@ static void capture_began(struct gpw_session *s, const struct gp_header *h)
     struct capture *c = id && !capture_of(id) ? calloc(1, sizeof *c) : NULL;
     if (!c)
         return;
-    *c = (struct capture){.next = captures, .id = id};
+    *c = (struct capture){.next = captures, .id = id, .stream = stream_named(h)};
     captures = c;
 }
 
@@ -133,13 +139,19 @@ static void capture_forget(struct capture *c)
     free(c);
 }
 
+static bool may_end(const struct capture *c, const struct gp_header *h)
+{
+    return h->op == GP_OP_cuStreamEndCapture ||
+           (h->op == GP_OP_cuStreamDestroy_v2 && c->stream == stream_named(h));
+}
+
 /* A call on a stream that is being captured: a node of the graph to be. */
 static bool captured(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t id = captures ? capture_id(s, h) : 0;
     struct capture *c = id ? capture_of(id) : NULL;
     int ordinal = c ? gpw_current_ordinal(s) : -1;
-    ending = h->op == GP_OP_cuStreamEndCapture ? c : NULL;
+    ending = c && may_end(c, h) ? c : NULL;
     if (!c)
         return true;
     if (ordinal >= 0)
@@ -166,7 +178,7 @@ static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, s
 
 static void capture_ended(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t graph = FIELD(cuStreamEndCapture, phGraph);
+    uint64_t graph = h->op == GP_OP_cuStreamEndCapture ? FIELD(cuStreamEndCapture, phGraph) : 0;
     if (!ending || (!live(s, GP_HANDLE_GRAPH, graph) && capture_id(s, h) == ending->id))
         return; /* it was none, or goes on */
     made(s, GP_HANDLE_GRAPH, graph, ending->cost);
@@ -214,6 +226,7 @@ void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
         capture_began(s, h);
         break;
     case GP_OP_cuStreamEndCapture:
+    case GP_OP_cuStreamDestroy_v2:
         capture_ended(s, h);
         break;
     case GP_OP_cuGraphClone:

@@ -128,6 +128,28 @@ def test_a_captured_graph_without_end(tight: Pool) -> None:
         is_ended(tight, pid, "its graphs need more host memory")
 
 
+def test_a_capture_whose_stream_is_destroyed(tight: Pool) -> None:
+    """What would have been its graph was charged for good, and asked for at every message."""
+    client, _ = greeted(tight)
+    with client:
+        stream = handle(KIND_STREAM, 1)
+        answer = client.call("cuMemAlloc_v2", struct.pack("<Q", 512))
+        (address,) = struct.unpack_from("<Q", answer, 8)
+        assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
+        assert client.result("cuStreamBeginCapture_v2", struct.pack("<QI", stream, 2)) == 0
+        assert (
+            client.result("cuMemsetD8Async", struct.pack("<QB7xQQ", address, 1, 512, stream)) == 0
+        )
+
+        def charged() -> int:
+            (shown,) = tight.ask(do="status")["sessions"]
+            return int(shown["host"]["graphs"])
+
+        assert charged() > 0
+        assert client.result("cuStreamDestroy_v2", struct.pack("<Q", stream)) == 0
+        assert charged() == 0
+
+
 def test_it_is_counted_and_shown(
     make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, tmp_path: Path
 ) -> None:
