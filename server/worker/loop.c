@@ -22,6 +22,8 @@
 #define SPIN_NS 50000u
 #define SLEEP_MAX_US 500
 #define IDLE_US 200000
+/* For so long messages may keep waits from being asked. */
+#define LOOK_MOST_NS 1000000u
 
 static uint64_t now_ns(void)
 {
@@ -255,6 +257,21 @@ static int64_t waits_patience(struct gpw_session *s)
     return patience(now - waiting_since);
 }
 
+/* To ask all waits takes the longer the more there are: messages that are there get as much
+ * time, up to a limit, or each would cost a question to every wait. */
+static void waits_look(struct gpw_session *s, bool messages)
+{
+    static uint64_t looked, took;
+    if (!s->waits)
+        return;
+    uint64_t now = now_ns();
+    if (messages && now - looked < took)
+        return;
+    gpw_waits_poll(s);
+    looked = now_ns();
+    took = looked - now < LOOK_MOST_NS ? looked - now : LOOK_MOST_NS;
+}
+
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
 {
     uint64_t looked = now_ns();
@@ -264,9 +281,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
             gpw_gate_wait(s, timeout);
         else if (held)
             pause_us(timeout);
-        take(s, timeout);
-        if (s->waits)
-            gpw_waits_poll(s);
+        waits_look(s, take(s, timeout));
         gpw_gate_poll(s);
         uint64_t now = now_ns();
         if (now - looked > IDLE_US * 1000u) {
