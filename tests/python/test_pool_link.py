@@ -560,7 +560,14 @@ async def test_who_is_refused_for_its_address_is_told_why(
     peer = make_peer()
     told = await peer.join(secret, node="localhost")
     assert isinstance(told, Told)  # of this machine
-    monkeypatch.setattr("gpupool_manager.link._origin", lambda frame: "203.0.113.9")
+    serve = Link._serve
+
+    async def from_elsewhere(
+        self: Link, connection: bytes, address: str, key: str, frames: list[bytes]
+    ) -> None:
+        await serve(self, connection, "203.0.113.9", key, frames)
+
+    monkeypatch.setattr(Link, "_serve", from_elsewhere)
     again = Again(number=2, report=report_of("localhost"))
     no(await peer.ask(again), "unreachable", "tcp://localhost:7700")
     no(await make_peer().join(secret, node="localhost"), "unreachable", "203.0.113.9")
