@@ -55,7 +55,10 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
     """Ask for GPUs. 201: granted; 202: queued; 403: over quota; 409: full, and no wait asked."""
     tenant = caller.tenant(body.tenant)
     if tenant is None:
-        raise bad_field("body.tenant", "an admin's request must name a tenant")
+        raise bad_field(
+            "body.tenant",
+            "an admin's request must name a tenant; `gpupool run` wants a tenant's token",
+        )
     _check_whole(body)
     ask = Ask(
         tenant=tenant,

@@ -358,7 +358,7 @@ class PoolLink:
 
     def _hear_no(self, refused: Refused) -> None:
         if refused.code == "unknown-node":
-            raise _Away("the manager has started anew")
+            raise _Away("the manager has started anew, or the node was removed")
         answer = self._waiting.get(refused.number)
         if answer is None or answer.done():
             self._log.warning("the manager refused", code=refused.code, reason=refused.message)
