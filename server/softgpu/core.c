@@ -95,12 +95,26 @@ void sg_handle_remove(const void *object)
         slots[i].object = 1;
 }
 
+/* A real driver follows a handle of what has ended, and does not survive that. Tests of who
+ * must not give it one set GPUPOOL_SOFT_DEAD=abort. */
+static void dead_handle(const void *object)
+{
+    const char *wish = getenv("GPUPOOL_SOFT_DEAD");
+    if (!wish || strcmp(wish, "abort") != 0)
+        return;
+    sg_complain("the handle %p is of nothing that lives; a real driver crashes here", object);
+    abort();
+}
+
 bool sg_handle_is(const void *object, enum sg_kind kind)
 {
-    if (!slot_count || (uintptr_t)object < 4096)
+    if ((uintptr_t)object < 4096)
         return false;
-    size_t i = slot_of(slots, slot_count, (uintptr_t)object);
-    return slots[i].object == (uintptr_t)object && slots[i].kind == kind;
+    size_t i = slot_count ? slot_of(slots, slot_count, (uintptr_t)object) : 0;
+    bool lives = slot_count && slots[i].object == (uintptr_t)object;
+    if (!lives)
+        dead_handle(object);
+    return lives && slots[i].kind == kind;
 }
 
 CUresult cuInit(unsigned int flags)

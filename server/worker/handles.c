@@ -10,7 +10,9 @@ enum slot_state { SLOT_FREE, SLOT_LIVE, SLOT_FAILED };
 
 struct slot {
     uint64_t real;
+    uint64_t birth;           /* no two objects have the same; ids are used again */
     uint64_t parent, context; /* ids; it lives as long as they do. 0: of none */
+    uint64_t parent_birth, context_birth;
     uint64_t contexts; /* of a graph: those that it was captured in, a bit each */
     uint64_t capture;  /* of a graph that is being captured: which; `parent` is the stream */
     uint32_t generation;
@@ -30,6 +32,7 @@ struct gpw_handles {
     uint32_t rooms[GP_HANDLE_KINDS];
     struct named *named;
     uint32_t named_count, named_room;
+    uint64_t births;
     /* what handlers know of the graph whose id is bound next */
     uint64_t next_contexts, next_capture;
 };
@@ -113,12 +116,12 @@ bool gpw_handle_free(struct gpw_session *s, enum gp_handle_kind kind, uint64_t i
 
 /* --- lives ---------------------------------------------------------------------- */
 
-static struct slot *slot_live(struct gpw_session *s, uint64_t id);
+static struct slot *slot_live(struct gpw_session *s, uint64_t id, uint64_t birth);
 
 /* A graph under capture is the driver's, which may have given it up. */
 static bool still_captured(struct gpw_session *s, const struct slot *graph)
 {
-    const struct slot *stream = slot_live(s, graph->parent);
+    const struct slot *stream = slot_live(s, graph->parent, graph->parent_birth);
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
     CUgraph real = NULL;
@@ -135,15 +138,38 @@ static bool lives(struct gpw_session *s, const struct slot *slot)
         return false;
     if (slot->capture)
         return still_captured(s, slot);
-    return (!slot->parent || slot_live(s, slot->parent)) &&
-           (!slot->context || slot_live(s, slot->context));
+    return (!slot->parent || slot_live(s, slot->parent, slot->parent_birth)) &&
+           (!slot->context || slot_live(s, slot->context, slot->context_birth));
 }
 
-/* NULL unless it and all that it belongs to live. */
-static struct slot *slot_live(struct gpw_session *s, uint64_t id)
+/* NULL unless it and all that it belongs to live. With `birth`, that object and no later one
+ * of its id: a primary context has the same one each time, a client's ids are its own affair. */
+static struct slot *slot_live(struct gpw_session *s, uint64_t id, uint64_t birth)
 {
     struct slot *slot = slot_of(s, (enum gp_handle_kind)gp_handle_kind(id), id, false);
-    return slot && slot->generation == gp_handle_generation(id) && lives(s, slot) ? slot : NULL;
+    return slot && slot->generation == gp_handle_generation(id) &&
+                   (!birth || slot->birth == birth) && lives(s, slot)
+               ? slot
+               : NULL;
+}
+
+/* Of what an object is bound to now; one that is not there is none that can come to life. */
+static uint64_t birth_of(struct gpw_session *s, uint64_t id)
+{
+    const struct slot *slot = slot_live(s, id, 0);
+    return slot ? slot->birth : UINT64_MAX;
+}
+
+static void bind_parent(struct gpw_session *s, struct slot *slot, uint64_t parent)
+{
+    slot->parent = parent;
+    slot->parent_birth = parent ? birth_of(s, parent) : 0;
+}
+
+static void bind_context(struct gpw_session *s, struct slot *slot, uint64_t context)
+{
+    slot->context = context;
+    slot->context_birth = context ? birth_of(s, context) : 0;
 }
 
 uint64_t gpw_handle_find(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real)
@@ -177,12 +203,12 @@ uint64_t gpw_handle_context_bit(struct gpw_session *s)
 
 static void bind_graph(struct gpw_session *s, struct slot *slot, uint64_t parent)
 {
-    const struct slot *from = slot_live(s, parent);
+    const struct slot *from = slot_live(s, parent, 0);
     if (gp_handle_kind(parent) == GP_HANDLE_GRAPH && from)
         slot->contexts = from->contexts;
     slot->contexts |= s->handles->next_contexts;
     slot->capture = s->handles->next_capture;
-    slot->parent = slot->capture ? parent : 0;
+    bind_parent(s, slot, slot->capture ? parent : 0);
     gpw_handle_next_graph(s, 0, 0);
 }
 
@@ -194,11 +220,11 @@ void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t i
         return;
     slot->tag = tag;
     if (of_context)
-        slot->context = current_context(s);
+        bind_context(s, slot, current_context(s));
     if (kind == GP_HANDLE_GRAPH || kind == GP_HANDLE_GRAPH_EXEC)
         bind_graph(s, slot, parent);
     else
-        slot->parent = parent;
+        bind_parent(s, slot, parent);
 }
 
 /* The same object has several ids where the driver answers with it again. */
@@ -310,7 +336,8 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
     if (kind == GP_HANDLE_GRAPH && real) /* the driver may have given a capture up */
         stale_graph_gone(s, real);
     object_replaced(s, kind, slot);
-    *slot = (struct slot){.real = real, .generation = gp_handle_generation(id)};
+    *slot = (struct slot){
+        .real = real, .generation = gp_handle_generation(id), .birth = ++s->handles->births};
     if (result == CUDA_SUCCESS && real)
         object_made(s);
     slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;

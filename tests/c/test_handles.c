@@ -109,6 +109,28 @@ static void a_contexts_own_go_with_it(void **state)
     assert_int_equal(gpw_handle_find(&session, GP_HANDLE_CONTEXT, REAL(1)), first);
 }
 
+/* A primary context has one id for good, and a hostile client uses any id again. */
+static void nothing_comes_to_life_with_an_id(void **state)
+{
+    (void)state;
+    uint64_t context = made(GP_HANDLE_CONTEXT, 1, REAL(1), 0, false);
+    current = (CUcontext)REAL(1);
+    uint64_t stream = made(GP_HANDLE_STREAM, 1, REAL(2), 0, true);
+    uint64_t module = made(GP_HANDLE_MODULE, 1, REAL(3), 0, false);
+    uint64_t function = made(GP_HANDLE_FUNCTION, 1, REAL(4), module, false);
+    destroyed(GP_HANDLE_CONTEXT, context);
+    destroyed(GP_HANDLE_MODULE, module);
+    assert_int_equal(made(GP_HANDLE_CONTEXT, 1, REAL(1), 0, false), context);
+    assert_int_equal(made(GP_HANDLE_MODULE, 1, REAL(3), 0, false), module);
+    assert_int_equal(asked(GP_HANDLE_STREAM, stream), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, function), CUDA_ERROR_INVALID_HANDLE);
+    /* nor does what is bound to nothing */
+    uint64_t orphan = made(GP_HANDLE_FUNCTION, 2, REAL(5), gp_handle_make(GP_HANDLE_MODULE, 2, 0),
+                           false);
+    made(GP_HANDLE_MODULE, 2, REAL(6), 0, false);
+    assert_int_equal(asked(GP_HANDLE_FUNCTION, orphan), CUDA_ERROR_INVALID_HANDLE);
+}
+
 static void nodes_go_with_their_graph(void **state)
 {
     (void)state;
@@ -178,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(children_go_with_their_parents, begin, end),
         cmocka_unit_test_setup_teardown(a_contexts_own_go_with_it, begin, end),
+        cmocka_unit_test_setup_teardown(nothing_comes_to_life_with_an_id, begin, end),
         cmocka_unit_test_setup_teardown(nodes_go_with_their_graph, begin, end),
         cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
         cmocka_unit_test_setup_teardown(what_the_driver_still_has_is_charged, begin, end),

@@ -114,7 +114,8 @@ class PoolServer:
         command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
         for key, value in self.settings.items():
             command += [f"--{key}", value] if value else [f"--{key}"]
-        env = {**os.environ, "GPUPOOL_SERVER_TOKEN": TOKEN}
+        # A worker that gives its driver a dead handle ends: a real driver would, too.
+        env = {"GPUPOOL_SOFT_DEAD": "abort", **os.environ, "GPUPOOL_SERVER_TOKEN": TOKEN}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
