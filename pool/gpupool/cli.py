@@ -26,7 +26,13 @@ from gpupool import (
 )
 from gpupool.ask import ask_info
 from gpupool.inspect import inspect
-from gpupool.options import ServerOption, ServerTokenOption, need, one_line_errors
+from gpupool.options import (
+    ServerOption,
+    ServerTokenOption,
+    need_server,
+    need_token,
+    one_line_errors,
+)
 from gpupool.run import check_servers
 from gpupool.run_command import run
 from gpupool.show import age, plain_table
@@ -88,8 +94,8 @@ def info(
 ) -> None:
     """Show the devices and the sessions of one or several servers."""
     with one_line_errors():
-        urls = check_servers(need(server, "--server", "GPUPOOL_SERVER")).split(",")
-        secret = need(token, "--token", "GPUPOOL_TOKEN")
+        urls = check_servers(need_server(server)).split(",")
+        secret = need_token(token)
         answers = [{"url": url, **ask_info(url, secret)} for url in urls]
     if as_json:
         show.print_json(answers)

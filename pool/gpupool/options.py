@@ -35,10 +35,16 @@ ServerTokenOption = Annotated[
 ]
 
 
-def need(value: str | None, flag: str, variable: str, more: str = "") -> str:
-    if not value:
-        raise ConfigError(f"name it with {flag} or the variable {variable}{more}")
-    return value
+def need_server(server: str | None, more: str = "") -> str:
+    if not server:
+        raise ConfigError(f"no server is named; do it with --server or GPUPOOL_SERVER{more}")
+    return server
+
+
+def need_token(token: str | None) -> str:
+    if not token:
+        raise ConfigError("no token for the server is given; set GPUPOOL_TOKEN, or use --token")
+    return token
 
 
 @contextmanager

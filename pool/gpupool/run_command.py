@@ -11,7 +11,13 @@ import typer
 
 from gpupool import paths, request
 from gpupool.errors import ConfigError
-from gpupool.options import ServerOption, ServerTokenOption, need, one_line_errors
+from gpupool.options import (
+    ServerOption,
+    ServerTokenOption,
+    need_server,
+    need_token,
+    one_line_errors,
+)
 from gpupool.pool_client import POOL, choose, read_token
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
 from gpupool.pool_request import FOREVER, Wishes, lease_body, pool_fields
@@ -177,8 +183,8 @@ def _run_remote(
     env: Mapping[str, str],
     log: str | None,
 ) -> int:
-    url = check_servers(need(server, "--server", "GPUPOOL_SERVER", ", or use --pool or --local"))
-    secret = need(token, "--token", "GPUPOOL_TOKEN")
+    url = check_servers(need_server(server, ", or use --pool or --local"))
+    secret = need_token(token)
     check_answers(url, secret)
     replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
     raise AssertionError("execvpe returned")

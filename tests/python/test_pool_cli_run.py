@@ -323,6 +323,11 @@ def test_a_pools_options_are_for_a_pool(home: Home) -> None:
 
 
 def test_a_server_on_the_command_line_comes_before_a_pool_in_a_variable(red: User) -> None:
-    done = red.run("--server", "ipc:///nowhere/x.sock", "--", "sh", "-c", SHOW)
+    command = ("--server", "ipc:///nowhere/x.sock", "--", "sh", "-c", SHOW)
+    done = red.run(*command)
+    assert (done.returncode, done.stderr) == (
+        2, "gpupool: no token for the server is given; set GPUPOOL_TOKEN, or use --token\n"
+    )  # fmt: skip
+    done = red.run(*command, GPUPOOL_TOKEN="t")
     assert (done.returncode, done.stdout) == (75, "")
     assert "no gpupool server answers at ipc:///nowhere/x.sock" in done.stderr
