@@ -16,11 +16,11 @@ TOKEN = "gpn_" + "x" * 43 + "." + "ab" * 32
 POOL = {"pool": "tcp://manager:7781", "join_token": "/etc/gpupool/join"}
 
 
-def load(env: dict[str, str] | None = None, /, **flags: str) -> Settings:
+def load(env: dict[str, str] | None = None, /, **flags: object) -> Settings:
     return load_settings(None, flags, env or {})
 
 
-def refused(env: dict[str, str] | None = None, /, **flags: str) -> str:
+def refused(env: dict[str, str] | None = None, /, **flags: object) -> str:
     with pytest.raises(ConfigError) as caught:
         load(env, **flags)
     assert TOKEN not in str(caught.value)
