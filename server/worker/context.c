@@ -3,6 +3,7 @@
 #include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "later.h"
 #include "loop.h"
 #include "memory_internal.h"
 #include "peer.h"
@@ -143,13 +144,26 @@ static bool is_primary(const struct gpw_session *s, CUcontext context)
     return false;
 }
 
+static void destroy(struct gpw_session *s, void *arg)
+{
+    CUcontext context = arg;
+    context_ending(s, context);
+    s->driver->cuCtxDestroy_v2(context);
+}
+
+/* The driver waits in it for streams of other contexts, too: for one that stands until the
+ * client has run a host function, whose end is a message that this thread has to take. */
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
+    CUcontext current = NULL;
     if (is_primary(s, ctx)) {
         gpw_session_broken(s, "a primary context is released, not destroyed");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     gpw_peers_context_ended(s, ctx);
-    context_ending(s, ctx);
-    return s->driver->cuCtxDestroy_v2(ctx);
+    s->driver->cuCtxGetCurrent(&current);
+    if (current == ctx)
+        s->driver->cuCtxSetCurrent(NULL);
+    gpw_when_none_stands(s, destroy, ctx);
+    return CUDA_SUCCESS;
 }

@@ -317,9 +317,13 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
     CUmemorytype type = 0;
     CUdeviceptr base;
     size_t size;
-    if (s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) !=
-            CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
-        s->driver->cuMemGetAddressRange_v2(&base, &size, address) != CUDA_SUCCESS)
+    bool before = gpw_strict(s, false);
+    bool known = s->driver->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                  address) == CUDA_SUCCESS &&
+                 type == CU_MEMORYTYPE_DEVICE &&
+                 s->driver->cuMemGetAddressRange_v2(&base, &size, address) == CUDA_SUCCESS;
+    gpw_strict(s, before);
+    if (!known)
         return false;
     /* a reservation may hold several mappings side by side: the driver has the
      * last word about their ends */
