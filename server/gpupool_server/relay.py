@@ -167,7 +167,11 @@ class Relay:
     async def _run(self) -> None:
         while True:
             began = time.monotonic()
-            reason = await self._live()
+            try:
+                reason = await self._live()
+            except Exception:  # ours: the door must not stay closed for it
+                self._log.exception("what came from the door could not be handled")
+                reason = "its owner failed"
             self._writer = None
             await self._end()
             self._on_restart()

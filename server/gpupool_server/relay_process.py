@@ -327,7 +327,9 @@ def _handshake_failure(value: int) -> str:
 
 def main() -> None:
     """The program: two descriptors, the owner's and the listening one's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the owner says when to end
+    # Of a terminal or a service manager, to the whole group: the owner says when to end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     owner, listener = (int(text) for text in sys.argv[1:3])
     with socket.socket(fileno=owner) as connection:
         try:
