@@ -1,6 +1,6 @@
 """What a program asks of the GPUs it gets: the environment, as fields of the hello.
 
-The client library does the same in C (client_lib/request.c); both are held to
+The client library does the same in C (client_lib/session/request.c); both are held to
 tests/python/request_vectors.toml, down to the words of the errors. Nothing here is a
 limit: the server checks every field against the tenant's quota.
 

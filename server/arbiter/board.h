@@ -1,7 +1,7 @@
 /*
  * The board of one GPU: a file that the server and all workers on that GPU have
  * mapped. It says which tenants there are, what each may have and what each has, and
- * whose turn it is. Workers keep to it by themselves (server/worker/gate.c, quota.c);
+ * whose turn it is. Workers keep to it by themselves (server/worker/sharing/gate.c, quota.c);
  * the server only writes policy, weights and limits, and removes what died.
  *
  * Everything here may be called from any process that has the board open. A process

@@ -13,7 +13,7 @@ from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-#: How a worker begins a line of its log (gpw_log in server/worker/session.c).
+#: How a worker begins a line of its log (gpw_log in server/worker/session/session.c).
 _WORDS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 Log = FilteringBoundLogger
 

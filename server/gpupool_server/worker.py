@@ -32,7 +32,7 @@ CONTROL_SECONDS = 2.0
 #: The process, or the machine, has no descriptor left: nothing is wrong with the worker.
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
-#: Bytes of a command, as server/worker/control.c has it, without the end of the line.
+#: Bytes of a command, as server/worker/session/control.c has it, without the end of the line.
 MAX_COMMAND = 510
 
 _NETWORK_URL = re.compile(

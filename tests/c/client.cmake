@@ -1,9 +1,8 @@
 # The client's own objects, without the library around them: the test is the worker.
 function(gp_client_test name)
   add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/c/${name}.c)
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/client_lib)
-  target_link_libraries(${name} PRIVATE gpupool_cuda_objects gp_options gp_wire gp_transport
-    cmocka Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(${name} PRIVATE gpupool_cuda_objects gpc_headers gp_options gp_wire
+    gp_transport cmocka Threads::Threads ${CMAKE_DL_LIBS})
   target_compile_options(${name} PRIVATE -Wno-deprecated-declarations)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 180)

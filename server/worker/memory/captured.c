@@ -1,7 +1,7 @@
 /*
  * Host memory of graphs that cannot be shared with the client: buffers of the
  * worker's own, which the graph copies from and to, and whose bytes host functions
- * of the client's exchange while the graph stands at them (client_lib/captured_copy.c).
+ * of the client's exchange while the graph stands at them (client_lib/memory/copy/captured_copy.c).
  */
 #include <stdlib.h>
 #include <string.h>
