@@ -17,6 +17,7 @@ from . import (
     emit_docs,
     emit_fuzz,
     emit_python,
+    emit_reference,
     emit_tables,
     emit_trace,
     emit_wire,
@@ -66,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         spec = load(args.spec)
+        emit_reference.check(spec)
         if args.header:
             header_check.check(spec, args.header.read_text(encoding="utf-8"))
     except SpecError as error:

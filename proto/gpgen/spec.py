@@ -1,5 +1,9 @@
 """The API description: what proto/spec/*.toml says, checked and in memory.
 
+`doc` says in one sentence what a function does here, `differs` in one what is not as with
+a local driver. Both are the reference's (emit_reference.py); an implemented function has
+a `doc`, a refused one its `reason`.
+
 One TOML table per entry point. A parameter is one string, a C declaration and,
 behind a colon, what the declaration cannot say:
 
@@ -91,7 +95,7 @@ ERROR_FILE = "errors.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
     "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
-    "staged", "prompt", "slow",
+    "staged", "prompt", "slow", "doc", "differs",
 }  # fmt: skip
 
 
@@ -175,6 +179,8 @@ class Function:
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling
     invalidates: list[str] = field(default_factory=list)
     reason: str = ""
+    doc: str = ""  # what it does here, in one sentence
+    differs: str = ""  # what is not as with a local driver
     header: str = "cuda.h"
     params: list[Param] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
