@@ -32,7 +32,7 @@ configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu soak constraints clean system
+	test-gpu soak constraints figures clean system
 
 all: build
 
@@ -125,6 +125,10 @@ bench-pool: $(VENV)/.lint
 
 lint: $(VENV)/.lint
 	@$(PY) .ci/test.py --build $(BUILD) --only lint
+
+# What the code is held to; FIGURE=long_functions lists what one of them counts.
+figures: $(VENV)/.build
+	@$(PY) .ci/figures.py $(if $(FIGURE),--show $(FIGURE))
 
 # A million runs of every target, or the time is up first and that is a failure.
 fuzz: $(VENV)/.build

@@ -2,7 +2,7 @@
 
 A stage that fails does not keep the next ones from running. Python standard
 library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, threads, python,
-e2e, chaos, lint, coverage.
+e2e, chaos, lint, figures, coverage.
 """
 
 from __future__ import annotations
@@ -184,6 +184,11 @@ def stage_lint(place: Place) -> Count:
     return count
 
 
+def stage_figures(place: Place) -> Count:
+    """What the code is held to: no figure worse than its target."""
+    return one(run([sys.executable, ".ci/figures.py"]))
+
+
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "sanitize": stage_sanitize,
@@ -193,6 +198,7 @@ STAGES: dict[str, Callable[[Place], Count]] = {
     "e2e": lambda place: pytest(place, "tests/e2e"),
     "chaos": lambda place: pytest(place, "tests/chaos"),
     "lint": stage_lint,
+    "figures": stage_figures,
     "coverage": stage_coverage,
 }
 EXTRA: dict[str, Callable[[Place], Count]] = {
