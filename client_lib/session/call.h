@@ -28,6 +28,17 @@ struct gpc_call_room {
 
 struct gpc_session;
 
+/* Where a call is on its way. One that is waited for is listed in its session while it is
+ * SENT, belongs to the thread that reads while it is TAKEN, and is its caller's again from
+ * DONE or FAILED on. Under the session's wait_lock once it is listed. */
+enum gpc_call_state {
+    GPC_CALL_QUEUED, /* its caller's: not numbered yet */
+    GPC_CALL_SENT,   /* numbered, listed and on its way, or about to be */
+    GPC_CALL_TAKEN,  /* its answer has come and is being filled in */
+    GPC_CALL_DONE,   /* answered, whatever the answer */
+    GPC_CALL_FAILED, /* no answer will come: not sent, or the session is lost */
+};
+
 struct gpc_call {
     struct gpc_session *session; /* where it goes; NULL: nothing has named one yet */
     struct gp_header *request; /* op is set; size, seq and flags are filled when sent */
@@ -44,8 +55,7 @@ struct gpc_call {
 
     /* the session's, while the call waits */
     uint64_t seq;
-    bool taken; /* its answer has come, and the thread that reads fills it in */
-    bool done;
+    enum gpc_call_state state;
     CUresult result;
     struct gpc_call *next;
 };

@@ -2,15 +2,14 @@
  * A session's traffic: one submission order, answers dealt to the threads that wait
  * for them.
  *
- * Two locks. `submit_lock` is held while a message is given its number and put
- * into the channel: that is the program's order. `wait_lock` guards the list of
- * waiting calls and the right to read: whichever waiting thread finds nobody
- * reading reads for all of them (`reading`), so a lone thread gets its answer
- * without waking anybody. Neither lock is held while a thread blocks in recv, and no
- * thread ever has locks of two sessions.
+ * The two locks of a session are in session.h's table. Whichever waiting thread finds
+ * nobody reading reads for all of them (`reading`), so a lone thread gets its answer
+ * without waking anybody. Neither lock is held while a thread blocks in recv.
  *
- * A call whose answer has come belongs to the thread that reads until it is done: nobody
- * takes its buffers away under that thread's hands, not even when the session is lost.
+ * What becomes of a call is its state (call.h), which changes under `wait_lock`. Only a
+ * sent call is listed, none is listed once the session is broken, and one that is taken
+ * belongs to the thread that reads until it is done: nobody takes its buffers away under
+ * that thread's hands, not even when the session is lost.
  */
 #include "session.h"
 
@@ -90,7 +89,7 @@ static void name_devices(const struct gpc_session *s, char *out, size_t size)
         snprintf(out, size, "on device %d", s->first);
 }
 
-/* The connection is over: say so once, let every waiting call fail. A call that the reader
+/* The connection is over: say so once, let every listed call fail. A call that the reader
  * has taken is no longer among them: it gets its answer. */
 static void lose(struct gpc_session *s, const char *what)
 {
@@ -100,7 +99,7 @@ static void lose(struct gpc_session *s, const char *what)
     __atomic_store_n(&s->broken, true, __ATOMIC_RELAXED);
     for (struct gpc_call *c = s->waiting; c; c = c->next) {
         c->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-        c->done = true;
+        c->state = GPC_CALL_FAILED;
     }
     s->waiting = NULL;
     pthread_cond_broadcast(&s->wait_changed);
@@ -142,6 +141,20 @@ static void lose_sending(struct gpc_session *s, int error)
     lose(s, why_lost(error));
 }
 
+/* List the call; false: the session is lost already, and nobody would take it off again. */
+static bool waiting_list(struct gpc_session *s, struct gpc_call *call)
+{
+    pthread_mutex_lock(&s->wait_lock);
+    bool listed = !s->broken;
+    call->state = listed ? GPC_CALL_SENT : GPC_CALL_FAILED;
+    if (listed) {
+        call->next = s->waiting;
+        s->waiting = call;
+    }
+    pthread_mutex_unlock(&s->wait_lock);
+    return listed;
+}
+
 static struct gpc_call *waiting_take(struct gpc_session *s, uint64_t seq)
 {
     pthread_mutex_lock(&s->wait_lock);
@@ -151,7 +164,7 @@ static struct gpc_call *waiting_take(struct gpc_session *s, uint64_t seq)
     struct gpc_call *call = *at;
     if (call) {
         *at = call->next;
-        call->taken = true;
+        call->state = GPC_CALL_TAKEN;
     }
     pthread_mutex_unlock(&s->wait_lock);
     return call;
@@ -165,9 +178,11 @@ static void waiting_withdraw(struct gpc_session *s, struct gpc_call *call)
     struct gpc_call **at = &s->waiting;
     while (*at && *at != call)
         at = &(*at)->next;
-    if (*at)
+    if (*at) {
         *at = call->next;
-    while (call->taken && !call->done)
+        call->state = GPC_CALL_FAILED;
+    }
+    while (call->state == GPC_CALL_TAKEN)
         pthread_cond_wait(&s->wait_changed, &s->wait_lock);
     pthread_mutex_unlock(&s->wait_lock);
 }
@@ -215,7 +230,8 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     if (gpc_error_is_sticky(call->result))
         gpc_session_set_sticky(s, call->result);
     pthread_mutex_lock(&s->wait_lock);
-    call->done = true; /* whoever waits is woken when the right to read is given back */
+    /* whoever waits is woken when the right to read is given back */
+    call->state = GPC_CALL_DONE;
     pthread_mutex_unlock(&s->wait_lock);
     return right;
 }
@@ -323,19 +339,15 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     const struct gpc_thread *t = gpc_thread();
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
-    call->taken = call->done = false;
+    call->state = GPC_CALL_QUEUED;
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->submit_lock);
     int r = gp_op_table[h->op].in_context ? follow_context(s, t) : 0;
     if (r == 0)
         r = follow_captures(s, t);
     call->seq = h->seq = ++s->last_seq;
-    if (wait) {
-        pthread_mutex_lock(&s->wait_lock);
-        call->next = s->waiting;
-        s->waiting = call;
-        pthread_mutex_unlock(&s->wait_lock);
-    }
+    if (wait && !waiting_list(s, call))
+        r = -EPIPE;
     if (r == 0)
         r = channel_send(s, h, call->request_size, call->in, call->in_count,
                          wait ? 0 : GP_SEND_LATER);
@@ -450,12 +462,12 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Wait until the call is done, reading for everybody whenever nobody else does. */
+/* Wait until the call is over, reading for everybody whenever nobody else does. */
 static void wait_for(struct gpc_session *s, const struct gpc_call *call)
 {
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->wait_lock);
-    while (!call->done && (!s->broken || call->taken)) {
+    while (call->state < GPC_CALL_DONE) {
         if (s->reading) {
             pthread_cond_wait(&s->wait_changed, &s->wait_lock);
             continue;
@@ -487,7 +499,7 @@ CUresult gpc_call_finish(struct gpc_call *call)
         gpc_thread()->may_end = true;
     if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
-    return call->done ? call->result : CUDA_ERROR_DEVICE_UNAVAILABLE;
+    return call->result;
 }
 
 CUresult gpc_call_exchange(struct gpc_call *call)

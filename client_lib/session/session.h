@@ -5,6 +5,30 @@
  * Their devices are numbered one session after the other. A handle has its session's
  * index in its id, a device address lies in a window that only one session has; a call
  * that names neither goes to the session of the thread's current context.
+ *
+ * The locks of the client, outermost first. A thread takes those below while it holds those
+ * above, never the reverse; locks of one rank are never held together, and none of two
+ * sessions.
+ *
+ *   rank  lock                       guards
+ *   1     process.c init_lock        opening the sessions
+ *   2     context.c lock             primary contexts, how often they are retained *
+ *         library.c modules_lock     the modules of libraries, by context *
+ *         kernel.c lock              the kernels of images, functions of kernels *
+ *   3     attributes.c lock          what is known of kernels and set on them *
+ *   4     twin.c lock                libraries and kernels loaded on other hosts *
+ *         peer_link.c lock           the links between workers *
+ *         peer_move.c lock           streams of our own *
+ *   5     session submit_lock        the order of submission: numbers, the channel's sending
+ *                                    side, what the worker has current, what has settled
+ *   6     captures.c lock            captures under way
+ *         pinned.c lock              bytes on their way into memory that is not shared
+ *   7     session wait_lock          the listed calls, their states, the right to read
+ *   8     handle.c, ranges.c, cache.c, host_function.c, trace.c, and those of private_tables/:
+ *                                    their own tables; nothing is locked under them
+ *
+ *   * held while calls are sent and waited for, so that one thread asks for all. The thread
+ *     that reads never takes one of these: it acts on notices under ranks 6 to 8 alone.
  */
 #ifndef GPC_SESSION_H
 #define GPC_SESSION_H

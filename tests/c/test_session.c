@@ -140,6 +140,60 @@ static void unsent_but_answered(void **state)
     pthread_join(reads, NULL);
 }
 
+/* The session is lost after a call has found it working and before the call is listed:
+ * sends go on working, so nothing but the list says that no answer will come. */
+static void lose_now(const struct gp_header *h)
+{
+    if (h->op != GP_OP_gp_capture_mode_set)
+        return;
+    struct gp_reply bogus = {.result = 0};
+    fake_answer(12345, &bogus, sizeof bogus, NULL, 0);
+    while (gpc_session_works(gpc_session_at(0)))
+        usleep(1000);
+}
+
+static void lost_before_it_is_listed(void **state)
+{
+    (void)state;
+    pthread_t reads;
+    CUresult read_ = CUDA_SUCCESS;
+    struct gpc_session *s = gpc_session_at(0);
+    start_reader(&reads, &read_);
+    fake_channel.on_send = lose_now;
+    s->wire_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* a message goes first */
+    struct gp_req_gp_captured_open q = {.h = {.op = GP_OP_gp_captured_open}};
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    assert_int_equal(gpc_call_exchange(&call), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    assert_int_equal(call.state, GPC_CALL_FAILED);
+    assert_null(s->waiting); /* `call` is this function's */
+    pthread_join(reads, NULL);
+    assert_int_equal(read_, CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+static void states_of_a_call(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    struct gp_req_gp_captured_open q = {.h = {.op = GP_OP_gp_captured_open}};
+    struct gp_reply reply = {.result = CUDA_ERROR_OUT_OF_MEMORY};
+    struct gpc_call calls[3];
+    for (unsigned i = 0; i < 3; i++) {
+        calls[i] = (struct gpc_call){.request = &q.h, .request_size = sizeof q};
+        assert_int_equal(gpc_call_begin(&calls[i]), CUDA_SUCCESS);
+        assert_int_equal(calls[i].state, GPC_CALL_SENT);
+    }
+    fake_answer(calls[1].seq, &reply, sizeof reply, NULL, 0);
+    gpc_session_poll(s);
+    assert_int_equal(calls[1].state, GPC_CALL_DONE); /* a refusal is an answer */
+    assert_int_equal(gpc_call_finish(&calls[1]), CUDA_ERROR_OUT_OF_MEMORY);
+    fake_answer(calls[1].seq, &reply, sizeof reply, NULL, 0); /* once more: nobody's */
+    gpc_session_poll(s);
+    assert_int_equal(calls[0].state, GPC_CALL_FAILED);
+    assert_int_equal(calls[2].state, GPC_CALL_FAILED);
+    assert_null(s->waiting);
+    assert_int_equal(gpc_call_finish(&calls[0]), CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
 /* Registered memory is the application's to free as soon as it hears of the loss. */
 static void no_bytes_after_the_loss(void **state)
 {
@@ -168,6 +222,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(lost_while_an_answer_is_read),
         CASE(unsent_but_answered),
+        CASE(lost_before_it_is_listed),
+        CASE(states_of_a_call),
         CASE(no_bytes_after_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
