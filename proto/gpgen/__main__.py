@@ -3,7 +3,9 @@
     python -m gpgen --spec proto/spec --header flat.h --out build/proto/gen
 
 --header is cuda.h after the C preprocessor; without it nothing is compared.
---coverage FILE rewrites the table of the docs. Errors are `file:line: text`.
+--coverage FILE rewrites the table of the docs. --lock writes what is new into the ledger of
+operations, ids.lock, --release VERSION also that this release has it. Errors are
+`file:line: text`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from . import (
     emit_trace,
     emit_wire,
     emit_worker,
+    ids,
 )
 from . import header as header_check
 from .spec import Spec, SpecError, load
@@ -63,6 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--header", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--coverage", type=Path)
+    parser.add_argument("--lock", action="store_true")
+    parser.add_argument("--release", metavar="VERSION", default="")
     parser.add_argument("--seeds", type=Path, help="folder for the fuzzer's seed messages")
     args = parser.parse_args(argv)
     try:
@@ -70,6 +75,9 @@ def main(argv: list[str] | None = None) -> int:
         emit_reference.check(spec)
         if args.header:
             header_check.check(spec, args.header.read_text(encoding="utf-8"))
+        ids.check(spec, args.spec / ids.LEDGER)
+        if args.lock or args.release:
+            ids.lock(spec, args.spec / ids.LEDGER, args.release or ids.NONE)
     except SpecError as error:
         print(error, file=sys.stderr)
         return 1
