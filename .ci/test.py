@@ -21,7 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders with Python of ours, each checked by itself: their module names overlap.
 TYPED = (
-    ("pool/gpupool", "pool/gpupool_manager", "server/gpupool_server", "tests/python"),
+    (
+        "pool/gpupool",
+        "pool/gpupool_common",
+        "pool/gpupool_manager",
+        "server/gpupool_server",
+        "tests/python",
+    ),
     ("proto/gpgen",),
     ("tests/e2e",),
     ("tests/chaos",),

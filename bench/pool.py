@@ -37,7 +37,8 @@ import httpx  # noqa: E402
 import uvloop  # noqa: E402
 from pool_plot import plot  # noqa: E402
 
-from gpupool.node_link import (  # noqa: E402
+from gpupool_common import logs  # noqa: E402
+from gpupool_common.node_link import (  # noqa: E402
     Beat,
     Heartbeat,
     Report,
@@ -55,7 +56,6 @@ from gpupool_manager.problems import Problem  # noqa: E402
 from gpupool_manager.records import Lease, Token  # noqa: E402
 from gpupool_manager.store import Store  # noqa: E402
 from gpupool_manager.unit import Actor, Unit  # noqa: E402
-from gpupool_server import logs  # noqa: E402
 from manager_databases import Postgres, find_binaries  # noqa: E402
 
 #: What the figures must not be above at 10,000 GPUs.

@@ -27,7 +27,7 @@ ROOT = HERE.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from gpupool import paths  # noqa: E402
+from gpupool_common import paths  # noqa: E402
 from harness import PoolServer, Result, run_program  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 

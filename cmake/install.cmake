@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. pool/gpupool/paths.py knows the same layout,
+# What `cmake --install` puts where. pool/gpupool_common/paths.py knows the same layout,
 # and the wheel is this tree beside the Python package. No links, no sonames as
 # extra files: a wheel can hold neither.
 #

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import ProtocolError, RefusedError, UnreachableError
-from gpupool.protocol import one_line
-from gpupool_server.rundir import default_run_dir
+from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
+from gpupool_common.paths import default_run_dir
+from gpupool_common.protocol import one_line
 
 SOCKET = "admin.sock"
 MAX_ANSWER = 64 << 20

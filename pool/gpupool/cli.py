@@ -9,22 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gpupool import (
-    __version__,
-    events,
-    gpu,
-    lease,
-    node,
-    paths,
-    queue,
-    quota,
-    session,
-    show,
-    tenant,
-    token,
-    usage,
-)
-from gpupool.ask import ask_info
+from gpupool import events, gpu, lease, node, queue, quota, session, show, tenant, token, usage
 from gpupool.inspect import inspect
 from gpupool.options import (
     ServerOption,
@@ -36,9 +21,11 @@ from gpupool.options import (
 from gpupool.run import check_servers
 from gpupool.run_command import run
 from gpupool.show import age, plain_table
-from gpupool.sizes import short_size
 from gpupool.smi import smi
 from gpupool.top import top
+from gpupool_common import __version__, paths
+from gpupool_common.ask import ask_info
+from gpupool_common.sizes import short_size
 
 app = typer.Typer(
     add_completion=False,

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from gpupool.errors import ConfigError, PoolAwayError
 from gpupool.options import JsonOption
 from gpupool.pool_client import Event, PoolClient
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import when
-from gpupool.protocol import one_line
+from gpupool_common.errors import ConfigError, PoolAwayError
+from gpupool_common.protocol import one_line
 
 #: Before asking a manager again that has hung up.
 PAUSE_SECONDS = 2.0

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import request, show
-from gpupool.errors import ConfigError
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import Wishes, lease_body, pool_fields
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, since, table, until, want, when
+from gpupool_common.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")
 

@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 import typer
 
 from gpupool import show
-from gpupool.errors import ConfigError, GpupoolError
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import read_duration, read_labels
 from gpupool.pool_show import cell, labels, sheet, since, table, when
-from gpupool.secret_file import write_secret
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.secret_file import write_secret
 
 app = typer.Typer(no_args_is_help=True, help="The hosts of a pool, and how one joins.")
 

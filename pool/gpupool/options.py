@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from gpupool import request
-from gpupool.errors import ConfigError, GpupoolError
-from gpupool.sizes import UNITS, format_part, parse_part, parse_size
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.sizes import UNITS, format_part, parse_part, parse_size
 
 RunDirOption = Annotated[
     Path | None,

@@ -1,6 +1,6 @@
 """Ask a pool's manager over its REST door.
 
-Every outcome but success is an exception of gpupool.errors with one line for the user.
+Every outcome but success is an exception of gpupool_common.errors with one line for the user.
 No proxy is asked and no redirection followed: a token goes to the pool, or nowhere.
 """
 
@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from gpupool import __version__
-from gpupool.ask import is_unknown_host
-from gpupool.errors import (
+from gpupool_common import __version__
+from gpupool_common.ask import is_unknown_host
+from gpupool_common.errors import (
     ConfigError,
     GpupoolError,
     PoolAddressError,
@@ -30,7 +30,7 @@ from gpupool.errors import (
     PoolRefusedError,
     ProtocolError,
 )
-from gpupool.protocol import one_line
+from gpupool_common.protocol import one_line
 
 POOL = "GPUPOOL_POOL"
 TOKEN = "GPUPOOL_POOL_TOKEN"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpupool import show
-from gpupool.errors import ConfigError
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_show import cell, compute, memory, sheet, table
+from gpupool_common.errors import ConfigError
 
 
 def find_gpu(client: PoolClient, name: str) -> dict[str, Any]:

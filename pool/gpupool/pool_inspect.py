@@ -14,7 +14,7 @@ from rich.console import Console
 from gpupool import show
 from gpupool.pool_client import PoolClient
 from gpupool.pool_show import cell, terminal_width
-from gpupool.sizes import UNITS
+from gpupool_common.sizes import UNITS
 
 Record = dict[str, Any]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupool import request
-from gpupool.errors import ConfigError
 from gpupool.options import read_number, whole_percent
-from gpupool.sizes import UNITS
+from gpupool_common.errors import ConfigError
+from gpupool_common.sizes import UNITS
 
 POLICIES = ("binpack", "spread", "fragmentation")
 

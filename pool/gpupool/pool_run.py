@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-from gpupool import paths
-from gpupool.ask import ask, with_key
-from gpupool.errors import (
+from gpupool.pool_client import CA, POOL, TOKEN, PoolClient, Where, at
+from gpupool.run import FORWARDED, client_environment, run_child
+from gpupool.show import age
+from gpupool_common import paths
+from gpupool_common.ask import ask, with_key
+from gpupool_common.errors import (
     TRY_LATER,
     GpupoolError,
     PoolAwayError,
@@ -24,10 +27,7 @@ from gpupool.errors import (
     RefusedError,
     UnreachableError,
 )
-from gpupool.pool_client import CA, POOL, TOKEN, PoolClient, Where, at
-from gpupool.protocol import one_line
-from gpupool.run import FORWARDED, client_environment, run_child
-from gpupool.show import age
+from gpupool_common.protocol import one_line
 
 #: Signals that end the wait in the queue.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

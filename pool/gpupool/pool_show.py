@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpupool import show
-from gpupool.errors import ProtocolError
-from gpupool.protocol import one_line
-from gpupool.sizes import UNITS, short_size
+from gpupool_common.errors import ProtocolError
+from gpupool_common.protocol import one_line
+from gpupool_common.sizes import UNITS, short_size
 
 NONE = "-"
 

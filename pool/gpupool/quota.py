@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import show
-from gpupool.errors import ConfigError
 from gpupool.options import JsonOption, read_compute, read_mib, read_number
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
+from gpupool_common.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="What a tenant of a pool may have at once.")
 

@@ -15,8 +15,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpupool.errors import ConfigError
-from gpupool.sizes import LARGEST, WHOLE_GPU, parse_part, parse_size
+from gpupool_common.errors import ConfigError
+from gpupool_common.sizes import LARGEST, WHOLE_GPU, parse_part, parse_size
 
 GROUP = "GPUPOOL_GROUP"
 GPUS = "GPUPOOL_GPUS"

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupool import paths
-from gpupool.ask import check, check_url
-from gpupool.errors import ConfigError, GpupoolError
+from gpupool_common import paths
+from gpupool_common.ask import check, check_url
+from gpupool_common.errors import ConfigError, GpupoolError
 
 #: A real driver may take a minute to wake up all of a big machine's GPUs.
 START_SECONDS = 180.0

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpupool import paths, request
-from gpupool.errors import ConfigError
+from gpupool import request
 from gpupool.options import (
     ServerOption,
     ServerTokenOption,
@@ -31,6 +30,8 @@ from gpupool.run import (
     replace_process,
     run_child,
 )
+from gpupool_common import paths
+from gpupool_common.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -10,7 +10,6 @@ import typer
 
 from gpupool import request, show
 from gpupool.admin import TIMEOUT, Admin
-from gpupool.errors import ConfigError
 from gpupool.options import (
     JsonOption,
     RunDirOption,
@@ -22,8 +21,9 @@ from gpupool.options import (
 from gpupool.pool_client import PoolClient, choose
 from gpupool.pool_gpu import list_pool_sessions
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
-from gpupool.sizes import short_size
 from gpupool.status import Session, Status, ask_status
+from gpupool_common.errors import ConfigError
+from gpupool_common.sizes import short_size
 
 #: A wait longer than this is a mistake; an operator can ask again.
 MAX_WAIT = 86400.0

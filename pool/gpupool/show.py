@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gpupool.sizes import UNITS, format_part
+from gpupool_common.sizes import UNITS, format_part
 
 WIDTH = 80
 _BLOCKS = " ▏▎▍▌▋▊▉█"

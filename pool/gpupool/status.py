@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpupool.admin import Admin
-from gpupool.errors import ProtocolError
+from gpupool_common.errors import ProtocolError
 
 #: Policies by number (server/arbiter/board.h).
 POLICIES = ("average", "preemptive", "weighted", "fixed", "weak", "native", "share")

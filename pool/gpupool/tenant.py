@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import show
-from gpupool.errors import ConfigError
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
@@ -25,7 +24,8 @@ from gpupool.quota import (
     quota_changes,
     quota_row,
 )
-from gpupool.secret_file import write_secret
+from gpupool_common.errors import ConfigError
+from gpupool_common.secret_file import write_secret
 
 app = typer.Typer(no_args_is_help=True, help="Who may use a pool.")
 

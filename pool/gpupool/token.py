@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import show
-from gpupool.errors import ConfigError
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import read_duration
 from gpupool.pool_show import NONE, cell, parse_time, sheet, table, when
-from gpupool.secret_file import write_secret
+from gpupool_common.errors import ConfigError
+from gpupool_common.secret_file import write_secret
 
 app = typer.Typer(no_args_is_help=True, help="Tokens of a pool: of admins, tenants and hosts.")
 

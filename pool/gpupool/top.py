@@ -21,10 +21,10 @@ from rich.text import Text
 
 from gpupool import show
 from gpupool.admin import Admin
-from gpupool.errors import UnreachableError
 from gpupool.options import JsonOption, RunDirOption, one_line_errors
 from gpupool.smi import limit
 from gpupool.status import Gpu, Status, Tenant, ask_status
+from gpupool_common.errors import UnreachableError
 
 PERIOD = 1.0
 _COMPUTE, _MEMORY = "green", "cyan"

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from gpupool import show
-from gpupool.errors import ConfigError
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import read_duration
 from gpupool.pool_show import cell, parse_time, table, when
+from gpupool_common.errors import ConfigError
 
 TIME_HELP = "a time such as 2030-01-31 or 2030-01-31T12:00Z, or how long ago: 12h, 30d"
 SinceOption = Annotated[str | None, typer.Option("--since", help=TIME_HELP)]

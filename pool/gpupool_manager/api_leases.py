@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import select
 
+from gpupool_common.node_link import Name
 from gpupool_manager import tables, views
 from gpupool_manager.api_common import (
     Caller,
@@ -21,7 +22,6 @@ from gpupool_manager.api_common import (
 )
 from gpupool_manager.leases import Ask
 from gpupool_manager.ledger import parse_capability
-from gpupool_manager.nodes import Name
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Lease

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from gpupool_common.node_link import Name
 from gpupool_manager import views
 from gpupool_manager.api_common import (
     Admin,
@@ -16,7 +17,6 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
-from gpupool_manager.nodes import Name
 from gpupool_manager.records import Gpu
 from gpupool_manager.schemas import (
     GpuChange,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy import literal, select
 
-from gpupool_manager import __version__
+from gpupool_common import __version__
 from gpupool_manager.api_common import ThePool, bearer, need, send
 from gpupool_manager.metrics import CONTENT_TYPE, Metrics
 from gpupool_manager.problems import unavailable

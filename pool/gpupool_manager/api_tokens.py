@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from gpupool_common.node_link import Name
 from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
-from gpupool_manager.nodes import Name
 from gpupool_manager.schemas import NewTokenOut, Page, TenantName, TokenIn, TokenOut
 from gpupool_manager.tokens import join_token
 from gpupool_manager.unit import Unit

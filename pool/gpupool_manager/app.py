@@ -14,15 +14,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpupool_manager import (
-    __version__,
-    api_leases,
-    api_looking,
-    api_nodes,
-    api_system,
-    api_tenants,
-    api_tokens,
-)
+from gpupool_common import __version__, logs
+from gpupool_manager import api_leases, api_looking, api_nodes, api_system, api_tenants, api_tokens
 from gpupool_manager.api_common import PROBLEMS
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.metrics import Metrics
@@ -30,7 +23,6 @@ from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, unavailable
 from gpupool_manager.store import StoreError
 from gpupool_manager.tokens import is_valid
-from gpupool_server import logs
 
 MOST_BODY = 1 << 20
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpupool_common.node_link import BusyTime
 from gpupool_manager.ledger import Ledger
-from gpupool_manager.nodes import BusyTime
 from gpupool_manager.records import Grant, Lease
 from gpupool_manager.unit import Unit
 

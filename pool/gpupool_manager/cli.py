@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpupool.errors import ConfigError, GpupoolError
-from gpupool.setting_options import setting_help, setting_option
-from gpupool_manager import __version__
+from gpupool_common import __version__, logs
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.setting_options import setting_help, setting_option
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
-from gpupool_server import logs
 
 _help = partial(setting_help, Settings)
 _text = partial(setting_option, Settings)

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from sqlalchemy.engine import make_url
 
-from gpupool.ask import split_tcp
-from gpupool.errors import ConfigError, GpupoolError
-from gpupool.protocol import one_line
-from gpupool.toml_file import read_toml
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.protocol import one_line
+from gpupool_common.toml_file import read_toml
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
 

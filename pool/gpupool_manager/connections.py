@@ -19,7 +19,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpupool_server import logs
+from gpupool_common import logs
 
 #: Descriptors for everything but connections: the database, the link, files.
 RESERVED = 64

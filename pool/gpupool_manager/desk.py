@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gpupool_common import logs
 from gpupool_manager.problems import Problem, unavailable
 from gpupool_manager.store import Store, StoreError
 from gpupool_manager.unit import MANAGER, Actor, Event, Unit
-from gpupool_server import logs
 
 T = TypeVar("T")
 

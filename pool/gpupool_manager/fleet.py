@@ -6,11 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpupool.sizes import format_mib
-from gpupool_manager.busy import BusyTimes
-from gpupool_manager.leases import Leases
-from gpupool_manager.ledger import Ledger
-from gpupool_manager.nodes import (
+from gpupool_common.node_link import (
     Apply,
     EndedLease,
     Heartbeat,
@@ -22,6 +18,10 @@ from gpupool_manager.nodes import (
     ReportedSession,
     SendReport,
 )
+from gpupool_common.sizes import format_mib
+from gpupool_manager.busy import BusyTimes
+from gpupool_manager.leases import Leases
+from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
 from gpupool_manager.unit import Unit

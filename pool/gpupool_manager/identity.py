@@ -9,8 +9,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from gpupool.errors import GpupoolError
-from gpupool.secret_file import write_secret
+from gpupool_common.errors import GpupoolError
+from gpupool_common.secret_file import write_secret
 from gpupool_manager.pool import Pool
 from gpupool_manager.records import Note
 

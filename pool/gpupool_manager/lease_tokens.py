@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from gpupool import lease_token
-from gpupool.lease_token import LeaseToken, TokenGrant
+from gpupool_common import lease_token
+from gpupool_common.lease_token import LeaseToken, TokenGrant
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.records import Lease, Node
 

@@ -11,10 +11,11 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 
-from gpupool import hosts
-from gpupool.ask import split_tcp
-from gpupool.errors import ProtocolError
-from gpupool.node_link import (
+from gpupool_common import hosts, logs
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ProtocolError
+from gpupool_common.keys import Keys
+from gpupool_common.node_link import (
     MAX_BYTES,
     Again,
     Applied,
@@ -29,16 +30,14 @@ from gpupool.node_link import (
     decode_from_node,
     encode,
 )
+from gpupool_common.relay import Relay, open_relay
+from gpupool_common.relay_process import Config
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Token
 from gpupool_manager.store import StoreError
 from gpupool_manager.tokens import refuse
 from gpupool_manager.unit import Actor
-from gpupool_server import logs
-from gpupool_server.keys import Keys
-from gpupool_server.relay import Relay, open_relay
-from gpupool_server.relay_process import Config
 
 #: Messages worked on at once; what comes beyond that waits in its connection.
 MAX_WORKING = 256

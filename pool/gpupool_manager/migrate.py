@@ -10,7 +10,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from gpupool.errors import GpupoolError
+from gpupool_common.errors import GpupoolError
 
 FOLDER = Path(__file__).parent / "migrations"
 

@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpupool.clock import SteadyClock
+from gpupool_common import logs
+from gpupool_common.clock import SteadyClock
+from gpupool_common.node_link import Heartbeat, Orders
 from gpupool_manager.desk import Desk
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
-from gpupool_manager.nodes import Heartbeat, Orders
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
 from gpupool_manager.unit import Actor, Event, Unit
-from gpupool_server import logs
 
 #: So many nodes that do not confirm may a request meet before it is told that it waits.
 CONFIRM_TRIES = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpupool.sizes import format_mib
+from gpupool_common.sizes import format_mib
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease, Quota
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpupool.sizes import format_mib
+from gpupool_common.sizes import format_mib
 from gpupool_manager.index import Index
 from gpupool_manager.unmet import unmet
 from gpupool_manager.walks import RULES, cost, count, walk

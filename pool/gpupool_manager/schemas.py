@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
-from gpupool_manager.nodes import Capability, GpuPolicy, Labels, Line, Name
+from gpupool_common.node_link import Capability, GpuPolicy, Labels, Line, Name
 from gpupool_manager.want import Hosts, Policy
 
 T = TypeVar("T")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import uvicorn
 
-from gpupool.errors import GpupoolError
-from gpupool_manager import __version__, collector
+from gpupool_common import __version__, logs
+from gpupool_common.errors import GpupoolError
+from gpupool_common.keys import load_keys
+from gpupool_manager import collector
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.config import Settings
@@ -25,8 +27,6 @@ from gpupool_manager.link import Link
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
-from gpupool_server import logs
-from gpupool_server.keys import load_keys
 
 TOKEN_FILE = "admin.token"
 #: What lease tokens are made with; a manager that takes over needs the same one.

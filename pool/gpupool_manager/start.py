@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import sys
 
-#: What the manager needs beside what every installation has, and who brings it.
-_MANAGER, _POSTGRESQL = "gpupool[manager]", "gpupool[manager,postgresql]"
+from gpupool_manager.extras import not_installed
 
-
-def not_installed(package: str) -> str:
-    """What to do about a package of others that is not there."""
-    extra = _POSTGRESQL if package == "asyncpg" else _MANAGER
-    return (
-        f"the package '{package}' is not installed; run: {sys.executable} -m pip install '{extra}'"
-    )
+#: Packages of our own: one that is missing is a damaged installation.
+_OURS = ("", "gpupool", "gpupool_common", "gpupool_manager", "gpupool_server")
 
 
 def main() -> None:
@@ -24,7 +18,7 @@ def main() -> None:
         run()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("", "gpupool", "gpupool_manager", "gpupool_server"):
+        if missing in _OURS:
             raise
         sys.exit(f"gpupool-manager: {not_installed(missing)}")
 

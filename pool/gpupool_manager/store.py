@@ -19,9 +19,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from gpupool.errors import ConfigError, GpupoolError, InstallError
-from gpupool.protocol import one_line
+from gpupool_common import logs
+from gpupool_common.errors import ConfigError, GpupoolError, InstallError
+from gpupool_common.protocol import one_line
 from gpupool_manager import tables
+from gpupool_manager.extras import not_installed
 from gpupool_manager.migrate import migrate
 from gpupool_manager.records import (
     LIVE,
@@ -38,11 +40,9 @@ from gpupool_manager.records import (
     Token,
     Usage,
 )
-from gpupool_manager.start import not_installed
 from gpupool_manager.tables import TABLES
 from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
 from gpupool_manager.usage import HOUR
-from gpupool_server import logs
 
 R = TypeVar("R", bound=Record)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpupool.sizes import format_mib
+from gpupool_common.sizes import format_mib
 from gpupool_manager.index import Index, Kind
 from gpupool_manager.want import Want, dotted, matches, wrong_kind, wrong_labels
 

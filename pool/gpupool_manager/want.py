@@ -6,7 +6,7 @@ import fnmatch
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpupool.sizes import format_mib
+from gpupool_common.sizes import format_mib
 
 Policy = Literal["binpack", "spread", "fragmentation"]
 Hosts = Literal["any", "same", "spread"]

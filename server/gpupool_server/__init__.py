@@ -3,9 +3,3 @@
 No forwarded call passes through here: a client asks once at the front door and
 then talks to its worker alone, whether this process lives or not.
 """
-
-from __future__ import annotations
-
-from gpupool import __version__
-
-__all__ = ["__version__"]

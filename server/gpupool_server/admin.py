@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpupool import __version__
-from gpupool.errors import GpupoolError
-from gpupool_server import changes, logs
+from gpupool_common import __version__, logs
+from gpupool_common.errors import GpupoolError
+from gpupool_server import changes
 from gpupool_server.changes import Busy
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, Group

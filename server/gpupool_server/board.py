@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpupool.errors import GpupoolError
-from gpupool.paths import Home
-from gpupool_server.space import FULL, no_space
+from gpupool_common.errors import GpupoolError
+from gpupool_common.paths import Home
+from gpupool_common.space import FULL, no_space
 
 LIBRARY = "lib/server/libgpupool-board.so"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpupool.sizes import format_part, format_size, short_size
+from gpupool_common.sizes import format_part, format_size, short_size
 from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
 from gpupool_server.claims import Claim, Refusal

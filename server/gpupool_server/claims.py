@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpupool.errors import GpupoolError
-from gpupool.sizes import format_part, format_size
+from gpupool_common.errors import GpupoolError
+from gpupool_common.sizes import format_part, format_size
 from gpupool_server.board import Grant
 from gpupool_server.sharing import MEBIBYTE
 from gpupool_server.tenants import Quota

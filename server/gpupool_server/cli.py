@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 import uvloop
 
-from gpupool import __version__
-from gpupool.errors import ConfigError, GpupoolError
-from gpupool.setting_options import setting_help, setting_option
-from gpupool_server import logs
+from gpupool_common import __version__, logs
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.setting_options import setting_help, setting_option
+from gpupool_common.space import FULL, no_space
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
-from gpupool_server.space import FULL, no_space
 
 _help = partial(setting_help, Settings)
 _text = partial(setting_option, Settings)

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
-from gpupool.ask import split_tcp
-from gpupool.errors import ConfigError
-from gpupool.node_link import Line, Name
-from gpupool.protocol import one_line
-from gpupool.sizes import parse_size
-from gpupool.toml_file import read_toml
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ConfigError
+from gpupool_common.node_link import Line, Name
+from gpupool_common.protocol import one_line
+from gpupool_common.sizes import parse_size
+from gpupool_common.toml_file import read_toml
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,

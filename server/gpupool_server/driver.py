@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpupool import paths
-from gpupool.errors import InstallError
+from gpupool_common import paths
+from gpupool_common.errors import InstallError
 
 VARIABLE = "GPUPOOL_DRIVER_LIBRARY"
 

@@ -10,20 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpupool import __version__, lease_token, protocol
-from gpupool.errors import ProtocolError
-from gpupool_server import logs
+from gpupool_common import __version__, lease_token, logs, protocol
+from gpupool_common.errors import ProtocolError
+from gpupool_common.keys import Keys
+from gpupool_common.relay import open_relay
+from gpupool_common.relay_limits import Budgets
+from gpupool_common.relay_process import Config
 from gpupool_server.claims import Refusal
 from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus
 from gpupool_server.ignored import ignored
 from gpupool_server.inventory import Inventory
-from gpupool_server.keys import Keys
 from gpupool_server.nvml_answer import NvmlDesk
 from gpupool_server.pool_member import PoolMember
-from gpupool_server.relay import open_relay
-from gpupool_server.relay_limits import Budgets
-from gpupool_server.relay_process import Config
 from gpupool_server.sessions import Opened, SessionKeeper
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews

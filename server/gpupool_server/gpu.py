@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpupool_server import claims, logs
+from gpupool_common import logs
+from gpupool_server import claims
 from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Picture
 from gpupool_server.claims import Claim, Room
 from gpupool_server.inventory import Device

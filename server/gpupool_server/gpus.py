@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import ConfigError, InstallError
-from gpupool_server import claims, logs
+from gpupool_common import logs
+from gpupool_common.errors import ConfigError, InstallError
+from gpupool_server import claims
 from gpupool_server.board import LIBRARY, MAX_TENANTS, BoardError, OpenBoard
 from gpupool_server.claims import Claim, Refusal, Request
 from gpupool_server.config import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpupool.sizes import format_part
+from gpupool_common.sizes import format_part
 from gpupool_server.board import SLICED
 from gpupool_server.claims import Request
 

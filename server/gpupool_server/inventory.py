@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpupool import paths
-from gpupool.errors import ConfigError, InstallError
-from gpupool.protocol import one_line
-from gpupool_server import driver, logs
+from gpupool_common import logs, paths
+from gpupool_common.errors import ConfigError, InstallError
+from gpupool_common.paths import default_run_dir
+from gpupool_common.protocol import one_line
+from gpupool_server import driver
 from gpupool_server.config import Settings
-from gpupool_server.rundir import default_run_dir
 
 PROBE_SECONDS = 120.0
 

@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gpupool.ask import split_tcp
-from gpupool.errors import GpupoolError
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import GpupoolError
 from gpupool_server.board import Account
 from gpupool_server.gpu import Gpu, tenant_of
 from gpupool_server.gpus import Gpus

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpupool import protocol
-from gpupool.errors import ProtocolError
+from gpupool_common import protocol
+from gpupool_common.errors import ProtocolError
 from gpupool_server.config import parse_indexes
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.nvml_cards import Cards, Facts, SoftCards, open_cards

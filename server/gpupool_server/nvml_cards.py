@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from gpupool_server import logs
+from gpupool_common import logs
 from gpupool_server.inventory import Device, Inventory
 
 T = TypeVar("T")

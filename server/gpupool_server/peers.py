@@ -15,9 +15,9 @@ import socket
 import stat
 from pathlib import Path
 
-from gpupool.ask import split_tcp
-from gpupool.errors import ConfigError
-from gpupool.secret_file import write_secret
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ConfigError
+from gpupool_common.secret_file import write_secret
 from gpupool_server.config import Settings
 from gpupool_server.tenants import Tenant
 

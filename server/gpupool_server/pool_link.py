@@ -18,10 +18,11 @@ import zmq.asyncio
 from pydantic import SecretStr
 from zmq.utils.monitor import recv_monitor_message
 
-from gpupool import hosts
-from gpupool.ask import split_tcp
-from gpupool.errors import ConfigError, ProtocolError
-from gpupool.node_link import (
+from gpupool_common import hosts, logs
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ConfigError, ProtocolError
+from gpupool_common.keys import Keys
+from gpupool_common.node_link import (
     MAX_BYTES,
     Again,
     Applied,
@@ -36,9 +37,7 @@ from gpupool.node_link import (
     decode_from_manager,
     encode,
 )
-from gpupool_server import logs
 from gpupool_server.config import Settings, join_token_given
-from gpupool_server.keys import Keys
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import read_token
 

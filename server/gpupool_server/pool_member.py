@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpupool import __version__, lease_token
-from gpupool.clock import SteadyClock
-from gpupool.errors import ProtocolError
-from gpupool.lease_token import LeaseToken, TokenGrant
-from gpupool.node_link import (
+from gpupool_common import __version__, lease_token, logs
+from gpupool_common.clock import SteadyClock
+from gpupool_common.errors import ProtocolError
+from gpupool_common.lease_token import LeaseToken, TokenGrant
+from gpupool_common.node_link import (
     Apply,
     Heartbeat,
     OrderedGpu,
@@ -19,8 +19,8 @@ from gpupool.node_link import (
     ReportedSession,
     Told,
 )
-from gpupool.protocol import one_line
-from gpupool_server import changes, logs
+from gpupool_common.protocol import one_line
+from gpupool_server import changes
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus

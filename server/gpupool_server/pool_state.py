@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpupool.node_link import Apply, OrderedGrant
-from gpupool_server import logs
+from gpupool_common import logs
+from gpupool_common.node_link import Apply, OrderedGrant
 
 NAME = "pool.json"
 

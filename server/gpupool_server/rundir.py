@@ -27,22 +27,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import ConfigError, GpupoolError
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.space import explain
 from gpupool_server.config import DEFAULT_TENANT, Settings, check_indexes
 from gpupool_server.sharing import name_allowed, token_allowed
-from gpupool_server.space import explain
 
 _ID = re.compile(r"[0-9a-f]{12}")
-
-
-def default_run_dir(env: Mapping[str, str] | None = None) -> Path:
-    """The folder for this user when none was configured."""
-    if os.geteuid() == 0:
-        return Path("/run/gpupool")
-    base = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
-    if base and os.path.isabs(base):
-        return Path(base) / "gpupool"
-    return Path(f"/tmp/gpupool-{os.geteuid()}")
 
 
 def make_state_dir(settings: Settings, run_dir: Path) -> Path:

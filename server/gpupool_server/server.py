@@ -10,23 +10,22 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupool import __version__, hosts, paths
-from gpupool.ask import split_tcp, with_key
-from gpupool.errors import InstallError
-from gpupool.node_link import Report
-from gpupool_server import admin, board, logs, worker
+from gpupool_common import __version__, hosts, logs, paths
+from gpupool_common.ask import split_tcp, with_key
+from gpupool_common.errors import InstallError
+from gpupool_common.keys import Keys, load_keys
+from gpupool_common.node_link import Report
+from gpupool_server import admin, board, worker
 from gpupool_server import inventory as inventories
 from gpupool_server.admin import AdminDesk, AdminDoor
 from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk, FrontDoor
 from gpupool_server.gpus import Gpus
-from gpupool_server.keys import Keys, load_keys
 from gpupool_server.pool_link import JoinToken, PoolLink, find_address
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
     RunDir,
-    default_run_dir,
     lasting_dir,
     make_state_dir,
     own_token,
@@ -92,7 +91,7 @@ class Server:
                 " of another version",
                 worker=str(program),
             )
-        self._run_dir = RunDir(settings.run_dir or default_run_dir())
+        self._run_dir = RunDir(settings.run_dir or paths.default_run_dir())
         token = self._find_token(self._run_dir)
         tenants = Tenants.load(token, settings)
         inventory = await asyncio.to_thread(inventories.take, settings, self._home)
@@ -223,7 +222,7 @@ class Server:
 
 def server_keys(settings: Settings) -> Keys:
     """The key pair of this host, made at the first start of a server that needs one."""
-    return load_keys(make_state_dir(settings, settings.run_dir or default_run_dir()))
+    return load_keys(make_state_dir(settings, settings.run_dir or paths.default_run_dir()))
 
 
 def _metrics_door(gpus: Gpus, keeper: SessionKeeper) -> MetricsDoor:

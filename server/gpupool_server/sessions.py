@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpupool.sizes import format_size
-from gpupool_server import logs, worker
+from gpupool_common import logs
+from gpupool_common.sizes import format_size
+from gpupool_common.space import explain
+from gpupool_server import worker
 from gpupool_server.claims import Refusal, Request
 from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus, Lease, board_name
@@ -24,7 +26,6 @@ from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.peers import Peers
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
-from gpupool_server.space import explain
 from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 

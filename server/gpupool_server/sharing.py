@@ -17,8 +17,8 @@ from pydantic import (
     field_validator,
 )
 
-from gpupool import sizes
-from gpupool.sizes import parse_size
+from gpupool_common import sizes
+from gpupool_common.sizes import parse_size
 from gpupool_server.board import POLICIES
 
 MEBIBYTE = 1 << 20

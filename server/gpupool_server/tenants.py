@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpupool.errors import ConfigError
+from gpupool_common.errors import ConfigError
 from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.rundir import read_token
 from gpupool_server.sharing import TenantSettings

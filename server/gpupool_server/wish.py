@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpupool import protocol
-from gpupool.errors import ProtocolError
+from gpupool_common import protocol
+from gpupool_common.errors import ProtocolError
 from gpupool_server.board import POLICIES
 from gpupool_server.claims import Request
 from gpupool_server.config import MAX_DEVICES, check_indexes, parse_indexes

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import GpupoolError, InstallError
-from gpupool.protocol import one_line
+from gpupool_common.errors import GpupoolError, InstallError
+from gpupool_common.protocol import one_line
 from gpupool_server.process import Process
 
 MAX_LINE = 8192

@@ -39,7 +39,7 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
 from gpupool.admin import Admin  # noqa: E402
-from gpupool.ask import with_key  # noqa: E402
+from gpupool_common.ask import with_key  # noqa: E402
 from harness import PoolServer, client_environment  # noqa: E402
 from network import Host, Network  # noqa: E402
 from pool_harness import PoolManager  # noqa: E402

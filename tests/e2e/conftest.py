@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpupool import paths
+from gpupool_common import paths
 from harness import DRIVER, PoolServer, Talk
 from toolchain import Toolchain
 

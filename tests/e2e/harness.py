@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpupool import paths
+from gpupool_common import paths
 
 TOKEN = "token-of-the-end-to-end-tests"
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import zmq
 
-from gpupool import paths
+from gpupool_common import paths
 from harness import PATIENCE, TOKEN, PoolServer
 
 WINDOW_BASE = 1 << 45  # where the devices' addresses are to begin

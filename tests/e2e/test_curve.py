@@ -16,8 +16,8 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from gpupool import paths
-from gpupool.ask import ask_info, with_key
+from gpupool_common import paths
+from gpupool_common.ask import ask_info, with_key
 from harness import (
     PATIENCE,
     TOKEN,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gpupool import paths
+from gpupool_common import paths
 from gpupool_server.driver import find_system
 from harness import (
     TOKEN,

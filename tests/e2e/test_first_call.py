@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupool import paths
+from gpupool_common import paths
 from harness import DRIVER, PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from catalog import DRIVER_PROGRAMS, Program
-from gpupool import paths
+from gpupool_common import paths
 from harness import TOKEN, PoolServer, Result, Talk, alive, free_port, wait_until
 from test_cupy import PATIENCE, CuPy
 from test_cupy import cupy as cupy  # a fixture

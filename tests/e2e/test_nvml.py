@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpupool import paths
+from gpupool_common import paths
 from harness import PoolServer, Result, Talk, run_program
 
 PROGRAMS = Path(__file__).with_name("nvml_programs.py")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpupool import paths
 from gpupool.admin import Admin
-from gpupool.ask import with_key
+from gpupool_common import paths
+from gpupool_common.ask import with_key
 from harness import OURS, PoolServer, Result, Talk, client_environment, run_program, wait_until
 from pool_harness import PoolManager
 from tenants import MIB, StartTalk, end, info, tell

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS, Program
-from gpupool import paths
+from gpupool_common import paths
 from harness import PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ptx_table
-from gpupool import paths
+from gpupool_common import paths
 from harness import PoolServer
 from ptx_file import Outcome, differing, record, recorded, run_cases, show
 from toolchain import Toolchain

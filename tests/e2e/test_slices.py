@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpupool import paths
+from gpupool_common import paths
 from harness import Talk, wait_until
 from tenants import BLUE, RED, MakeServer, Pool, StartTalk, configured, end, tell
 from toolchain import Toolchain

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpupool.ask import ask_info
+from gpupool_common.ask import ask_info
 from harness import TOKEN, PoolServer, Talk, alive, wait_until
 from pool_harness import PoolManager
 from raw_client import ask_for_session
@@ -51,7 +51,7 @@ def is_relay_of(pid: int, parent: int) -> bool:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             owner = int(file.read().rpartition(")")[2].split()[1])
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return owner == parent and b"gpupool_server.relay_process" in file.read()
+            return owner == parent and b"gpupool_common.relay_process" in file.read()
     except OSError:
         return False
 

@@ -22,8 +22,8 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
 import ptx_table  # noqa: E402
-from gpupool import paths  # noqa: E402
-from gpupool.errors import InstallError  # noqa: E402
+from gpupool_common import paths  # noqa: E402
+from gpupool_common.errors import InstallError  # noqa: E402
 from ptx_cases import Case  # noqa: E402
 from ptx_file import BadOutput, Outcome, differing, record, run_cases, show  # noqa: E402
 from toolchain import Toolchain, ToolchainError  # noqa: E402

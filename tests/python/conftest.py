@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
-from gpupool.paths import PLUGINS, Home
+from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front import FrontDesk
 from gpupool_server.gpus import Gpus

@@ -12,7 +12,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from gpupool.node_link import (
+from gpupool_common.keys import Keys, load_keys
+from gpupool_common.node_link import (
     Apply,
     Join,
     Message,
@@ -29,7 +30,6 @@ from gpupool_manager.link import Link
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, Node, Token
 from gpupool_manager.store import Store
-from gpupool_server.keys import Keys, load_keys
 
 WANT: dict[str, Any] = {
     "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,

@@ -9,8 +9,8 @@ import httpx
 import zmq
 from zmq.utils import z85
 
-from gpupool import protocol
-from gpupool.node_link import (
+from gpupool_common import protocol
+from gpupool_common.node_link import (
     Applied,
     Apply,
     Beat,

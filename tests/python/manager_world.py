@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpupool_common.node_link import Heartbeat, Orders, Report, ReportedGpu
 from gpupool_manager.leases import Ask
-from gpupool_manager.nodes import Heartbeat, Orders, Report, ReportedGpu
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, LeaseState, Node, Quota, Tenant, Token
 from gpupool_manager.store import Store

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupool import protocol
-from gpupool.paths import Home
+from gpupool_common import protocol
+from gpupool_common.paths import Home
 from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Picture
 from gpupool_server.config import Settings
 from gpupool_server.front import FrontDesk

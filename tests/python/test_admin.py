@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpupool.admin import Admin
-from gpupool.errors import RefusedError
 from gpupool.status import Status
+from gpupool_common.errors import RefusedError
 from gpupool_server.admin import AdminDesk, AdminDoor
 from gpupool_server.board import Grant
 from server_harness import (

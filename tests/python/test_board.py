@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupool import paths
+from gpupool_common import paths
 from gpupool_server.board import LIBRARY, Board, BoardError, BoardGpu, Grant, find_opener
 from gpupool_server.claims import Claim
 from gpupool_server.gpu import Gpu

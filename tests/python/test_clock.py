@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupool.clock import SteadyClock
+from gpupool_common.clock import SteadyClock
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 from manager_world import Clock, World

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gpupool import protocol
-from gpupool.ask import ask, ask_info
-from gpupool.errors import RefusedError, UnreachableError
-from gpupool.paths import Home
+from gpupool_common import protocol
+from gpupool_common.ask import ask, ask_info
+from gpupool_common.errors import RefusedError, UnreachableError
+from gpupool_common.paths import Home
 from server_harness import ROOT, TOKEN, hello_fields, process_lives
 
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
@@ -243,7 +243,7 @@ def test_lib_path_and_version(home: Home) -> None:
 
 def test_run_local_gives_the_program_a_server_and_ends_it(home: Home) -> None:
     script = (
-        "import json, os; from gpupool.ask import ask_info;"
+        "import json, os; from gpupool_common.ask import ask_info;"
         "info = ask_info(os.environ['GPUPOOL_SERVER'], os.environ['GPUPOOL_TOKEN']);"
         "print(json.dumps([os.environ['LD_LIBRARY_PATH'], os.environ['GPUPOOL_SERVER'], info]))"
     )
@@ -262,7 +262,7 @@ def test_run_local_gives_the_program_a_server_and_ends_it(home: Home) -> None:
 
 def test_run_local_ends_the_sessions_with_it(home: Home) -> None:
     script = (
-        "import os, json, pathlib; from gpupool.ask import ask;"
+        "import os, json, pathlib; from gpupool_common.ask import ask;"
         f"fields = {hello_fields(token=None)!r} | {{'token': os.environ['GPUPOOL_TOKEN']}};"
         "shm = ask(os.environ['GPUPOOL_SERVER'], 'hello', fields).fields['shm'];"
         "meta = pathlib.Path(shm.removeprefix('shm://')).parent / 'meta.json';"

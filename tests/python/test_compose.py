@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from gpupool import paths
+from gpupool_common import paths
 from manager_databases import Postgres
 from pool_process import free_port
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from gpupool.errors import ConfigError
-from gpupool.setting_options import setting_help
-from gpupool.sizes import LARGEST, format_part, format_size, parse_part, parse_size
+from gpupool_common.errors import ConfigError
+from gpupool_common.setting_options import setting_help
+from gpupool_common.sizes import LARGEST, format_part, format_size, parse_part, parse_size
 from gpupool_manager.config import Settings as ManagerSettings
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.sharing import DEFAULTS

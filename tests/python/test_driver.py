@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gpupool import paths
-from gpupool.ask import ask
-from gpupool.errors import ConfigError, InstallError
+from gpupool_common import paths
+from gpupool_common.ask import ask
+from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server import driver, inventory
 from server_harness import MakeServer, hello_fields, make_settings
 

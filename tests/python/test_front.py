@@ -14,7 +14,7 @@ import pytest_asyncio
 import zmq
 import zmq.asyncio
 
-from gpupool import protocol
+from gpupool_common import protocol
 from gpupool_server.front import MAX_FRAME, _paginate
 from gpupool_server.server import Server
 from server_harness import (
@@ -316,14 +316,14 @@ async def test_a_client_that_never_reads_holds_up_nobody(
 async def test_the_address_in_use_is_one_clear_error(
     server: Server, make_server: MakeServer, folder: Path
 ) -> None:
-    from gpupool.errors import GpupoolError
+    from gpupool_common.errors import GpupoolError
 
     with pytest.raises(GpupoolError, match="cannot listen at .*Address already in use.*--listen"):
         await make_server(listen=server.url, run_dir=folder / "other")
 
 
 async def test_the_blocking_client_gets_all_pages(server: Server) -> None:
-    from gpupool.ask import ask, ask_info
+    from gpupool_common.ask import ask, ask_info
 
     await asyncio.to_thread(ask, server.url, "hello", hello_fields())
     info = await asyncio.to_thread(ask_info, server.url, TOKEN)

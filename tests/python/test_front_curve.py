@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gpupool.ask import ask, ask_info, with_key
-from gpupool.errors import RefusedError, UnreachableError
-from gpupool.protocol import Message
+from gpupool_common.ask import ask, ask_info, with_key
+from gpupool_common.errors import RefusedError, UnreachableError
+from gpupool_common.keys import load_keys
+from gpupool_common.protocol import Message
 from gpupool_server.config import Settings
-from gpupool_server.keys import load_keys
 from gpupool_server.server import Server
 from gpupool_server.worker import Ready, WorkerError, parse_ready
 from server_harness import TOKEN, MakeServer, eventually, hello_fields

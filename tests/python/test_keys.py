@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils import z85
 
-from gpupool import protocol
-from gpupool.ask import Address, ask, check_url, with_key
-from gpupool.errors import ConfigError, GpupoolError, InstallError, UnreachableError
-from gpupool_server import keys
-from gpupool_server.keys import Keys, load_keys
+from gpupool_common import keys, protocol
+from gpupool_common.ask import Address, ask, check_url, with_key
+from gpupool_common.errors import ConfigError, GpupoolError, InstallError, UnreachableError
+from gpupool_common.keys import Keys, load_keys
 
 KEY = "00112233445566778899aabbccddeeff00112233445566778899aabbccddee0f"
 

@@ -11,10 +11,10 @@ import httpx
 import pytest_asyncio
 from sqlalchemy import select
 
-from gpupool import lease_token
+from gpupool_common import lease_token
+from gpupool_common.node_link import Report, ReportedGpu
 from gpupool_manager import tables
 from gpupool_manager.app import make_app
-from gpupool_manager.nodes import Report, ReportedGpu
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 

@@ -18,10 +18,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import lease_token, protocol
-from gpupool.errors import ProtocolError
-from gpupool.lease_token import LeaseToken, TokenGrant
-from gpupool.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
+from gpupool_common import lease_token, protocol
+from gpupool_common.errors import ProtocolError
+from gpupool_common.lease_token import LeaseToken, TokenGrant
+from gpupool_common.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
 from gpupool_server import claims
 from gpupool_server.pool_member import DRAIN_SECONDS, SLACK_SECONDS, PoolMember
 from gpupool_server.pool_state import NAME

@@ -7,7 +7,7 @@ import json
 import pytest
 import structlog
 
-from gpupool_server import logs
+from gpupool_common import logs
 
 
 @pytest.mark.parametrize(

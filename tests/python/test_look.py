@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 from gpupool import show
 from gpupool.admin import Admin
 from gpupool.cli import app
-from gpupool.errors import ProtocolError, RefusedError, UnreachableError
 from gpupool.status import POLICIES, Status
 from gpupool.top import frame
+from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
 from server_harness import ROOT
 
 GIB = 1 << 30

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from gpupool.errors import ConfigError, GpupoolError
+from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_manager.config import Settings, load_settings
 
 

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
+from gpupool_common.node_link import Heartbeat, ReportedSession
 from gpupool_manager import tables
-from gpupool_manager.nodes import Heartbeat, ReportedSession
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease
 from gpupool_manager.unit import Unit

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
 
+from gpupool_common.node_link import Heartbeat
 from gpupool_manager import tables
 from gpupool_manager.ledger import Ledger
-from gpupool_manager.nodes import Heartbeat
 from gpupool_manager.problems import Problem
 from gpupool_manager.quotas import Use
 from gpupool_manager.records import Lease

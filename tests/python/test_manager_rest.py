@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gpupool_manager import __version__, tables
-from gpupool_manager.nodes import Apply
+from gpupool_common import __version__
+from gpupool_common.node_link import Apply
+from gpupool_manager import tables
 from gpupool_manager.tokens import digest, new_secret
 from manager_rest import ADMIN, Rest
 from manager_world import gpu

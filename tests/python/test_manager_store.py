@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gpupool.errors import ConfigError
+from gpupool_common.errors import ConfigError
 from gpupool_manager import tables
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import (

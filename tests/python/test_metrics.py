@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpupool.errors import GpupoolError
+from gpupool_common.errors import GpupoolError
 from gpupool_server.metrics import GpuCollector, MetricsDoor
 from server_harness import MakeOffice, Office, accepted, hello
 from test_front import free_port
@@ -107,7 +107,7 @@ async def test_http(make_office: MakeOffice) -> None:
 
 
 def test_only_the_loopback_is_served(folder: Path) -> None:
-    from gpupool.errors import ConfigError
+    from gpupool_common.errors import ConfigError
     from gpupool_server.config import load_settings
 
     for good in ("none", "http://127.0.0.1:9117", "http://[::1]:9117", "http://localhost:9117"):

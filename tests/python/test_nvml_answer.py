@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpupool import protocol
-from gpupool.errors import ProtocolError
+from gpupool_common import protocol
+from gpupool_common.errors import ProtocolError
 from gpupool_server import nvml_cards
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.nvml_answer import MAX_PROCESSES, Asker, NvmlDesk, Running, View

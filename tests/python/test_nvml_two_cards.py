@@ -11,7 +11,7 @@ import pytest
 
 import fake_nvml
 from fake_nvml import FUNCTIONS, GIB, UUIDS, NvmlError, TwoCards
-from gpupool import protocol
+from gpupool_common import protocol
 from gpupool_server import inventory, nvml_cards
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.nvml_answer import Asker, NvmlDesk, Running, View

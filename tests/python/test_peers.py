@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpupool.errors import ConfigError
+from gpupool_common.errors import ConfigError
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_server.config import load_settings
 from gpupool_server.peers import NAME, Peers

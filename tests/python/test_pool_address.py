@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpupool.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
 from gpupool.pool_client import PoolClient, Where
+from gpupool_common.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
 from test_manager_service import self_signed
 
 

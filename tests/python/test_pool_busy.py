@@ -6,9 +6,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpupool.node_link import Apply, BusyTime, OrderedGrant, Orders, Told
+from gpupool_common.node_link import (
+    Apply,
+    BusyTime,
+    Heartbeat,
+    OrderedGrant,
+    Orders,
+    Report,
+    ReportedGpu,
+    Told,
+)
 from gpupool_manager.leases import Ask
-from gpupool_manager.nodes import Heartbeat, Report, ReportedGpu
 from gpupool_manager.pool import Pool
 from gpupool_manager.records import Grant, Lease, Token, Usage
 from gpupool_manager.store import Store

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpupool.cli import app
-from gpupool.paths import Home
+from gpupool_common.paths import Home
 from manager_node import FakeDoor
 from pool_process import PATIENCE, gpupool, start_gpupool
 

@@ -12,8 +12,8 @@ from typing import IO
 
 import pytest
 
-from gpupool import protocol
-from gpupool.paths import Home
+from gpupool_common import protocol
+from gpupool_common.paths import Home
 from manager_node import FakeDoor
 from pool_process import PATIENCE, Manager, gpupool, start_gpupool
 

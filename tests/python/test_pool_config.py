@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpupool.errors import ConfigError
+from gpupool_common.errors import ConfigError
+from gpupool_common.keys import load_keys
 from gpupool_server.config import Settings, load_settings
-from gpupool_server.keys import load_keys
 from gpupool_server.rundir import make_state_dir
 
 TOKEN = "gpn_" + "x" * 43 + "." + "ab" * 32

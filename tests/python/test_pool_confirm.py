@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from gpupool.node_link import (
+from gpupool_common.node_link import (
     Again,
     Applied,
     Apply,

@@ -15,9 +15,10 @@ import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
 
-from gpupool import hosts
-from gpupool.errors import ConfigError, GpupoolError
-from gpupool.node_link import (
+from gpupool_common import hosts
+from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.keys import Keys
+from gpupool_common.node_link import (
     Again,
     Beat,
     Heartbeat,
@@ -31,7 +32,6 @@ from gpupool_manager.link import Link, check_reachable
 from gpupool_manager.problems import Problem
 from gpupool_server import pool_link
 from gpupool_server.config import Settings
-from gpupool_server.keys import Keys
 from gpupool_server.pool_link import JoinToken, PoolLink, find_address
 from gpupool_server.pool_member import PoolMember
 from link_host import Host, MakePeer, applied, new_keys, no, report_of

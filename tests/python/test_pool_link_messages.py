@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool.errors import ProtocolError
-from gpupool.node_link import (
+from gpupool_common.errors import ProtocolError
+from gpupool_common.node_link import (
     MAX_BYTES,
     Again,
     Apply,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import protocol
-from gpupool.errors import ProtocolError
-from gpupool.protocol import Message, decode, encode, refusal
+from gpupool_common import protocol
+from gpupool_common.errors import ProtocolError
+from gpupool_common.protocol import Message, decode, encode, refusal
 
 KEYS = st.from_regex(r"[a-z][a-z0-9-]{0,31}", fullmatch=True)
 VALUES = st.text(st.characters(blacklist_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=80).map(

@@ -12,11 +12,11 @@ import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
 
-from gpupool import protocol
-from gpupool_server.relay import Relay
-from gpupool_server.relay_limits import CELLS, Budgets, Connections
-from gpupool_server.relay_process import MOST_FRAMES, Config
-from gpupool_server.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
+from gpupool_common import protocol
+from gpupool_common.relay import Relay
+from gpupool_common.relay_limits import CELLS, Budgets, Connections
+from gpupool_common.relay_process import MOST_FRAMES, Config
+from gpupool_common.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
 from gpupool_server.server import Server
 from server_harness import MakeServer, accepted, eventually, hello, refused
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import protocol, request
-from gpupool.errors import ConfigError
+from gpupool import request
+from gpupool_common import protocol
+from gpupool_common.errors import ConfigError
 
 VECTORS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "request_vectors.toml").read_text(encoding="utf-8")

@@ -16,8 +16,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from gpupool import protocol
-from gpupool.errors import GpupoolError
+from gpupool_common import protocol
+from gpupool_common.errors import GpupoolError
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, own_token
 from server_harness import (

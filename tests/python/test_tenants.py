@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import protocol
-from gpupool.errors import ConfigError, InstallError
+from gpupool_common import protocol
+from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server.board import Grant
 from gpupool_server.claims import Claim, Refusal, Request, Room, claim, grants
 from gpupool_server.rundir import Meta

@@ -1,8 +1,8 @@
-"""Where the compiled parts of gpupool are.
+"""Where the compiled parts of gpupool are, and the run directory.
 
-Three places, tried in this order: ``GPUPOOL_HOME`` (a folder into which
-``cmake --install`` has installed), the installed package itself, and, in a
-checkout of the sources, ``build/stage``. All have the same layout::
+The compiled parts are in one of three places, tried in this order: ``GPUPOOL_HOME`` (a folder
+into which ``cmake --install`` has installed), the installed package itself, and, in a checkout
+of the sources, ``build/stage``. All have the same layout::
 
     lib/libcuda.so.1                    what a client loads
     lib/plugins/libgpupool_zmq.so       transports that need a library
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupool.errors import InstallError
+from gpupool_common.errors import InstallError
 
 CLIENT_LIBRARY = "lib/libcuda.so.1"
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"
@@ -56,7 +56,7 @@ def find_home(env: Mapping[str, str] | None = None) -> Home:
     chosen = (os.environ if env is None else env).get("GPUPOOL_HOME", "")
     if chosen:
         return Home(Path(chosen).absolute(), "GPUPOOL_HOME names that folder")
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent / "gpupool"
     stage = package.parent.parent / "build" / "stage"
     if not (package / "lib").is_dir() and stage.is_dir():
         return Home(stage, "this is a checkout of the sources")
@@ -74,3 +74,13 @@ def is_client_library(path: Path) -> bool:
             return False
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return content.find(_MARKER) >= 0
+
+
+def default_run_dir(env: Mapping[str, str] | None = None) -> Path:
+    """The folder for this user when none was configured."""
+    if os.geteuid() == 0:
+        return Path("/run/gpupool")
+    base = (os.environ if env is None else env).get("XDG_RUNTIME_DIR", "")
+    if base and os.path.isabs(base):
+        return Path(base) / "gpupool"
+    return Path(f"/tmp/gpupool-{os.geteuid()}")

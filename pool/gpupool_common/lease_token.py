@@ -21,7 +21,7 @@ from typing import Any
 
 import msgpack
 
-from gpupool.errors import ProtocolError
+from gpupool_common.errors import ProtocolError
 
 PREFIX = "gpl_"
 VERSION = 1

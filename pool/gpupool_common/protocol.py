@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpupool.errors import ProtocolError
+from gpupool_common.errors import ProtocolError
 
 MAGIC = "GPUPOOL/1"
 MAX_BYTES = 8192

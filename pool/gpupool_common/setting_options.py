@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from gpupool.sizes import format_size
+from gpupool_common.sizes import format_size
 
 #: How descriptions of settings in bytes begin.
 SIZE = "a size"

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpupool.ask import split_tcp
-from gpupool.errors import GpupoolError
-from gpupool_server import logs
-from gpupool_server.relay_process import Config
-from gpupool_server.relay_wire import Kind, RecordError, Unpacker, pack
+from gpupool_common import logs
+from gpupool_common.ask import split_tcp
+from gpupool_common.errors import GpupoolError
+from gpupool_common.relay_process import Config
+from gpupool_common.relay_wire import Kind, RecordError, Unpacker, pack
 
 #: Connections that wait in the listening socket while nobody takes them.
 BACKLOG = 1024
@@ -204,7 +204,7 @@ class Relay:
         env = {key: text for key, text in os.environ.items() if not key.startswith("GPUPOOL_")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpupool_server.relay_process", *map(str, fds)],
+            [sys.executable, "-P", "-m", "gpupool_common.relay_process", *map(str, fds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=fds,

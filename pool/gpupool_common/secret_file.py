@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpupool.errors import GpupoolError
+from gpupool_common.errors import GpupoolError
 
 
 def write_secret(path: Path, secret: str) -> None:

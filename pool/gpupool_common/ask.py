@@ -13,8 +13,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from gpupool import protocol
-from gpupool.errors import (
+from gpupool_common import protocol
+from gpupool_common.errors import (
     ProtocolError,
     RefusedError,
     ServerAwayError,
@@ -121,7 +121,7 @@ def _not_there(url: str, error: OSError) -> UnreachableError:
 
 
 def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) -> protocol.Message:
-    """One question, one answer ``ok``; every other outcome is an exception of gpupool.errors."""
+    """One question, one answer ``ok``; every other outcome is an exception of errors.py."""
     try:
         address = Address.parse(url)
     except ValueError as error:

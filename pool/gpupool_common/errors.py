@@ -56,7 +56,7 @@ _REFUSED_EXITS = {
 
 
 class RefusedError(GpupoolError):
-    """A server answered no; ``code`` is one of :data:`gpupool.protocol.REFUSAL_CODES`."""
+    """A server answered no; ``code`` is one of :data:`gpupool_common.protocol.REFUSAL_CODES`."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from gpupool.errors import ConfigError
-from gpupool.protocol import one_line
+from gpupool_common.errors import ConfigError
+from gpupool_common.protocol import one_line
 
 
 def read_toml(path: Path) -> dict[str, Any]:

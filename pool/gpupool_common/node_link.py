@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from gpupool import __version__
-from gpupool.errors import ProtocolError
-from gpupool.protocol import one_line
+from gpupool_common import __version__
+from gpupool_common.errors import ProtocolError
+from gpupool_common.protocol import one_line
 
 PROTOCOL = 1
 

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 
 import zmq
 
-from gpupool import protocol
-from gpupool_server.relay_limits import Budgets, Connections
-from gpupool_server.relay_wire import Kind, RecordError, Unpacker, pack
+from gpupool_common import protocol
+from gpupool_common.relay_limits import Budgets, Connections
+from gpupool_common.relay_wire import Kind, RecordError, Unpacker, pack
 
 #: Messages taken from the socket before the owner is heard again.
 BURST = 64

@@ -12,7 +12,7 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
-from gpupool.errors import ConfigError, GpupoolError, InstallError
+from gpupool_common.errors import ConfigError, GpupoolError, InstallError
 
 NAME = "curve.key"
 
