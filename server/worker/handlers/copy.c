@@ -48,16 +48,31 @@ CUresult gpw_gp_htod_arena(struct gpw_session *s, CUdeviceptr dst, CUstream stre
         return CUDA_ERROR_OUT_OF_MEMORY;
     use->slot = slot;
     const void *from = gpw_arena_at(s, offset, bytes);
+    struct gpw_after *after;
     CUresult r = from && gpw_memory_is_device(s, dst, bytes) ? not_capturing(s, stream)
                                                              : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
-        r = s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream);
-    if (r != CUDA_SUCCESS || gpw_after_stream(s, stream, arena_read, use) != CUDA_SUCCESS)
+        r = gpw_after_prepare(s, stream, arena_read, use, &after);
+    if (r == CUDA_SUCCESS)
+        r = gpw_after_submitted(s, after, stream,
+                                s->driver->cuMemcpyHtoDAsync_v2(dst, from, bytes, stream));
+    if (r != CUDA_SUCCESS)
         arena_read(s, use, r); /* the slot is the client's again, whatever happened */
     return r;
 }
 
 /* --- from the device ------------------------------------------------------------- */
+
+/* `done` is called once the bytes are there; not if this returns an error. */
+static CUresult download(struct gpw_session *s, void *to, CUdeviceptr src, uint32_t bytes,
+                         CUstream stream, gpw_done *done, void *arg)
+{
+    struct gpw_after *after;
+    CUresult r = gpw_after_prepare(s, stream, done, arg, &after);
+    return r ? r
+             : gpw_after_submitted(s, after, stream,
+                                   s->driver->cuMemcpyDtoHAsync_v2(to, src, bytes, stream));
+}
 
 struct dtoh {
     struct gpw_token token;
@@ -91,9 +106,7 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *d = (struct dtoh){token, staging, bytes};
-    r = s->driver->cuMemcpyDtoHAsync_v2(staging->memory, src, bytes, stream);
-    if (r == CUDA_SUCCESS)
-        r = gpw_after_stream(s, stream, dtoh_done, d);
+    r = download(s, staging->memory, src, bytes, stream, dtoh_done, d);
     if (r == CUDA_SUCCESS)
         return GPW_DEFERRED;
     gpw_staging_give(s, staging);
@@ -121,9 +134,7 @@ CUresult gpw_gp_dtoh_arena(struct gpw_session *s, struct gpw_token token, CUdevi
     if (!d)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *d = (struct dtoh){token, NULL, bytes};
-    r = s->driver->cuMemcpyDtoHAsync_v2(to, src, bytes, stream);
-    if (r == CUDA_SUCCESS)
-        r = gpw_after_stream(s, stream, dtoh_arena_done, d);
+    r = download(s, to, src, bytes, stream, dtoh_arena_done, d);
     if (r == CUDA_SUCCESS)
         return GPW_DEFERRED;
     free(d);
@@ -164,9 +175,7 @@ CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream str
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *p = (struct pinned_read){staging, cookie, offset, bytes, last};
-    r = s->driver->cuMemcpyDtoHAsync_v2(staging->memory, src, bytes, stream);
-    if (r == CUDA_SUCCESS)
-        r = gpw_after_stream(s, stream, pinned_read_done, p);
+    r = download(s, staging->memory, src, bytes, stream, pinned_read_done, p);
     if (r == CUDA_SUCCESS)
         return r;
     gpw_staging_give(s, staging);

@@ -47,17 +47,20 @@ static void graph_over(struct gpw_session *s, void *arg, CUresult result)
     graphs_running--;
 }
 
+/* A graph that nobody sees running might stand at a host function while the driver waits. */
 CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream hStream)
 {
-    CUresult r = s->driver->cuGraphLaunch(hGraph, hStream);
     CUstreamCaptureStatus capture;
-    if (!in_graphs || r != CUDA_SUCCESS ||
-        s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
+    struct gpw_after *after;
+    if (!in_graphs || s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE)
+        return s->driver->cuGraphLaunch(hGraph, hStream);
+    CUresult r = gpw_after_prepare(s, hStream, graph_over, NULL, &after);
+    if (r != CUDA_SUCCESS)
         return r;
     graphs_running++;
-    if (gpw_after_stream(s, hStream, graph_over, NULL) != CUDA_SUCCESS)
-        graphs_running--;
+    r = gpw_after_submitted(s, after, hStream, s->driver->cuGraphLaunch(hGraph, hStream));
+    graphs_running -= r != CUDA_SUCCESS;
     return r;
 }
 

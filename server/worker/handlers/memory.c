@@ -126,7 +126,7 @@ struct pending_free {
     CUdeviceptr address;
     CUcontext context; /* whose work is waited for */
     uint64_t number;
-    bool captured; /* a capture holds it up, whose end comes as a message */
+    bool held_up; /* by a capture, whose end comes as a message, or for want of memory */
     struct pending_free *next;
 };
 
@@ -138,7 +138,7 @@ uint64_t gpw_memory_last_free(const struct gpw_session *s)
 bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number)
 {
     for (const struct pending_free *f = s->memory->frees; f; f = f->next)
-        if (f->number <= number && !f->captured)
+        if (f->number <= number && !f->held_up)
             return true;
     return false;
 }
@@ -240,14 +240,14 @@ static bool free_retry(struct gpw_session *s, struct gpw_wait *w)
 {
     struct pending_free *f = (struct pending_free *)w;
     CUcontext before = NULL;
-    f->captured = false;
+    f->held_up = false;
     s->driver->cuCtxGetCurrent(&before);
     if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)f->context) != 0) /* it still is */
         s->driver->cuCtxSetCurrent(f->context);
     CUresult r = gpw_after_context(s, free_now, f); /* `f` may be gone then */
     s->driver->cuCtxSetCurrent(before);
-    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-        f->captured = true;
+    if (r == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || r == CUDA_ERROR_OUT_OF_MEMORY) {
+        f->held_up = true; /* the GPU may still use it */
         return false;
     }
     if (r != CUDA_SUCCESS)

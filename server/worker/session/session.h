@@ -136,6 +136,14 @@ void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);
  * When the session ends first, done gets CUDA_ERROR_DEINITIALIZED. */
 typedef void gpw_done(struct gpw_session *s, void *arg, CUresult result);
 CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg);
+/* The same in two steps, for work that uses what `done` gives back: all that can be refused
+ * is refused by prepare, before the work is submitted. `r` is what submitting it gave, and is
+ * returned: unless it is success, the wait is dropped. */
+struct gpw_after;
+CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg,
+                           struct gpw_after **after);
+CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *after, CUstream stream,
+                             CUresult r);
 /* Likewise once everything submitted to every stream of the current context has. */
 CUresult gpw_after_context(struct gpw_session *s, gpw_done *done, void *arg);
 

@@ -131,7 +131,7 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
 }
 
 /* Several events, one answer. */
-struct after {
+struct gpw_after {
     struct gpw_wait wait;
     CUcontext context;
     gpw_done *done;
@@ -147,7 +147,7 @@ static bool after_ready(struct gpw_session *s, struct gpw_wait *w);
 static void after_context_ended(struct gpw_wait *waits, CUcontext context)
 {
     for (struct gpw_wait *w = waits; w; w = w->younger) {
-        struct after *a = (struct after *)w;
+        struct gpw_after *a = (struct gpw_after *)w;
         if (w->ready != after_ready || a->context != context)
             continue;
         a->count = 0;
@@ -172,16 +172,16 @@ void gpw_waits_context_ended(struct gpw_session *s, CUcontext context)
 
 static uint64_t after_bytes(unsigned room)
 {
-    return sizeof(struct after) + room * EVENT_BYTES;
+    return sizeof(struct gpw_after) + room * EVENT_BYTES;
 }
 
-static void after_free(struct after *a)
+static void after_free(struct gpw_after *a)
 {
     gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(a->room));
     free(a);
 }
 
-static void finish(struct gpw_session *s, struct after *a, CUresult result)
+static void finish(struct gpw_session *s, struct gpw_after *a, CUresult result)
 {
     for (unsigned i = 0; i < a->count; i++)
         gpw_event_give(s, a->context, a->events[i]);
@@ -193,7 +193,7 @@ static void finish(struct gpw_session *s, struct after *a, CUresult result)
 
 static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    struct after *a = (struct after *)w;
+    struct gpw_after *a = (struct gpw_after *)w;
     while (a->count && a->result == CUDA_SUCCESS) {
         CUevent event = a->events[a->count - 1];
         CUresult r = s->driver->cuEventQuery(event);
@@ -214,19 +214,19 @@ static bool after_ready(struct gpw_session *s, struct gpw_wait *w)
 
 static bool after_poll(struct gpw_session *s, struct gpw_wait *w)
 {
-    struct after *a = (struct after *)w;
+    struct gpw_after *a = (struct gpw_after *)w;
     finish(s, a, a->result);
     return true;
 }
 
 static void after_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
-    finish(s, (struct after *)w, CUDA_ERROR_DEINITIALIZED);
+    finish(s, (struct gpw_after *)w, CUDA_ERROR_DEINITIALIZED);
 }
 
-static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
+static struct gpw_after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
 {
-    struct after *a = NULL;
+    struct gpw_after *a = NULL;
     if (gpw_budget_take(GPW_BUDGET_WAITS, after_bytes(room)) &&
         !(a = calloc(1, sizeof *a + room * sizeof a->events[0])))
         gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(room));
@@ -242,20 +242,31 @@ static struct after *after_new(struct gpw_session *s, unsigned room, gpw_done *d
     return a;
 }
 
-static CUresult after_add(struct gpw_session *s, struct after *a, CUstream stream)
+static CUresult after_take(struct gpw_session *s, struct gpw_after *a)
 {
-    CUevent event;
     bool before = gpw_strict(s, false);
-    CUresult r = gpw_event_take(s, a->context, &event);
-    if (r == CUDA_SUCCESS) {
-        a->events[a->count++] = event;
-        r = s->driver->cuEventRecord(event, stream);
-    }
+    CUresult r = gpw_event_take(s, a->context, &a->events[a->count]);
+    gpw_strict(s, before);
+    a->count += r == CUDA_SUCCESS;
+    return r;
+}
+
+/* The event that was taken last. */
+static CUresult after_record(struct gpw_session *s, struct gpw_after *a, CUstream stream)
+{
+    bool before = gpw_strict(s, false);
+    CUresult r = s->driver->cuEventRecord(a->events[a->count - 1], stream);
     gpw_strict(s, before);
     return r;
 }
 
-static bool over_already(struct gpw_session *s, struct after *a)
+static CUresult after_add(struct gpw_session *s, struct gpw_after *a, CUstream stream)
+{
+    CUresult r = after_take(s, a);
+    return r == CUDA_SUCCESS ? after_record(s, a, stream) : r;
+}
+
+static bool over_already(struct gpw_session *s, struct gpw_after *a)
 {
     bool before = gpw_strict(s, false);
     bool over = !gpw_waits_any(s) && after_ready(s, &a->wait);
@@ -263,12 +274,17 @@ static bool over_already(struct gpw_session *s, struct after *a)
     return over;
 }
 
-static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
+static void after_drop(struct gpw_session *s, struct gpw_after *a)
+{
+    for (unsigned i = 0; i < a->count; i++)
+        gpw_event_give(s, a->context, a->events[i]);
+    after_free(a);
+}
+
+static CUresult after_start(struct gpw_session *s, struct gpw_after *a, CUresult r)
 {
     if (r != CUDA_SUCCESS) {
-        for (unsigned i = 0; i < a->count; i++)
-            gpw_event_give(s, a->context, a->events[i]);
-        after_free(a);
+        after_drop(s, a);
         return r;
     }
     /* older waits answer first */
@@ -279,20 +295,59 @@ static CUresult after_start(struct gpw_session *s, struct after *a, CUresult r)
     return CUDA_SUCCESS;
 }
 
-CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg)
+CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg,
+                           struct gpw_after **after)
 {
     /* says what a capturing or failed stream says, which a recorded event would not */
     CUresult r = s->driver->cuStreamQuery(stream);
     if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
         return r;
-    struct after *a = after_new(s, 1, done, arg);
+    struct gpw_after *a = after_new(s, 1, done, arg);
     if (!a)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return after_start(s, a, after_add(s, a, stream));
+    if ((r = after_take(s, a)) != CUDA_SUCCESS)
+        after_drop(s, a);
+    else
+        *after = a;
+    return r;
+}
+
+/* An event that exists cannot be recorded: an error has ended the stream's work, or nobody
+ * can tell any more when it is over. */
+static void after_unrecorded(struct gpw_session *s, struct gpw_after *a, CUstream stream,
+                             CUresult why)
+{
+    CUresult r = s->driver->cuStreamQuery(stream);
+    if (r != CUDA_ERROR_NOT_READY) {
+        finish(s, a, r);
+        return;
+    }
+    gpw_session_end(s, "the driver cannot say when submitted work is over (CUDA error %d)",
+                    (int)why);
+    after_drop(s, a);
+}
+
+CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *a, CUstream stream,
+                             CUresult r)
+{
+    if (r != CUDA_SUCCESS)
+        return after_start(s, a, r);
+    CUresult recorded = after_record(s, a, stream);
+    if (recorded == CUDA_SUCCESS)
+        return after_start(s, a, recorded);
+    after_unrecorded(s, a, stream, recorded);
+    return r;
+}
+
+CUresult gpw_after_stream(struct gpw_session *s, CUstream stream, gpw_done *done, void *arg)
+{
+    struct gpw_after *a;
+    CUresult r = gpw_after_prepare(s, stream, done, arg, &a);
+    return r == CUDA_SUCCESS ? after_start(s, a, after_record(s, a, stream)) : r;
 }
 
 struct every_stream {
-    struct after *after;
+    struct gpw_after *after;
     unsigned count;
     CUresult result;
 };
