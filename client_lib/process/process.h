@@ -12,7 +12,5 @@
  * DEINITIALIZED at exit; `in_context`: else the error that sticks to the contexts of the
  * current one's session. */
 CUresult gpc_process_state(bool in_context);
-/* Whether CUDA keeps an error of this kind for the rest of the process. */
-bool gpc_error_is_sticky(CUresult error);
 
 #endif

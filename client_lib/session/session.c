@@ -22,6 +22,7 @@
 
 #include "cancel.h"
 #include "captures.h"
+#include "gp_errors.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "process.h"
@@ -227,7 +228,7 @@ static bool deliver(struct gpc_session *s, const void *message, size_t size)
     bool right = reply_fill(call, message, size);
     if (!right)
         call->result = CUDA_ERROR_UNKNOWN;
-    if (gpc_error_is_sticky(call->result))
+    if (gp_error_is_sticky((int)call->result))
         gpc_session_set_sticky(s, call->result);
     pthread_mutex_lock(&s->wait_lock);
     /* whoever waits is woken when the right to read is given back */

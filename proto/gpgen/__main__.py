@@ -27,7 +27,8 @@ from . import (
     ids,
 )
 from . import header as header_check
-from .spec import Spec, SpecError, load
+from .param import SpecError
+from .spec import Spec, load
 
 OUTPUTS = {
     "gp_ops.h": emit_wire.ops,

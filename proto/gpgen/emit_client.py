@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
-from .spec import LOCATIONS, Function, Param, Spec
+from .param import Param
+from .spec import LOCATIONS, Function, Spec
 
 
 def wire_prototype(f: Function) -> str:
@@ -179,7 +180,7 @@ def _wire_body(f: Function) -> list[str]:
     ]
     lines += [f"    *{p.name} = ({p.pointee})q.{p.name};" for p in created]
     lines += [f"    gpc_handle_drop(q.{p.name});" for p in f.params if p.has("destroy")]
-    lines += [f"    gpc_cache_forget(GP_OP_{name});" for name in f.invalidates]
+    lines += [f"    gpc_cache_forget(GP_OP_{name});" for name in f.forgets]
     lines.append("    return CUDA_SUCCESS;\n}\n")
     return lines
 
@@ -218,6 +219,10 @@ def stubs(spec: Spec) -> str:
             lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
             lines += _enter(f)
             lines.append(f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));\n}}\n")
+        elif f.alias:
+            lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
+            lines.append(f"    gpc_count(GP_OP_{f.name});")
+            lines.append(f"    return {f.alias}({f.arguments});\n}}\n")
         for variant in f.variants:
             lines.append(f"GPC_EXPORT CUresult {variant}({f.prototype})\n{{")
             lines.append("    bool before = gpc_per_thread_streams(true);")

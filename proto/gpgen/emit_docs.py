@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from .spec import MODES, Spec
+from .spec import MODES, Function, Spec
 
 
 def coverage(spec: Spec) -> str:
@@ -21,6 +21,9 @@ def coverage(spec: Spec) -> str:
         f"{len(functions)} functions of CUDA 13.0 and older ({names} exported names with the",
         "per-thread-stream forms).",
         "",
+        "A call *sends* where it makes messages, and *waits* where it needs an answer: `may` says",
+        "that it depends on the call, `once` that the answer is kept.",
+        "",
         "| mode | functions | what the client does |",
         "| --- | ---: | --- |",
     ]
@@ -33,14 +36,21 @@ def coverage(spec: Spec) -> str:
                 "",
                 f"## {group}",
                 "",
-                "| function | since | mode | note |",
-                "| --- | --- | --- | --- |",
+                "| function | since | mode | sends | waits | note |",
+                "| --- | --- | --- | --- | --- | --- |",
             ]
-        note = f.reason or (
-            "forms: " + ", ".join(v[len(f.name) :] for v in f.variants) if f.variants else ""
+        since = f"{f.since // 1000}.{f.since % 1000 // 10}"
+        sends = "yes" if spec.sent(f) else "no"
+        lines.append(
+            f"| {f.name} | {since} | {f.mode} | {sends} | {spec.waits(f)} | {_note(f)} |"
         )
-        lines.append(f"| {f.name} | {f.since // 1000}.{f.since % 1000 // 10} | {f.mode} | {note} |")
     return "\n".join(lines) + "\n"
+
+
+def _note(f: Function) -> str:
+    if f.reason or f.alias:
+        return f.reason or f"as {f.alias}"
+    return "forms: " + ", ".join(v[len(f.name) :] for v in f.variants) if f.variants else ""
 
 
 def write_if_changed(path: Path, text: str) -> bool:

@@ -38,5 +38,11 @@ def errors_header(spec: Spec) -> str:
     lines.append("/* X(name, value, text) for every CUresult. */\n#define GP_ERRORS(X) \\")
     rows = [f'    X({e.name}, {e.value}, "{e.text}")' for e in spec.errors]
     lines.append(" \\\n".join(rows))
+    lines.append("\n/* Those that end a context: every later call gives the same. */")
+    lines.append("static inline int gp_error_is_sticky(int error)\n{\n    switch (error) {")
+    lines += [f"    case {e.value}: /* {e.name} */" for e in spec.errors if e.sticky]
+    if any(e.sticky for e in spec.errors):
+        lines.append("        return 1;")
+    lines.append("    default:\n        return 0;\n    }\n}")
     lines.append("\n#endif\n")
     return "\n".join(lines)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 
 from .emit_wire import NOTE
-from .spec import HANDLES, Function, Param, Spec
+from .param import HANDLES, Param
+from .spec import Function, Spec
 
 # Members worth a line of structures that the application passes.
 STRUCTURES = {

@@ -6,7 +6,8 @@ import re
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, request, tails_in, tails_out, values_out
-from .spec import LOCATIONS, PARENTS, WORK, Function, Param, Spec
+from .param import Param
+from .spec import LOCATIONS, PARENTS, WORK, Function, Spec
 
 
 def driver_functions(spec: Spec) -> list[Function]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from .spec import Spec, SpecError
+from .param import SpecError
+from .spec import Spec
 
 _PROTOTYPE = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;")
 _ERROR = re.compile(r"\b(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .layout import reply, request, tails_in, tails_out
-from .spec import HANDLE_KINDS, Function, Param, Spec, SpecError
+from .param import HANDLE_KINDS, Param, SpecError
+from .spec import Function, Spec
 
 LEDGER = "ids.lock"
 NONE = "-"

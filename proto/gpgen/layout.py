@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .spec import Function, Param
+from .param import Param
+from .spec import Function
 
 # Types that ask for more than the wire's 8-byte alignment travel as bytes.
 OVERALIGNED = {"CUtensorMap"}

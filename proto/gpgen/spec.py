@@ -10,7 +10,7 @@ behind a colon, what the declaration cannot say:
     "const unsigned long long *globalDim : in[tensorRank]"
 
 ========== =====================================================================
-word       meaning
+word       how the parameter travels
 ========== =====================================================================
 out        pointer to one value that the call fills
 inout      pointer to one value, read and filled
@@ -27,15 +27,72 @@ null       the handle may be null
 span[N]    N bytes from this device address on must be memory of the session's: the
            worker checks that before the driver sees it; N may use proto/wire/span.h
 ========== =====================================================================
+
+Words for what a value must be; CUDA says CUDA_ERROR_INVALID_VALUE at once otherwise, and
+so does the client's stub. They are no part of what travels. E is a C expression
+over the other parameters and CUDA's constants.
+
+========== =====================================================================
+word       what holds
+========== =====================================================================
+flags[E]   no bit is set that E lacks
+below[E]   the value is 0 or more and less than E
+upto[E]    the value is 0 or more and at most E
+nonzero    the value is not 0
+zero       the value is 0 (a reserved parameter)
+========== =====================================================================
+
+Keys of an entry, beside id, api, since, ptsz, ptds, also, header, needs and params:
+
+=========== ====================================================================
+key         meaning
+=========== ====================================================================
+mode        what the stub does, one of MODES
+sends       the messages that a hand-written stub may send beside its own: needed by mode
+            custom and bulk, allowed with client = "custom", never with local. What gets
+            any call across (a session's opening, a context set) is not named. "@X" stands
+            for the set X of sets.toml. A test compares it with what the C code reaches.
+alias       mode alias: the entry with the same parameters that does it
+client      "custom": the exported function is hand-written though gpgen could send it
+worker      "custom" or "deferred": the handler is hand-written
+file        the C file with the hand-written body where that is not the one of the
+            entry's group: a stem for all sides, or { client = …, worker = … }
+reason      why it is refused
+=========== ====================================================================
+
+Facts of an operation, which go into one table (gp_ops.h), so that no C file lists operations:
+
+=========== ====================================================================
+key         meaning
+=========== ====================================================================
+work        what it puts on the GPU, one of WORK: it passes the gate
+blocks      false: it is waited for, but the driver answers whatever the GPU does;
+            every other call that is waited for may block in the driver
+slow        the driver loads or compiles in it, which keeps the worker for long
+grows       the driver may take, or give back, memory that nobody asked for
+staged      the worker needs a piece of its staging memory for it
+capture     what it does to its stream's capture: "begins" or "ends" it
+first_waits an async call that the driver may refuse: waited for the first time with
+            these arguments
+forgets     the cached entries whose answers it makes out of date
+=========== ====================================================================
+
+What handles a call makes, uses and ends is read from the parameters.
+A file may hold a list of refused forms instead of entries: `since` and `reason`, which
+hold for all, and `forms`, one C prototype each behind its id.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from .error_codes import ErrorCode, load_errors
+from .param import Param, SpecError, parse_param
+from .toml_lines import Lines, load_toml
 
 MODES = {
     "local": "answered by the client",
@@ -43,30 +100,17 @@ MODES = {
     "async": "sent, not waited for",
     "async-create": "sent, not waited for; the client names the new handle",
     "sync": "sent and waited for",
-    "bulk": "carries user memory",
+    "bulk": "carries user memory, with the messages that it names",
+    "custom": "hand-written; sends the messages that it names",
+    "alias": "another name of the entry that it names",
     "notify": "worker to client",
     "refuse": "answers CUDA_ERROR_NOT_SUPPORTED",
 }
 WIRE_MODES = {"cached", "async", "async-create", "sync", "notify"}
+SENDING_MODES = {"bulk", "custom"}
 NEEDS = {"none", "init", "context"}
-
-# C type of a handle -> name of its kind. CUkernel and CUfunction are one kind
-# because the driver takes either where a kernel is launched.
-HANDLES = {
-    "CUcontext": "context",
-    "CUmodule": "module",
-    "CUlibrary": "library",
-    "CUfunction": "function",
-    "CUkernel": "function",
-    "CUstream": "stream",
-    "CUevent": "event",
-    "CUgraph": "graph",
-    "CUgraphExec": "graph_exec",
-    "CUgraphNode": "graph_node",
-    "CUmemoryPool": "mempool",
-    "CUmemGenericAllocationHandle": "allocation",
-}
-HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
+SIDES = ("client", "worker", "softgpu")
+CAPTURES = ("begins", "ends")
 
 #: What an object may be made from, by kinds: it goes with that. A graph goes with the
 #: stream while it is captured, and takes over what another one knows of its contexts.
@@ -90,67 +134,15 @@ LOCATIONS = {
 #: Uploads and downloads are copies from and to the host, which have engines of their own.
 WORK = ("kernel", "graph", "copy", "memset", "upload", "download")
 
-MESSAGE_FILE = "messages.toml"
 ERROR_FILE = "errors.toml"
+SET_FILE = "sets.toml"
 KEYS = {
-    "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker",
-    "invalidates", "reason", "header", "params", "work", "grows", "first_waits",
-    "staged", "prompt", "slow", "doc", "differs",
+    "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker", "sends",
+    "alias", "file", "doc", "differs", "forgets", "reason", "header", "params", "work", "grows",
+    "first_waits", "staged", "blocks", "slow", "capture",
 }  # fmt: skip
-
-
-class SpecError(Exception):
-    """A line of the spec that cannot be right; its text starts with file:line."""
-
-
-@dataclass(frozen=True)
-class Param:
-    """One parameter: its C declaration and how it travels."""
-
-    ctype: str  # with qualifiers and stars, e.g. "const char *"
-    name: str
-    array: str  # "" or the declarator behind the name, e.g. "[4]"
-    words: tuple[str, ...]
-    count: str  # the expression of in[...] or out[...], "" otherwise
-    line: int
-
-    def has(self, word: str) -> bool:
-        return word in self.words
-
-    @property
-    def decl(self) -> str:
-        star = "" if self.ctype.endswith("*") else " "
-        return f"{self.ctype}{star}{self.name}{self.array}"
-
-    @property
-    def pointee(self) -> str:
-        """The type behind one star, without const."""
-        return re.sub(r"^const\s+", "", self.ctype.rstrip()[:-1].rstrip()).strip()
-
-    @property
-    def is_pointer(self) -> bool:
-        return self.ctype.endswith("*")
-
-    @property
-    def handle(self) -> str | None:
-        """The kind of handle this parameter passes or creates."""
-        kind = self.pointee if self.has("create") else re.sub(r"^const\s+", "", self.ctype)
-        if self.words and not self.has("create") and self.is_pointer:
-            return None
-        return HANDLES.get(kind.strip())
-
-    @property
-    def is_out(self) -> bool:
-        return self.has("out") or self.has("inout")
-
-    @property
-    def is_in_pointer(self) -> bool:
-        return self.has("in") or self.has("inout")
-
-    @property
-    def element(self) -> str:
-        """sizeof-able element type of an array parameter."""
-        return "uint8_t" if self.pointee == "void" else self.pointee
+#: TOML's name of a key -> ours, where that name means something else here.
+ATTRIBUTES = {"file": "home"}
 
 
 @dataclass
@@ -175,9 +167,13 @@ class Function:
     #: An async call that may be refused: waited for the first time with these arguments.
     first_waits: bool = False
     staged: bool = False  # the worker needs a piece of its staging memory for it
-    prompt: bool = False  # waited for, but the driver answers whatever the GPU does
+    blocks: bool = True  # the driver may wait for the GPU in it, if it is waited for at all
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling
-    invalidates: list[str] = field(default_factory=list)
+    capture: str = ""  # what it does to its stream's capture, one of CAPTURES
+    sends: list[str] = field(default_factory=list)  # messages of a hand-written stub
+    alias: str = ""  # the entry that does it
+    home: dict[str, str] = field(default_factory=dict)  # side -> stem of the C file
+    forgets: list[str] = field(default_factory=list)  # cached entries that it outdates
     reason: str = ""
     doc: str = ""  # what it does here, in one sentence
     differs: str = ""  # what is not as with a local driver
@@ -187,7 +183,7 @@ class Function:
 
     @property
     def is_message(self) -> bool:
-        return self.file.name == MESSAGE_FILE
+        return self.name.startswith("gp_")
 
     @property
     def has_wire(self) -> bool:
@@ -196,6 +192,11 @@ class Function:
     @property
     def waits(self) -> bool:
         return self.mode in ("sync", "cached")
+
+    @property
+    def may_block(self) -> bool:
+        """Whether the driver may wait for the GPU in it."""
+        return self.waits and self.blocks
 
     @property
     def variants(self) -> list[str]:
@@ -242,15 +243,6 @@ class Function:
         return SpecError(f"{self.file}:{self.lines.get(key, self.line)}: {self.name}: {text}")
 
 
-@dataclass(frozen=True)
-class ErrorCode:
-    """One CUresult."""
-
-    name: str
-    value: int
-    text: str
-
-
 @dataclass
 class Spec:
     """All of proto/spec."""
@@ -266,78 +258,26 @@ class Spec:
     def wire(self) -> list[Function]:
         return [f for f in self.functions if f.has_wire]
 
+    def named(self, name: str) -> Function:
+        return next(f for f in self.functions if f.name == name)
 
-_DECL = re.compile(r"^(?P<type>.*?[\s*])(?P<name>\w+)(?P<array>(\[\w*\])?)$")
-_WORD = re.compile(r"(?P<word>[a-z]+)(\[(?P<count>[^\]]+)\])?$")
-_WORDS = {
-    "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
-}  # fmt: skip
+    def sent(self, f: Function) -> list[Function]:
+        """Every message that a call of `f` may send."""
+        if f.alias:
+            return self.sent(self.named(f.alias))
+        return [*([f] if f.has_wire else []), *(self.named(name) for name in f.sends)]
 
-
-def parse_param(text: str, where: str, line: int) -> Param:
-    """Read one parameter string; SpecError names `where` if it is malformed."""
-    decl, _, notes = text.partition(" : ")
-    match = _DECL.match(decl.strip())
-    if not match:
-        raise SpecError(f"{where}: cannot read the declaration '{decl}'")
-    words: list[str] = []
-    count = ""
-    for note in notes.split():
-        m = _WORD.match(note)
-        if not m or m["word"] not in _WORDS:
-            raise SpecError(f"{where}: unknown word '{note}'; known: {', '.join(sorted(_WORDS))}")
-        if m["count"] and m["word"] not in ("in", "out", "span"):
-            raise SpecError(f"{where}: '{m['word']}' takes no length")
-        words.append(m["word"])
-        count = m["count"] or count
-    ctype = re.sub(r"\s+", " ", match["type"]).strip()
-    param = Param(ctype, match["name"], match["array"], tuple(words), count, line)
-    if words == ["span"] and (ctype != "CUdeviceptr" or not count):
-        raise SpecError(f"{where}: 'span' is for device addresses, and needs a length")
-    if words and not param.is_pointer and words not in (["null"], ["destroy"], ["span"]):
-        raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
-    if param.has("create") and param.handle is None:
-        raise SpecError(f"{where}: '{param.pointee}' is no kind of handle")
-    if (param.has("in") or param.has("out")) and not count and param.pointee == "void":
-        raise SpecError(f"{where}: a void pointer needs a length: in[N] or out[N]")
-    return param
+    def waits(self, f: Function) -> str:
+        """Whether a call of `f` waits for an answer."""
+        if f.alias:
+            return self.waits(self.named(f.alias))
+        if f.mode == "cached" and not f.sends:
+            return "once"
+        waiting = [m.waits for m in self.sent(f)]
+        return "no" if not any(waiting) else "yes" if waiting == [True] else "may"
 
 
-class _Lines:
-    """Where each table and key of a TOML file stands (tomllib does not say)."""
-
-    def __init__(self, text: str) -> None:
-        self.tables: dict[str, int] = {}
-        self.keys: dict[tuple[str, str], int] = {}
-        self.params: dict[tuple[str, int], int] = {}
-        table, inside, index = "", False, 0
-        for number, raw in enumerate(text.splitlines(), 1):
-            line = raw.strip()
-            if inside:
-                if line.startswith('"'):
-                    self.params[(table, index)] = number
-                    index += 1
-                elif line.startswith("]"):
-                    inside = False
-            elif m := re.match(r"\[([\w.]+)\]$", line):
-                table = m[1]
-                self.tables.setdefault(table, number)
-            elif m := re.match(r"(\w+)\s*=", line):
-                self.keys[(table, m[1])] = number
-                if m[1] == "params" and not line.endswith("]"):
-                    inside, index = True, 0
-
-
-def _load_toml(path: Path) -> tuple[dict[str, Any], _Lines]:
-    text = path.read_text(encoding="utf-8")
-    try:
-        return tomllib.loads(text), _Lines(text)
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        raise SpecError(f"{path}:{found[1] if found else 1}: {error}") from None
-
-
-def _function(path: Path, name: str, table: dict[str, Any], lines: _Lines) -> Function:
+def _function(path: Path, name: str, table: dict[str, Any], lines: Lines) -> Function:
     at = {key: lines.keys.get((name, key), lines.tables.get(name, 1)) for key in KEYS}
     here = lines.tables.get(name, 1)
     function = Function(name=name, file=path, line=here, id=0, mode="", api=name, lines=at)
@@ -349,36 +289,68 @@ def _function(path: Path, name: str, table: dict[str, Any], lines: _Lines) -> Fu
     for key in ("id", "mode"):
         if key not in table:
             raise function.fail(key, f"'{key}' is missing")
+    if isinstance(table.get("file"), str):
+        table["file"] = dict.fromkeys(SIDES, table["file"])
     for key, value in table.items():
         if key != "params":
-            want = type(getattr(function, key))
+            attribute = ATTRIBUTES.get(key, key)
+            want = type(getattr(function, attribute))
             if type(value) is not want:
                 raise function.fail(key, f"'{key}' must be {want.__name__}")
-            setattr(function, key, value)
-    if not 0 < function.id < 65536:
-        raise function.fail("id", f"id {function.id} is not in 1..65535")
-    if function.mode not in MODES:
-        raise function.fail("mode", f"unknown mode '{function.mode}'; known: {', '.join(MODES)}")
-    if function.needs not in NEEDS:
-        raise function.fail("needs", f"unknown need '{function.needs}'")
-    if function.client not in ("", "custom") or function.worker not in ("", "custom", "deferred"):
-        raise function.fail("mode", "client is 'custom' or absent; worker also 'deferred'")
-    if function.work and function.work not in WORK:
-        raise function.fail("work", f"unknown work '{function.work}'; known: {', '.join(WORK)}")
-    if function.work and not function.has_wire:
-        raise function.fail("work", f"a {function.mode} function puts no work on the GPU by itself")
-    if function.grows and not function.has_wire:
-        raise function.fail("grows", f"a {function.mode} function takes no memory by itself")
-    if function.first_waits and function.mode != "async":
-        raise function.fail("first_waits", f"a {function.mode} function has no calls to wait for")
-    if function.mode == "refuse" and not function.reason:
-        raise function.fail("mode", "a refused function needs a reason")
+            setattr(function, attribute, value)
     for index, text in enumerate(table.get("params", [])):
         line = lines.params.get((name, index), at["params"])
         function.params.append(parse_param(text, f"{path}:{line}: {name}", line))
+    _check_keys(function)
     if function.has_wire:
         _check_wire(function)
     return function
+
+
+def _one_of(function: Function, key: str, value: str, known: Iterable[str]) -> None:
+    if value not in known:
+        raise function.fail(key, f"unknown {key} '{value}'; known: {', '.join(known)}")
+
+
+def _check_keys(function: Function) -> None:
+    """What every entry must be, whatever the others are."""
+    mode = function.mode
+    if not 0 < function.id < 65536:
+        raise function.fail("id", f"id {function.id} is not in 1..65535")
+    _one_of(function, "mode", mode, MODES)
+    _one_of(function, "needs", function.needs, NEEDS)
+    if function.client not in ("", "custom") or function.worker not in ("", "custom", "deferred"):
+        raise function.fail("mode", "client is 'custom' or absent; worker also 'deferred'")
+    for side in function.home:
+        _one_of(function, "file", side, SIDES)
+    if function.capture:
+        _one_of(function, "capture", function.capture, CAPTURES)
+        if not any(p.handle == "stream" for p in function.params):
+            raise function.fail("capture", "no stream is named whose capture that could be")
+    if function.work:
+        _one_of(function, "work", function.work, WORK)
+    _check_mode(function)
+
+
+def _check_mode(function: Function) -> None:
+    """Keys that only some modes can have."""
+    mode = function.mode
+    if function.work and not function.has_wire:
+        raise function.fail("work", f"a {mode} function puts no work on the GPU by itself")
+    if function.grows and not function.has_wire:
+        raise function.fail("grows", f"a {mode} function takes no memory by itself")
+    if not function.blocks and not function.waits:
+        raise function.fail("blocks", f"a {mode} function blocks nobody: nothing to take back")
+    if function.first_waits and mode != "async":
+        raise function.fail("first_waits", f"a {mode} function has no calls to wait for")
+    if mode == "refuse" and not function.reason:
+        raise function.fail("mode", "a refused function needs a reason")
+    if mode in SENDING_MODES and not function.sends:
+        raise function.fail("mode", f"a {mode} function says which messages it sends: sends = […]")
+    if function.sends and mode not in SENDING_MODES and not function.client:
+        raise function.fail("sends", f"a {mode} function that nobody writes by hand sends itself")
+    if bool(function.alias) != (mode == "alias"):
+        raise function.fail("mode", "an alias says of which entry: alias = …, mode = 'alias'")
 
 
 def _check_wire(function: Function) -> None:
@@ -411,10 +383,13 @@ def load(folder: Path) -> Spec:
     """Read every file of `folder`. Raises SpecError at the first wrong line."""
     functions: list[Function] = []
     for path in sorted(folder.glob("*.toml")):
-        if path.name == ERROR_FILE:
+        if path.name in (ERROR_FILE, SET_FILE):
             continue
-        tables, lines = _load_toml(path)
-        functions += [_function(path, name, table, lines) for name, table in tables.items()]
+        tables, lines = load_toml(path)
+        if "forms" in tables:
+            functions += _forms(path, tables, lines)
+        else:
+            functions += [_function(path, name, table, lines) for name, table in tables.items()]
     by_id: dict[int, Function] = {}
     by_name: dict[str, Function] = {}
     for f in functions:
@@ -423,22 +398,61 @@ def load(folder: Path) -> Spec:
         if f.name in by_name:
             raise f.fail("mode", f"already described at {by_name[f.name].file}")
         by_id[f.id] = by_name[f.name] = f
+    sets = load_toml(folder / SET_FILE)[0] if (folder / SET_FILE).is_file() else {}
     for f in functions:
-        for name in f.invalidates:
-            if name not in by_name or by_name[name].mode != "cached":
-                raise f.fail("invalidates", f"'{name}' is no cached function")
-    return Spec(sorted(functions, key=lambda f: f.id), _load_errors(folder / ERROR_FILE))
+        _expand(f, sets)
+        _check_names(f, by_name)
+    return Spec(sorted(functions, key=lambda f: f.id), load_errors(folder / ERROR_FILE))
 
 
-def _load_errors(path: Path) -> list[ErrorCode]:
-    if not path.is_file():
-        return []
-    tables, lines = _load_toml(path)
-    errors = []
-    for name, table in tables.items():
-        if set(table) != {"value", "text"}:
-            raise SpecError(
-                f"{path}:{lines.tables[name]}: {name}: needs exactly 'value' and 'text'"
-            )
-        errors.append(ErrorCode(name, table["value"], table["text"]))
-    return sorted(errors, key=lambda e: e.value)
+def _expand(f: Function, sets: dict[str, Any]) -> None:
+    """Put what sets hold in the place of their names in `sends`."""
+    whole: list[str] = []
+    for name in f.sends:
+        if name.startswith("@"):
+            if name[1:] not in sets:
+                raise f.fail("sends", f"{SET_FILE} has no set '{name[1:]}'")
+            whole += [n for n in sets[name[1:]] if n != f.name]
+        else:
+            whole.append(name)
+    f.sends = whole
+
+
+def _check_names(f: Function, by_name: dict[str, Function]) -> None:
+    """What an entry says of others."""
+    for name in f.forgets:
+        if name not in by_name or by_name[name].mode != "cached":
+            raise f.fail("forgets", f"'{name}' is no cached function")
+    for name in f.sends:
+        if name not in by_name or not by_name[name].has_wire or by_name[name].mode == "notify":
+            raise f.fail("sends", f"'{name}' is no message that a client sends")
+        if name == f.name:
+            raise f.fail("sends", "its own message goes without saying")
+    if f.alias:
+        target = by_name.get(f.alias)
+        if target is None or target.mode in ("alias", "refuse"):
+            raise f.fail("alias", f"'{f.alias}' is no entry that does anything")
+        if [p.ctype for p in f.params] != [p.ctype for p in target.params]:
+            raise f.fail("alias", f"'{f.alias}' has other parameters")
+
+
+_FORM = re.compile(r"(?P<id>\d+) (?P<name>\w+)\((?P<params>[^()]*)\)$")
+
+
+def _forms(path: Path, table: dict[str, Any], lines: Lines) -> list[Function]:
+    """Entries that are refused for one reason, told as a list."""
+    if set(table) != {"since", "reason", "forms"}:
+        raise SpecError(f"{path}:1: a list of forms has exactly 'since', 'reason' and 'forms'")
+    functions = []
+    for index, text in enumerate(table["forms"]):
+        line = lines.params.get(("", index), 1)
+        match = _FORM.match(text)
+        if not match:
+            raise SpecError(f"{path}:{line}: '{text}' is no id and prototype")
+        name, where = match["name"], f"{path}:{line}: {match['name']}"
+        params = [parse_param(p.strip(), where, line) for p in match["params"].split(",")]
+        f = Function(name, path, line, int(match["id"]), "refuse", name, table["since"])
+        f.reason, f.params = table["reason"], params
+        _check_keys(f)
+        functions.append(f)
+    return functions

@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .error_codes import ErrorCode, load_errors
 from .header import normal
-from .spec import ErrorCode, Param, SpecError, _Lines, _load_errors, _load_toml, parse_param
+from .param import Param, SpecError, parse_param
+from .toml_lines import Lines, load_toml
 
 MODES = ("snapshot", "fresh", "fixed", "like", "refuse")
 KINDS = ("text", "snapshot", "fresh")
@@ -116,7 +118,7 @@ def load(folder: Path) -> NvmlSpec:
     for path in sorted(folder.glob("*.toml")):
         if path.name in (FACT_FILE, ERROR_FILE):
             continue
-        tables, lines = _load_toml(path)
+        tables, lines = load_toml(path)
         for name, table in tables.items():
             function = _function(path, name, table, lines, facts)
             if name in functions:
@@ -125,11 +127,11 @@ def load(folder: Path) -> NvmlSpec:
     for f in functions.values():
         if f.mode == "like":
             _check_like(f, functions)
-    return NvmlSpec(list(functions.values()), facts, _load_errors(folder / ERROR_FILE))
+    return NvmlSpec(list(functions.values()), facts, load_errors(folder / ERROR_FILE))
 
 
 def _load_facts(path: Path) -> dict[str, Fact]:
-    tables, lines = _load_toml(path)
+    tables, lines = load_toml(path)
     facts: dict[str, Fact] = {}
     for word, table in tables.items():
         line = lines.tables.get(word, 1)
@@ -146,7 +148,7 @@ def _load_facts(path: Path) -> dict[str, Fact]:
 
 
 def _function(
-    path: Path, name: str, table: dict[str, Any], lines: _Lines, facts: dict[str, Fact]
+    path: Path, name: str, table: dict[str, Any], lines: Lines, facts: dict[str, Fact]
 ) -> Function:
     here = lines.tables.get(name, 1)
     at = {key: lines.keys.get((name, key), here) for key in KEYS}

@@ -136,6 +136,22 @@ BAD = [
     ("id = 4", "id = 70000", "id = 70000", "id 70000 is not in 1..65535"),
     ("const int *values : in[n]", "const void *values : in", "void *values", "needs a length"),
     ("id = 5", "id = 5\nfirst_waits = true", "first_waits", "has no calls to wait for"),
+    ("id = 5", "id = 5\nblocks = false", "blocks", "blocks nobody"),
+    ('mode = "refuse"', 'mode = "custom"', 'mode = "custom"', "says which messages it sends"),
+    ('mode = "refuse"', 'mode = "bulk"\nsends = ["cuNo"]', "cuNo", "'cuNo' is no message that a"),
+    ('mode = "refuse"', 'mode = "bulk"\nsends = ["@no"]', "@no", "sets.toml has no set 'no'"),
+    ('mode = "refuse"', 'mode = "local"\nsends = ["cuThing"]', "sends", "nobody writes by hand"),
+    ('mode = "refuse"', 'mode = "alias"', 'mode = "alias"', "an alias says of which entry"),
+    ("id = 5", 'id = 5\nalias = "cuThing"', 'mode = "refuse"', "an alias says of which entry"),
+    ('mode = "refuse"', 'mode = "alias"\nalias = "cuNo"', "cuNo", "'cuNo' is no entry that does"),
+    ('mode = "refuse"', 'mode = "alias"\nalias = "cuThing"', "alias = ", "has other parameters"),
+    ("id = 5", 'id = 5\ncapture = "begins"', "capture", "no stream is named whose capture"),
+    ("ptsz = 7000", 'ptsz = 7000\ncapture = "stops"', "capture", "unknown capture 'stops'"),
+    ("id = 5", 'id = 5\nfile = { server = "x" }', "file", "unknown file 'server'"),
+    ("id = 5", 'id = 5\nforgets = ["cuOld"]', "forgets", "'cuOld' is no cached function"),
+    ("int x", "int x : flags", "int x", "'flags' needs an expression"),
+    ("int x", "int x : zero[1]", "int x", "'zero' takes no expression"),
+    ("int x", "int *x : nonzero", "int *x", "'nonzero' is for values, 'int *' is none"),
 ]
 
 
@@ -150,6 +166,51 @@ def test_a_bad_spec_names_its_line(
     lines = [number for number, line in enumerate(changed.splitlines(), 1) if where in line]
     assert str(caught.value).startswith(f"{tmp_path / 'event.toml'}:{lines[-1]}: ")
     assert says in str(caught.value)
+
+
+def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:
+    text = 'since = 2000\nreason = "old"\nforms = [\n  "1 cuA(int x)",\n  "cuB(int x)",\n]\n'
+    with pytest.raises(spec.SpecError, match=r"event.toml:5: 'cuB\(int x\)' is no id and proto"):
+        load(tmp_path, text)
+    with pytest.raises(spec.SpecError, match=r"event.toml:5: cuB: id 1 is already that of cuA"):
+        load(tmp_path, text.replace('"cuB', '"1 cuB'))
+    with pytest.raises(spec.SpecError, match=r"exactly 'since', 'reason' and 'forms'"):
+        load(tmp_path, text.replace("reason", "mode"))
+    assert [f.reason for f in load(tmp_path, text.replace('"cuB', '"2 cuB')).cuda] == ["old"] * 2
+
+
+def test_what_a_call_sends_and_whether_it_waits(tmp_path: Path) -> None:
+    text = EVENT + (
+        '\n[cuMany]\nid = 6\nmode = "custom"\nsends = ["@both"]\n'
+        '\n[cuFew]\nid = 7\nmode = "custom"\nsends = ["cuEventRecord"]\n'
+        '\n[cuSame]\nid = 8\nmode = "alias"\nalias = "cuMany"\n'
+    )
+    (tmp_path / "sets.toml").write_text('both = ["cuEventRecord", "cuThing"]\n')
+    many = load(tmp_path, text)
+    said = {f.name: (len(many.sent(f)), many.waits(f)) for f in many.cuda}
+    assert said == {
+        "cuEventCreate": (1, "no"),
+        "cuEventRecord": (1, "no"),
+        "cuEventElapsedTime_v2": (1, "yes"),
+        "cuThing": (1, "once"),
+        "cuOld": (0, "no"),
+        "cuMany": (2, "may"),
+        "cuFew": (1, "no"),
+        "cuSame": (2, "may"),
+    }
+
+
+def test_sticky_errors_are_said_once(tmp_path: Path, small: spec.Spec) -> None:
+    (tmp_path / "errors.toml").write_text(
+        '[CUDA_SUCCESS]\nvalue = 0\ntext = "no error"\n'
+        '\n[CUDA_ERROR_ASSERT]\nvalue = 710\ntext = "assert"\nsticky = true\n'
+    )
+    text = emit_tables.errors_header(spec.load(tmp_path))
+    assert "    case 710: /* CUDA_ERROR_ASSERT */\n        return 1;" in text
+    assert "case 0:" not in text
+    (tmp_path / "errors.toml").write_text('[A]\nvalue = 1\ntext = "a"\nsticky = 3\n')
+    with pytest.raises(spec.SpecError, match=r"errors.toml:1: A: needs 'value' and 'text'"):
+        spec.load(tmp_path)
 
 
 def flat(*prototypes: str) -> str:

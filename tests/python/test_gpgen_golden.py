@@ -23,7 +23,7 @@ UPDATE = "GPUPOOL_UPDATE_GOLDEN"
 
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import spec  # noqa: E402
+from gpgen import param, spec  # noqa: E402
 from gpgen.__main__ import OUTPUTS  # noqa: E402
 
 
@@ -85,10 +85,15 @@ def test_the_small_spec_has_every_mode_and_every_word() -> None:
     small = spec.load(GOLDEN / "spec")
     assert {f.mode for f in small.functions} == set(spec.MODES)
     assert {f.needs for f in small.functions} == spec.NEEDS
-    assert {w for f in small.functions for p in f.params for w in p.words} == spec._WORDS
+    assert {w for f in small.functions for p in f.params for w in p.words} == param.WORDS
+    checks = {c.word for f in small.functions for p in f.params for c in p.checks}
+    assert checks == set(param.CHECKS)
+    assert {f.capture for f in small.functions} == {"", *spec.CAPTURES}
     assert {f.worker for f in small.functions} == {"", "custom", "deferred"}
-    used = {key for f in small.functions for key in spec.KEYS if getattr(f, key)}
-    assert used == set(spec.KEYS)
+    plain = spec.Function("", small.functions[0].file, 0, 0, "", "")
+    for key in spec.KEYS:
+        name = spec.ATTRIBUTES.get(key, key)
+        assert any(getattr(f, name) != getattr(plain, name) for f in small.functions), key
 
 
 def test_every_file_is_there(found: dict[str, bytes]) -> None:

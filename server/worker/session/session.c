@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gp_errors.h"
 #include "gpw_handlers.h"
 #include "output.h"
 
@@ -90,26 +91,6 @@ int gpw_reply(struct gpw_session *s, const struct gp_header *h, CUresult r, stru
     return gpw_reply_token(s, gpw_token_of(h), r, m);
 }
 
-/* Errors that end a context: every later call of the driver says the same. */
-static bool ends_context(CUresult r)
-{
-    switch (r) {
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-        return true;
-    default:
-        return false;
-    }
-}
-
 int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult r)
 {
     if (h->flags & GP_FLAG_WAITED) {
@@ -119,7 +100,7 @@ int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult 
     }
     if (r == CUDA_SUCCESS)
         return 0;
-    bool sticky = ends_context(r);
+    bool sticky = gp_error_is_sticky((int)r);
     if (sticky && s->sticky)
         return 0; /* told already */
     if (sticky)

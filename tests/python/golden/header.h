@@ -1,5 +1,5 @@
 /* What the C preprocessor would leave of a cuda.h that has only these functions. */
-typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
+typedef enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_LAUNCH_FAILED = 719 } CUresult;
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags);
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream);
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream);
@@ -22,3 +22,10 @@ CUresult cuThingUnload(CUmodule module);
 CUresult cuThingAsk(int *pi, CUfunction function);
 CUresult cuThingSet(CUfunction function, int value);
 CUresult cuThingFill(CUdeviceptr where, size_t bytes);
+CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most,
+                      unsigned int n, void *where, int reserved);
+CUresult cuThingBegin(CUstream stream);
+CUresult cuThingRecord(CUstream hStream);
+CUresult cuThingRecorded(CUstream hStream);
+CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
+CUresult cuThingMade(CUdeviceptr_v1 *where);

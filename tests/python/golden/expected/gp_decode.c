@@ -182,6 +182,24 @@ bool gp_decode_cuThingFill(const struct gp_header *h, struct gp_args_cuThingFill
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingRecord(const struct gp_header *h, struct gp_args_cuThingRecord *a)
+{
+    const struct gp_req_cuThingRecord *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingRecorded(const struct gp_header *h, struct gp_args_cuThingRecorded *a)
+{
+    const struct gp_req_cuThingRecorded *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -266,6 +284,14 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingFill: {
         struct gp_args_cuThingFill a;
         return gp_decode_cuThingFill(h, &a);
+    }
+    case GP_OP_cuThingRecord: {
+        struct gp_args_cuThingRecord a;
+        return gp_decode_cuThingRecord(h, &a);
+    }
+    case GP_OP_cuThingRecorded: {
+        struct gp_args_cuThingRecorded a;
+        return gp_decode_cuThingRecorded(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

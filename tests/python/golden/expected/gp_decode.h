@@ -88,6 +88,16 @@ struct gp_args_cuThingFill {
 };
 bool gp_decode_cuThingFill(const struct gp_header *h, struct gp_args_cuThingFill *a);
 
+struct gp_args_cuThingRecord {
+    const struct gp_req_cuThingRecord *q;
+};
+bool gp_decode_cuThingRecord(const struct gp_header *h, struct gp_args_cuThingRecord *a);
+
+struct gp_args_cuThingRecorded {
+    const struct gp_req_cuThingRecorded *q;
+};
+bool gp_decode_cuThingRecorded(const struct gp_header *h, struct gp_args_cuThingRecorded *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -6,6 +6,18 @@
 /* X(name, value, text) for every CUresult. */
 #define GP_ERRORS(X) \
     X(CUDA_SUCCESS, 0, "no error") \
-    X(CUDA_ERROR_INVALID_VALUE, 1, "invalid argument")
+    X(CUDA_ERROR_INVALID_VALUE, 1, "invalid argument") \
+    X(CUDA_ERROR_LAUNCH_FAILED, 719, "unspecified launch failure")
+
+/* Those that end a context: every later call gives the same. */
+static inline int gp_error_is_sticky(int error)
+{
+    switch (error) {
+    case 719: /* CUDA_ERROR_LAUNCH_FAILED */
+        return 1;
+    default:
+        return 0;
+    }
+}
 
 #endif

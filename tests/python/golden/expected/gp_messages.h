@@ -131,6 +131,22 @@ struct gp_req_cuThingFill {
     size_t bytes;
 };
 
+struct gp_req_cuThingRecord {
+    struct gp_header h;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingRecord {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingRecorded {
+    struct gp_header h;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingRecorded {
+    struct gp_reply r;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -20,6 +20,12 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
     [GP_OP_cuThingAsk] = {"cuThingAsk", "cached", 1, 0, 1, 0, 0},
     [GP_OP_cuThingSet] = {"cuThingSet", "async", 1, 0, 0, 0, 0},
     [GP_OP_cuThingFill] = {"cuThingFill", "async", 1, 0, 0, 0, 0},
+    [GP_OP_cuThingStart] = {"cuThingStart", "custom", 1, 0, 0, 0, 0},
+    [GP_OP_cuThingBegin] = {"cuThingBegin", "alias", 1, 0, 0, 0, 0},
+    [GP_OP_cuThingRecord] = {"cuThingRecord", "sync", 1, 0, 1, 0, 0},
+    [GP_OP_cuThingRecorded] = {"cuThingRecorded", "sync", 1, 0, 1, 0, 0},
+    [GP_OP_cuThingMake] = {"cuThingMake", "refuse", 1, 0, 0, 0, 0},
+    [GP_OP_cuThingMade] = {"cuThingMade", "refuse", 1, 0, 0, 0, 0},
     [GP_OP_gp_query] = {"gp_query", "sync", 0, 0, 1, 0, 0},
     [GP_OP_gp_done] = {"gp_done", "notify", 1, 0, 0, 0, 0},
 };

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x5b4799aba738da4c)
+#define GP_SPEC_HASH UINT64_C(0xb5b8e566644e3eb3)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -25,6 +25,12 @@ enum gp_op {
     GP_OP_cuThingAsk = 30,
     GP_OP_cuThingSet = 31,
     GP_OP_cuThingFill = 32,
+    GP_OP_cuThingStart = 33,
+    GP_OP_cuThingBegin = 34,
+    GP_OP_cuThingRecord = 35,
+    GP_OP_cuThingRecorded = 36,
+    GP_OP_cuThingMake = 40,
+    GP_OP_cuThingMade = 41,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

@@ -24,6 +24,12 @@ CUresult gpc_body_cuThingUnload(CUmodule module);
 CUresult gpc_body_cuThingAsk(int *pi, CUfunction function);
 CUresult gpc_body_cuThingSet(CUfunction function, int value);
 CUresult gpc_body_cuThingFill(CUdeviceptr where, size_t bytes);
+CUresult gpc_body_cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved);
+CUresult gpc_body_cuThingBegin(CUstream stream);
+CUresult gpc_body_cuThingRecord(CUstream hStream);
+CUresult gpc_body_cuThingRecorded(CUstream hStream);
+CUresult gpc_body_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
+CUresult gpc_body_cuThingMade(CUdeviceptr_v1 *where);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -46,6 +52,12 @@ CUresult gpc_body_cuThingFill(CUdeviceptr where, size_t bytes);
 #define cuThingAsk gpc_body_cuThingAsk
 #define cuThingSet gpc_body_cuThingSet
 #define cuThingFill gpc_body_cuThingFill
+#define cuThingStart gpc_body_cuThingStart
+#define cuThingBegin gpc_body_cuThingBegin
+#define cuThingRecord gpc_body_cuThingRecord
+#define cuThingRecorded gpc_body_cuThingRecorded
+#define cuThingMake gpc_body_cuThingMake
+#define cuThingMade gpc_body_cuThingMade
 #endif
 
 #endif

@@ -13,17 +13,23 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuEventSynchronize", 2000, 0, (void *)(uintptr_t)&cuEventSynchronize},
     {"cuOld", 2000, 0, (void *)(uintptr_t)&cuOld},
     {"cuThingAsk", 9000, 0, (void *)(uintptr_t)&cuThingAsk},
+    {"cuThingBegin", 8000, 0, (void *)(uintptr_t)&cuThingBegin},
     {"cuThingCopy", 9000, 0, (void *)(uintptr_t)&cuThingCopy},
     {"cuThingFill", 9000, 0, (void *)(uintptr_t)&cuThingFill},
     {"cuThingFind", 9000, 0, (void *)(uintptr_t)&cuThingFind},
     {"cuThingGetAttribute", 9000, 0, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, (void *)(uintptr_t)&cuThingGetVersion},
     {"cuThingLoad", 9000, 0, (void *)(uintptr_t)&cuThingLoad},
+    {"cuThingMade", 2000, 0, (void *)(uintptr_t)&cuThingMade},
+    {"cuThingMake", 2000, 0, (void *)(uintptr_t)&cuThingMake},
+    {"cuThingRecord", 9000, 0, (void *)(uintptr_t)&cuThingRecord},
+    {"cuThingRecorded", 9000, 0, (void *)(uintptr_t)&cuThingRecorded},
     {"cuThingSet", 9000, 0, (void *)(uintptr_t)&cuThingSet},
     {"cuThingSetAsync", 9000, 0, (void *)(uintptr_t)&cuThingSetAsync},
+    {"cuThingStart", 9000, 0, (void *)(uintptr_t)&cuThingStart},
     {"cuThingUnload", 9000, 0, (void *)(uintptr_t)&cuThingUnload},
     {"cuThingUse", 10000, 1, (void *)(uintptr_t)&cuThingUse_ptds},
     {"cuThingUse", 9000, 0, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 20;
+const size_t gpc_proc_count = 26;

@@ -105,3 +105,36 @@ GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
     CUresult r = gpc_enter(GP_OP_cuThingFill, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingFill(where, bytes));
 }
+
+GPC_EXPORT CUresult cuThingBegin(CUstream stream)
+{
+    gpc_count(GP_OP_cuThingBegin);
+    return cuThingRecord(stream);
+}
+
+GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingRecord, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRecord(hStream));
+}
+
+GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingRecorded, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRecorded(hStream));
+}
+
+GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
+{
+    (void)where;
+    (void)bytes;
+    return gpc_refuse(GP_OP_cuThingMake);
+}
+
+GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
+{
+    (void)where;
+    return gpc_refuse(GP_OP_cuThingMade);
+}

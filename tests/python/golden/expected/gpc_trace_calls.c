@@ -398,3 +398,124 @@ GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
         return traced_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes);
     return gpc_body_cuThingFill(where, bytes);
 }
+
+static CUresult traced_cuThingStart(const char *name_, CUresult (*body_)(CUfunction, unsigned int, int, unsigned int, unsigned int, void *, int), CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, function);
+    GPC_TRACE_ARGUMENT(&t_, flags);
+    GPC_TRACE_ARGUMENT(&t_, level);
+    GPC_TRACE_ARGUMENT(&t_, most);
+    GPC_TRACE_ARGUMENT(&t_, n);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, reserved);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(function, flags, level, most, n, where, reserved);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingStart("cuThingStart", gpc_body_cuThingStart, function, flags, level, most, n, where, reserved);
+    return gpc_body_cuThingStart(function, flags, level, most, n, where, reserved);
+}
+
+static CUresult traced_cuThingBegin(const char *name_, CUresult (*body_)(CUstream), CUstream stream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, stream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(stream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingBegin(CUstream stream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingBegin("cuThingBegin", gpc_body_cuThingBegin, stream);
+    return gpc_body_cuThingBegin(stream);
+}
+
+static CUresult traced_cuThingRecord(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingRecord("cuThingRecord", gpc_body_cuThingRecord, hStream);
+    return gpc_body_cuThingRecord(hStream);
+}
+
+static CUresult traced_cuThingRecorded(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingRecorded("cuThingRecorded", gpc_body_cuThingRecorded, hStream);
+    return gpc_body_cuThingRecorded(hStream);
+}
+
+static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdeviceptr_v1, unsigned int), CUdeviceptr_v1 where, unsigned int bytes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingMake("cuThingMake", gpc_body_cuThingMake, where, bytes);
+    return gpc_body_cuThingMake(where, bytes);
+}
+
+static CUresult traced_cuThingMade(const char *name_, CUresult (*body_)(CUdeviceptr_v1 *), CUdeviceptr_v1 *where)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingMade("cuThingMade", gpc_body_cuThingMade, where);
+    return gpc_body_cuThingMade(where);
+}

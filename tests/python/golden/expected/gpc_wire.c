@@ -315,6 +315,44 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingRecord(CUstream hStream)
+{
+    struct gp_req_cuThingRecord q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingRecord;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingRecord rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingRecorded(CUstream hStream)
+{
+    struct gp_req_cuThingRecorded q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingRecorded;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingRecorded rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

@@ -309,6 +309,40 @@ static int do_cuThingFill(struct gpw_session *s, const struct gp_header *h)
     return gpw_async_result(s, h, r);
 }
 
+static int do_cuThingRecord(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingRecord a;
+    if (!gp_decode_cuThingRecord(h, &a))
+        return gpw_session_broken(s, "cuThingRecord: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingRecord(hStream);
+    struct gp_rep_cuThingRecord rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingRecorded(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingRecorded a;
+    if (!gp_decode_cuThingRecorded(h, &a))
+        return gpw_session_broken(s, "cuThingRecorded: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingRecorded(hStream);
+    struct gp_rep_cuThingRecorded rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -374,6 +408,10 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingSet(s, h);
     case GP_OP_cuThingFill:
         return do_cuThingFill(s, h);
+    case GP_OP_cuThingRecord:
+        return do_cuThingRecord(s, h);
+    case GP_OP_cuThingRecorded:
+        return do_cuThingRecorded(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:
@@ -400,6 +438,10 @@ uint16_t gpw_stream_at(uint16_t op)
         return offsetof(struct gp_req_cuEventRecord, hStream);
     case GP_OP_cuThingSetAsync:
         return offsetof(struct gp_req_cuThingSetAsync, hStream);
+    case GP_OP_cuThingRecord:
+        return offsetof(struct gp_req_cuThingRecord, hStream);
+    case GP_OP_cuThingRecorded:
+        return offsetof(struct gp_req_cuThingRecorded, hStream);
     default:
         return 0;
     }

@@ -109,6 +109,43 @@ static CUresult no_cuThingFill(CUdeviceptr where, size_t bytes)
     (void)bytes;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
+{
+    (void)function;
+    (void)flags;
+    (void)level;
+    (void)most;
+    (void)n;
+    (void)where;
+    (void)reserved;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingBegin(CUstream stream)
+{
+    (void)stream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingRecord(CUstream hStream)
+{
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingRecorded(CUstream hStream)
+{
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
+{
+    (void)where;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingMade(CUdeviceptr_v1 *where)
+{
+    (void)where;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -167,5 +204,23 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingFill = (__typeof__(&cuThingFill))dlsym(library, "cuThingFill");
     if (!driver->cuThingFill)
         driver->cuThingFill = no_cuThingFill;
+    driver->cuThingStart = (__typeof__(&cuThingStart))dlsym(library, "cuThingStart");
+    if (!driver->cuThingStart)
+        driver->cuThingStart = no_cuThingStart;
+    driver->cuThingBegin = (__typeof__(&cuThingBegin))dlsym(library, "cuThingBegin");
+    if (!driver->cuThingBegin)
+        driver->cuThingBegin = no_cuThingBegin;
+    driver->cuThingRecord = (__typeof__(&cuThingRecord))dlsym(library, "cuThingRecord");
+    if (!driver->cuThingRecord)
+        driver->cuThingRecord = no_cuThingRecord;
+    driver->cuThingRecorded = (__typeof__(&cuThingRecorded))dlsym(library, "cuThingRecorded");
+    if (!driver->cuThingRecorded)
+        driver->cuThingRecorded = no_cuThingRecorded;
+    driver->cuThingMake = (__typeof__(&cuThingMake))dlsym(library, "cuThingMake");
+    if (!driver->cuThingMake)
+        driver->cuThingMake = no_cuThingMake;
+    driver->cuThingMade = (__typeof__(&cuThingMade))dlsym(library, "cuThingMade");
+    if (!driver->cuThingMade)
+        driver->cuThingMade = no_cuThingMade;
     return 0;
 }

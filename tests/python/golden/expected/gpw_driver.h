@@ -24,6 +24,12 @@ struct gpw_driver {
     __typeof__(&cuThingAsk) cuThingAsk;
     __typeof__(&cuThingSet) cuThingSet;
     __typeof__(&cuThingFill) cuThingFill;
+    __typeof__(&cuThingStart) cuThingStart;
+    __typeof__(&cuThingBegin) cuThingBegin;
+    __typeof__(&cuThingRecord) cuThingRecord;
+    __typeof__(&cuThingRecorded) cuThingRecorded;
+    __typeof__(&cuThingMake) cuThingMake;
+    __typeof__(&cuThingMade) cuThingMade;
 };
 
 /* 0, or -1 with one line in `error`. */

@@ -1,0 +1,152 @@
+"""One parameter of an entry of the spec: a C declaration and, behind a colon, words.
+
+See spec.py for what the words mean.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# C type of a handle -> name of its kind. CUkernel and CUfunction are one kind
+# because the driver takes either where a kernel is launched.
+HANDLES = {
+    "CUcontext": "context",
+    "CUmodule": "module",
+    "CUlibrary": "library",
+    "CUfunction": "function",
+    "CUkernel": "function",
+    "CUstream": "stream",
+    "CUevent": "event",
+    "CUgraph": "graph",
+    "CUgraphExec": "graph_exec",
+    "CUgraphNode": "graph_node",
+    "CUmemoryPool": "mempool",
+    "CUmemGenericAllocationHandle": "allocation",
+}
+HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
+
+#: Words that say how a parameter travels, and those of them that take a length.
+WORDS = {
+    "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
+}  # fmt: skip
+LENGTHS = {"in", "out", "span"}
+#: Words that say what a value must be; True: they need an expression.
+CHECKS = {"flags": True, "below": True, "upto": True, "nonzero": False, "zero": False}
+
+
+class SpecError(Exception):
+    """A line of the spec that cannot be right; its text starts with file:line."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a value must be: a word of CHECKS and its expression."""
+
+    word: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter: its C declaration and how it travels."""
+
+    ctype: str  # with qualifiers and stars, e.g. "const char *"
+    name: str
+    array: str  # "" or the declarator behind the name, e.g. "[4]"
+    words: tuple[str, ...]
+    count: str  # the expression of in[...] or out[...], "" otherwise
+    line: int
+    checks: tuple[Check, ...] = ()
+
+    def has(self, word: str) -> bool:
+        return word in self.words
+
+    @property
+    def decl(self) -> str:
+        star = "" if self.ctype.endswith("*") else " "
+        return f"{self.ctype}{star}{self.name}{self.array}"
+
+    @property
+    def pointee(self) -> str:
+        """The type behind one star, without const."""
+        return re.sub(r"^const\s+", "", self.ctype.rstrip()[:-1].rstrip()).strip()
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.ctype.endswith("*")
+
+    @property
+    def handle(self) -> str | None:
+        """The kind of handle this parameter passes or creates."""
+        kind = self.pointee if self.has("create") else re.sub(r"^const\s+", "", self.ctype)
+        if self.words and not self.has("create") and self.is_pointer:
+            return None
+        return HANDLES.get(kind.strip())
+
+    @property
+    def is_out(self) -> bool:
+        return self.has("out") or self.has("inout")
+
+    @property
+    def is_in_pointer(self) -> bool:
+        return self.has("in") or self.has("inout")
+
+    @property
+    def element(self) -> str:
+        """sizeof-able element type of an array parameter."""
+        return "uint8_t" if self.pointee == "void" else self.pointee
+
+
+_DECL = re.compile(r"^(?P<type>.*?[\s*])(?P<name>\w+)(?P<array>(\[\w*\])?)$")
+_WORD = re.compile(r"(?P<word>[a-z]+)(\[(?P<count>[^\]]+)\])?$")
+
+
+def parse_param(text: str, where: str, line: int) -> Param:
+    """Read one parameter string; SpecError names `where` if it is malformed."""
+    decl, _, notes = text.partition(" : ")
+    match = _DECL.match(decl.strip())
+    if not match:
+        raise SpecError(f"{where}: cannot read the declaration '{decl}'")
+    words, checks, count = _read_words(notes, where)
+    ctype = re.sub(r"\s+", " ", match["type"]).strip()
+    param = Param(ctype, match["name"], match["array"], words, count, line, checks)
+    _check_words(param, where)
+    return param
+
+
+def _read_words(notes: str, where: str) -> tuple[tuple[str, ...], tuple[Check, ...], str]:
+    words: list[str] = []
+    checks: list[Check] = []
+    count = ""
+    for note in notes.split():
+        m = _WORD.match(note)
+        if not m or m["word"] not in WORDS | set(CHECKS):
+            known = ", ".join(sorted(WORDS | set(CHECKS)))
+            raise SpecError(f"{where}: unknown word '{note}'; known: {known}")
+        word, expression = m["word"], m["count"] or ""
+        if word in CHECKS:
+            if bool(expression) != CHECKS[word]:
+                needs = "needs an expression" if CHECKS[word] else "takes no expression"
+                raise SpecError(f"{where}: '{word}' {needs}")
+            checks.append(Check(word, expression))
+            continue
+        if expression and word not in LENGTHS:
+            raise SpecError(f"{where}: '{word}' takes no length")
+        words.append(word)
+        count = expression or count
+    return tuple(words), tuple(checks), count
+
+
+def _check_words(param: Param, where: str) -> None:
+    words, ctype = param.words, param.ctype
+    if words == ("span",) and (ctype != "CUdeviceptr" or not param.count):
+        raise SpecError(f"{where}: 'span' is for device addresses, and needs a length")
+    if words and not param.is_pointer and words not in (("null",), ("destroy",), ("span",)):
+        raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
+    if param.checks and (param.is_pointer or param.array):
+        raise SpecError(f"{where}: '{param.checks[0].word}' is for values, '{ctype}' is none")
+    if param.has("create") and param.handle is None:
+        raise SpecError(f"{where}: '{param.pointee}' is no kind of handle")
+    if (param.has("in") or param.has("out")) and not param.count and param.pointee == "void":
+        raise SpecError(f"{where}: a void pointer needs a length: in[N] or out[N]")

@@ -1,0 +1,89 @@
+"""What hand-written stubs send is what the spec says that they send, no more and no less."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from c_graph import Program
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "proto"))
+
+from gpgen import spec  # noqa: E402
+
+#: What any call passes on its way, or may have to repair on it (a session to open, a retained
+#: context, a library's replica on another host, the stream of a thread that has
+#: ended). The messages behind these are nobody's in particular.
+PASSAGE = {
+    "gpc_enter",
+    "gpc_enter_stream",
+    "gpc_enter_event",
+    "gpc_leave",
+    "gpc_thread",
+    "gpc_stream_wire",
+    "gpc_handle_wire",
+}
+#: Messages of the session itself.
+SESSION = {"gp_hello", "gp_goodbye", "gp_context_set", "gp_capture_mode_set"}
+#: It hands out tables of functions and calls none of them.
+TABLES = "cuGetExportTable"
+
+REAL = spec.load(ROOT / "proto" / "spec")
+PROGRAM = Program(sorted((ROOT / "client_lib").rglob("*.c")))
+BY_HAND = [f for f in REAL.cuda if PROGRAM.public(f.name) and f.name != TABLES]
+MESSAGES = {f.name for f in REAL.wire if f.mode != "notify"}
+
+
+def message(name: str) -> str:
+    """The message whose encoder or number is called `name`; "" if none is."""
+    for prefix in ("gpc_wire_", "GP_OP_gp_"):
+        if name.startswith(prefix):
+            found = name.removeprefix("gpc_wire_").removeprefix("GP_OP_")
+            return found if found in MESSAGES else ""
+    return ""
+
+
+def sent(program: Program, name: str) -> set[str]:
+    """The messages that the C code of `name` reaches, but for its own."""
+    start = program.public(name)
+    assert start is not None, f"{name} is not in the C code"
+    names = program.reach(start, lambda n: n in PASSAGE or n.startswith("gpc_wire_"))
+    return {message(n) for n in names} - {"", name} - SESSION
+
+
+@pytest.mark.parametrize("name", [f.name for f in BY_HAND])
+def test_sends(name: str) -> None:
+    said = set(REAL.named(name).sends)
+    found = sent(PROGRAM, name)
+    assert said == found, (
+        f"{name} in {REAL.named(name).file.name}: sends = {sorted(found)} is what its C code does"
+    )
+
+
+def test_most_of_the_hand_written_stubs_are_looked_at() -> None:
+    assert sum(bool(f.sends) for f in BY_HAND) > 40
+    for name in PASSAGE:
+        assert PROGRAM.public(name), f"{name}: no such function any more"
+
+
+def test_what_the_code_reader_sees(tmp_path: Path) -> None:
+    """A table, a macro and a static helper of the same name in two files."""
+    (tmp_path / "a.c").write_text(
+        "static int helper(void)\n{\n    return gpc_wire_gp_htod(1);\n}\n\n"
+        "static const struct way ways[] = {\n    {helper},\n};\n\n"
+        "CUresult cuOne(int x)\n{\n    return ways[x].go(x); /* not gpc_wire_gp_dtoh */\n}\n\n"
+        "#define GO(x)                 \\\n    return gpc_wire_gp_fence(x)\n\n"
+        "CUresult cuTwo(int x)\n{\n    GO(x);\n}\n"
+    )
+    (tmp_path / "b.c").write_text(
+        "static int helper(void)\n{\n    return 0;\n}\n\n"
+        "CUresult cuThree(int x)\n{\n    return helper() + cuOther(x);\n}\n\n"
+        'CUresult cuOther(int x)\n{\n    return call(GP_OP_gp_copy, x, "gpc_wire_gp_launch");\n}\n'
+    )
+    program = Program([tmp_path / "a.c", tmp_path / "b.c"])
+    assert sent(program, "cuOne") == {"gp_htod"}
+    assert sent(program, "cuTwo") == {"gp_fence"}
+    assert sent(program, "cuThree") == {"gp_copy"}
