@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import ids, spec  # noqa: E402
+from gpgen import ids, param, spec  # noqa: E402
 
 MESSAGES = """\
 [gp_ask]
@@ -35,6 +35,7 @@ params = [
 
 EVENT = """\
 [cuEventRecord]
+doc = "Records."
 id = 7
 mode = "async"
 params = [
@@ -143,7 +144,7 @@ def test_a_function_may_get_a_new_number_for_a_new_form(tmp_path: Path, ledger: 
 def test_kinds_of_handles_keep_their_numbers(
     tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = list(spec.HANDLE_KINDS)
+    before = list(param.HANDLE_KINDS)
     monkeypatch.setattr(ids, "HANDLE_KINDS", [*before, "array"])
     ids.check(load(tmp_path), ledger)
     monkeypatch.setattr(ids, "HANDLE_KINDS", ["array", *before])
