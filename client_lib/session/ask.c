@@ -1,13 +1,72 @@
 #include "ask.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <time.h>
 
 #include "cancel.h"
+#include "transport/support.h"
 #include "transport/transport.h"
+
+/* Pauses between questions to a server that is busy: they double. */
+#define FIRST_PAUSE_MS 50
+#define LONGEST_PAUSE_MS 1000
+
+/* Not now, but soon: the only refusal that asking again mends. */
+static bool says_busy(const char *answer, size_t size)
+{
+    char text[GPC_ANSWER_MAX];
+    struct gpc_answer lines;
+    const char *key, *value;
+    if (gpc_answer_open(&lines, answer, size, text) != 1)
+        return false;
+    while (gpc_answer_next(&lines, &key, &value) > 0)
+        if (strcmp(key, "code") == 0)
+            return strcmp(value, "busy") == 0;
+    return false;
+}
+
+static int longer(int pause_ms)
+{
+    return 2 * pause_ms < LONGEST_PAUSE_MS ? 2 * pause_ms : LONGEST_PAUSE_MS;
+}
+
+/* Between half of `pause_ms` and all of it: who was refused together does not come back so. */
+static void rest(int pause_ms)
+{
+    int64_t half = (int64_t)pause_ms * 500000, ns = half + gp_clock_ns() % half;
+    struct timespec left = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
+/* Ask until the server is not busy. What it said last stands in `answer`, also if it says nothing
+ * any more. */
+static int ask_patiently(const struct gp_transport *t, const char *server,
+                         const struct iovec *question, int timeout_ms, char *answer, size_t *got,
+                         struct gp_error *err)
+{
+    int64_t deadline = gp_deadline_us((int64_t)timeout_ms * 1000);
+    bool busy = false;
+    for (int pause = FIRST_PAUSE_MS;; pause = longer(pause)) {
+        size_t size = GPC_ANSWER_MAX - 1;
+        int left = gp_deadline_left_ms(deadline, timeout_ms);
+        int rc = t->ask(server, question->iov_base, question->iov_len, answer, &size, left, err);
+        if (rc != 0)
+            return busy && rc == -ETIMEDOUT ? 0 : rc;
+        *got = size;
+        busy = says_busy(answer, size);
+        if (!busy || gp_deadline_left_ms(deadline, timeout_ms) <= pause)
+            return 0;
+        rest(pause);
+    }
+}
 
 int gpc_ask(const char *server, const char *plugin_dir, const char *question, size_t size,
             int timeout_ms, char *answer, char *why, size_t why_size)
@@ -19,9 +78,10 @@ int gpc_ask(const char *server, const char *plugin_dir, const char *question, si
                  t ? "GPUPOOL_SERVER must be a tcp:// or ipc:// address" : err.text);
         return -2;
     }
-    size_t got = GPC_ANSWER_MAX - 1;
+    struct iovec text = {(void *)(uintptr_t)question, size};
+    size_t got = 0;
     int cancel = gpc_cancel_off();
-    int asked = t->ask(server, question, size, answer, &got, timeout_ms, &err);
+    int asked = ask_patiently(t, server, &text, timeout_ms, answer, &got, &err);
     gpc_cancel_back(cancel);
     if (asked != 0) {
         snprintf(why, why_size, "%s", err.text);

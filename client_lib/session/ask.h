@@ -11,7 +11,8 @@
 #define GPC_ANSWER_MAX 8192
 
 /* Ask `server` and have its answer in `answer` (GPC_ANSWER_MAX bytes), with a NUL
- * behind it. Its length; -1 and `why` (a line) if there is none, -2 and `why` if
+ * behind it. A server that is busy is asked again until `timeout_ms` are over.
+ * Its length; -1 and `why` (a line) if there is none, -2 and `why` if
  * `server` is no address that can be asked. */
 int gpc_ask(const char *server, const char *plugin_dir, const char *question, size_t size,
             int timeout_ms, char *answer, char *why, size_t why_size);

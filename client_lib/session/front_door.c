@@ -105,8 +105,8 @@ static CUresult refusal_error(const char *code)
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     if (strcmp(code, "bad-request") == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (strcmp(code, "full") == 0 || strcmp(code, "draining") == 0 ||
-        strcmp(code, "over-quota") == 0)
+    if (strcmp(code, "full") == 0 || strcmp(code, "busy") == 0 ||
+        strcmp(code, "draining") == 0 || strcmp(code, "over-quota") == 0)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     return CUDA_ERROR_NO_DEVICE;
 }

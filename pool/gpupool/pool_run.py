@@ -46,7 +46,7 @@ PAUSE_SECONDS = 1.0
 #: How long a server that the pool names may take to answer, and with which refusals another
 #: one is better asked.
 SERVER_SECONDS = 5.0
-ELSEWHERE = ("draining", "no-worker", "full")
+ELSEWHERE = ("draining", "no-worker", "full", "busy")
 #: A lease is renewed so often within its time to live.
 RENEWALS = 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import socket
 import time
@@ -120,13 +121,40 @@ def _not_there(url: str, error: OSError) -> UnreachableError:
     )
 
 
+#: Pauses between questions to a server that is busy: they double.
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+
 def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) -> protocol.Message:
-    """One question, one answer ``ok``; every other outcome is an exception of errors.py."""
+    """One question, one answer ``ok``; every other outcome is an exception of errors.py.
+
+    A server that is busy is asked again, until ``timeout`` is over.
+    """
     try:
         address = Address.parse(url)
     except ValueError as error:
         raise UnreachableError(str(error)) from None
     question = protocol.encode(word, fields)
+    deadline = time.monotonic() + timeout
+    busy: RefusedError | None = None
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            answer = _ask_once(address, question, max(deadline - time.monotonic(), 0.001))
+            return _judge(answer, address.endpoint)
+        except ServerAwayError:
+            if busy is not None:
+                raise busy from None  # it was there, and has too much to do even to say so
+            raise
+        except RefusedError as error:
+            if error.code != "busy" or deadline - time.monotonic() <= pause:
+                raise
+            busy = error
+        time.sleep(pause * random.uniform(0.5, 1))  # who was refused together comes apart
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _ask_once(address: Address, question: bytes, timeout: float) -> protocol.Message:
     _knock(address.endpoint, timeout)
     context = zmq.Context()
     try:
@@ -141,7 +169,7 @@ def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) ->
         payload = _await(dealer, monitor, address, timeout)
     finally:
         context.destroy(linger=0)
-    return _judge(protocol.decode(payload), address.endpoint)
+    return protocol.decode(payload)
 
 
 def _encrypt(dealer: zmq.Socket[bytes], address: Address) -> None:

@@ -50,6 +50,7 @@ _REFUSED_EXITS = {
     "bad-token": NOT_ALLOWED,
     "over-quota": NOT_ALLOWED,
     "full": TRY_LATER,
+    "busy": TRY_LATER,
     "draining": TRY_LATER,
     "no-worker": TRY_LATER,
 }

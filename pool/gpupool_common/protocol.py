@@ -18,11 +18,13 @@ MAX_BYTES = 8192
 MAX_LINES = 64
 
 #: Why a server says no. ``bad-request`` means the client must change what it asks, as may
-#: ``over-quota``; ``full``, ``no-worker`` and ``draining`` may pass with time.
+#: ``over-quota``; ``full``, ``no-worker`` and ``draining`` may pass with time, and ``busy``
+#: passes so soon that a client asks again by itself.
 REFUSAL_CODES = (
     "bad-token",
     "version",
     "full",
+    "busy",
     "bad-request",
     "over-quota",
     "no-worker",

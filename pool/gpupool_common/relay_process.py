@@ -257,7 +257,7 @@ class RelayProcess:
             return
         text = "too much is asked from this client's address; try again in a second"
         delimiter = [b""] if len(words) == 2 and words[0] == b"" else []
-        self._send([connection, *delimiter, protocol.refusal("full", text)])
+        self._send([connection, *delimiter, protocol.refusal("busy", text)])
 
     def _hear_monitor(self) -> None:
         for _ in range(BURST):

@@ -251,7 +251,7 @@ class FrontDoor:
 
     def _take(self, connection: bytes, address: str, user: str, frames: list[bytes]) -> None:
         if len(self._asking) >= MAX_ASKING:
-            busy = protocol.refusal("full", "the server is busy; try again in a second")
+            busy = protocol.refusal("busy", "the server is busy; try again in a second")
             self._reply(connection, frames, busy)
             return
         task = asyncio.create_task(self._serve(connection, address, frames))

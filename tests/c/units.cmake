@@ -19,6 +19,7 @@ function(gp_unit_test name folder)
 endfunction()
 
 gp_unit_test(ranges client_lib memory/ranges.c)
+gp_unit_test(ask client_lib session/ask.c)
 gp_unit_test(servers client_lib session/servers.c process/pci.c)
 gp_unit_test(allocator server/worker memory/allocator.c)
 gp_unit_test(wait server/worker session/wait.c session/handles.c handlers/graph.c)

@@ -15,6 +15,7 @@ import zmq
 import zmq.asyncio
 
 from gpupool_common import protocol
+from gpupool_common.ask import ask, ask_info
 from gpupool_server.front import MAX_FRAME, _paginate
 from gpupool_server.server import Server
 from server_harness import (
@@ -307,10 +308,20 @@ async def test_a_client_that_never_reads_holds_up_nobody(
     for _ in range(500):
         await slow.socket.send(question)
     for _ in range(20):
-        answer = b"server is busy"
-        while b"server is busy" in answer:  # with what was asked first: said at once
-            answer = (await Asker(context, server.url).ask(question))[-1]
-        accepted(answer)
+        answer = await asyncio.to_thread(ask, server.url, "info", {"token": TOKEN}, 60.0)
+        assert answer.word == "ok"
+
+
+async def test_more_ask_at_once_than_are_answered(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `mpirun -n 300`: all get an answer, some of them later."""
+    monkeypatch.setattr("gpupool_server.front.MAX_ASKING", 1)
+    fields = [hello_fields(program=f"rank {rank}") for rank in range(20)]
+    answers = await asyncio.gather(
+        *(asyncio.to_thread(ask, server.url, "hello", each, 60.0) for each in fields)
+    )
+    assert len({answer.require("session") for answer in answers}) == 20
 
 
 async def test_the_address_in_use_is_one_clear_error(
@@ -323,8 +334,6 @@ async def test_the_address_in_use_is_one_clear_error(
 
 
 async def test_the_blocking_client_gets_all_pages(server: Server) -> None:
-    from gpupool_common.ask import ask, ask_info
-
     await asyncio.to_thread(ask, server.url, "hello", hello_fields())
     info = await asyncio.to_thread(ask_info, server.url, TOKEN)
     assert len(info["sessions"]) == 1
