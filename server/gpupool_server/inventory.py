@@ -69,6 +69,16 @@ def soft_environment(settings: Settings) -> dict[str, str]:
     return values
 
 
+#: What a worker reads of its server's environment, for whoever debugs it.
+DEBUG_VARIABLES = frozenset({"GPUPOOL_WATCH_CAPTURES"})
+
+
+def _is_workers(key: str) -> bool:
+    if key in DEBUG_VARIABLES or key.startswith("GPUPOOL_SOFT_"):
+        return True
+    return key != "CUDA_VISIBLE_DEVICES" and not key.startswith("GPUPOOL_")
+
+
 def driver_environment(settings: Settings, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for every process that opens the driver.
 
@@ -77,12 +87,7 @@ def driver_environment(settings: Settings, env: Mapping[str, str] | None = None)
     starts with GPUPOOL_ is the server's or a client's and not a worker's.
     """
     inherited = os.environ if env is None else env
-    kept = {
-        key: value
-        for key, value in inherited.items()
-        if key != "CUDA_VISIBLE_DEVICES"
-        and (not key.startswith("GPUPOOL_") or key.startswith("GPUPOOL_SOFT_"))
-    }
+    kept = {key: value for key, value in inherited.items() if _is_workers(key)}
     return {**kept, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **soft_environment(settings)}
 
 

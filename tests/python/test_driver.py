@@ -124,12 +124,14 @@ def test_nothing_of_a_client_reaches_a_worker(folder: Path) -> None:
             "GPUPOOL_TOKEN": "t",
             "GPUPOOL_SERVER": "s",
             "GPUPOOL_SOFT_THREADS": "2",
+            "GPUPOOL_WATCH_CAPTURES": "1",
         },
     )
     assert env == {
         "PATH": "/bin",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "GPUPOOL_SOFT_THREADS": "2",
+        "GPUPOOL_WATCH_CAPTURES": "1",
         "GPUPOOL_SOFT_GPUS": "2",
         "GPUPOOL_SOFT_MEMORY": str(1 << 30),
         "GPUPOOL_SOFT_SEED": str(folder / "run"),

@@ -171,7 +171,10 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    f->wait = (struct gpw_wait){.ready = host_ready, .poll = host_poll, .cancel = host_cancel};
+    f->wait = (struct gpw_wait){.what = "a host function",
+                                .ready = host_ready,
+                                .poll = host_poll,
+                                .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     f->wait.recurs = f->in_graph;

@@ -275,7 +275,7 @@ CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
     struct pending_free *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *f = (struct pending_free){.wait = {.poll = free_retry, .cancel = free_cancel},
+    *f = (struct pending_free){.wait = {.what = "a free", .poll = free_retry, .cancel = free_cancel},
                                .window = w,
                                .address = dptr,
                                .context = context,

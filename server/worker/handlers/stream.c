@@ -162,7 +162,8 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *e = (struct event_wait){
-        {.ready = event_ready, .poll = event_poll, .cancel = event_cancel}, token, hEvent};
+        {.what = "an event", .ready = event_ready, .poll = event_poll, .cancel = event_cancel},
+        token, hEvent};
     /* answers keep the order of what they wait for: older waits come first */
     if (gpw_waits_any(s) || !event_ready(s, &e->wait))
         gpw_wait_add(s, &e->wait);

@@ -277,7 +277,11 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
         return r;
     }
     *j = (struct joining){
-        {.ready = joining_ready, .poll = joining_poll, .cancel = joining_cancel}, token, peer};
+        {.what = "a peer's connection",
+         .ready = joining_ready,
+         .poll = joining_poll,
+         .cancel = joining_cancel},
+        token, peer};
     gpw_wait_add(s, &j->wait);
     return GPW_DEFERRED;
 }
@@ -495,7 +499,8 @@ static void transfer_submit(struct gpw_session *s, struct gpw_transfer *t)
         gpw_transfer_fail(t, r);
         pthread_mutex_unlock(&gpw_peer_lock);
     }
-    t->wait = (struct gpw_wait){.ready = over_ready, .poll = over_poll, .cancel = over_cancel};
+    t->wait = (struct gpw_wait){
+        .what = "a transfer", .ready = over_ready, .poll = over_poll, .cancel = over_cancel};
     gpw_wait_add(s, &t->wait);
     transfer_finish(s, t);
 }

@@ -53,7 +53,10 @@ void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session 
         run(s, arg);
         return;
     }
-    *l = (struct later){.wait = {.ready = later_ready, .poll = later_poll, .cancel = later_cancel},
+    *l = (struct later){.wait = {.what = "work until no stream is blocked",
+                                 .ready = later_ready,
+                                 .poll = later_poll,
+                                 .cancel = later_cancel},
                         .run = run,
                         .arg = arg};
     s->driver->cuCtxGetCurrent(&l->context);

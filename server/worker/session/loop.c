@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "budget.h"
+#include "capture_watch.h"
 #include "dispatch.h"
 #include "gate.h"
 #include "graph.h"
@@ -70,6 +71,7 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
         return;
     gpw_strict(s, strict);
     gpw_dispatch(s, h);
+    gpw_capture_watch_op(s, "the call", h);
     gpw_strict(s, false);
     gpw_graphs_passed(s, h);
 }
@@ -130,8 +132,10 @@ static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_fr
     p->strict = s->strict;
     p->last_try = for_frees;
     p->frees = gpw_memory_last_free(s);
-    p->wait = (struct gpw_wait){
-        .ready = put_off_ready, .poll = put_off_poll, .cancel = put_off_cancel};
+    p->wait = (struct gpw_wait){.what = "a call that was put off",
+                                .ready = put_off_ready,
+                                .poll = put_off_poll,
+                                .cancel = put_off_cancel};
     s->driver->cuCtxGetCurrent(&p->context);
     memcpy(p->message, h, h->size);
     gpw_wait_add(s, &p->wait);
@@ -173,6 +177,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         dispatch(s, h, s->strict);
     gpw_gate_passed(s, h);
     gpw_peers_passed(h);
+    gpw_capture_watch_op(s, "what the gate does behind", h);
     s->transport->release(s->channel);
 }
 
@@ -182,6 +187,7 @@ static bool pass(struct gpw_session *s, const struct gp_header *h)
     struct gpw_place place;
     gpw_place_enter(s, h, &place);
     bool admitted = admit(s, h);
+    gpw_capture_watch_op(s, "the admission of", h);
     if (admitted)
         handle(s, h);
     gpw_place_leave(s, &place);
@@ -283,11 +289,13 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
             pause_us(timeout);
         waits_look(s, take(s, timeout));
         gpw_gate_poll(s);
+        gpw_capture_watch(s, "the gate's poll", "");
         uint64_t now = now_ns();
         if (now - looked > IDLE_US * 1000u) {
             looked = now;
             if (!idle(s) || !client_lives(s))
                 s->ended = true;
+            gpw_capture_watch(s, "the idle step", "");
         }
     }
 }

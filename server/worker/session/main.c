@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "budget.h"
+#include "capture_watch.h"
 #include "control.h"
 #include "gate.h"
 #include "gpw_handlers.h"
@@ -239,6 +240,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
     }
     s->strict_now = true; /* as a thread of CUDA's begins */
     gpw_strict(s, false);
+    gpw_capture_watch_open(s);
     gpw_budget_open(o->host_memory);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)

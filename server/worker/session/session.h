@@ -36,6 +36,7 @@ struct gpw_session {
     uint8_t secret[16];
     bool strict;   /* the client's thread may not make calls that captures forbid */
     bool strict_now; /* so it is for the driver: while a call of such a thread is made */
+    bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
     bool last_try; /* no more GPW_AGAIN */
     unsigned fences; /* streams that the next message waits for (gp_fence) */
     bool greeted;  /* gp_hello was right */
@@ -125,6 +126,7 @@ struct gpw_wait {
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
     bool recurs; /* its work comes again: it may stand behind waits that are younger */
+    const char *what; /* for whoever debugs */
     struct gpw_wait *older, *younger;
 };
 void gpw_wait_add(struct gpw_session *s, struct gpw_wait *w);

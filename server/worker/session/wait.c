@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "budget.h"
+#include "capture_watch.h"
 #include "handles.h"
 #include "loop.h"
 #include "session.h"
@@ -43,7 +44,9 @@ static struct gpw_wait *waits_ask(struct gpw_session *s, bool recurring, struct 
 {
     for (struct gpw_wait *w = s->waits_last, *older; w; w = older) {
         older = w->older;
-        if (w->recurs != recurring || (w->ready && !w->ready(s, w)))
+        bool is_over = w->recurs == recurring && (!w->ready || w->ready(s, w));
+        gpw_capture_watch(s, "asking", w->what);
+        if (!is_over)
             continue;
         wait_unlink(s, w);
         w->younger = over;
@@ -80,9 +83,12 @@ void gpw_waits_poll(struct gpw_session *s)
     struct gpw_wait *w;
     bool before = gpw_strict(s, false); /* whoever waits made his call before */
     due_add(s, waits_over(s));
-    while ((w = due_take(s)) != NULL)
+    while ((w = due_take(s)) != NULL) {
+        const char *what = w->what;
         if (!w->poll(s, w))
             gpw_wait_add(s, w);
+        gpw_capture_watch(s, "the end of", what);
+    }
     gpw_strict(s, before);
 }
 
@@ -233,6 +239,7 @@ static struct gpw_after *after_new(struct gpw_session *s, unsigned room, gpw_don
     if (!a)
         return NULL;
     a->room = room;
+    a->wait.what = "a wait for work";
     a->wait.ready = after_ready;
     a->wait.poll = after_poll;
     a->wait.cancel = after_cancel;
