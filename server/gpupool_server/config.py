@@ -13,8 +13,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
+from gpupool_common import lease_token
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
 from gpupool_common.node_link import Line, Name
@@ -134,6 +143,13 @@ class Settings(BaseModel):
     gpus: dict[GpuIndex, GpuSettings] = Field(
         default_factory=dict, description="tables [gpus.N] with the index of a GPU, 0..63"
     )
+
+    _token_borrowed: bool = PrivateAttr(False)
+
+    @property
+    def token_borrowed(self) -> bool:
+        """Whether the token is the one that the environment has for clients."""
+        return self._token_borrowed
 
     @field_validator("listen")
     @classmethod
@@ -277,14 +293,29 @@ def check_indexes(indexes: tuple[int, ...]) -> tuple[int, ...]:
 VARIABLES = {"token": "GPUPOOL_SERVER_TOKEN", "join_token": "GPUPOOL_JOIN_TOKEN"}
 
 
+#: What clients show. A server that nobody gives a token takes it for its own.
+CLIENTS_TOKEN = "GPUPOOL_TOKEN"
+
+
+def _borrow_token(values: Mapping[str, Any], env: Mapping[str, str]) -> str | None:
+    """The clients' token, if the server is to have it; ConfigError if it cannot be one server's.
+
+    Whoever tries a server and a program on one machine exports one token for both.
+    """
+    token = env.get(CLIENTS_TOKEN)
+    if not token or not values.keys().isdisjoint(("token", "token_file", "pool")):
+        return None
+    if lease_token.looks_like(token) or "," in token:
+        what = "several tokens" if "," in token else "the token of a pool's lease"
+        raise ConfigError(
+            f"environment: {CLIENTS_TOKEN} is what clients show, and holds {what}; give the server"
+            " its own in GPUPOOL_SERVER_TOKEN or with --token-file"
+        )
+    return token
+
+
 def _check_variables(values: Mapping[str, Any], env: Mapping[str, str]) -> None:
     """ConfigError where a variable is set that means something to others and nothing to us."""
-    own = "token" in values or "token_file" in values or "pool" in values
-    if env.get("GPUPOOL_TOKEN") and not own:
-        raise ConfigError(
-            "environment: GPUPOOL_TOKEN is what clients show; give the server its own in"
-            " GPUPOOL_SERVER_TOKEN or with --token-file, or unset it"
-        )
     if env.get("GPUPOOL_POOL_TOKEN", "").startswith(JOIN_PREFIX) and "join_token" not in values:
         raise ConfigError(
             "environment: GPUPOOL_POOL_TOKEN is what people show to the pool, and this is a"
@@ -320,8 +351,12 @@ def load_settings(
         # The stronger source wins; within one source it is a contradiction.
         values, sources = _choose_token(values, sources)
     _check_variables(values, environment)
+    borrowed = _borrow_token(values, environment)
+    if borrowed is not None:
+        values["token"], sources["token"] = borrowed, f"environment: {CLIENTS_TOKEN}"
     try:
         settings = Settings.model_validate(values)
+        settings._token_borrowed = borrowed is not None
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(error, sources, values))) from None
     _check_pool(settings, sources)

@@ -170,6 +170,11 @@ class Server:
 
     def _find_token(self, run_dir: RunDir) -> str:
         if self.settings.token is not None:
+            if self.settings.token_borrowed:
+                self._log.warning(
+                    "clients need the token in this server's GPUPOOL_TOKEN, which is meant for"
+                    " clients; set GPUPOOL_SERVER_TOKEN to it, or use --token-file"
+                )
             return self.settings.token.get_secret_value()
         if self.settings.token_file is not None:
             return read_token(self.settings.token_file)

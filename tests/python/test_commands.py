@@ -44,7 +44,7 @@ def gpupool(home: Home, *args: str, **env: str) -> subprocess.CompletedProcess[s
 class RunningServer:
     """A gpupool-server process that said it is ready."""
 
-    def __init__(self, folder: Path, home: Home, *flags: str, token: str = TOKEN) -> None:
+    def __init__(self, folder: Path, home: Home, *flags: str, **env: str) -> None:
         self.run_dir = folder / "run"
         self.log = folder / "server.log"
         ready, theirs = os.pipe()
@@ -53,7 +53,7 @@ class RunningServer:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--ready-fd", str(theirs)],
-                env=environment(home, **({"GPUPOOL_SERVER_TOKEN": token} if token else {})),
+                env=environment(home, **(env or {"GPUPOOL_SERVER_TOKEN": TOKEN})),
                 stdin=subprocess.DEVNULL,
                 stderr=log,
                 pass_fds=(theirs,),
@@ -85,8 +85,8 @@ StartServer = Callable[..., RunningServer]
 def start_server(folder: Path, home: Home) -> Iterator[StartServer]:
     servers: list[RunningServer] = []
 
-    def start(*flags: str, token: str = TOKEN) -> RunningServer:
-        servers.append(RunningServer(folder, home, *flags, token=token))
+    def start(*flags: str, **env: str) -> RunningServer:
+        servers.append(RunningServer(folder, home, *flags, **env))
         return servers[-1]
 
     yield start
@@ -135,7 +135,7 @@ def test_on_stop_end_ends_the_sessions(start_server: StartServer) -> None:
 
 
 def test_a_token_is_made_and_its_file_named(start_server: StartServer) -> None:
-    server = start_server(token="")
+    server = start_server(GPUPOOL_SERVER_TOKEN="")
     path = server.run_dir / "token"
     token = path.read_text().strip()
     assert ask_info(server.url, token)["sessions"] == []
@@ -145,15 +145,28 @@ def test_a_token_is_made_and_its_file_named(start_server: StartServer) -> None:
     assert token not in server.log.read_text()
 
 
+def test_one_token_for_the_server_and_the_programs_beside_it(
+    start_server: StartServer, home: Home
+) -> None:
+    token = {"GPUPOOL_TOKEN": "of-both"}
+    server = start_server(**token)
+    done = gpupool(home, "info", "--json", GPUPOOL_SERVER=server.url, **token)
+    assert done.returncode == 0, done.stderr
+    (line,) = [e for e in server.events() if "GPUPOOL_SERVER_TOKEN" in str(e["event"])]
+    assert line["level"] == "warning"
+    assert "of-both" not in server.log.read_text()
+    assert not (server.run_dir / "token").exists()
+
+
 def test_the_token_survives_a_reboot(start_server: StartServer, folder: Path) -> None:
     """It lay in the run directory, which is in memory: after a reboot nobody was let in."""
     state = folder / "state"
-    server = start_server("--state-dir", str(state), token="")
+    server = start_server("--state-dir", str(state), GPUPOOL_SERVER_TOKEN="")
     token = (state / "token").read_text().strip()
     assert not (server.run_dir / "token").exists()
     server.stop()
     shutil.rmtree(server.run_dir)
-    again = start_server("--state-dir", str(state), token="")
+    again = start_server("--state-dir", str(state), GPUPOOL_SERVER_TOKEN="")
     assert ask_info(again.url, token)["sessions"] == []
 
 

@@ -286,16 +286,37 @@ def test_help_says_defaults_as_people_write_them(settings: type[BaseModel]) -> N
         assert setting_help(settings, "soft_memory").endswith("(default: 1GiB)")
 
 
+def own_token(flags: dict[str, object], env: dict[str, str]) -> tuple[str | None, bool]:
+    """The token, and whether it is the clients'."""
+    settings = load_settings(None, flags, env)
+    token = settings.token.get_secret_value() if settings.token is not None else None
+    return token, settings.token_borrowed
+
+
+def test_the_clients_token_serves_where_nothing_else_gives_one(tmp_path: Path) -> None:
+    """One GPUPOOL_TOKEN for a server and the programs beside it, as newcomers export it."""
+    env = {"GPUPOOL_TOKEN": "t"}
+    assert own_token({}, env) == ("t", True)
+    assert own_token({"token_file": "/b"}, env) == (None, False)
+    assert own_token({"token": "flag"}, env) == ("flag", False)
+    assert own_token({}, {**env, "GPUPOOL_SERVER_TOKEN": "own"}) == ("own", False)
+    pool = {"pool": "tcp://m:7781", "join_token": "/j"}
+    assert own_token(pool, env) == (None, False)
+    config = tmp_path / "server.toml"
+    config.write_text('token = "of-the-file"\n')
+    assert load_settings(config, {}, env).token_borrowed is False
+
+
+def test_a_clients_token_that_no_server_can_have() -> None:
+    for token, what in (("gpl_x.y", "the token of a pool's lease"), ("a,b", "several tokens")):
+        said = complaint(None, {}, {"GPUPOOL_TOKEN": token})
+        assert f"GPUPOOL_TOKEN is what clients show, and holds {what}; give the server" in said
+        assert token not in said
+    said = complaint(None, {}, {"GPUPOOL_TOKEN": "a b"})
+    assert said.startswith("environment: GPUPOOL_TOKEN: is not allowed; allowed: 1 to 256")
+
+
 def test_a_variable_of_others_is_not_taken_for_the_server_s_own() -> None:
-    """GPUPOOL_TOKEN meant four things: a client's, a server's own, a tenant's and an operator's."""
-    said = complaint(None, {}, {"GPUPOOL_TOKEN": "t"})
-    assert "is what clients show; give the server its own in GPUPOOL_SERVER_TOKEN" in said
-    for flags, env in (
-        ({"token_file": "/b"}, {"GPUPOOL_TOKEN": "t"}),
-        ({}, {"GPUPOOL_TOKEN": "t", "GPUPOOL_SERVER_TOKEN": "own"}),
-    ):
-        token = load_settings(None, flags, env).token
-        assert token is None or token.get_secret_value() == "own"
     said = complaint(None, {}, {"GPUPOOL_POOL_TOKEN": "gpn_x.0"})
     assert "set GPUPOOL_JOIN_TOKEN to it" in said
     assert load_settings(None, {}, {"GPUPOOL_POOL_TOKEN": "gpp_x"}).token is None
