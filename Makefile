@@ -27,9 +27,9 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint con
 CUPY13 := $(BUILD)/cupy13
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
-# CONFIGURE FOLDER OPTIONS: configure once; ninja notices later changes itself.
-configure = test -f $(1)/build.ninja || $(CMAKE) -S . -B $(1) -G Ninja \
-	-DPython3_EXECUTABLE=$(CURDIR)/$(PY) $(2)
+# Configured once; ninja notices later changes itself. CMakePresets.json has the options.
+configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
+	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
 	test-gpu soak constraints figures clean system
@@ -79,7 +79,7 @@ $(CUPY13)/.done: $(VENV)/.test
 	touch $@
 
 build: $(VENV)/.build
-	$(call configure,$(BUILD),-DGPUPOOL_TESTS=ON)
+	$(configure)
 	$(CMAKE) --build $(BUILD) -j $(JOBS)
 	$(CMAKE) --install $(BUILD) --component gpupool --prefix $(BUILD)/stage >/dev/null
 

@@ -118,19 +118,21 @@ def pytest(place: Place, folder: str, *options: str) -> Count:
     return read_junit(report, passed)
 
 
+def configure(preset: str, folder: Path) -> bool:
+    """Configure a preset of CMakePresets.json, unless that has been done."""
+    if (folder / "build.ninja").is_file():
+        return True
+    python = f"-DPython3_EXECUTABLE={sys.executable}"
+    return run(["cmake", "--preset", preset, "-B", folder, python])
+
+
 def stage_c(place: Place) -> Count:
     return ctest(place.build, place.jobs)
 
 
 def build_sanitized(place: Place) -> bool:
     """Everything with ASan and UBSan and the fuzz targets, by clang."""
-    if not (place.sanitize / "build.ninja").is_file() and not run(
-        [
-            "cmake", "-S", ".", "-B", place.sanitize, "-G", "Ninja",
-            f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_C_COMPILER=clang",
-            "-DGPUPOOL_SANITIZE=address,undefined", "-DGPUPOOL_FUZZ=ON",
-        ]
-    ):  # fmt: skip
+    if not configure("asan", place.sanitize):
         return False
     return run(["cmake", "--build", place.sanitize, "-j", str(place.jobs)])
 
@@ -152,13 +154,7 @@ def stage_sanitize(place: Place) -> Count:
 def stage_threads(place: Place) -> Count:
     """Client and worker under ThreadSanitizer, with programs of many threads."""
     built = place.build / "thread"
-    if not (built / "build.ninja").is_file() and not run(
-        [
-            "cmake", "-S", ".", "-B", built, "-G", "Ninja",
-            f"-DPython3_EXECUTABLE={sys.executable}", "-DCMAKE_C_COMPILER=clang",
-            "-DGPUPOOL_SANITIZE=thread",
-        ]
-    ):  # fmt: skip
+    if not configure("tsan", built):
         return one(False)
     targets = ["gpupool_cuda", "gpupool_worker", "gpupool_zmq"]
     if not run(["cmake", "--build", built, "-j", str(place.jobs), "--target", *targets]):
@@ -182,6 +178,7 @@ def stage_coverage(place: Place) -> Count:
 
 def stage_lint(place: Place) -> Count:
     count = one(run([sys.executable, "-m", "ruff", "check", "."]))
+    count.add(one(run([sys.executable, "-m", "ruff", "format", "--check", "."])))
     for folders in TYPED:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
