@@ -123,13 +123,24 @@ def installed(request: pytest.FixtureRequest, wheel: Path, wheel_work: Path) -> 
 
 
 def test_name_says_where_it_runs(wheel: Path) -> None:
-    matched = re.fullmatch(r"gpupool-[\d.]+-py3-none-(.+)\.whl", wheel.name)
+    matched = re.fullmatch(r"gpupool-[\w.]+-py3-none-(.+)\.whl", wheel.name)
     assert matched, f"{wheel.name}: not a wheel for every Python 3 and one kind of machine"
     glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
     here = tuple(int(part) for part in glibc.split()[-1].split(".")[:2])
     tags = re.findall(r"manylinux_(\d+)_(\d+)_\w+?(?=\.manylinux|$)", matched[1])
     assert tags, f"{wheel.name} is for no manylinux"
     assert min((int(a), int(b)) for a, b in tags) <= max(OLDEST_SUPPORTED, here)
+
+
+def test_all_of_it_is_one_version(wheel: Path, unpacked: Path) -> None:
+    """The packages have the wheel's, and what CMake built has it, too."""
+    version = wheel.name.split("-")[1]
+    (information,) = unpacked.glob("gpupool-*.dist-info")
+    assert information.name == f"gpupool-{version}.dist-info"
+    assert (information / "licenses/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    worker = unpacked / "gpupool/libexec/gpupool-worker"
+    worker.chmod(0o755)
+    assert must_run(worker, "--version").startswith(f"gpupool-worker {version} wire ")
 
 
 def needed(path: Path) -> list[str]:
@@ -171,6 +182,11 @@ def test_names_no_path_of_the_machine_that_built_it(unpacked: Path, wheel_work: 
 
 
 # --- what it does ------------------------------------------------------------------
+
+
+def test_says_the_version_of_its_wheel(wheel: Path, installed: Installed) -> None:
+    result = installed.gpupool("--version")
+    assert result.stdout == f"gpupool {wheel.name.split('-')[1]}\n", result.explain()
 
 
 def test_lib_path(installed: Installed) -> None:

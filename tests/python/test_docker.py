@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def test_the_wheel_is_given_all_that_it_is_made_of(dockerfile: Dockerfile) -> No
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = settings["tool"]["scikit-build"]["wheel"]["packages"]
     assert {path.split("/")[0] for path in packages} <= sources
-    assert settings["project"]["readme"] in sources
+    assert {settings["project"]["readme"], *settings["project"]["license-files"]} <= sources
 
 
 def test_what_copies_from_a_stage_names_one(dockerfile: Dockerfile) -> None:
@@ -168,7 +168,9 @@ def test_an_entry_point_is_a_command_of_the_wheel(
         capture_output=True, text=True, timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, f"{entry[0]} {project['version']}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"{entry[0]} {metadata.version('gpupool')}\n"), (
+        done.stderr
+    )
 
 
 def test_the_images_have_the_versions_that_were_tested(dockerfile: Dockerfile) -> None:
@@ -184,15 +186,17 @@ def test_the_images_have_the_versions_that_were_tested(dockerfile: Dockerfile) -
 
 
 def test_the_services_are_there_with_pinned_images(
-    services: dict[str, Any], dockerfile: Dockerfile, project: dict[str, Any]
+    services: dict[str, Any], dockerfile: Dockerfile
 ) -> None:
     assert set(services) == {"database", "manager", "setup", "server", "client"}
     for service in services.values():
-        assert PINNED.fullmatch(service["image"])
-        if (build := service.get("build")) is not None:
+        if (build := service.get("build")) is None:
+            assert PINNED.fullmatch(service["image"])
+        else:
             assert (DOCKER / build["context"]).resolve() == ROOT
             assert (ROOT / build["dockerfile"]).is_file()
-            assert service["image"] == f"gpupool-{build['target']}:{project['version']}"
+            assert service["image"] == f"gpupool-{build['target']}:${{VERSION:-local}}"
+            assert build["args"] == {"VERSION": "${VERSION:-}"}
             assert build["target"] in dockerfile.stages
 
 
