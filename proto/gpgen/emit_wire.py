@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
+from . import emit_facts
 from .layout import reply, request, tails_in, tails_out
 from .param import HANDLE_KINDS
 from .spec import Function, Spec
@@ -30,28 +31,14 @@ def ops(spec: Spec) -> str:
     lines.append("enum gp_handle_kind {\n    GP_HANDLE_NONE = 0,")
     lines += [f"    GP_HANDLE_{kind.upper()}," for kind in HANDLE_KINDS]
     lines.append("    GP_HANDLE_KINDS,\n};\n")
-    lines.append("/* Indexed by op; name NULL where no function has that id. */")
-    lines.append("struct gp_op_info {\n    const char *name;\n    const char *mode;")
-    lines.append("    unsigned char in_context; /* acts in the calling thread's context */")
-    lines.append("    unsigned char staged; /* the worker needs staging memory for it */")
-    lines.append("    unsigned char blocks; /* the driver may wait for the GPU in it */")
-    lines.append("    unsigned char deferred; /* its answer waits for the GPU */")
-    lines.append("    unsigned char slow; /* the driver loads or compiles in it */\n};")
-    lines.append("extern const struct gp_op_info gp_op_table[GP_OP_COUNT];\n")
+    lines.append(emit_facts.declaration())
     lines.append("extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];\n\n#endif\n")
     return "\n".join(lines)
 
 
 def ops_source(spec: Spec) -> str:
-    lines = [NOTE, '#include "gp_ops.h"\n']
-    lines.append("const struct gp_op_info gp_op_table[GP_OP_COUNT] = {")
-    lines += [
-        f'    [GP_OP_{f.name}] = {{"{f.name}", "{f.mode}", '
-        f"{int(f.needs == 'context')}, {int(f.staged)}, {int(f.may_block)}, "
-        f"{int(f.worker == 'deferred')}, {int(f.slow)}}},"
-        for f in spec.functions
-    ]
-    lines.append("};\n\nconst char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")
+    lines = [NOTE, '#include "gp_messages.h"\n#include "gp_ops.h"\n', emit_facts.table(spec)]
+    lines.append("const char *const gp_handle_kind_names[GP_HANDLE_KINDS] = {")
     lines += [f'    [GP_HANDLE_{k.upper()}] = "{k}",' for k in HANDLE_KINDS]
     lines.append("};\n")
     return "\n".join(lines)

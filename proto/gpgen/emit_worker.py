@@ -7,7 +7,7 @@ import re
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, request, tails_in, tails_out, values_out
 from .param import Param
-from .spec import LOCATIONS, PARENTS, WORK, Function, Spec
+from .spec import LOCATIONS, PARENTS, Function, Spec
 
 
 def driver_functions(spec: Spec) -> list[Function]:
@@ -84,7 +84,6 @@ def handlers(spec: Spec) -> str:
             )
         if f.mode == "notify":
             lines.append(f"{_notify_prototype(f)};")
-    lines += _work_types()
     lines.append("\n#endif\n")
     return "\n".join(lines)
 
@@ -94,7 +93,7 @@ def _notify_prototype(f: Function) -> str:
 
 
 def dispatch(spec: Spec) -> str:
-    lines = [NOTE, '#include "dispatch.h"\n\n#include <stddef.h>\n#include <string.h>\n']
+    lines = [NOTE, '#include "dispatch.h"\n\n#include <string.h>\n']
     lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"')
     lines.append('#include "memory.h"\n#include "place.h"\n#include "quota.h"\n#include "span.h"\n')
     for f in spec.wire:
@@ -111,51 +110,7 @@ def dispatch(spec: Spec) -> str:
         '    default:\n        return gpw_session_broken(s, "no operation has this number");'
     )
     lines.append("    }\n}\n")
-    lines += _work_table(spec)
-    lines += _stream_table(spec)
     return "\n".join(lines)
-
-
-def _work_types() -> list[str]:
-    kinds = [f"    GPW_WORK_{kind.upper()}," for kind in WORK]
-    return [
-        "\nenum gpw_work_kind {\n    GPW_WORK_NONE,", *kinds, "};\n",
-        "/* What the operation of a message puts on the GPU, and where in it its size\n"
-        " * (`bytes_size` bytes) stands; 0 where it has none. */\n"
-        "struct gpw_work {\n    enum gpw_work_kind kind;\n"
-        "    uint16_t bytes_at, bytes_size;\n};\n"
-        "struct gpw_work gpw_work_of(uint16_t op);\n",
-        "/* Where in the operation's message the id of the stream stands that names the context\n"
-        " * of the call; 0: nothing but the current one does. */\n"
-        "uint16_t gpw_stream_at(uint16_t op);",
-    ]  # fmt: skip
-
-
-def _work_table(spec: Spec) -> list[str]:
-    lines = ["struct gpw_work gpw_work_of(uint16_t op)\n{\n    switch (op) {"]
-    for f in spec.wire:
-        if not f.work:
-            continue
-        struct = f"struct gp_req_{f.name}"
-        size = next((p.name for p in f.params if p.name in ("bytes", "ByteCount")), None)
-        fields = [f"GPW_WORK_{f.work.upper()}"]
-        fields.append(f"offsetof({struct}, {size})" if size else "0")
-        fields.append(f"sizeof((({struct} *)0)->{size})" if size else "0")
-        lines.append(f"    case GP_OP_{f.name}:")
-        lines.append(f"        return (struct gpw_work){{{', '.join(fields)}}};")
-    lines.append("    default:\n        return (struct gpw_work){GPW_WORK_NONE, 0, 0};\n    }")
-    lines.append("}\n")
-    return lines
-
-
-def _stream_table(spec: Spec) -> list[str]:
-    lines = ["uint16_t gpw_stream_at(uint16_t op)\n{\n    switch (op) {"]
-    for f in spec.wire:
-        if f.place is not None and f.place.handle == "stream":
-            lines.append(f"    case GP_OP_{f.name}:")
-            lines.append(f"        return offsetof(struct gp_req_{f.name}, {f.place.name});")
-    lines.append("    default:\n        return 0;\n    }\n}\n")
-    return lines
 
 
 def _notify(f: Function) -> list[str]:

@@ -132,7 +132,8 @@ LOCATIONS = {
 
 #: Kinds of work for the GPU, as tenants are charged and counted for it.
 #: Uploads and downloads are copies from and to the host, which have engines of their own.
-WORK = ("kernel", "graph", "copy", "memset", "upload", "download")
+#: A move is a copy that its two ends, `dst` and `src`, may make an upload or a download.
+WORK = ("kernel", "graph", "copy", "memset", "upload", "download", "move")
 
 ERROR_FILE = "errors.toml"
 SET_FILE = "sets.toml"
@@ -329,6 +330,8 @@ def _check_keys(function: Function) -> None:
             raise function.fail("capture", "no stream is named whose capture that could be")
     if function.work:
         _one_of(function, "work", function.work, WORK)
+        if function.work == "move" and not {"dst", "src"} <= {p.name for p in function.params}:
+            raise function.fail("work", "a move has two ends: parameters 'dst' and 'src'")
     _check_mode(function)
 
 

@@ -146,6 +146,7 @@ BAD = [
     ('mode = "refuse"', 'mode = "alias"\nalias = "cuNo"', "cuNo", "'cuNo' is no entry that does"),
     ('mode = "refuse"', 'mode = "alias"\nalias = "cuThing"', "alias = ", "has other parameters"),
     ("id = 5", 'id = 5\ncapture = "begins"', "capture", "no stream is named whose capture"),
+    ("ptsz = 7000", 'ptsz = 7000\nwork = "move"', "work", "a move has two ends"),
     ("ptsz = 7000", 'ptsz = 7000\ncapture = "stops"', "capture", "unknown capture 'stops'"),
     ("id = 5", 'id = 5\nfile = { server = "x" }', "file", "unknown file 'server'"),
     ("id = 5", 'id = 5\nforgets = ["cuOld"]', "forgets", "'cuOld' is no cached function"),
@@ -166,6 +167,27 @@ def test_a_bad_spec_names_its_line(
     lines = [number for number, line in enumerate(changed.splitlines(), 1) if where in line]
     assert str(caught.value).startswith(f"{tmp_path / 'event.toml'}:{lines[-1]}: ")
     assert says in str(caught.value)
+
+
+def test_facts_of_operations_are_read_from_their_parameters(tmp_path: Path) -> None:
+    text = (
+        '[cuGraphClone]\nid = 1\nmode = "sync"\n'
+        'params = [\n  "CUgraph *clone : create",\n  "CUgraph from",\n]\n'
+        '\n[cuGraphExecDestroy]\nid = 2\nmode = "async"\n'
+        'params = [\n  "CUgraphExec exec : destroy",\n]\n'
+        '\n[cuGraphLaunch]\nid = 3\nmode = "async"\nwork = "graph"\n'
+        'params = [\n  "CUgraphExec exec",\n  "CUstream stream",\n]\n'
+    )
+    table = emit_wire.ops_source(load(tmp_path, text))
+    clone, destroy, launch = table.split("[GP_OP_")[1:4]
+    assert ".graph_made = GP_HANDLE_GRAPH," in clone
+    assert ".graph_from_at = offsetof(struct gp_req_cuGraphClone, from)," in clone
+    assert "graph_exec_at" not in clone
+    assert ".graph_ended_at = offsetof(struct gp_req_cuGraphExecDestroy, exec)," in destroy
+    assert "graph_run_at" not in destroy
+    assert ".stream_at = offsetof(struct gp_req_cuGraphLaunch, stream)," in launch
+    assert ".graph_run_at = offsetof(struct gp_req_cuGraphLaunch, exec)," in launch
+    assert ".work = GP_WORK_GRAPH," in launch
 
 
 def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:

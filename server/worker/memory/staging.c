@@ -119,7 +119,7 @@ bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_
 {
     struct gpw_staging_pool *pool = pool_of(s);
     if (pool->free || !pool->used || (pool->count < ENOUGH && !pool->failed) ||
-        h->op >= GP_OP_COUNT || !gp_op_table[h->op].staged)
+        !gp_op_info(h->op)->staged)
         return true;
     pool->stuck |= held_ns > PATIENCE_NS;
     return pool->stuck || streams_stand;

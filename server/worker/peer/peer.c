@@ -21,6 +21,7 @@
 #include "host_function.h"
 #include "loop.h"
 #include "memory.h"
+#include "message_fields.h"
 #include "peer_internal.h"
 #include "peer_seal.h"
 
@@ -604,7 +605,7 @@ static bool stands_here(const struct gpw_transfer *t)
 
 bool gpw_peers_admit(const struct gp_header *h)
 {
-    if (!transfers || gpw_work_of(h->op).kind == GPW_WORK_NONE || gpw_host_functions_pending())
+    if (!transfers || gp_op_info(h->op)->work == GP_WORK_NONE || gpw_host_functions_pending())
         return true;
     const struct gpw_transfer *t = transfers;
     while (t && !stands_here(t))
@@ -614,10 +615,9 @@ bool gpw_peers_admit(const struct gp_header *h)
 
 void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h)
 {
-    const struct gp_req_cuStreamDestroy_v2 *q = (const void *)h;
-    uint64_t real;
-    if (!transfers || h->size < sizeof *q ||
-        gpw_handle_get(s, GP_HANDLE_STREAM, q->hStream, false, &real) != CUDA_SUCCESS)
+    uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_ended_at), real;
+    if (!transfers ||
+        gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS)
         return;
     for (struct gpw_transfer *t = transfers; t; t = t->all_next)
         if (t->stream == (CUstream)real)
@@ -626,7 +626,7 @@ void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h)
 
 void gpw_peers_passed(const struct gp_header *h)
 {
-    if (gpw_work_of(h->op).kind != GPW_WORK_NONE)
+    if (gp_op_info(h->op)->work != GP_WORK_NONE)
         work_submitted++;
 }
 

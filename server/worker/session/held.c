@@ -1,7 +1,6 @@
 #include "held.h"
 
 #include <dlfcn.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "quota.h"
@@ -37,17 +36,6 @@ static bool open_nvml(void)
     return processes_of != NULL;
 }
 
-static bool is_soft(struct gpw_session *s)
-{
-    static int soft = -1;
-    char name[256] = "";
-    if (soft < 0) {
-        s->driver->cuDeviceGetName(name, sizeof name, s->devices[0]);
-        soft = strstr(name, "soft GPU") != NULL;
-    }
-    return soft > 0;
-}
-
 static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
 {
     static void *devices[GP_DEVICES_MAX];
@@ -75,12 +63,12 @@ static bool held_of_soft(struct gpw_session *s, uint32_t ordinal, uint64_t *byte
 
 uint64_t gpw_held_ahead(struct gpw_session *s)
 {
-    return is_soft(s) ? 0 : 4 * PIECE;
+    return s->soft ? 0 : 4 * PIECE;
 }
 
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
-    if (is_soft(s))
+    if (s->soft)
         return held_of_soft(s, ordinal, bytes);
     static struct process_info infos[PROCESSES_MAX];
     unsigned count = PROCESSES_MAX;

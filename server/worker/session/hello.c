@@ -53,7 +53,7 @@ static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
     snapshot->device_count = s->device_count;
     for (uint32_t i = 0; i < s->device_count; i++)
         fill_device(s, i, &snapshot->devices[i]);
-    if (s->device_count && strstr(snapshot->devices[0].name, "soft GPU"))
+    if (s->soft)
         snapshot->flags |= GP_SNAPSHOT_SOFT;
 }
 

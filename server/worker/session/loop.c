@@ -165,13 +165,13 @@ static bool admit(struct gpw_session *s, const struct gp_header *h)
 
 static void handle(struct gpw_session *s, const struct gp_header *h)
 {
-    if (h->op == GP_OP_cuStreamDestroy_v2) {
+    if (gp_op_info(h->op)->stream_ended_at) {
         gpw_place_forget();
         gpw_gate_stream_ending(s, h);
         gpw_peers_stream_ending(s, h);
     }
     gpw_captures_note(s);
-    if (h->op < GP_OP_COUNT && gp_op_table[h->op].blocks && gpw_streams_stand())
+    if (gp_op_info(h->op)->blocks && gpw_streams_stand())
         put_off(s, h, false);
     else
         dispatch(s, h, s->strict);

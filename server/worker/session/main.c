@@ -156,6 +156,14 @@ static int choose_devices(struct gpw_session *s, const char *wanted)
     return 0;
 }
 
+static bool is_soft(struct gpw_session *s)
+{
+    char name[256] = "";
+    return s->device_count &&
+           s->driver->cuDeviceGetName(name, sizeof name, s->devices[0]) == CUDA_SUCCESS &&
+           strstr(name, "soft GPU");
+}
+
 static int join_boards(struct gpw_session *s, const struct options *o)
 {
     if (o->board_count && o->board_count != s->device_count) {
@@ -248,6 +256,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
             return -1;
     if (!s->handles || choose_devices(s, o->devices) != 0 || join_boards(s, o) != 0)
         return -1;
+    s->soft = is_soft(s);
     gpw_slices_open(s);
     return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
 }

@@ -33,6 +33,7 @@ struct gpw_session {
     uint32_t index; /* of this session among the client's: in the ids of its handles */
     uint32_t device_count;
     CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
+    bool soft; /* the driver is the soft GPU's */
     uint8_t secret[16];
     bool strict;   /* the client's thread may not make calls that captures forbid */
     bool strict_now; /* so it is for the driver: while a call of such a thread is made */

@@ -6,12 +6,12 @@
 
 #include "board.h"
 #include "budget.h"
-#include "gpw_handlers.h"
 #include "graph.h"
 #include "handles.h"
 #include "host_function.h"
 #include "loop.h"
 #include "memory.h"
+#include "message_fields.h"
 #include "peer.h"
 #include "quota.h"
 #include "slices.h"
@@ -305,23 +305,9 @@ static struct gate *gate_here(struct gpw_session *s)
     return NULL;
 }
 
-static uint64_t field(const struct gp_header *h, uint16_t at, uint16_t size)
-{
-    uint64_t wide = 0;
-    uint32_t narrow = 0;
-    if (at == 0 || h->size < (uint32_t)at + size)
-        return 0;
-    if (size == sizeof narrow) {
-        memcpy(&narrow, (const char *)h + at, sizeof narrow);
-        return narrow;
-    }
-    memcpy(&wide, (const char *)h + at, sizeof wide);
-    return wide;
-}
-
 static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
 {
-    uint64_t id = field(h, gpw_stream_at(h->op), sizeof id), real = 0;
+    uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_at), real = 0;
     CUresult r = gpw_handle_get(s, GP_HANDLE_STREAM, id ? id : GP_STREAM_LEGACY, false, &real);
     *stream = (CUstream)real;
     return r == CUDA_SUCCESS;
@@ -388,26 +374,26 @@ static bool admit_slow(struct gpw_session *s)
     return true;
 }
 
-/* A copy whose ends are both known to the worker may still be one to or from the host. */
-static enum gpw_work_kind kind_of(struct gpw_session *s, const struct gp_header *h)
-{
-    const struct gp_req_gp_copy *q = (const struct gp_req_gp_copy *)h;
-    if (h->op != GP_OP_gp_copy || h->size < sizeof *q)
-        return gpw_work_of(h->op).kind;
-    bool to = gpw_memory_is_device(s, q->dst, q->bytes);
-    bool from = gpw_memory_is_device(s, q->src, q->bytes);
-    return to == from ? GPW_WORK_COPY : to ? GPW_WORK_UPLOAD : GPW_WORK_DOWNLOAD;
-}
-
-static bool is_transfer(enum gpw_work_kind kind)
-{
-    return kind == GPW_WORK_UPLOAD || kind == GPW_WORK_DOWNLOAD;
-}
-
 static uint64_t bytes_of(const struct gp_header *h)
 {
-    struct gpw_work work = gpw_work_of(h->op);
-    return field(h, work.bytes_at, work.bytes_size);
+    const struct gp_op_info *op = gp_op_info(h->op);
+    return gp_message_field(h, op->work_bytes_at, op->work_bytes_size);
+}
+
+/* A copy whose ends are both known to the worker may still be one to or from the host. */
+static enum gp_work work_of(struct gpw_session *s, const struct gp_header *h)
+{
+    const struct gp_op_info *op = gp_op_info(h->op);
+    if (op->work != GP_WORK_MOVE)
+        return op->work;
+    bool to = gpw_memory_is_device(s, gp_message_id(h, op->dst_at), bytes_of(h));
+    bool from = gpw_memory_is_device(s, gp_message_id(h, op->src_at), bytes_of(h));
+    return to == from ? GP_WORK_COPY : to ? GP_WORK_UPLOAD : GP_WORK_DOWNLOAD;
+}
+
+static bool is_transfer(enum gp_work kind)
+{
+    return kind == GP_WORK_UPLOAD || kind == GP_WORK_DOWNLOAD;
 }
 
 /* Into a graph nothing moves yet. */
@@ -418,9 +404,9 @@ static bool is_captured(struct gpw_session *s, const struct gp_header *h)
 }
 
 static bool admit_transfer(const struct gate *g, const struct gp_header *h,
-                           enum gpw_work_kind kind)
+                           enum gp_work kind)
 {
-    enum gp_board_way way = kind == GPW_WORK_UPLOAD ? GP_BOARD_UPLOAD : GP_BOARD_DOWNLOAD;
+    enum gp_board_way way = kind == GP_WORK_UPLOAD ? GP_BOARD_UPLOAD : GP_BOARD_DOWNLOAD;
     return gp_board_copy(g->board, g->member, way, bytes_of(h));
 }
 
@@ -429,9 +415,9 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     closed = NULL;
     if (gate_count == 0)
         return true;
-    enum gpw_work_kind kind = kind_of(s, h);
-    if (kind == GPW_WORK_NONE)
-        return h->op >= GP_OP_COUNT || !gp_op_table[h->op].slow || admit_slow(s);
+    enum gp_work kind = work_of(s, h);
+    if (kind == GP_WORK_NONE)
+        return !gp_op_info(h->op)->slow || admit_slow(s);
     struct gate *g = gate_here(s);
     if (!g)
         return true;
@@ -463,7 +449,7 @@ static void note_stream(struct gpw_session *s, struct gate *g, CUstream stream)
         g->streams[g->stream_count++] = stream;
 }
 
-static void note_work(struct gpw_session *s, const struct gp_header *h, enum gpw_work_kind kind)
+static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_work kind)
 {
     struct gate *g = gate_here(s);
     if (g && is_transfer(kind))
@@ -474,7 +460,7 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, enum gpw
     if (stream_of(s, h, &stream))
         note_stream(s, g, stream);
     g->unmarked++;
-    bool launch = kind == GPW_WORK_KERNEL || kind == GPW_WORK_GRAPH;
+    bool launch = kind == GP_WORK_KERNEL || kind == GP_WORK_GRAPH;
     gp_board_count(g->board, g->member, launch, bytes_of(h));
     if (g->unmarked >= g->every)
         mark_place(s, g);
@@ -501,8 +487,8 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
 {
     if (gate_count == 0)
         return;
-    enum gpw_work_kind kind = kind_of(s, h);
-    if (kind != GPW_WORK_NONE)
+    enum gp_work kind = work_of(s, h);
+    if (kind != GP_WORK_NONE)
         note_work(s, h, kind);
 }
 

@@ -5,8 +5,8 @@
 
 #include "budget.h"
 #include "gate.h"
-#include "gpw_handlers.h"
 #include "handles.h"
+#include "message_fields.h"
 #include "quota.h"
 
 /* A node and what stands around it. */
@@ -75,34 +75,21 @@ static void forget(uint64_t id)
     free(g);
 }
 
-#define FIELD(name, member)                                                                        \
-    (h->size >= sizeof(struct gp_req_##name) ? ((const struct gp_req_##name *)h)->member : 0)
+/* The id that the operation's fact says is there; 0: none is. */
+#define ID(fact) gp_message_id(h, gp_op_info(h->op)->fact)
 
 static struct cost copy_of(const struct gp_header *h)
 {
-    const struct graph *g = NULL;
-    if (h->op == GP_OP_cuGraphClone)
-        g = graph_of(FIELD(cuGraphClone, originalGraph));
-    if (h->op == GP_OP_cuGraphInstantiateWithFlags)
-        g = graph_of(FIELD(cuGraphInstantiateWithFlags, hGraph));
+    const struct graph *g = graph_of(ID(graph_from_at));
     return g ? g->cost : (struct cost){0, 0};
 }
 
 /* --- captures ------------------------------------------------------------------------ */
 
-static uint64_t stream_named(const struct gp_header *h)
-{
-    uint64_t id = 0;
-    uint16_t at = gpw_stream_at(h->op);
-    if (at != 0 && h->size >= at + sizeof id)
-        memcpy(&id, (const char *)h + at, sizeof id);
-    return id;
-}
-
 /* The driver's number of the capture that the stream of a message is in; 0: of none. */
 static uint64_t capture_id(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t id = stream_named(h), real = 0;
+    uint64_t id = ID(stream_at), real = 0;
     cuuint64_t capture = 0;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (id == 0 || gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
@@ -126,7 +113,7 @@ static void capture_began(struct gpw_session *s, const struct gp_header *h)
     struct capture *c = id && !capture_of(id) ? calloc(1, sizeof *c) : NULL;
     if (!c)
         return;
-    *c = (struct capture){.next = captures, .id = id, .stream = stream_named(h)};
+    *c = (struct capture){.next = captures, .id = id, .stream = ID(stream_at)};
     captures = c;
 }
 
@@ -141,8 +128,7 @@ static void capture_forget(struct capture *c)
 
 static bool may_end(const struct capture *c, const struct gp_header *h)
 {
-    return h->op == GP_OP_cuStreamEndCapture ||
-           (h->op == GP_OP_cuStreamDestroy_v2 && c->stream == stream_named(h));
+    return gp_op_info(h->op)->capture == GP_CAPTURE_ENDS || c->stream == ID(stream_ended_at);
 }
 
 /* A call on a stream that is being captured: a node of the graph to be. */
@@ -178,7 +164,7 @@ static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, s
 
 static void capture_ended(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t graph = h->op == GP_OP_cuStreamEndCapture ? FIELD(cuStreamEndCapture, phGraph) : 0;
+    uint64_t graph = ID(graph_made_at);
     if (!ending || (!live(s, GP_HANDLE_GRAPH, graph) && capture_id(s, h) == ending->id))
         return; /* it was none, or goes on */
     made(s, GP_HANDLE_GRAPH, graph, ending->cost);
@@ -201,11 +187,7 @@ static bool is_charged(struct gpw_session *s, const struct graph *g)
 
 static bool may_launch(struct gpw_session *s, const struct gp_header *h)
 {
-    const struct graph *g = NULL;
-    if (h->op == GP_OP_cuGraphLaunch)
-        g = graph_of(FIELD(cuGraphLaunch, hGraph));
-    if (h->op == GP_OP_cuGraphUpload)
-        g = graph_of(FIELD(cuGraphUpload, hGraph));
+    const struct graph *g = graph_of(ID(graph_run_at));
     if (!g || is_charged(s, g))
         return true;
     gpw_log("warn", "a graph with work on several GPUs is refused: nobody could be charged for it");
@@ -221,28 +203,13 @@ bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h)
 
 void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
 {
-    switch (h->op) {
-    case GP_OP_cuStreamBeginCapture_v2:
+    const struct gp_op_info *op = gp_op_info(h->op);
+    if (op->capture == GP_CAPTURE_BEGINS)
         capture_began(s, h);
-        break;
-    case GP_OP_cuStreamEndCapture:
-    case GP_OP_cuStreamDestroy_v2:
+    else if (op->capture == GP_CAPTURE_ENDS || op->stream_ended_at)
         capture_ended(s, h);
-        break;
-    case GP_OP_cuGraphClone:
-        made(s, GP_HANDLE_GRAPH, FIELD(cuGraphClone, phGraphClone), copy_of(h));
-        break;
-    case GP_OP_cuGraphInstantiateWithFlags:
-        made(s, GP_HANDLE_GRAPH_EXEC, FIELD(cuGraphInstantiateWithFlags, phGraphExec),
-             copy_of(h));
-        break;
-    case GP_OP_cuGraphDestroy:
-        forget(FIELD(cuGraphDestroy, hGraph));
-        break;
-    case GP_OP_cuGraphExecDestroy:
-        forget(FIELD(cuGraphExecDestroy, hGraphExec));
-        break;
-    default:
-        break;
-    }
+    else if (op->graph_made_at)
+        made(s, op->graph_made, ID(graph_made_at), copy_of(h));
+    else if (op->graph_ended_at)
+        forget(ID(graph_ended_at));
 }

@@ -16,12 +16,6 @@ void gpw_growth_in_graphs(void)
     in_graphs = true;
 }
 
-static bool is_graph(uint16_t op)
-{
-    return op == GP_OP_cuGraphLaunch || op == GP_OP_cuGraphUpload ||
-           op == GP_OP_cuGraphInstantiateWithFlags || op == GP_OP_cuGraphExecDestroy;
-}
-
 /* The current context's device if it has a limit, else -1. */
 static int limited_ordinal(struct gpw_session *s)
 {
@@ -42,7 +36,7 @@ void gpw_growth_begin(struct gpw_session *s, uint16_t op, struct gpw_growth *g)
 {
     size_t free_bytes;
     *g = (struct gpw_growth){.ordinal = -1};
-    if (is_graph(op) && !in_graphs)
+    if (gp_op_info(op)->graph_exec_at && !in_graphs)
         return;
     int ordinal = limited_ordinal(s);
     if (ordinal < 0 || !free_now(s, &free_bytes))

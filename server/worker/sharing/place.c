@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "gpw_handlers.h"
 #include "handles.h"
+#include "message_fields.h"
 
 /* Contexts of the streams that were named lately. */
 #define KEPT 16
@@ -20,11 +20,7 @@ void gpw_place_forget(void)
 /* The explicit stream that the message names, 0 if it names none. */
 static uint64_t stream_named(const struct gp_header *h)
 {
-    uint64_t id = 0;
-    uint16_t at = gpw_stream_at(h->op);
-    if (at == 0 || h->size < at + sizeof id)
-        return 0;
-    memcpy(&id, (const char *)h + at, sizeof id);
+    uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_at);
     return id == GP_STREAM_LEGACY ? 0 : id;
 }
 

@@ -135,7 +135,8 @@ __attribute__((visibility("default"))) int ioctl(int fd, unsigned long request, 
 void gpw_slices_open(const struct gpw_session *s)
 {
     session = s;
-    set_soft = (__typeof__(set_soft))dlsym(s->driver->library, "sgSetTimeSlice");
+    if (s->soft)
+        set_soft = (__typeof__(set_soft))dlsym(s->driver->library, "sgSetTimeSlice");
 }
 
 /* The calling thread is the only one that sets slices. */

@@ -29,3 +29,7 @@ CUresult cuThingRecord(CUstream hStream);
 CUresult cuThingRecorded(CUstream hStream);
 CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
 CUresult cuThingMade(CUdeviceptr_v1 *where);
+CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream);
+CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph);
+CUresult cuThingRun(CUgraphExec exec, CUstream hStream);
+CUresult cuThingEnd(CUgraph graph, CUstream hStream);

@@ -200,6 +200,42 @@ bool gp_decode_cuThingRecorded(const struct gp_header *h, struct gp_args_cuThing
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingMove(const struct gp_header *h, struct gp_args_cuThingMove *a)
+{
+    const struct gp_req_cuThingMove *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingInstantiate(const struct gp_header *h, struct gp_args_cuThingInstantiate *a)
+{
+    const struct gp_req_cuThingInstantiate *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingRun(const struct gp_header *h, struct gp_args_cuThingRun *a)
+{
+    const struct gp_req_cuThingRun *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingEnd(const struct gp_header *h, struct gp_args_cuThingEnd *a)
+{
+    const struct gp_req_cuThingEnd *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -292,6 +328,22 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingRecorded: {
         struct gp_args_cuThingRecorded a;
         return gp_decode_cuThingRecorded(h, &a);
+    }
+    case GP_OP_cuThingMove: {
+        struct gp_args_cuThingMove a;
+        return gp_decode_cuThingMove(h, &a);
+    }
+    case GP_OP_cuThingInstantiate: {
+        struct gp_args_cuThingInstantiate a;
+        return gp_decode_cuThingInstantiate(h, &a);
+    }
+    case GP_OP_cuThingRun: {
+        struct gp_args_cuThingRun a;
+        return gp_decode_cuThingRun(h, &a);
+    }
+    case GP_OP_cuThingEnd: {
+        struct gp_args_cuThingEnd a;
+        return gp_decode_cuThingEnd(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -98,6 +98,26 @@ struct gp_args_cuThingRecorded {
 };
 bool gp_decode_cuThingRecorded(const struct gp_header *h, struct gp_args_cuThingRecorded *a);
 
+struct gp_args_cuThingMove {
+    const struct gp_req_cuThingMove *q;
+};
+bool gp_decode_cuThingMove(const struct gp_header *h, struct gp_args_cuThingMove *a);
+
+struct gp_args_cuThingInstantiate {
+    const struct gp_req_cuThingInstantiate *q;
+};
+bool gp_decode_cuThingInstantiate(const struct gp_header *h, struct gp_args_cuThingInstantiate *a);
+
+struct gp_args_cuThingRun {
+    const struct gp_req_cuThingRun *q;
+};
+bool gp_decode_cuThingRun(const struct gp_header *h, struct gp_args_cuThingRun *a);
+
+struct gp_args_cuThingEnd {
+    const struct gp_req_cuThingEnd *q;
+};
+bool gp_decode_cuThingEnd(const struct gp_header *h, struct gp_args_cuThingEnd *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -147,6 +147,35 @@ struct gp_rep_cuThingRecorded {
     struct gp_reply r;
 };
 
+struct gp_req_cuThingMove {
+    struct gp_header h;
+    uint64_t dst;
+    uint64_t src;
+    size_t ByteCount;
+    uint64_t hStream;
+};
+
+struct gp_req_cuThingInstantiate {
+    struct gp_header h;
+    uint64_t exec;
+    uint64_t graph;
+};
+struct gp_rep_cuThingInstantiate {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingRun {
+    struct gp_header h;
+    uint64_t exec;
+    uint64_t hStream;
+};
+
+struct gp_req_cuThingEnd {
+    struct gp_header h;
+    uint64_t graph;
+    uint64_t hStream;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

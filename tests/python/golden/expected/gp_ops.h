@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xb5b8e566644e3eb3)
+#define GP_SPEC_HASH UINT64_C(0x44d3fb51ad6d1fc2)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -29,8 +29,12 @@ enum gp_op {
     GP_OP_cuThingBegin = 34,
     GP_OP_cuThingRecord = 35,
     GP_OP_cuThingRecorded = 36,
+    GP_OP_cuThingMove = 37,
+    GP_OP_cuThingInstantiate = 38,
+    GP_OP_cuThingRun = 39,
     GP_OP_cuThingMake = 40,
     GP_OP_cuThingMade = 41,
+    GP_OP_cuThingEnd = 42,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,
@@ -52,17 +56,56 @@ enum gp_handle_kind {
     GP_HANDLE_KINDS,
 };
 
-/* Indexed by op; name NULL where no function has that id. */
+enum gp_work {
+    GP_WORK_NONE,
+    GP_WORK_KERNEL,
+    GP_WORK_GRAPH,
+    GP_WORK_COPY,
+    GP_WORK_MEMSET,
+    GP_WORK_UPLOAD,
+    GP_WORK_DOWNLOAD,
+    GP_WORK_MOVE,
+};
+
+enum gp_capture {
+    GP_CAPTURE_NONE,
+    GP_CAPTURE_BEGINS,
+    GP_CAPTURE_ENDS,
+};
+
+/*
+ * Facts of an operation. Those whose names end in `_at` say where in its message a field
+ * stands; 0: there is none.
+ */
 struct gp_op_info {
-    const char *name;
+    const char *name; /* NULL: no operation has this number */
     const char *mode;
     unsigned char in_context; /* acts in the calling thread's context */
     unsigned char staged; /* the worker needs staging memory for it */
     unsigned char blocks; /* the driver may wait for the GPU in it */
     unsigned char deferred; /* its answer waits for the GPU */
     unsigned char slow; /* the driver loads or compiles in it */
+    unsigned char work; /* enum gp_work: what it puts on the GPU */
+    unsigned char capture; /* enum gp_capture: what it does to its stream's capture */
+    unsigned char graph_made; /* enum gp_handle_kind of what stands at graph_made_at */
+    uint16_t stream_at; /* the stream that names the context of the call */
+    uint16_t stream_ended_at;
+    uint16_t work_bytes_at, work_bytes_size; /* how much the work is */
+    uint16_t dst_at, src_at; /* the two ends of a copy, which decide its direction */
+    uint16_t graph_made_at; /* a graph, or what is instantiated of one */
+    uint16_t graph_from_at; /* of which graph that is made */
+    uint16_t graph_ended_at;
+    uint16_t graph_run_at; /* what is instantiated, and put on the GPU */
+    uint16_t graph_exec_at; /* what is instantiated, however it is meant */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
+
+/* An operation by its number; of an unknown number nothing is true. */
+static inline const struct gp_op_info *gp_op_info(uint16_t op)
+{
+    static const struct gp_op_info none;
+    return op < GP_OP_COUNT ? &gp_op_table[op] : &none;
+}
 
 extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];
 

@@ -28,8 +28,12 @@ CUresult gpc_body_cuThingStart(CUfunction function, unsigned int flags, int leve
 CUresult gpc_body_cuThingBegin(CUstream stream);
 CUresult gpc_body_cuThingRecord(CUstream hStream);
 CUresult gpc_body_cuThingRecorded(CUstream hStream);
+CUresult gpc_body_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream);
+CUresult gpc_body_cuThingInstantiate(CUgraphExec *exec, CUgraph graph);
+CUresult gpc_body_cuThingRun(CUgraphExec exec, CUstream hStream);
 CUresult gpc_body_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
 CUresult gpc_body_cuThingMade(CUdeviceptr_v1 *where);
+CUresult gpc_body_cuThingEnd(CUgraph graph, CUstream hStream);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -56,8 +60,12 @@ CUresult gpc_body_cuThingMade(CUdeviceptr_v1 *where);
 #define cuThingBegin gpc_body_cuThingBegin
 #define cuThingRecord gpc_body_cuThingRecord
 #define cuThingRecorded gpc_body_cuThingRecorded
+#define cuThingMove gpc_body_cuThingMove
+#define cuThingInstantiate gpc_body_cuThingInstantiate
+#define cuThingRun gpc_body_cuThingRun
 #define cuThingMake gpc_body_cuThingMake
 #define cuThingMade gpc_body_cuThingMade
+#define cuThingEnd gpc_body_cuThingEnd
 #endif
 
 #endif

@@ -15,15 +15,19 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingAsk", 9000, 0, (void *)(uintptr_t)&cuThingAsk},
     {"cuThingBegin", 8000, 0, (void *)(uintptr_t)&cuThingBegin},
     {"cuThingCopy", 9000, 0, (void *)(uintptr_t)&cuThingCopy},
+    {"cuThingEnd", 9000, 0, (void *)(uintptr_t)&cuThingEnd},
     {"cuThingFill", 9000, 0, (void *)(uintptr_t)&cuThingFill},
     {"cuThingFind", 9000, 0, (void *)(uintptr_t)&cuThingFind},
     {"cuThingGetAttribute", 9000, 0, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, (void *)(uintptr_t)&cuThingGetVersion},
+    {"cuThingInstantiate", 9000, 0, (void *)(uintptr_t)&cuThingInstantiate},
     {"cuThingLoad", 9000, 0, (void *)(uintptr_t)&cuThingLoad},
     {"cuThingMade", 2000, 0, (void *)(uintptr_t)&cuThingMade},
     {"cuThingMake", 2000, 0, (void *)(uintptr_t)&cuThingMake},
+    {"cuThingMove", 9000, 0, (void *)(uintptr_t)&cuThingMove},
     {"cuThingRecord", 9000, 0, (void *)(uintptr_t)&cuThingRecord},
     {"cuThingRecorded", 9000, 0, (void *)(uintptr_t)&cuThingRecorded},
+    {"cuThingRun", 9000, 0, (void *)(uintptr_t)&cuThingRun},
     {"cuThingSet", 9000, 0, (void *)(uintptr_t)&cuThingSet},
     {"cuThingSetAsync", 9000, 0, (void *)(uintptr_t)&cuThingSetAsync},
     {"cuThingStart", 9000, 0, (void *)(uintptr_t)&cuThingStart},
@@ -32,4 +36,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingUse", 9000, 0, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 26;
+const size_t gpc_proc_count = 30;

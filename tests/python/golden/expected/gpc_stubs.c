@@ -126,6 +126,26 @@ GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
     return gpc_leave(r ? r : gpc_wire_cuThingRecorded(hStream));
 }
 
+GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingMove, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingMove(dst, src, ByteCount, hStream));
+}
+
+GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingInstantiate, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingInstantiate(exec, graph));
+}
+
+GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingRun, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRun(exec, hStream));
+}
+
 GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 {
     (void)where;
@@ -137,4 +157,11 @@ GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
 {
     (void)where;
     return gpc_refuse(GP_OP_cuThingMade);
+}
+
+GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingEnd, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingEnd(graph, hStream));
 }

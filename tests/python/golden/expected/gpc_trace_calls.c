@@ -481,6 +481,70 @@ GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
     return gpc_body_cuThingRecorded(hStream);
 }
 
+static CUresult traced_cuThingMove(const char *name_, CUresult (*body_)(void *, void *, size_t, CUstream), void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, dst);
+    GPC_TRACE_ARGUMENT(&t_, src);
+    GPC_TRACE_ARGUMENT(&t_, ByteCount);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(dst, src, ByteCount, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingMove("cuThingMove", gpc_body_cuThingMove, dst, src, ByteCount, hStream);
+    return gpc_body_cuThingMove(dst, src, ByteCount, hStream);
+}
+
+static CUresult traced_cuThingInstantiate(const char *name_, CUresult (*body_)(CUgraphExec *, CUgraph), CUgraphExec *exec, CUgraph graph)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, exec);
+    GPC_TRACE_ARGUMENT(&t_, graph);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(exec, graph);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, exec);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingInstantiate("cuThingInstantiate", gpc_body_cuThingInstantiate, exec, graph);
+    return gpc_body_cuThingInstantiate(exec, graph);
+}
+
+static CUresult traced_cuThingRun(const char *name_, CUresult (*body_)(CUgraphExec, CUstream), CUgraphExec exec, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, exec);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(exec, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingRun("cuThingRun", gpc_body_cuThingRun, exec, hStream);
+    return gpc_body_cuThingRun(exec, hStream);
+}
+
 static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdeviceptr_v1, unsigned int), CUdeviceptr_v1 where, unsigned int bytes)
 {
     struct gpc_trace t_;
@@ -518,4 +582,24 @@ GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
     if (GPC_TRACE_ON)
         return traced_cuThingMade("cuThingMade", gpc_body_cuThingMade, where);
     return gpc_body_cuThingMade(where);
+}
+
+static CUresult traced_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, CUstream), CUgraph graph, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, graph);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(graph, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream);
+    return gpc_body_cuThingEnd(graph, hStream);
 }

@@ -353,6 +353,94 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    struct gp_req_cuThingMove q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingMove;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.ByteCount = ByteCount;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    if ((r = gpc_address_wire(&call, (uint64_t)(uintptr_t)dst)))
+        goto fail;
+    q.dst = (uint64_t)(uintptr_t)dst;
+    if ((r = gpc_address_wire(&call, (uint64_t)(uintptr_t)src)))
+        goto fail;
+    q.src = (uint64_t)(uintptr_t)src;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    if (!exec)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingInstantiate q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingInstantiate;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH, (uint64_t)graph, false, &q.graph)))
+        goto fail;
+    q.exec = gpc_handle_new(GP_HANDLE_GRAPH_EXEC, gpc_call_index(&call));
+    if (!q.exec)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gp_rep_cuThingInstantiate rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS) {
+        gpc_handle_drop(q.exec);
+        return r;
+    }
+    *exec = (CUgraphExec)q.exec;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream)
+{
+    struct gp_req_cuThingRun q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingRun;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec, false, &q.exec)))
+        goto fail;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream)
+{
+    struct gp_req_cuThingEnd q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingEnd;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH, (uint64_t)graph, false, &q.graph)))
+        goto fail;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_handle_drop(q.graph);
+    gpc_handle_drop(q.hStream);
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

@@ -27,6 +27,10 @@ CUresult gpc_wire_cuThingSet(CUfunction function, int value);
 CUresult gpc_wire_cuThingFill(CUdeviceptr where, size_t bytes);
 CUresult gpc_wire_cuThingRecord(CUstream hStream);
 CUresult gpc_wire_cuThingRecorded(CUstream hStream);
+CUresult gpc_wire_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream);
+CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph);
+CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream);
+CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream);
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer);
 /* hand-written: what to do when the worker sends it */
 void gpc_on_gp_done(struct gpc_session *s, const struct gp_req_gp_done *q, const uint8_t *text);

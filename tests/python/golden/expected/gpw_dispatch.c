@@ -2,7 +2,6 @@
 
 #include "dispatch.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "gpw_handlers.h"
@@ -343,6 +342,86 @@ static int do_cuThingRecorded(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingMove(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingMove a;
+    if (!gp_decode_cuThingMove(h, &a))
+        return gpw_session_broken(s, "cuThingMove: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS && !gpw_place_known(s))
+        r = CUDA_ERROR_INVALID_CONTEXT;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingMove((void *)(uintptr_t)a.q->dst, (void *)(uintptr_t)a.q->src, a.q->ByteCount, hStream);
+    return gpw_async_result(s, h, r);
+}
+
+static int do_cuThingInstantiate(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingInstantiate a;
+    if (!gp_decode_cuThingInstantiate(h, &a))
+        return gpw_session_broken(s, "cuThingInstantiate: the arguments do not fit the message");
+    CUgraphExec exec = 0;
+    if (!gpw_handle_free(s, GP_HANDLE_GRAPH_EXEC, a.q->exec))
+        return gpw_session_broken(s, "cuThingInstantiate: the new handle is not free");
+    CUgraph graph = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_GRAPH, a.q->graph, false, (uint64_t *)&graph);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingInstantiate(&exec, graph);
+    gpw_handle_put(s, GP_HANDLE_GRAPH_EXEC, a.q->exec, (uint64_t)exec, r);
+    gpw_handle_bind(s, GP_HANDLE_GRAPH_EXEC, a.q->exec, a.q->graph, false, 0);
+    struct gp_rep_cuThingInstantiate rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingRun(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingRun a;
+    if (!gp_decode_cuThingRun(h, &a))
+        return gpw_session_broken(s, "cuThingRun: the arguments do not fit the message");
+    CUgraphExec exec = 0;
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_GRAPH_EXEC, a.q->exec, false, (uint64_t *)&exec);
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS && !gpw_place_known(s))
+        r = CUDA_ERROR_INVALID_CONTEXT;
+    struct gpw_growth growth;
+    gpw_growth_begin(s, GP_OP_cuThingRun, &growth);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingRun(exec, hStream);
+    if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {
+        gpw_growth_undone(s, &growth);
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return gpw_async_result(s, h, r);
+}
+
+static int do_cuThingEnd(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingEnd a;
+    if (!gp_decode_cuThingEnd(h, &a))
+        return gpw_session_broken(s, "cuThingEnd: the arguments do not fit the message");
+    CUgraph graph = 0;
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_take(s, GP_HANDLE_GRAPH, a.q->graph, false, (uint64_t *)&graph);
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_take(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingEnd(graph, hStream);
+    return gpw_async_result(s, h, r);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -412,37 +491,17 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingRecord(s, h);
     case GP_OP_cuThingRecorded:
         return do_cuThingRecorded(s, h);
+    case GP_OP_cuThingMove:
+        return do_cuThingMove(s, h);
+    case GP_OP_cuThingInstantiate:
+        return do_cuThingInstantiate(s, h);
+    case GP_OP_cuThingRun:
+        return do_cuThingRun(s, h);
+    case GP_OP_cuThingEnd:
+        return do_cuThingEnd(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:
         return gpw_session_broken(s, "no operation has this number");
-    }
-}
-
-struct gpw_work gpw_work_of(uint16_t op)
-{
-    switch (op) {
-    case GP_OP_cuThingUse:
-        return (struct gpw_work){GPW_WORK_KERNEL, 0, 0};
-    case GP_OP_cuThingSetAsync:
-        return (struct gpw_work){GPW_WORK_MEMSET, offsetof(struct gp_req_cuThingSetAsync, bytes), sizeof(((struct gp_req_cuThingSetAsync *)0)->bytes)};
-    default:
-        return (struct gpw_work){GPW_WORK_NONE, 0, 0};
-    }
-}
-
-uint16_t gpw_stream_at(uint16_t op)
-{
-    switch (op) {
-    case GP_OP_cuEventRecord:
-        return offsetof(struct gp_req_cuEventRecord, hStream);
-    case GP_OP_cuThingSetAsync:
-        return offsetof(struct gp_req_cuThingSetAsync, hStream);
-    case GP_OP_cuThingRecord:
-        return offsetof(struct gp_req_cuThingRecord, hStream);
-    case GP_OP_cuThingRecorded:
-        return offsetof(struct gp_req_cuThingRecorded, hStream);
-    default:
-        return 0;
     }
 }

@@ -135,6 +135,26 @@ static CUresult no_cuThingRecorded(CUstream hStream)
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    (void)dst;
+    (void)src;
+    (void)ByteCount;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    (void)exec;
+    (void)graph;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingRun(CUgraphExec exec, CUstream hStream)
+{
+    (void)exec;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult no_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 {
     (void)where;
@@ -144,6 +164,12 @@ static CUresult no_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 static CUresult no_cuThingMade(CUdeviceptr_v1 *where)
 {
     (void)where;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingEnd(CUgraph graph, CUstream hStream)
+{
+    (void)graph;
+    (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -216,11 +242,23 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingRecorded = (__typeof__(&cuThingRecorded))dlsym(library, "cuThingRecorded");
     if (!driver->cuThingRecorded)
         driver->cuThingRecorded = no_cuThingRecorded;
+    driver->cuThingMove = (__typeof__(&cuThingMove))dlsym(library, "cuThingMove");
+    if (!driver->cuThingMove)
+        driver->cuThingMove = no_cuThingMove;
+    driver->cuThingInstantiate = (__typeof__(&cuThingInstantiate))dlsym(library, "cuThingInstantiate");
+    if (!driver->cuThingInstantiate)
+        driver->cuThingInstantiate = no_cuThingInstantiate;
+    driver->cuThingRun = (__typeof__(&cuThingRun))dlsym(library, "cuThingRun");
+    if (!driver->cuThingRun)
+        driver->cuThingRun = no_cuThingRun;
     driver->cuThingMake = (__typeof__(&cuThingMake))dlsym(library, "cuThingMake");
     if (!driver->cuThingMake)
         driver->cuThingMake = no_cuThingMake;
     driver->cuThingMade = (__typeof__(&cuThingMade))dlsym(library, "cuThingMade");
     if (!driver->cuThingMade)
         driver->cuThingMade = no_cuThingMade;
+    driver->cuThingEnd = (__typeof__(&cuThingEnd))dlsym(library, "cuThingEnd");
+    if (!driver->cuThingEnd)
+        driver->cuThingEnd = no_cuThingEnd;
     return 0;
 }

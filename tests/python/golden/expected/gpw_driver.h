@@ -28,8 +28,12 @@ struct gpw_driver {
     __typeof__(&cuThingBegin) cuThingBegin;
     __typeof__(&cuThingRecord) cuThingRecord;
     __typeof__(&cuThingRecorded) cuThingRecorded;
+    __typeof__(&cuThingMove) cuThingMove;
+    __typeof__(&cuThingInstantiate) cuThingInstantiate;
+    __typeof__(&cuThingRun) cuThingRun;
     __typeof__(&cuThingMake) cuThingMake;
     __typeof__(&cuThingMade) cuThingMade;
+    __typeof__(&cuThingEnd) cuThingEnd;
 };
 
 /* 0, or -1 with one line in `error`. */

@@ -18,26 +18,4 @@ int gpw_answer_cuEventSynchronize(struct gpw_session *s, struct gpw_token token,
 CUresult gpw_gp_query(struct gpw_session *s, uint32_t what, void *answer, uint32_t *n_answer);
 int gpw_notify_gp_done(struct gpw_session *s, uint64_t token, const uint8_t *text);
 
-enum gpw_work_kind {
-    GPW_WORK_NONE,
-    GPW_WORK_KERNEL,
-    GPW_WORK_GRAPH,
-    GPW_WORK_COPY,
-    GPW_WORK_MEMSET,
-    GPW_WORK_UPLOAD,
-    GPW_WORK_DOWNLOAD,
-};
-
-/* What the operation of a message puts on the GPU, and where in it its size
- * (`bytes_size` bytes) stands; 0 where it has none. */
-struct gpw_work {
-    enum gpw_work_kind kind;
-    uint16_t bytes_at, bytes_size;
-};
-struct gpw_work gpw_work_of(uint16_t op);
-
-/* Where in the operation's message the id of the stream stands that names the context
- * of the call; 0: nothing but the current one does. */
-uint16_t gpw_stream_at(uint16_t op);
-
 #endif
