@@ -179,7 +179,7 @@ def test_facts_of_operations_are_read_from_their_parameters(tmp_path: Path) -> N
         'params = [\n  "CUgraphExec exec",\n  "CUstream stream",\n]\n'
     )
     table = emit_wire.ops_source(load(tmp_path, text))
-    clone, destroy, launch = table.split("[GP_OP_")[1:4]
+    clone, destroy, launch = table.split("[GP_OP_cu")[1:]
     assert ".graph_made = GP_HANDLE_GRAPH," in clone
     assert ".graph_from_at = offsetof(struct gp_req_cuGraphClone, from)," in clone
     assert "graph_exec_at" not in clone
