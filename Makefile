@@ -32,7 +32,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu soak constraints figures clean system
+	test-gpu soak constraints figures reference clean system
 
 all: build
 
@@ -129,6 +129,10 @@ lint: $(VENV)/.lint
 # What the code is held to; FIGURE=long_functions lists what one of them counts.
 figures: $(VENV)/.build
 	@$(PY) .ci/figures.py $(if $(FIGURE),--show $(FIGURE))
+
+# Pages made from the spec, in build/reference.
+reference: build
+	@$(CMAKE) --build $(BUILD) --target gp_reference
 
 # A million runs of every target, or the time is up first and that is a failure.
 fuzz: $(VENV)/.build

@@ -3,9 +3,10 @@
     python -m gpgen --spec proto/spec --header flat.h --out build/proto/gen
 
 --header is cuda.h after the C preprocessor; without it nothing is compared.
---coverage FILE rewrites the table of the docs. --lock writes what is new into the ledger of
-operations, ids.lock, --release VERSION also that this release has it. Errors are
-`file:line: text`.
+--coverage FILE rewrites the table of the docs. --wire-doc FILE writes the tables of all
+messages, with the sizes that the program made from gp_sizes.c has printed to --sizes FILE.
+--lock writes what is new into the ledger of operations, ids.lock, --release VERSION also
+that this release has it. Errors are `file:line: text`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from . import (
     emit_tables,
     emit_trace,
     emit_wire,
+    emit_wire_doc,
     emit_worker,
     ids,
 )
@@ -36,6 +38,7 @@ OUTPUTS = {
     "gp_messages.h": emit_wire.messages,
     "gp_decode.h": emit_wire.decode_header,
     "gp_decode.c": emit_wire.decode_source,
+    "gp_sizes.c": emit_wire_doc.sizes_source,
     "gp_errors.h": emit_tables.errors_header,
     "gpc_wire.h": emit_client.wire_header,
     "gpc_wire.c": emit_client.wire_source,
@@ -67,6 +70,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--header", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--coverage", type=Path)
+    parser.add_argument("--wire-doc", type=Path)
+    parser.add_argument("--sizes", type=Path, help="what --wire-doc reads")
     parser.add_argument("--lock", action="store_true")
     parser.add_argument("--release", metavar="VERSION", default="")
     parser.add_argument("--seeds", type=Path, help="folder for the fuzzer's seed messages")
@@ -86,6 +91,9 @@ def main(argv: list[str] | None = None) -> int:
         generate(spec, args.out)
     if args.coverage:
         emit_docs.write_if_changed(args.coverage, emit_docs.coverage(spec))
+    if args.wire_doc:
+        sizes = emit_wire_doc.read_sizes(args.sizes.read_text(encoding="utf-8"))
+        emit_docs.write_if_changed(args.wire_doc, emit_wire_doc.wire_doc(spec, sizes))
     if args.seeds:
         args.seeds.mkdir(parents=True, exist_ok=True)
         for f in spec.wire:
