@@ -5,6 +5,7 @@
 #include "context.h"
 #include "export.h"
 #include "gp_errors.h"
+#include "operations_there.h"
 #include "private_tables.h"
 #include "proc_address.h"
 #include "session.h"
@@ -81,14 +82,24 @@ static size_t proc_first(const char *name)
     return low;
 }
 
+/* What a host of this process cannot do, for its driver or its release of gpupool, is not there:
+ * programs ask for what they can do without. */
+static bool is_hidden(const struct gpc_proc *p, int driver)
+{
+    return p->version > driver || !gpc_sessions_have(p->op);
+}
+
 /* The function that `name` meant in CUDA `version`. *too_new: it came later. */
 static void *proc_find(const char *name, int version, bool per_thread, bool *too_new)
 {
     void *plain = NULL, *special = NULL;
+    const int driver = gpc_driver_version();
     *too_new = false;
     for (size_t i = proc_first(name);
          i < gpc_proc_count && strcmp(gpc_proc_table[i].name, name) == 0; i++) {
         const struct gpc_proc *p = &gpc_proc_table[i];
+        if (is_hidden(p, driver))
+            continue;
         if (p->version > version) {
             *too_new = true;
         } else if (p->per_thread && !special) {

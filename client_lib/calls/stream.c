@@ -8,6 +8,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "host_function.h"
+#include "operations_there.h"
 #include "session.h"
 
 struct stream {
@@ -152,6 +153,8 @@ static bool stands_alone(CUstream hStream, uint64_t wire)
  */
 static CUresult fence(struct gpc_session *s, CUstream hStream)
 {
+    if (!gpc_session_has(s, GP_OP_gp_fence))
+        return gpc_wire_cuStreamSynchronize(hStream);
     CUresult r = gpc_wire_gp_fence(hStream);
     if (r == CUDA_SUCCESS)
         gpc_session_settle_fence(s);

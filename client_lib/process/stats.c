@@ -9,7 +9,7 @@
 #include "private_tables.h"
 
 struct gpc_stats gpc_stats;
-static uint64_t counts[GP_OP_COUNT];
+static uint64_t counts[GP_OP_COUNT], lacking[GP_OP_COUNT];
 
 void gpc_count(uint16_t op)
 {
@@ -25,6 +25,22 @@ static void write_calls(FILE *file)
         fprintf(file, "%s\n    \"%s\": {\"count\": %" PRIu64 ", \"mode\": \"%s\"}", comma,
                 gp_op_table[op].name, counts[op], gp_op_table[op].mode);
         comma = ",";
+    }
+}
+
+void gpc_count_lacking(uint16_t op)
+{
+    __atomic_fetch_add(&lacking[op], 1, __ATOMIC_RELAXED);
+}
+
+static void write_lacking(FILE *file)
+{
+    const char *comma = "";
+    for (unsigned op = 0; op < GP_OP_COUNT; op++) {
+        if (lacking[op] == 0)
+            continue;
+        fprintf(file, "%s\"%s\": %" PRIu64, comma, gp_op_table[op].name, lacking[op]);
+        comma = ", ";
     }
 }
 
@@ -64,7 +80,9 @@ void gpc_stats_write(const char *transport)
             transport, gpc_stats.round_trips, gpc_stats.messages_sent, gpc_stats.bytes_sent,
             gpc_stats.bytes_received, gpc_stats.waited_ns);
     write_calls(file);
-    fputs("\n  },\n  \"unknown_private_slots\": [", file);
+    fputs("\n  },\n  \"not_on_server\": {", file);
+    write_lacking(file);
+    fputs("},\n  \"unknown_private_slots\": [", file);
     write_private(file);
     fputs("\n  ],\n  \"compile_cache\": ", file);
     write_compile(file);

@@ -18,6 +18,8 @@ extern struct gpc_stats gpc_stats;
 
 #define GPC_STATS_ADD(field, n) __atomic_fetch_add(&gpc_stats.field, (n), __ATOMIC_RELAXED)
 
+/* A call that a worker of another release lacks was refused. */
+void gpc_count_lacking(uint16_t op);
 /* Write the file, if one is asked for. Called once, at exit. */
 void gpc_stats_write(const char *transport);
 

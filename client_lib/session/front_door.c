@@ -125,9 +125,9 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
     gethostname(host, sizeof host - 1);
     gpc_boot_id(boot);
     int n = snprintf(question, sizeof question,
-                     "GPUPOOL/1 hello\nspec: %016" PRIx64 "\nwire: %u\ntoken: %s\npid: %d\n"
+                     "GPUPOOL/1 hello\nwire: %u\nwire-oldest: %u\ntoken: %s\npid: %d\n"
                      "program: %s\nhost: %s\nboot-id: %s\n",
-                     GP_SPEC_HASH, GP_WIRE_VERSION, token, (int)getpid(), program, host, boot);
+                     GP_WIRE_VERSION, GP_WIRE_OLDEST, token, (int)getpid(), program, host, boot);
     if (n < 0 || (size_t)n >= sizeof question) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;

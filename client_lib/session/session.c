@@ -25,6 +25,7 @@
 #include "gp_errors.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "operations_there.h"
 #include "process.h"
 #include "stats.h"
 
@@ -431,6 +432,8 @@ static CUresult ready(struct gpc_call *call)
     struct gpc_session *s = call->session;
     if (!s || !gpc_session_works(s))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!gpc_session_has(s, call->request->op))
+        return gpc_session_lacks(s, call->request->op);
     struct gpc_thread *t = gpc_thread();
     t->last = s;
     /* gpc_enter has looked at the current context's session only */

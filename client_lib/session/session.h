@@ -36,6 +36,7 @@
 #include <pthread.h>
 
 #include "call.h"
+#include "operations.h"
 #include "transport/transport.h"
 
 struct gpc_session {
@@ -47,6 +48,8 @@ struct gpc_session {
     uint32_t index;   /* among the sessions: in the ids of handles */
     CUdevice first;   /* the ordinal of its first device */
     uint64_t window_begin, window_end; /* of all its devices' windows */
+    uint32_t wire; /* the protocol that is spoken */
+    struct gp_shared shared; /* the operations that its worker has, too */
 
     pthread_mutex_t submit_lock; /* held while a message is numbered and sent */
     uint64_t last_seq;

@@ -11,6 +11,7 @@
 
 #include "ask.h"
 #include "front_door.h"
+#include "gp_ids.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "pci.h"
@@ -79,14 +80,35 @@ static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
     return connect_to(s, url, plugins, err);
 }
 
+/* What the worker's answer to the greeting is made of. */
+struct greeting {
+    uint32_t known[GP_OPERATIONS_MAX];
+    uint64_t snapshot[GP_SNAPSHOT_MAX / 8];
+    uint32_t known_bytes, snapshot_bytes;
+};
+
 /* First message: show the secret, get everything that can be known beforehand. */
-static CUresult greet(struct gpc_session *s, const struct gpc_admission *a, uint32_t *got)
+static CUresult greet(struct gpc_session *s, const struct gpc_admission *a, struct greeting *g)
 {
-    s->snapshot = calloc(1, GP_SNAPSHOT_MAX);
-    if (!s->snapshot)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    return gpc_wire_gp_hello(GP_WIRE_VERSION, (uint32_t)getpid(), GP_SPEC_HASH, s->window_begin,
-                             s->index, a->secret, program_invocation_short_name, s->snapshot, got);
+    return gpc_wire_gp_hello(GP_WIRE_VERSION, GP_WIRE_OLDEST, (uint32_t)getpid(), s->index,
+                             s->window_begin, GP_OPERATIONS, 0, a->secret,
+                             program_invocation_short_name, gp_operations, "", &s->wire, g->known,
+                             g->snapshot, &g->known_bytes, &g->snapshot_bytes);
+}
+
+/* What the worker has must be enough for a session. NULL, or what is wrong. */
+static const char *check_operations(struct gpc_session *s, const struct greeting *g)
+{
+    static char why[160];
+    if (!gp_wire_agree(s->wire, s->wire) ||
+        !gp_shared_read(&s->shared, g->known, g->known_bytes / sizeof g->known[0]))
+        return "what it says of its operations cannot be";
+    const char *missing = gp_shared_lacks(&s->shared, gp_core_requests);
+    if (!missing)
+        return NULL;
+    snprintf(why, sizeof why, "it does not know '%s', or in another form, and no session can do "
+             "without", missing);
+    return why;
 }
 
 /* Every device of the process has a PCI address of its own: where a host has one that
@@ -113,9 +135,9 @@ static void tell_apart(struct gpc_session *s)
 }
 
 /* What the worker says must be possible, and fit to what the others said. */
-static const char *check_snapshot(struct gpc_session *s, uint64_t base, uint32_t bytes)
+static const char *check_snapshot(struct gpc_session *s, uint64_t base, const struct greeting *g)
 {
-    const char *wrong = gpc_snapshot_wrong(s->snapshot, bytes);
+    const char *wrong = gpc_snapshot_read(g->snapshot, g->snapshot_bytes, s->snapshot);
     if (wrong)
         return wrong;
     uint32_t count = s->snapshot->device_count;
@@ -190,6 +212,20 @@ static void say_note(const char *server, const char *note)
         gpc_log(GPC_LOG_WARN, "%s: %s", server, note);
 }
 
+/* Greet the worker and take its answer. `*wrong`: what about it cannot be. */
+static CUresult greet_worker(struct gpc_session *s, const struct gpc_admission *a,
+                             const char **wrong)
+{
+    uint64_t base = s->window_begin = place_behind(s);
+    struct greeting *g = calloc(1, sizeof *g);
+    s->snapshot = calloc(1, GP_SNAPSHOT_MAX);
+    CUresult r = g && s->snapshot ? greet(s, a, g) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS && !(*wrong = check_operations(s, g)))
+        *wrong = check_snapshot(s, base, g);
+    free(g);
+    return r;
+}
+
 static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
 {
     char plugins[4096], why[1024];
@@ -206,11 +242,9 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     if (!connect_worker(s, &a, plugins, &err))
         return fail(err.text);
     gpc_session_start(s, sync);
-    uint64_t base = s->window_begin = place_behind(s);
     struct gpc_session *before = gpc_session_choose(s);
-    uint32_t told = 0;
-    r = greet(s, &a, &told);
-    const char *wrong = r == CUDA_SUCCESS ? check_snapshot(s, base, told) : NULL;
+    const char *wrong = NULL;
+    r = greet_worker(s, &a, &wrong);
     if (r == CUDA_SUCCESS && !wrong) {
         tell_apart(s);
         gpc_sessions_set_count(s->index + 1);
@@ -227,8 +261,8 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         return CUDA_SUCCESS;
     }
     if (wrong)
-        gpc_log(GPC_LOG_ERROR, "%s: what its worker says of its GPUs cannot be: %s; is it a gpupool "
-                "server of this release?", s->server, wrong);
+        gpc_log(GPC_LOG_ERROR, "%s: its worker's greeting cannot be used: %s; install the same "
+                "release of gpupool on both sides", s->server, wrong);
     else
         gpc_log(GPC_LOG_ERROR, "%s: the worker refused the session (CUDA error %d); is this "
                 "client of the server's version?", s->server, (int)r);

@@ -8,6 +8,7 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #define WINDOW_FLOOR (UINT64_C(1) << 32)
 #define WINDOW_ALIGNMENT (UINT64_C(1) << 21)
@@ -80,11 +81,8 @@ static const char *device_wrong(const struct gp_device_info *d)
     return NULL;
 }
 
-const char *gpc_snapshot_wrong(const struct gp_snapshot *s, uint32_t bytes)
+static const char *devices_wrong(const struct gp_snapshot *s)
 {
-    if (bytes < sizeof *s || s->size != bytes || s->device_count > GP_DEVICES_MAX ||
-        bytes != sizeof *s + s->device_count * sizeof s->devices[0])
-        return "its size does not fit its devices";
     for (uint32_t i = 0; i < s->device_count; i++) {
         const char *wrong = device_wrong(&s->devices[i]);
         if (wrong)
@@ -94,4 +92,37 @@ const char *gpc_snapshot_wrong(const struct gp_snapshot *s, uint32_t bytes)
                 return "two devices have the same addresses";
     }
     return NULL;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The sizes of the head and of a device, as this writer has them, and what they add up to. */
+static bool sizes_right(const struct gp_snapshot *s, uint32_t bytes)
+{
+    return s->size == bytes && s->device_count <= GP_DEVICES_MAX &&
+           s->head_bytes >= GP_SNAPSHOT_HEAD_LEAST && s->head_bytes <= bytes &&
+           s->device_bytes >= GP_SNAPSHOT_DEVICE_LEAST && s->device_bytes <= bytes &&
+           s->head_bytes % 8 == 0 && s->device_bytes % 8 == 0 &&
+           bytes == s->head_bytes + (uint64_t)s->device_count * s->device_bytes;
+}
+
+const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapshot *to)
+{
+    struct gp_snapshot head;
+    memset(&head, 0, sizeof head);
+    memcpy(&head, from, least(bytes, sizeof head));
+    if (bytes < GP_SNAPSHOT_HEAD_LEAST || bytes > GP_SNAPSHOT_MAX || !sizes_right(&head, bytes))
+        return "its size does not fit its devices";
+    memset(to, 0, sizeof *to + head.device_count * sizeof to->devices[0]);
+    memcpy(to, from, least(head.head_bytes, sizeof *to));
+    for (uint32_t i = 0; i < head.device_count; i++)
+        memcpy(&to->devices[i], (const char *)from + head.head_bytes + i * head.device_bytes,
+               least(head.device_bytes, sizeof to->devices[0]));
+    to->head_bytes = sizeof *to;
+    to->device_bytes = sizeof to->devices[0];
+    to->size = to->head_bytes + to->device_count * to->device_bytes;
+    return devices_wrong(to);
 }

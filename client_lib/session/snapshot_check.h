@@ -4,7 +4,8 @@
 
 #include "snapshot.h"
 
-/* NULL if all of the `bytes` that came can be believed, else what is wrong, as one clause. */
-const char *gpc_snapshot_wrong(const struct gp_snapshot *s, uint32_t bytes);
-
+/* Take the `bytes` that a worker of any release sent: into `to`, which has room for
+ * GP_DEVICES_MAX devices, in the form of this one. NULL if it can be believed, else what is
+ * wrong, as one clause. */
+const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapshot *to);
 #endif

@@ -19,6 +19,7 @@ from . import (
     emit_client,
     emit_docs,
     emit_fuzz,
+    emit_ids,
     emit_python,
     emit_reference,
     emit_tables,
@@ -35,6 +36,8 @@ from .spec import Spec, load
 OUTPUTS = {
     "gp_ops.h": emit_wire.ops,
     "gp_ops.c": emit_wire.ops_source,
+    "gp_ids.h": emit_ids.header,
+    "gp_ids.c": emit_ids.source,
     "gp_messages.h": emit_wire.messages,
     "gp_decode.h": emit_wire.decode_header,
     "gp_decode.c": emit_wire.decode_source,

@@ -7,20 +7,22 @@ from .spec import Spec
 
 
 def proc_table(spec: Spec) -> str:
-    """(name, version, per-thread) -> function, sorted by name, newest first."""
-    rows: list[tuple[str, int, int, str]] = []
+    """(name, version, per-thread) -> operation, function; sorted by name, newest first."""
+    rows: list[tuple[str, int, int, str, str]] = []
     for f in spec.cuda:
-        rows.append((f.api, f.since, 0, f.name))
-        rows += [(api, since, 0, f.name) for api, since in f.also.items()]
+        rows.append((f.api, f.since, 0, f.name, f.name))
+        rows += [(api, since, 0, f.name, f.name) for api, since in f.also.items()]
         rows += [
-            (f.api, getattr(f, s), 1, f"{f.name}_{s}") for s in ("ptds", "ptsz") if getattr(f, s)
+            (f.api, getattr(f, s), 1, f.name, f"{f.name}_{s}")
+            for s in ("ptds", "ptsz")
+            if getattr(f, s)
         ]
     rows.sort(key=lambda r: (r[0], -r[1], r[2]))
-    lines = [NOTE, '#include "gpc_exports.h"\n#include "proc_address.h"\n']
+    lines = [NOTE, '#include "gp_ops.h"\n#include "gpc_exports.h"\n#include "proc_address.h"\n']
     lines.append("const struct gpc_proc gpc_proc_table[] = {")
     lines += [
-        f'    {{"{api}", {since}, {per_thread}, (void *)(uintptr_t)&{name}}},'
-        for api, since, per_thread, name in rows
+        f'    {{"{api}", {since}, {per_thread}, GP_OP_{op}, (void *)(uintptr_t)&{name}}},'
+        for api, since, per_thread, op, name in rows
     ]
     lines.append("};\n")
     lines.append(f"const size_t gpc_proc_count = {len(rows)};\n")

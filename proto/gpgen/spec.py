@@ -58,6 +58,8 @@ worker      "custom" or "deferred": the handler is hand-written
 file        the C file with the hand-written body where that is not the one of the
             entry's group: a stem for all sides, or { client = …, worker = … }
 reason      why it is refused
+core        without it no program runs: a session with a side of another release that lacks
+            it, or has it in another form, is refused
 =========== ====================================================================
 
 Facts of an operation, which go into one table (gp_ops.h), so that no C file lists operations:
@@ -140,7 +142,7 @@ SET_FILE = "sets.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker", "sends",
     "alias", "file", "doc", "differs", "forgets", "reason", "header", "params", "work", "grows",
-    "first_waits", "staged", "blocks", "slow", "capture",
+    "first_waits", "staged", "blocks", "slow", "capture", "core",
 }  # fmt: skip
 #: TOML's name of a key -> ours, where that name means something else here.
 ATTRIBUTES = {"file": "home"}
@@ -170,6 +172,7 @@ class Function:
     staged: bool = False  # the worker needs a piece of its staging memory for it
     blocks: bool = True  # the driver may wait for the GPU in it, if it is waited for at all
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling
+    core: bool = False  # without it there is no session: a side that lacks it is refused
     capture: str = ""  # what it does to its stream's capture, one of CAPTURES
     sends: list[str] = field(default_factory=list)  # messages of a hand-written stub
     alias: str = ""  # the entry that does it
@@ -344,6 +347,8 @@ def _check_mode(function: Function) -> None:
         raise function.fail("grows", f"a {mode} function takes no memory by itself")
     if not function.blocks and not function.waits:
         raise function.fail("blocks", f"a {mode} function blocks nobody: nothing to take back")
+    if function.core and not function.has_wire:
+        raise function.fail("core", f"a {mode} function is not sent to anybody")
     if function.first_waits and mode != "async":
         raise function.fail("first_waits", f"a {mode} function has no calls to wait for")
     if mode == "refuse" and not function.reason:

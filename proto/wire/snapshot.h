@@ -14,6 +14,8 @@
 #define GP_ATTRIBUTE_NONE INT32_MIN
 #define GP_TOPOLOGY_MAX 256
 #define GP_DEVICES_MAX 64
+/* The most that a list of operations has (operations.h), in every release. */
+#define GP_OPERATIONS_MAX 8192
 
 /* Each device has a window of addresses of its own, one behind the other from the base
  * that the client names: the first session's is above what programs map. */
@@ -49,12 +51,18 @@ struct gp_device_info {
     uint32_t reserved;
 };
 
+/*
+ * Later releases add members at the end of these two and change none: a reader takes of the
+ * head, and of each device, as much as it knows, and zeros for what an older writer lacks.
+ */
 struct gp_snapshot {
     uint32_t size; /* of this header and the devices behind it, bytes */
+    uint32_t head_bytes, device_bytes; /* of the header and of one device, as they are sent */
     uint32_t driver_version;
     uint32_t device_count;
     uint32_t flags; /* gp_snapshot_flags */
     uint8_t boot_id[16];
+    uint32_t reserved;
     struct gp_device_info devices[];
 };
 
@@ -62,7 +70,15 @@ enum gp_snapshot_flags {
     GP_SNAPSHOT_SOFT = 1u << 0, /* soft GPUs */
 };
 
-#define GP_SNAPSHOT_MAX (sizeof(struct gp_snapshot) + GP_DEVICES_MAX * sizeof(struct gp_device_info))
+/* What the first release has of them, and the most that any may have. */
+#define GP_SNAPSHOT_HEAD_LEAST 48u
+#define GP_SNAPSHOT_DEVICE_LEAST 1480u
+#define GP_SNAPSHOT_MAX (256u << 10)
+_Static_assert(sizeof(struct gp_snapshot) >= GP_SNAPSHOT_HEAD_LEAST &&
+                   sizeof(struct gp_device_info) >= GP_SNAPSHOT_DEVICE_LEAST &&
+                   sizeof(struct gp_snapshot) + GP_DEVICES_MAX * sizeof(struct gp_device_info) <=
+                       GP_SNAPSHOT_MAX,
+               "a snapshot grows at its ends and has room in a message");
 
 /* One kernel parameter: where its bytes lie in the packed buffer. */
 struct gp_parameter {

@@ -11,9 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bumped by hand when this header or wire-format.md changes meaning; a change
- * of the spec shows in the spec hash, which both ends compare as well. */
+/* The protocol: how messages are framed, what a handshake is, what their order means. Raised by
+ * hand when this header or wire-format.md changes meaning; a side says which versions it speaks,
+ * and two sides take the newest that both do. Operations come and go without it: each side says
+ * which it has (operations.h). */
 #define GP_WIRE_VERSION 1u
+#define GP_WIRE_OLDEST 1u
 
 /* The longest message a transport carries, header included. What is longer
  * (user memory, images) travels as several messages, so that a small one never

@@ -47,12 +47,15 @@ LINE_RATE, LINE_BURST = 1.0, 60.0
 PAGE_BYTES = 7000
 
 _WILDCARDS = re.compile(r"tcp://(0\.0\.0\.0|\*|\[::\]):")
-_SPEC = re.compile(r"[0-9a-f]{16}")
 
 _ONLY_LEASES = (
     "this server is in a pool, where only leases open sessions; ask the pool for one"
     " (gpupool run --pool), or start the server with --own-token"
 )
+
+
+def _span(oldest: int, newest: int) -> str:
+    return str(newest) if oldest == newest else f"{oldest} to {newest}"
 
 
 def boot_id() -> str:
@@ -163,17 +166,19 @@ class FrontDesk:
         return protocol.encode("ok", {**fields, **({"note": note} if note else {})})
 
     def _check_version(self, question: protocol.Message) -> None:
-        wire = read_number(question, "wire", 0, 2**31)
-        spec = question.require("spec")
-        if _SPEC.fullmatch(spec) is None:
-            raise ProtocolError("hello: 'spec' must be 16 hexadecimal digits")
-        if self._build is None or (wire, spec) == (self._build.wire, self._build.spec):
+        """Client and worker tell each other their operations; here it is about the protocol."""
+        newest = read_number(question, "wire", 0, 2**31)
+        oldest = newest
+        if "wire-oldest" in question.fields:
+            oldest = read_number(question, "wire-oldest", 0, newest)
+        build = self._build
+        if build is None or (oldest <= build.wire and newest >= build.oldest):
             return
+        which = "client" if newest < build.oldest else "server"
         raise Refusal(
             "version",
-            f"the client speaks wire {wire} of spec {spec}, this server (gpupool {__version__})"
-            f" wire {self._build.wire} of spec {self._build.spec};"
-            " install the same gpupool release on both",
+            f"the client speaks protocol {_span(oldest, newest)}, this server (gpupool"
+            f" {__version__}) {_span(build.oldest, build.wire)}; upgrade gpupool on the {which}",
         )
 
     def _describe(self, opened: Opened) -> dict[str, str]:

@@ -232,13 +232,13 @@ class Control:
 
 @dataclass(frozen=True)
 class Build:
-    """What a worker program was built from; both ends of a session must agree."""
+    """What a worker program was built from: the protocols that it speaks."""
 
     wire: int
-    spec: str
+    oldest: int
 
 
-_BUILD = re.compile(r"gpupool-worker \S+ wire (\d{1,9}) spec ([0-9a-f]{16})\n?")
+_BUILD = re.compile(r"gpupool-worker \S+ wire (\d{1,9}) spec [0-9a-f]{16}(?: oldest (\d{1,9}))?\n?")
 
 
 def ask_build(program: Path) -> Build | None:
@@ -261,7 +261,9 @@ def ask_build(program: Path) -> Build | None:
     except subprocess.TimeoutExpired:
         raise InstallError(f"the worker {program} does not answer --version") from None
     match = _BUILD.fullmatch(done.stdout)
-    return Build(int(match[1]), match[2]) if match and done.returncode == 0 else None
+    if match is None or done.returncode != 0:
+        return None
+    return Build(wire=int(match[1]), oldest=int(match[2] or match[1]))
 
 
 def takes_boards(program: Path) -> bool:

@@ -35,6 +35,8 @@ static struct gp_snapshot *honest(void)
     struct gp_snapshot *s = (void *)room;
     memset(room, 0, sizeof room);
     s->size = SNAPSHOT_BYTES;
+    s->head_bytes = sizeof *s;
+    s->device_bytes = sizeof s->devices[0];
     s->driver_version = 13000;
     s->device_count = DEVICES;
     for (unsigned i = 0; i < DEVICES; i++) {
@@ -52,9 +54,16 @@ static struct gp_snapshot *honest(void)
     return s;
 }
 
+/* What the client makes of what came. */
+static struct gp_snapshot *taken(void)
+{
+    static uint64_t room[GP_SNAPSHOT_MAX / 8];
+    return (void *)room;
+}
+
 static bool refused(const struct gp_snapshot *s)
 {
-    return gpc_snapshot_wrong(s, SNAPSHOT_BYTES) != NULL;
+    return gpc_snapshot_read(s, SNAPSHOT_BYTES, taken()) != NULL;
 }
 
 static void sizes_of_a_snapshot(void **state)
@@ -63,11 +72,41 @@ static void sizes_of_a_snapshot(void **state)
     struct gp_snapshot *s = honest();
     assert_false(refused(s));
     for (uint32_t bytes = 0; bytes < SNAPSHOT_BYTES; bytes++)
-        assert_non_null(gpc_snapshot_wrong(s, bytes));
+        assert_non_null(gpc_snapshot_read(s, bytes, taken()));
     static const uint32_t counts[] = {0, 1, 3, GP_DEVICES_MAX + 1, UINT32_MAX, 0x80000002u};
     for (unsigned i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         s->device_count = counts[i];
         assert_true(refused(s));
+    }
+}
+
+/* A worker of a later release has more to say of everything. */
+static void a_longer_snapshot(void **state)
+{
+    (void)state;
+    enum { HEAD = sizeof(struct gp_snapshot) + 8, DEVICE = sizeof(struct gp_device_info) + 24 };
+    static uint64_t room[(HEAD + 2 * DEVICE) / 8];
+    char *bytes = (char *)room;
+    memset(room, 0xa5, sizeof room);
+    struct gp_snapshot *from = honest(), *longer = (void *)room, *to = taken();
+    memcpy(longer, from, sizeof *from);
+    longer->size = HEAD + DEVICES * DEVICE;
+    longer->head_bytes = HEAD;
+    longer->device_bytes = DEVICE;
+    for (unsigned i = 0; i < DEVICES; i++)
+        memcpy(bytes + HEAD + i * DEVICE, &from->devices[i], sizeof from->devices[i]);
+    assert_null(gpc_snapshot_read(room, longer->size, to));
+    assert_memory_equal(to, from, SNAPSHOT_BYTES);
+
+    static const struct {
+        uint32_t head, device;
+    } rows[] = {{HEAD - 8, DEVICE}, {HEAD, DEVICE - 8}, {0, DEVICE}, {HEAD, 0}, {UINT32_MAX, 1},
+                {GP_SNAPSHOT_HEAD_LEAST - 8, DEVICE + 8}, {HEAD + 2 * DEVICE, 0},
+                {HEAD, UINT32_MAX}, {HEAD - 4, DEVICE + 2}};
+    for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        longer->head_bytes = rows[i].head;
+        longer->device_bytes = rows[i].device;
+        assert_non_null(gpc_snapshot_read(room, longer->size, to));
     }
 }
 
@@ -360,6 +399,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup(name, set_up)
     const struct CMUnitTest tests[] = {
         CASE(sizes_of_a_snapshot),
+        CASE(a_longer_snapshot),
         CASE(texts_of_a_snapshot),
         CASE(windows_of_a_snapshot),
         CASE(numbers_of_a_snapshot),

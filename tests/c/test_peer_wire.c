@@ -25,8 +25,8 @@ static void test_what_is_encoded_is_decoded(void **state)
     (void)state;
     static const uint8_t nonce[GPW_PEER_NONCE] = {1, 2, 3}, proof[GPW_PEER_PROOF] = {4, 5, 6};
     const struct gpw_peer_message all[] = {
-        {.kind = GPW_PEER_HELLO, .version = 7, .nonce = nonce},
-        {.kind = GPW_PEER_CHALLENGE, .nonce = nonce, .proof = proof},
+        {.kind = GPW_PEER_HELLO, .version = 7, .oldest = 3, .nonce = nonce},
+        {.kind = GPW_PEER_CHALLENGE, .version = 5, .nonce = nonce, .proof = proof},
         {.kind = GPW_PEER_PROVE, .proof = proof},
         {.kind = GPW_PEER_WELCOME},
         {.kind = GPW_PEER_OFFER, .tag = UINT64_MAX, .bytes = 0},
@@ -45,6 +45,7 @@ static void test_what_is_encoded_is_decoded(void **state)
         assert_int_equal(got.offset, all[i].offset);
         assert_int_equal(got.result, all[i].result);
         assert_int_equal(got.version, all[i].version);
+        assert_int_equal(got.oldest, all[i].oldest);
         if (all[i].nonce)
             assert_memory_equal(got.nonce, nonce, sizeof nonce);
         if (all[i].proof)
@@ -105,6 +106,10 @@ static void test_wrong_values(void **state)
     refused(made(&failure)); /* no failure */
     failure.result = -1;
     refused(made(&failure));
+    static const uint8_t bytes[GPW_PEER_PROOF];
+    struct gpw_peer_message hello = {
+        .kind = GPW_PEER_HELLO, .version = 1, .oldest = 2, .nonce = bytes};
+    refused(made(&hello)); /* no range */
     struct gpw_peer_message welcome = {.kind = GPW_PEER_WELCOME};
     size = made(&welcome);
     ((struct gp_header *)room)->size = 24; /* another length than it has */

@@ -27,6 +27,7 @@ gp_unit_test(wait_after server/worker session/wait.c session/handles.c handlers/
 gp_unit_test(budget server/worker)
 gp_unit_test(quota server/worker sharing/quota.c)
 target_link_libraries(test_quota PRIVATE gp_board)
+gp_unit_test(operations proto/wire)
 gp_unit_test(span proto/wire)
 gp_unit_test(copy server/worker handlers/copy.c session/wait.c session/handles.c handlers/graph.c)
 gp_unit_test(staging server/worker memory/staging.c)

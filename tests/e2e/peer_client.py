@@ -10,8 +10,15 @@ import time
 from typing import Any
 
 from harness import PATIENCE, PEER_KEY, PoolServer
-from raw_client import KIND_CONTEXT, NUMBERS, WAITED, RawClient, ask_for_session, handle
-from raw_client import worker_version as version
+from raw_client import (
+    KIND_CONTEXT,
+    NUMBERS,
+    WAITED,
+    RawClient,
+    ask_for_session,
+    handle,
+    worker_version,
+)
 
 CHUNK = 1 << 20
 KIND_STREAM = 5
@@ -148,7 +155,7 @@ class Worker(RawClient):
 def worker_of(server: PoolServer, **request: Any) -> Worker:
     answer = ask_for_session(server, **request)
     assert answer["word"] == "ok", answer
-    answer["wire"], answer["spec"] = version(server.home)
+    answer["wire"] = worker_version(server.home)
     return Worker(answer).begin()
 
 

@@ -11,9 +11,10 @@ import os
 import socket
 import struct
 import subprocess
+import sys
 import tomllib
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +22,12 @@ from typing import Any, Self
 import zmq
 
 from gpupool_common import paths
-from harness import PATIENCE, TOKEN, PoolServer
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "proto"))
+
+from gpgen import ids, spec  # noqa: E402
+from harness import PATIENCE, TOKEN, PoolServer  # noqa: E402
 
 WINDOW_BASE = 1 << 45  # where the devices' addresses are to begin
 WAITED = 2  # flag: the sender waits for the reply
@@ -29,7 +35,7 @@ BATCH = 0x62617431
 DOOR_MAGIC = b"gpupool-door/1".ljust(16, b"\0")
 GREETING = struct.Struct("<16sII16s")
 HEADER = struct.Struct("<IHHQ")
-SPEC = Path(__file__).resolve().parents[2] / "proto" / "spec"
+SPEC = ROOT / "proto" / "spec"
 
 KIND_CONTEXT = 1
 KIND_STREAM = 5
@@ -48,18 +54,39 @@ def _numbers() -> dict[str, int]:
 #: The operations by name.
 NUMBERS = _numbers()
 
+#: What a client says of its operations: numbers and signatures.
+OPERATIONS = [f.id << 16 | ids.short(f) for f in spec.load(SPEC).wire]
+
+
+def greeting_of(
+    secret: bytes,
+    wire: int,
+    operations: Sequence[int],
+    oldest: int | None = None,
+    more: bytes = b"",
+) -> bytes:
+    """The body of a gp_hello: the protocols and operations of a client that may be another."""
+    program = b"raw\0"
+    listed = struct.pack(f"<{len(operations)}I", *operations)
+    oldest = wire if oldest is None else oldest
+    fixed = struct.pack("<IIIIQII", wire, oldest, os.getpid(), 0, WINDOW_BASE, len(operations),
+                        len(more))  # fmt: skip
+    fixed += struct.pack("<IIII", len(secret), len(program), len(listed), len(more))
+    tails = (secret, program, listed, more)
+    return fixed + b"".join(tail + bytes(-len(tail) % 8) for tail in tails)
+
 
 def handle(kind: int, index: int, generation: int = 0) -> int:
     """A handle as a client would choose it."""
     return kind << 44 | generation << 32 | index << 4
 
 
-def worker_version(home: paths.Home) -> tuple[str, str]:
-    """Wire version and spec hash of the installed worker."""
+def worker_version(home: paths.Home) -> str:
+    """The protocol of the installed worker."""
     said = subprocess.run(
         [str(home.part(paths.WORKER)), "--version"], capture_output=True, text=True, check=True
     ).stdout.split()
-    return said[said.index("wire") + 1], said[said.index("spec") + 1]
+    return said[said.index("wire") + 1]
 
 
 def query_of(url: str) -> dict[str, str]:
@@ -81,8 +108,7 @@ def key_in(channel: zmq.Socket[bytes], url: str) -> str:
 
 def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> dict[str, str]:
     """The front door's answer: its fields, and its first word's as 'word'."""
-    wire, spec = worker_version(server.home)
-    fields = {"token": token, "wire": wire, "spec": spec, "pid": str(os.getpid())}
+    fields = {"token": token, "wire": worker_version(server.home), "pid": str(os.getpid())}
     fields |= {"program": "raw", "host": "here", "boot-id": "x", **request}
     question = "\n".join(["GPUPOOL/1 hello", *(f"{k}: {v}" for k, v in fields.items()), ""])
     context = zmq.Context()
@@ -215,11 +241,7 @@ class RawClient:
         return self.greeting_body(key)
 
     def greeting_body(self, secret: bytes) -> bytes:
-        wire, spec = self.session["wire"], self.session["spec"]
-        program = b"raw\0"
-        fixed = struct.pack("<IIQ", int(wire), os.getpid(), int(spec, 16))
-        fixed += struct.pack("<QIIII", WINDOW_BASE, 0, len(secret), 4, 0)  # and padding
-        return fixed + secret + bytes(-len(secret) % 8) + program + bytes(-len(program) % 8)
+        return greeting_of(secret, int(self.session["wire"]), OPERATIONS)
 
 
 def with_context(client: RawClient) -> None:
@@ -234,7 +256,7 @@ def connected(server: PoolServer, **request: Any) -> RawClient:
     """A raw client of a new session, which has not said hello."""
     answer = ask_for_session(server, **request)
     assert answer["word"] == "ok", answer
-    answer["wire"], answer["spec"] = worker_version(server.home)
+    answer["wire"] = worker_version(server.home)
     client = RawClient(answer)
     assert client.greet(), "the worker did not answer the greeting"
     return client

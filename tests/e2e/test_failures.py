@@ -321,7 +321,7 @@ def test_client_of_another_version(server: PoolServer, vector_add: str, other_re
 def test_server_of_another_version(server: PoolServer) -> None:
     """The server's side of it, asked as a client of another build would."""
     question = "\n".join(
-        ["GPUPOOL/1 hello", f"token: {TOKEN}", "wire: 1", "spec: 0123456789abcdef"]
+        ["GPUPOOL/1 hello", f"token: {TOKEN}", "wire: 99", "wire-oldest: 98"]
         + ["pid: 1", "program: test", "host: here", "boot-id: x", ""]
     )
     context = zmq.Context()
@@ -335,7 +335,8 @@ def test_server_of_another_version(server: PoolServer) -> None:
         context.destroy(linger=0)
     assert answer.startswith("GPUPOOL/1 refused\n"), answer
     assert "code: version" in answer
-    assert "same gpupool release" in answer
+    assert "speaks protocol 98 to 99" in answer
+    assert "upgrade gpupool on the server" in answer
 
 
 def test_full_server(

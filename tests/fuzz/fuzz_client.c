@@ -8,6 +8,8 @@
 
 #include "fake_worker.h"
 #include "front_door.h"
+#include "gp_ids.h"
+#include "operations.h"
 #include "snapshot_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -22,11 +24,23 @@ static void front_door(const uint8_t *data, size_t size)
 static void snapshot(const uint8_t *data, size_t size)
 {
     struct gp_snapshot *s = calloc(1, GP_SNAPSHOT_MAX);
-    size_t n = size < GP_SNAPSHOT_MAX ? size : GP_SNAPSHOT_MAX;
-    memcpy(s, data, n);
-    if (!gpc_snapshot_wrong(s, (uint32_t)n) && s->device_count)
+    void *sent = malloc(size ? size : 1);
+    memcpy(sent, data, size);
+    if (!gpc_snapshot_read(sent, (uint32_t)size, s) && s->device_count)
         (void)!strlen(s->devices[s->device_count - 1].name);
+    free(sent);
     free(s);
+}
+
+/* A list of operations: whatever it says, some of ours are there, or all, or it is malformed. */
+static void operations(const uint8_t *data, size_t size)
+{
+    uint32_t *list = malloc(size ? size : 1);
+    struct gp_shared shared;
+    memcpy(list, data, size);
+    if (gp_shared_read(&shared, list, (uint32_t)(size / sizeof *list)))
+        (void)!gp_shared_lacks(&shared, gp_core_requests);
+    free(list);
 }
 
 /* What waits while messages come: an answer with two tails, and bytes for pinned memory. */
@@ -78,12 +92,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size == 0)
         return 0;
-    switch (data[0] % 4) {
+    switch (data[0] % 5) {
     case 0:
         front_door(data + 1, size - 1);
         break;
     case 1:
         snapshot(data + 1, size - 1);
+        break;
+    case 4:
+        operations(data + 1, size - 1);
         break;
     default:
         messages(data + 1, size - 1);

@@ -25,7 +25,6 @@ from link_host import host, make_peer  # noqa: F401
 from manager_databases import database, postgres  # noqa: F401
 from manager_rest import rest  # noqa: F401
 from server_harness import (
-    SPEC,
     TOKEN,
     FakeBoards,
     MakeOffice,
@@ -90,7 +89,7 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
         tenants = Tenants.load(TOKEN, settings)
         gpus = Gpus(settings, listed, tenants, run_dir.gpus, opener)
         keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS, gpus)
-        desk = FrontDesk(settings, gpus, listed, keeper, Build(1, SPEC))
+        desk = FrontDesk(settings, gpus, listed, keeper, Build(wire=3, oldest=2))
         offices.append(Office(settings, run_dir, keeper, desk, gpus, boards))
         return offices[-1]
 

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 
-VERSION = "gpupool-worker 0.1.0 wire 1 spec 0123456789abcdef"
+VERSION = "gpupool-worker 0.1.0 wire 3 spec 0123456789abcdef oldest 2"
 
 
 def arguments() -> argparse.Namespace:

@@ -25,7 +25,6 @@ from gpupool_server.sessions import SessionKeeper
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TOKEN = "the-token-of-the-tests"
-SPEC = "0123456789abcdef"
 
 
 class FakeBoard:
@@ -174,8 +173,7 @@ def make_settings(folder: Path, **changes: object) -> Settings:
 def hello_fields(**changes: str | None) -> dict[str, str]:
     """The fields of a hello that is in order, with changes; None leaves a field out."""
     fields: dict[str, str | None] = {
-        "spec": SPEC,
-        "wire": "1",
+        "wire": "3",
         "token": TOKEN,
         "pid": str(os.getpid()),
         "program": "test",

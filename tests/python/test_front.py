@@ -59,10 +59,11 @@ async def test_no_network_address_where_none_is_served(make_office: MakeOffice) 
         ({"token": "wrong"}, "bad-token", "set GPUPOOL_TOKEN"),
         ({"token": None}, "bad-token", "missing"),
         ({"token": "the-token-of-the-test\u00df"}, "bad-token", "set GPUPOOL_TOKEN"),
-        ({"wire": "2"}, "version", "install the same gpupool release on both"),
-        ({"spec": "fedcba9876543210"}, "version", "fedcba9876543210"),
-        ({"spec": "fedc"}, "bad-request", "16 hexadecimal digits"),
-        ({"spec": None}, "bad-request", "'spec: …' is missing"),
+        ({"wire": "1"}, "version", "protocol 1, this server (gpupool"),
+        ({"wire": "1"}, "version", ") 2 to 3; upgrade gpupool on the client"),
+        ({"wire": "5", "wire-oldest": "4"}, "version", "upgrade gpupool on the server"),
+        ({"wire": "3", "wire-oldest": "4"}, "bad-request", "'wire-oldest' must be"),
+        ({"wire": None}, "bad-request", "'wire: …' is missing"),
         ({"wire": "one"}, "bad-request", "'wire' must be a whole number"),
         ({"wire": "99999999999999999999"}, "bad-request", "'wire' must be a whole number"),
         ({"pid": "0"}, "bad-request", "'pid' must be 1.."),
@@ -86,6 +87,23 @@ async def test_refusals(
     assert got == code
     assert says in message
     assert len(office.keeper) == 0
+
+
+@pytest.mark.parametrize(
+    "spoken",
+    [
+        {"wire": "2"},
+        {"wire": "3", "wire-oldest": "3"},
+        {"wire": "9", "wire-oldest": "3"},
+        {"wire": "2", "wire-oldest": "1", "of-a-later-release": "what nobody knows"},
+    ],
+)
+async def test_releases_that_have_a_protocol_in_common(
+    make_office: MakeOffice, spoken: dict[str, str]
+) -> None:
+    office = await make_office()
+    question = protocol.encode("hello", hello_fields() | spoken)
+    accepted(await office.desk.answer(question))
 
 
 async def test_no_refusal_repeats_the_token(make_office: MakeOffice) -> None:

@@ -109,8 +109,10 @@ def test_dispatch_calls_the_driver_and_answers(small: spec.Spec) -> None:
 
 def test_tables(small: spec.Spec) -> None:
     table = emit_tables.proc_table(small)
-    assert '{"cuEventElapsedTime", 12080, 0, (void *)(uintptr_t)&cuEventElapsedTime_v2}' in table
-    assert '{"cuEventRecord", 7000, 1, (void *)(uintptr_t)&cuEventRecord_ptsz}' in table
+    row = '{"cuEventElapsedTime", 12080, 0, GP_OP_cuEventElapsedTime_v2, '
+    assert f"{row}(void *)(uintptr_t)&cuEventElapsedTime_v2}}" in table
+    row = '{"cuEventRecord", 7000, 1, GP_OP_cuEventRecord, '
+    assert f"{row}(void *)(uintptr_t)&cuEventRecord_ptsz}}" in table
     assert "    cuEventRecord_ptsz;\n" in emit_tables.linker_map(small)
 
 
@@ -135,6 +137,7 @@ BAD = [
     ("since = 9000", "sinse = 9000", "sinse", "unknown key 'sinse'"),
     ("id = 4", "id = 70000", "id = 70000", "id 70000 is not in 1..65535"),
     ("const int *values : in[n]", "const void *values : in", "void *values", "needs a length"),
+    ("id = 5", "id = 5\ncore = true", "core", "is not sent to anybody"),
     ("id = 5", "id = 5\nfirst_waits = true", "first_waits", "has no calls to wait for"),
     ("id = 5", "id = 5\nblocks = false", "blocks", "blocks nobody"),
     ('mode = "refuse"', 'mode = "custom"', 'mode = "custom"', "says which messages it sends"),

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "operations.h"
 #include "peer_internal.h"
 
 /* The client tells the other side at once, but that one may be starting up. */
@@ -32,7 +33,7 @@ static int say(struct gpw_peer *p, const struct gpw_peer_message *m)
 
 /* What a message of the opening says, copied out of it. */
 struct heard {
-    uint32_t version;
+    uint32_t version, oldest;
     uint8_t nonce[GPW_PEER_NONCE], proof[GPW_PEER_PROOF];
 };
 
@@ -52,6 +53,7 @@ static int hear(struct gpw_peer *p, enum gpw_peer_kind kind, int64_t deadline, s
         rc = -EPROTO;
     if (rc == 0) {
         out->version = m.version;
+        out->oldest = m.oldest;
         if (m.nonce)
             memcpy(out->nonce, m.nonce, sizeof out->nonce);
         if (m.proof)
@@ -76,9 +78,12 @@ static int prove_connecting(struct gpw_peer *p, int64_t deadline)
     int rc = nonce_make(nonce);
     if (rc == 0)
         rc = say(p, &(struct gpw_peer_message){
-                        .kind = GPW_PEER_HELLO, .version = GP_WIRE_VERSION, .nonce = nonce});
+                        .kind = GPW_PEER_HELLO, .version = GP_WIRE_VERSION,
+                        .oldest = GP_WIRE_OLDEST, .nonce = nonce});
     if (rc == 0)
         rc = hear(p, GPW_PEER_CHALLENGE, deadline, &heard);
+    if (rc == 0 && !gp_wire_agree(heard.version, heard.version))
+        rc = -EPROTONOSUPPORT;
     if (rc != 0)
         return rc;
     gpw_peer_proof(p->secret, true, nonce, heard.nonce, proof);
@@ -112,7 +117,8 @@ static int prove_listening(struct gpw_peer *p)
     struct heard heard;
     int64_t deadline = now_ms() + PROVE_MS;
     int rc = hear(p, GPW_PEER_HELLO, deadline, &heard);
-    if (rc == 0 && heard.version != GP_WIRE_VERSION)
+    uint32_t version = rc == 0 ? gp_wire_agree(heard.version, heard.oldest) : 0;
+    if (rc == 0 && !version)
         rc = -EPROTONOSUPPORT;
     if (rc == 0)
         rc = nonce_make(nonce);
@@ -122,7 +128,8 @@ static int prove_listening(struct gpw_peer *p)
     memcpy(theirs, heard.nonce, sizeof theirs);
     gpw_peer_proof(p->secret, true, theirs, nonce, proof);
     rc = say(p, &(struct gpw_peer_message){
-                    .kind = GPW_PEER_CHALLENGE, .nonce = nonce, .proof = proof});
+                    .kind = GPW_PEER_CHALLENGE, .version = version, .nonce = nonce,
+                    .proof = proof});
     if (rc == 0)
         rc = hear(p, GPW_PEER_PROVE, deadline, &heard);
     if (rc != 0)

@@ -7,11 +7,12 @@
 
 struct hello {
     struct gp_header h;
-    uint32_t version, zero;
+    uint32_t version, oldest;
     uint8_t nonce[GPW_PEER_NONCE];
 };
 struct challenge {
     struct gp_header h;
+    uint32_t version, zero;
     uint8_t nonce[GPW_PEER_NONCE];
     uint8_t proof[GPW_PEER_PROOF];
 };
@@ -53,10 +54,21 @@ static size_t fixed_size(uint16_t kind)
 
 static int decode_hello(const struct hello *m, struct gpw_peer_message *out)
 {
+    if (m->oldest > m->version || m->h.seq)
+        return -EPROTO;
+    out->version = m->version;
+    out->oldest = m->oldest;
+    out->nonce = m->nonce;
+    return 0;
+}
+
+static int decode_challenge(const struct challenge *m, struct gpw_peer_message *out)
+{
     if (m->zero || m->h.seq)
         return -EPROTO;
     out->version = m->version;
     out->nonce = m->nonce;
+    out->proof = m->proof;
     return 0;
 }
 
@@ -94,9 +106,7 @@ int gpw_peer_decode(const void *message, size_t size, struct gpw_peer_message *o
     case GPW_PEER_HELLO:
         return decode_hello(message, out);
     case GPW_PEER_CHALLENGE:
-        out->nonce = ((const struct challenge *)message)->nonce;
-        out->proof = ((const struct challenge *)message)->proof;
-        return h->seq ? -EPROTO : 0;
+        return decode_challenge(message, out);
     case GPW_PEER_PROVE:
         out->proof = ((const struct prove *)message)->proof;
         return h->seq ? -EPROTO : 0;
@@ -126,9 +136,11 @@ size_t gpw_peer_encode(const struct gpw_peer_message *m, void *out)
     switch (m->kind) {
     case GPW_PEER_HELLO:
         ((struct hello *)out)->version = m->version;
+        ((struct hello *)out)->oldest = m->oldest;
         memcpy(((struct hello *)out)->nonce, m->nonce, GPW_PEER_NONCE);
         break;
     case GPW_PEER_CHALLENGE:
+        ((struct challenge *)out)->version = m->version;
         memcpy(((struct challenge *)out)->nonce, m->nonce, GPW_PEER_NONCE);
         memcpy(((struct challenge *)out)->proof, m->proof, GPW_PEER_PROOF);
         break;

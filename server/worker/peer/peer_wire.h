@@ -17,8 +17,8 @@
 #define GPW_PEER_SECRET 16
 
 enum gpw_peer_kind {
-    GPW_PEER_HELLO = 1, /* connecting side: version, nonce */
-    GPW_PEER_CHALLENGE, /* listening side: its nonce, its proof */
+    GPW_PEER_HELLO = 1, /* connecting side: the protocols that it speaks, nonce */
+    GPW_PEER_CHALLENGE, /* listening side: the protocol, its nonce, its proof */
     GPW_PEER_PROVE,     /* connecting side: its proof */
     GPW_PEER_WELCOME,   /* listening side: the link is up */
     GPW_PEER_OFFER,     /* sender: the stream has come to it; 0 bytes: the signal itself */
@@ -34,7 +34,8 @@ struct gpw_peer_message {
     uint64_t bytes;   /* OFFER, READY: of the transfer; DATA: of the piece */
     uint64_t offset;  /* DATA */
     int32_t result;   /* ABORT, REFUSE: a CUresult */
-    uint32_t version; /* HELLO: GP_WIRE_VERSION of the sender */
+    uint32_t version; /* HELLO: GP_WIRE_VERSION of the sender; CHALLENGE: what both speak */
+    uint32_t oldest;  /* HELLO: GP_WIRE_OLDEST of the sender */
     const uint8_t *nonce, *proof;
     const void *data; /* DATA: inside the decoded message */
 };
@@ -44,7 +45,7 @@ int gpw_peer_decode(const void *message, size_t size, struct gpw_peer_message *o
 
 /* The fixed part of a message; returns its length. A DATA message goes on with the
  * bytes, padded to a multiple of 8. */
-#define GPW_PEER_FIXED_MAX 64
+#define GPW_PEER_FIXED_MAX 72
 size_t gpw_peer_encode(const struct gpw_peer_message *m, void *out);
 
 /* What a side proves its knowledge of the secret with, of both nonces. */

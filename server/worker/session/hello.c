@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gp_ids.h"
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "memory.h"
@@ -48,7 +49,9 @@ static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
     int version = 0;
     s->driver->cuDriverGetVersion(&version);
     memset(snapshot, 0, sizeof *snapshot);
-    snapshot->size = (uint32_t)(sizeof *snapshot + s->device_count * sizeof snapshot->devices[0]);
+    snapshot->head_bytes = sizeof *snapshot;
+    snapshot->device_bytes = sizeof snapshot->devices[0];
+    snapshot->size = snapshot->head_bytes + s->device_count * snapshot->device_bytes;
     snapshot->driver_version = (uint32_t)version;
     snapshot->device_count = s->device_count;
     for (uint32_t i = 0; i < s->device_count; i++)
@@ -57,18 +60,42 @@ static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
         snapshot->flags |= GP_SNAPSHOT_SOFT;
 }
 
-CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_version, uint32_t client_pid,
-                      uint64_t spec_hash, uint64_t window_base, uint32_t session_index,
-                      const uint8_t *secret, const char *program, void *snapshot,
+/* What the client speaks and has. NULL, or why that is not enough for a session. */
+static const char *take_release(struct gpw_session *s, uint32_t newest, uint32_t oldest,
+                                const uint32_t *operations, uint32_t count)
+{
+    static char why[128];
+    s->wire = gp_wire_agree(newest, oldest);
+    if (!s->wire) {
+        snprintf(why, sizeof why, "it speaks protocol %u to %u, this worker %u to %u", oldest,
+                 newest, GP_WIRE_OLDEST, GP_WIRE_VERSION);
+        return why;
+    }
+    if (!gp_shared_read(&s->shared, operations, count))
+        return "its list of operations is malformed";
+    const char *missing = gp_shared_lacks(&s->shared, gp_core_notifies);
+    if (!missing)
+        return NULL;
+    snprintf(why, sizeof why, "it does not know '%s', or in another form", missing);
+    return why;
+}
+
+CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire_oldest,
+                      uint32_t client_pid, uint32_t session_index, uint64_t window_base,
+                      uint32_t operation_count, uint32_t more_bytes, const uint8_t *secret,
+                      const char *program, const uint32_t *operations, const void *more,
+                      uint32_t *wire, uint32_t *known, uint32_t *n_known, void *snapshot,
                       uint32_t *n_snapshot)
 {
-    *n_snapshot = 0;
+    (void)more_bytes, (void)more; /* of a later release */
+    *n_known = *n_snapshot = 0;
     if (!same_secret(secret, s->secret)) {
         gpw_session_broken(s, "the session's secret is wrong");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    if (wire_version != GP_WIRE_VERSION || spec_hash != GP_SPEC_HASH) {
-        gpw_session_broken(s, "it is of another version than this worker");
+    const char *foreign = take_release(s, wire_newest, wire_oldest, operations, operation_count);
+    if (foreign) {
+        gpw_session_broken(s, foreign);
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     }
     if (s->greeted || session_index >= GP_SESSIONS_MAX) {
@@ -87,6 +114,9 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_version, uint32_t cli
     for (char *c = s->program; *c; c++)
         if ((unsigned char)*c < 32 || *c == '"' || *c == '\\' || *c == 127)
             *c = '?'; /* it goes into logs and JSON */
+    *wire = s->wire;
+    memcpy(known, gp_operations, sizeof gp_operations);
+    *n_known = sizeof gp_operations;
     fill_snapshot(s, snapshot);
     *n_snapshot = ((struct gp_snapshot *)snapshot)->size;
     gpw_log("info", "greeted %s (pid %u) over %s, %u device(s)", s->program, client_pid,

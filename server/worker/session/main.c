@@ -286,8 +286,8 @@ int main(int argc, char **argv)
 {
     struct options o = {0};
     if (argc == 2 && strcmp(argv[1], "--version") == 0) { /* the server compares */
-        printf("gpupool-worker %s wire %u spec %016" PRIx64 "\n", GPUPOOL_VERSION,
-               GP_WIRE_VERSION, GP_SPEC_HASH);
+        printf("gpupool-worker %s wire %u spec %016" PRIx64 " oldest %u\n", GPUPOOL_VERSION,
+               GP_WIRE_VERSION, GP_SPEC_HASH, GP_WIRE_OLDEST);
         return 0;
     }
     int r = read_options(argc, argv, &o);

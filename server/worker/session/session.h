@@ -14,6 +14,7 @@
 #include "gp_messages.h"
 #include "gp_ops.h"
 #include "gpw_driver.h"
+#include "operations.h"
 #include "transport/transport.h"
 
 struct gpw_handles;
@@ -46,6 +47,8 @@ struct gpw_session {
     uint64_t calls;
     char program[256];
     uint32_t client_pid;
+    uint32_t wire; /* the protocol that is spoken */
+    struct gp_shared shared; /* the operations that the client has, too */
 };
 
 /* Returned by a deferred handler that will answer later; no CUresult is negative. */

@@ -1,0 +1,23 @@
+/* Workers of other releases: what they lack is not sent to them, but refused here. */
+#include "operations_there.h"
+
+#include "stats.h"
+
+bool gpc_sessions_have(uint16_t op)
+{
+    for (unsigned i = 0; i < gpc_session_count(); i++)
+        if (!gpc_session_has(gpc_session_at(i), op))
+            return false;
+    return true;
+}
+
+CUresult gpc_session_lacks(const struct gpc_session *s, uint16_t op)
+{
+    static uint8_t told[GP_OP_COUNT];
+    gpc_count_lacking(op);
+    if (!__atomic_exchange_n(&told[op], 1, __ATOMIC_RELAXED))
+        gpc_log(GPC_LOG_WARN, "%s: %s: not supported by this server's release of gpupool, or in "
+                "another form; install the same release on both sides", s->server,
+                gp_op_table[op].name);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
