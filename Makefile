@@ -32,7 +32,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu soak constraints figures reference clean system
+	test-gpu soak constraints figures coverage reference clean system
 
 all: build
 
@@ -129,6 +129,11 @@ lint: $(VENV)/.lint
 # What the code is held to; FIGURE=long_functions lists what one of them counts.
 figures: $(VENV)/.build
 	@$(PY) .ci/figures.py $(if $(FIGURE),--show $(FIGURE))
+
+# What is committed of what the spec says.
+coverage: $(VENV)/.build
+	PYTHONPATH=proto $(PY) -m gpgen --spec proto/spec --coverage proto/coverage.md --lock
+	PYTHONPATH=proto $(PY) -m gpgen.emit_nvml --spec proto/spec_nvml --coverage proto/coverage-nvml.md
 
 # Pages made from the spec, in build/reference.
 reference: build
