@@ -123,7 +123,7 @@ def _session_table(sessions: list[dict[str, Any]]) -> Table:
         return short_size(value) if isinstance(value, int) else "?"
 
     return plain_table(
-        ("session", "program", "client", "GPUs", "memory", "calls", "age"),
+        ("session", "program", "client", "GPUs", "memory", "calls", "state", "age"),
         [
             (
                 s["session"],
@@ -132,6 +132,7 @@ def _session_table(sessions: list[dict[str, Any]]) -> Table:
                 ",".join(map(str, s["devices"])),
                 size(s.get("memory_bytes")),
                 s.get("calls", s.get("trouble", "?")),
+                s.get("state", "?"),
                 age(time.time() - s["created"]),
             )
             for s in sessions

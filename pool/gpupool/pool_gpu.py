@@ -77,9 +77,9 @@ def list_pool_sessions(
     if as_json:
         show.print_json(sessions)
         return
-    columns = ("ID", "NODE", "TENANT", "PROGRAM", "LEASE")
+    columns = ("ID", "NODE", "TENANT", "PROGRAM", "STATE", "LEASE")
     rows = [
-        tuple(cell(session, key) for key in ("id", "node", "tenant", "program", "lease"))
+        tuple(cell(session, key) for key in ("id", "node", "tenant", "program", "state", "lease"))
         for session in sessions
     ]
     table(columns, rows, "no session")

@@ -59,7 +59,7 @@ def list_sessions(
         sessions = answer.get("sessions", [])
         show.print_json([{"tenant": tenants[s["session"]], **s} for s in sessions])
         return
-    columns = ("session", "tenant", "program", "client", "GPUs", "memory", "age")
+    columns = ("session", "tenant", "program", "client", "GPUs", "memory", "state", "age")
     rows = [_row(status, session) for session in status.sessions]
     show.wide_console().print(show.plain_table(columns, rows))
 
@@ -73,6 +73,7 @@ def _row(status: Status, session: Session) -> tuple[Any, ...]:
         f"{session.client_host}:{session.client_pid}",
         ",".join(map(str, session.devices)),
         "?" if memory is None else short_size(memory),
+        session.state,
         show.age(time.time() - session.created),
     )
 

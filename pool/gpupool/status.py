@@ -87,6 +87,7 @@ class Session(_Part):
     host_bytes: int | None = None
     host_limit: int | None = None
     created: float = 0.0
+    state: str = "?"
 
 
 class Status(_Part):

@@ -75,12 +75,17 @@ class Report(Message):
     gpus: list[ReportedGpu] = Field(max_length=64)
 
 
+#: Whether a session's client has come to it.
+SessionState = Literal["waiting", "running"]
+
+
 class ReportedSession(Message):
     """One client process on the node."""
 
     id: Name
     lease: Name
     program: Line = ""
+    state: SessionState = "running"
 
 
 class BusyTime(Message):

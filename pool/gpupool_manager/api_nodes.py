@@ -178,6 +178,7 @@ def _sessions(pool: ThePool) -> list[SessionOut]:
             lease=session.lease,
             tenant=leases[session.lease].tenant if session.lease in leases else None,
             program=session.program,
+            state=session.state,
         )
         for node, seen in pool.fleet.seen.items()
         for session in seen.sessions

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
-from gpupool_common.node_link import Capability, GpuPolicy, Labels, Line, Name
+from gpupool_common.node_link import Capability, GpuPolicy, Labels, Line, Name, SessionState
 from gpupool_manager.want import Hosts, Policy
 
 T = TypeVar("T")
@@ -232,6 +232,7 @@ class SessionOut(BaseModel):
     lease: str
     tenant: str | None
     program: str
+    state: SessionState = Field(description="waiting: its program has not connected yet")
 
 
 # Leases --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 from gpupool_common import __version__, logs
 from gpupool_common.errors import GpupoolError
 from gpupool_server import changes
-from gpupool_server.changes import Busy
+from gpupool_server.changes import InUse
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, Group
 from gpupool_server.rundir import Meta
@@ -87,7 +87,7 @@ class AdminDesk:
             found = self._find(whom)
             try:
                 done = changes.set_limits(self._gpus, found, index, question)
-            except Busy:
+            except InUse:
                 if time.monotonic() >= until:
                     raise
                 await asyncio.sleep(RETRY_SECONDS)

@@ -31,11 +31,11 @@ LIMITS: dict[str, tuple[int, int]] = {
 }
 
 
-class Busy(Refusal):
+class InUse(Refusal):
     """More memory is in use than the new limit; it may fit later."""
 
     def __init__(self, message: str) -> None:
-        super().__init__("busy", message)
+        super().__init__("in-use", message)
 
 
 def set_gpu(gpus: Gpus, index: int, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _check_slices(gpu: Gpu) -> None:
 def set_limits(
     gpus: Gpus, whom: Group | Tenant, index: int | None, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Change a group's limits, or a tenant's quota; Busy if more memory is in use."""
+    """Change a group's limits, or a tenant's quota; InUse if more memory is in use."""
     values = _read_limits(asked)
     group = whom if isinstance(whom, Group) and whom.group is not None else None
     tenant = whom.tenant if isinstance(whom, Group) else whom
@@ -220,21 +220,21 @@ def _check_promised(
     if "memory" in values and quota.memory is not None:
         promised = sum(claim.memory for claim in others)
         if promised > quota.memory:
-            raise Busy(
+            raise InUse(
                 f"{where}: its groups have {format_size(promised)}, more than"
                 f" {format_size(quota.memory)}; set theirs first"
             )
     if "share" in values:
         shares = sum(claim.share or 0 for claim in others)
         if shares > quota.share:
-            raise Busy(
+            raise InUse(
                 f"{where}: its groups have shares of {format_part(shares)}, more than"
                 f" {format_part(quota.share)}; set theirs first"
             )
     if "weight" in values and quota.weight is not None:
         weights = sum(claim.weight for claim in others)
         if weights > quota.weight:
-            raise Busy(
+            raise InUse(
                 f"{where}: its groups have weights of {weights}, more than {quota.weight};"
                 " set theirs first"
             )
@@ -246,7 +246,7 @@ def _plain_claim(gpu: Gpu, tenant: Tenant, old: Claim, values: Mapping[str, Any]
     if "memory" in values:
         left = values["memory"] - sum(claim.memory for claim in room.claims)
         if left < MEBIBYTE:
-            raise Busy(f"{room.where}: its groups have all of {format_size(values['memory'])}")
+            raise InUse(f"{room.where}: its groups have all of {format_size(values['memory'])}")
         chosen["memory"] = min(left, gpu.device.memory_bytes)
     if "weight" in values:
         weight = values["weight"] - sum(claim.weight for claim in room.claims)
@@ -263,7 +263,7 @@ def _plain_claim(gpu: Gpu, tenant: Tenant, old: Claim, values: Mapping[str, Any]
 
 
 def _write(gpu: Gpu, tenant: Tenant, name: str) -> None:
-    """Put a changed claim on the board; Busy if more memory is in use than it allows."""
+    """Put a changed claim on the board; InUse if more memory is in use than it allows."""
     try:
         gpu.write_grants(tenant, must=(name,))
     except BoardError as error:
@@ -273,4 +273,4 @@ def _write(gpu: Gpu, tenant: Tenant, name: str) -> None:
         account = picture.account(name) if picture else None
         used = short_size(account.memory_used) if account else "more"
         limit = format_size(gpu.claims[name].memory)
-        raise Busy(f"'{name}' on GPU {gpu.index} has {used} in use, more than {limit}") from None
+        raise InUse(f"'{name}' on GPU {gpu.index} has {used} in use, more than {limit}") from None

@@ -92,7 +92,10 @@ class PoolMember:
             applied="" if orders is None else orders.generation,
             sessions=[
                 ReportedSession(
-                    id=meta.session, lease=meta.lease or "", program=one_line(meta.program)[:64]
+                    id=meta.session,
+                    lease=meta.lease or "",
+                    program=one_line(meta.program)[:64],
+                    state=self._keeper.state_of(meta.session),
                 )
                 for meta in sessions
             ],

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool_common import logs
+from gpupool_common.node_link import SessionState
 from gpupool_common.sizes import format_size
 from gpupool_common.space import explain
 from gpupool_server import worker
@@ -24,6 +25,7 @@ from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus, Lease, board_name
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.peers import Peers
+from gpupool_server.pending import Pending
 from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
 from gpupool_server.tenants import Tenant
@@ -35,6 +37,9 @@ STOP_SECONDS = 5.0
 #: How long a client without room waits for others to end: programs that run one after
 #: the other must not meet what the last one is just giving back.
 LEAVING_SECONDS = 1.0
+
+#: So many of one tenant may: each is one of the questions that are answered at once.
+MOST_PATIENT = 16
 
 #: What users are told when an operator stops a server that ends its sessions.
 STOPPING = (
@@ -146,6 +151,9 @@ class SessionKeeper:
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
         self._opening: list[tuple[str, tuple[int, ...]]] = []
+        #: How many clients of each tenant wait for others to end.
+        self._patient: Counter[str] = Counter()
+        self._pending = Pending(settings.max_sessions)
         self._clock: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
@@ -166,17 +174,23 @@ class SessionKeeper:
     async def open(self, wish: Wish) -> Opened:
         """Start a worker for a client; Refusal says why not."""
         deadline = time.monotonic() + LEAVING_SECONDS
+        tenant = wish.tenant.name
         while True:
             try:
                 return await self._open(wish)
             except Refusal as refusal:
                 if refusal.code not in ("full", "over-quota") or not self._sessions:
                     raise
+                if self._patient[tenant] >= MOST_PATIENT:
+                    raise
+                self._patient[tenant] += 1
                 try:
                     async with asyncio.timeout(deadline - time.monotonic()):
                         await self._left.wait()
                 except TimeoutError:
                     raise refusal from None
+                finally:
+                    self._patient[tenant] -= 1
 
     async def _open(self, wish: Wish) -> Opened:
         limit = self._settings.max_sessions
@@ -187,6 +201,7 @@ class SessionKeeper:
                 " end, use another server, or raise max_sessions",
             )
         self._check_tenant(wish.tenant)
+        self._pending.check(wish.tenant.name)
         devices = self._choose(wish)
         opening = (wish.tenant.name, devices)
         self._opening.append(opening)
@@ -342,6 +357,7 @@ class SessionKeeper:
         secret = secrets.token_hex(16)
         session: Session | None = None
         lease: Lease | None = None
+        self._pending.begin(folder.session, wish.tenant.name)
         try:
             lease = self._gpus.lease(folder.session, wish.tenant, wish.group, wish.request, devices)
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -355,6 +371,7 @@ class SessionKeeper:
                 session.let_go()
             if lease is not None:
                 self._gpus.release(lease, session.process.pid if session else 0)
+            self._pending.end(folder.session)
             folder.remove()
             if isinstance(error, WorkerError) and session is not None and session.last_words:
                 raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
@@ -477,6 +494,9 @@ class SessionKeeper:
         def hear(line: str) -> None:
             if answer is not None and not answer.done():
                 answer.set_result(line)
+            elif line == "joined":
+                if self._pending.end(session):
+                    self.on_change()
             elif line == "leaving":
                 self._expect_end(session)
             else:
@@ -528,6 +548,7 @@ class SessionKeeper:
         reason = await session.process.wait()
         session.let_go()
         self._gpus.release(session.lease, session.meta.pid)
+        self._pending.end(session.meta.session)
         session.folder.remove()
         del self._sessions[session.meta.session]
         # Whoever waits now tries again; who comes later waits for the next to leave.
@@ -624,6 +645,7 @@ class SessionKeeper:
             "tenant": meta.tenant,
             "group": meta.group,
             "lease": meta.lease,
+            "state": self.state_of(meta.session),
         }
         try:
             status = await session.control.status()
@@ -635,6 +657,10 @@ class SessionKeeper:
         if isinstance(kinds := status.get("host"), dict):
             known["host"] = {str(k): v for k, v in kinds.items() if isinstance(v, int)}
         return known
+
+    def state_of(self, session: str) -> SessionState:
+        """Whether its client has come to it."""
+        return "waiting" if session in self._pending else "running"
 
     def of_leases(self) -> list[Meta]:
         """The sessions that are of leases of the pool."""

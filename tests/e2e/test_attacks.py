@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import threading
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -442,3 +444,35 @@ def test_a_flood_whose_sender_is_killed(pool: Pool, transport: str) -> None:
     program.process.kill()
     wait_until(lambda: not alive(worker), "the worker ended with its client")
     wait_until(lambda: pool.account("default/flood") == {}, "it was off the board")
+
+
+# Asking and never coming ------------------------------------------------------------------
+
+
+def test_sessions_that_nobody_comes_to(
+    make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, tmp_path: Path
+) -> None:
+    """One tenant had all places with admissions, and others were told that the server is full."""
+    pool = Pool(configured(make_server, tmp_path, **{"max-sessions": "8"}), toolchain, talk)
+    over = threading.Event()
+    answers: Counter[str] = Counter()
+
+    def ask() -> None:
+        while not over.is_set():
+            answer = ask_for_session(pool.server, token="token-of-blue")
+            answers[answer.get("code", "ok")] += 1
+
+    attacker = threading.Thread(target=ask)
+    attacker.start()
+    try:
+        wait_until(lambda: answers["busy"] > 0, "the attacker had all that he gets")
+        for _ in range(4):
+            program = pool.start("zmq")
+            assert pool.session_of(program)["state"] == "running"
+            end(program)
+    finally:
+        over.set()
+        attacker.join()
+    assert set(answers) <= {"ok", "busy"}
+    listed = pool.ask(do="status")["sessions"]
+    assert 0 < sum(each["state"] == "waiting" for each in listed) <= 4

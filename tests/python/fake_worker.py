@@ -4,7 +4,7 @@ FAKE_WORKER chooses how it misbehaves: ``good``, ``exit`` (ends with code 3 befo
 is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``badurl``
 (gives addresses that are none), ``deaf`` (never answers on the control socket), ``loud``
 (writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM), ``old`` (of a
-release that knows no boards).
+release that knows no boards), ``alone`` (its client never comes).
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ def main() -> None:
         urls["shm"] = "http://example.org"
     control = unix_listener(args.control)
     print("ready " + json.dumps(urls), flush=True)
+    if mode != "alone":
+        print("joined", flush=True)
     if mode == "loud":
         for number in range(20_000):
             try:

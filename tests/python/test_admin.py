@@ -176,7 +176,7 @@ async def test_memory_in_use_is_not_taken_away(make_office: MakeOffice) -> None:
     board.join(meta_of(office, session).pid, "research/g", 30 * MIB)
     question = {"do": "tenant-set", "tenant": "research/g", "memory": 20 * MIB}
     code, message = await error(office, **question)
-    assert code == "busy"
+    assert code == "in-use"
     assert message == "'research/g' on GPU 1 has 30MiB in use, more than 20MiB"
     for index in (0, 1):  # on all or on none
         assert office.boards.of(index).grants["research/g"].memory == 40 * MIB
@@ -193,7 +193,7 @@ async def test_a_wait_in_vain_ends(make_office: MakeOffice) -> None:
     name = f"default/{session}"
     office.boards.of(0).join(meta_of(office, session).pid, name, 8 * MIB)
     code, _ = await error(office, do="tenant-set", session=session, memory=MIB, wait=0.15)
-    assert code == "busy"
+    assert code == "in-use"
 
 
 async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) -> None:
@@ -205,7 +205,7 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
     await done(office, do="tenant-set", tenant="research", gpu=0, memory=56 * MIB)
     assert office.boards.of(0).grants["research"].memory == 16 * MIB
     code, message = await error(office, do="tenant-set", tenant="research", memory=39 * MIB)
-    assert code == "busy"
+    assert code == "in-use"
     assert "its groups have 40MiB, more than 39MiB" in message
     after = await restarted(office, make_office, on_stop="leave", tenants=tenants)
     assert after.boards.of(0).grants["research"].memory == 16 * MIB

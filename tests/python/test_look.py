@@ -101,6 +101,7 @@ def status_answer() -> dict[str, Any]:
                 "devices": [0],
                 "memory_bytes": 3 * GIB,
                 "created": time.time() - 65,
+                "state": "running",
             },
             {"session": OTHER, "program": "serve", "devices": [0, 1], "created": time.time()},
         ],
@@ -206,10 +207,10 @@ def test_no_server(folder: Path) -> None:
 
 def test_a_refusal_is_one_line_and_exit_code_1(admin: FakeAdmin) -> None:
     text = "research/train uses 3.0 GiB,\nasked 1.0 GiB"
-    admin.answers = lambda _: json.dumps({"error": text, "code": "busy"}).encode() + b"\n"
+    admin.answers = lambda _: json.dumps({"error": text, "code": "in-use"}).encode() + b"\n"
     with pytest.raises(RefusedError) as caught:
         Admin(admin.run_dir).ask({"do": "tenant-set"})
-    assert caught.value.code == "busy"
+    assert caught.value.code == "in-use"
     code, out, err = command(admin, "session", "set", SESSION, "--memory", "1GiB")
     assert (code, out) == (1, "")
     assert err == "gpupool: research/train uses 3.0 GiB, asked 1.0 GiB\n"
@@ -484,7 +485,8 @@ def test_session_list(admin: FakeAdmin) -> None:
     assert lines[1].split()[:6] == [
         SESSION, "research/train", "python3", "here:17", "0", "3GiB"
     ]  # fmt: skip
-    assert lines[1].split()[6].startswith("1:")
+    assert lines[1].split()[6] == "running"
+    assert lines[1].split()[7].startswith("1:")
     assert lines[2].split()[:2] == [OTHER, "default"]
     answer = json.loads(shown(admin, "session", "list", "--json"))
     assert [(s["session"], s["tenant"]) for s in answer] == [

@@ -274,13 +274,15 @@ async def test_sessions_are_as_the_last_heartbeats_said(rest: Rest) -> None:
         {"id": f"s-{name}", "lease": lease, "program": "python train.py"}
         for name, lease in leases.items()
     ]
+    sessions[1]["state"] = "waiting"
     await rest.world.beat("n1", sessions=sessions)
     assert [s["id"] for s in await rest.pages("/sessions", limit=1)] == ["s-a", "s-b"]
     assert [s["id"] for s in await rest.pages(f"/sessions?lease={leases['b']}")] == ["s-b"]
     assert await rest.pages("/sessions", by="a") == [
         {"id": "s-a", "node": "n1", "lease": leases["a"], "tenant": "a",
-         "program": "python train.py"}
+         "program": "python train.py", "state": "running"}
     ]  # fmt: skip
+    assert (await rest.pages("/sessions", by="b"))[0]["state"] == "waiting"
     assert await rest.pages("/sessions?node=n2") == []
 
 

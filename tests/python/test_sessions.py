@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,6 +169,68 @@ async def test_a_gpu_whose_board_was_ruined_is_used_again(make_office: MakeOffic
     before = gpu.pictures
     await eventually(lambda: not set(map(id, gpu.pictures)) & set(map(id, before)))
     assert process_lives(second)
+
+
+RED = {"red": {"token": "of-red"}}
+
+
+async def test_sessions_nobody_comes_to_are_bounded_for_each_tenant(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    """One tenant had all places by asking for sessions and never coming to them."""
+    worker = write_worker(folder / "worker", "alone")
+    office = await make_office(worker=worker, max_sessions=16, tenants=RED)
+    answers = [await office.desk.answer(hello(token="of-red")) for _ in range(5)]
+    waiting = [accepted(answer)["session"] for answer in answers[:4]]
+    code, message = refused(answers[4])
+    assert code == "busy"
+    assert "4 sessions of tenant 'red' wait for their programs to connect, and 4 may" in message
+    await opened(office)
+    assert {s["state"] for s in await office.keeper.describe("red")} == {"waiting"}
+    # One that gives up, and one whose client comes, make room.
+    os.kill(pid_of(office, waiting[0]), signal.SIGKILL)
+    await eventually(lambda: len(office.keeper) == 4)
+    write_worker(folder / "worker", "good")
+    for _ in range(4):
+        session = accepted(await office.desk.answer(hello(token="of-red")))["session"]
+        await eventually(partial(is_running, office, session))
+    assert len(office.keeper) == 8
+
+
+def pid_of(office: Office, session: str) -> int:
+    return int(json.loads((office.run_dir.sessions / session / "meta.json").read_text())["pid"])
+
+
+def is_running(office: Office, session: str) -> bool:
+    return office.keeper.state_of(session) == "running"
+
+
+async def test_those_that_do_not_start_are_not_waited_for(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    office = await make_office(worker=write_worker(folder / "worker", "exit"))
+    for _ in range(20):
+        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    write_worker(folder / "worker", "good")
+    await opened(office)
+
+
+async def test_few_of_a_tenant_wait_for_others_to_end(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is one of the questions that a server answers at once."""
+    monkeypatch.setattr("gpupool_server.sessions.MOST_PATIENT", 2)
+    monkeypatch.setattr("gpupool_server.sessions.LEAVING_SECONDS", 600.0)
+    office = await make_office(tenants={"red": {"token": "of-red", "sessions": 1}})
+    session = accepted(await office.desk.answer(hello(token="of-red")))["session"]
+    asked = [asyncio.create_task(office.desk.answer(hello(token="of-red"))) for _ in range(6)]
+    await eventually(lambda: sum(task.done() for task in asked) == 4)
+    assert {refused(task.result())[0] for task in asked if task.done()} == {"over-quota"}
+    await opened(office)
+    os.kill(pid_of(office, session), signal.SIGKILL)
+    await eventually(lambda: sum(task.done() for task in asked) == 5)
+    for task in asked:
+        task.cancel()
 
 
 async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:

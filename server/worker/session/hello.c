@@ -8,6 +8,7 @@
 #include "handles.h"
 #include "memory.h"
 #include "quota.h"
+#include "tell.h"
 #include "topology.h"
 
 /* Equal without telling by its time how much of it is. */
@@ -109,6 +110,7 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
     }
     s->index = session_index;
     s->greeted = true;
+    gpw_tell("joined");
     s->client_pid = client_pid;
     snprintf(s->program, sizeof s->program, "%s", program);
     for (char *c = s->program; *c; c++)

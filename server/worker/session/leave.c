@@ -1,27 +1,20 @@
 #include "leave.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "tell.h"
 
 #define LOOK_NS 200000000
 /* Longer than the server waits: then there is none. SIGALRM ends a process whatever its
  * threads do. */
 #define ALARM_S 4
 
-static int server = -1;
 static struct gpw_session *watched; /* under the lock; NULL: nobody is to be looked for */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-int gpw_leave_open(void)
-{
-    server = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    return server < 0 ? -1 : 0;
-}
 
 static bool client_gone(void)
 {
@@ -46,8 +39,7 @@ static void *leave_thread(void *unused)
     while (watching() && !client_gone())
         nanosleep(&pause, NULL);
     alarm(ALARM_S);
-    if (dprintf(server, "leaving\n") < 0)
-        gpw_log("warn", "the server cannot be told that the session is over: %m");
+    gpw_tell("leaving");
     return NULL;
 }
 

@@ -9,8 +9,6 @@
 
 #include "session.h"
 
-/* Before stdout becomes the kernels': the server hears of the end there. */
-int gpw_leave_open(void);
 /* The client is in. */
 int gpw_leave_watch(struct gpw_session *s);
 /* The session is over: from here on nothing may take long. */

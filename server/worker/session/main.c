@@ -33,6 +33,7 @@
 #include "pool.h"
 #include "quota.h"
 #include "slices.h"
+#include "tell.h"
 
 #define ACCEPT_TIMEOUT_MS 10000
 #define LISTENERS_MAX 4
@@ -317,7 +318,7 @@ int main(int argc, char **argv)
     struct door door = {0};
     if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
         return 1;
-    if (gpw_leave_open() != 0 || gpw_output_open() != 0) {
+    if (gpw_tell_open() != 0 || gpw_output_open() != 0) {
         gpw_log("error", "cannot redirect the output of kernels: %m");
         return 1;
     }

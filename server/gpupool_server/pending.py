@@ -1,0 +1,41 @@
+"""Sessions whose clients have not come yet.
+
+Whoever has a token may ask for sessions and never come to them. Until their workers give
+up they have places that others could use, so of one tenant only some may wait at once.
+"""
+
+from __future__ import annotations
+
+from gpupool_server.claims import Refusal
+
+#: Of all sessions that there may be so many can wait for clients of one tenant.
+SHARE, LEAST = 4, 4
+
+
+class Pending:
+    """Who waits, from the moment a session is begun until its client is in."""
+
+    def __init__(self, max_sessions: int) -> None:
+        self.most = max(LEAST, max_sessions // SHARE)
+        self._tenants: dict[str, str] = {}
+
+    def __contains__(self, session: str) -> bool:
+        return session in self._tenants
+
+    def check(self, tenant: str) -> None:
+        """Refusal if another session of the tenant would be one too many."""
+        waiting = sum(name == tenant for name in self._tenants.values())
+        if waiting >= self.most:
+            raise Refusal(
+                "busy",
+                f"{waiting} sessions of tenant '{tenant}' wait for their programs to connect, and"
+                f" {self.most} may at once; try again in a few seconds",
+            )
+
+    def begin(self, session: str, tenant: str) -> None:
+        """It is being opened."""
+        self._tenants[session] = tenant
+
+    def end(self, session: str) -> bool:
+        """Its client is in, or it has ended; False: it did not wait."""
+        return self._tenants.pop(session, None) is not None
