@@ -79,7 +79,7 @@ class _Facts:
         moves = f.work == "move"
         facts = {
             "work": f"GP_WORK_{f.work.upper()}" if f.work else "",
-            "capture": f"GP_CAPTURE_{f.capture.upper()}" if f.capture else "",
+            "capture": f"GP_CAPTURE_{f.in_capture.upper()}" if f.in_capture else "",
             "stream_at": self.at(f.place if f.place and f.place.handle == "stream" else None),
             "stream_ended_at": self.at(self._ended("stream")),
             "dst_at": self.at(named["dst"] if moves else None),

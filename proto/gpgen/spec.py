@@ -73,7 +73,8 @@ blocks      false: it is waited for, but the driver answers whatever the GPU doe
 slow        the driver loads or compiles in it, which keeps the worker for long
 grows       the driver may take, or give back, memory that nobody asked for
 staged      the worker needs a piece of its staging memory for it
-capture     what it does to its stream's capture: "begins" or "ends" it
+capture     what it does to its stream's capture: "begins", "joins" or "ends" it, "asks"
+            about it. An async call that names a stream joins it without being told to.
 first_waits an async call that the driver may refuse: waited for the first time with
             these arguments
 forgets     the cached entries whose answers it makes out of date
@@ -112,7 +113,7 @@ WIRE_MODES = {"cached", "async", "async-create", "sync", "notify"}
 SENDING_MODES = {"bulk", "custom"}
 NEEDS = {"none", "init", "context"}
 SIDES = ("client", "worker", "softgpu")
-CAPTURES = ("begins", "ends")
+CAPTURES = ("begins", "joins", "ends", "asks")
 
 #: What an object may be made from, by kinds: it goes with that. A graph goes with the
 #: stream while it is captured, and takes over what another one knows of its contexts.
@@ -201,6 +202,14 @@ class Function:
     def may_block(self) -> bool:
         """Whether the driver may wait for the GPU in it."""
         return self.waits and self.blocks
+
+    @property
+    def in_capture(self) -> str:
+        """What it does to its stream's capture, one of CAPTURES; "" if captures may forbid it."""
+        joins = self.mode == "async" and any(
+            p.handle == "stream" and not p.has("destroy") for p in self.params
+        )
+        return self.capture or ("joins" if joins else "")
 
     @property
     def variants(self) -> list[str]:

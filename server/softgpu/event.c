@@ -115,7 +115,8 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
     return cuEventRecordWithFlags(hEvent, hStream, 0);
 }
 
-/* The event, if its state may be asked for now. */
+/* The event, if its state may be asked for now. One that a capture has recorded may not be,
+ * by nobody. */
 static CUresult askable(CUevent event)
 {
     SG_READY();
@@ -128,7 +129,7 @@ static CUresult askable(CUevent event)
         event->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         return CUDA_ERROR_CAPTURED_EVENT;
     }
-    return CUDA_SUCCESS;
+    return sg_capture_unsafe();
 }
 
 CUresult cuEventQuery(CUevent hEvent)

@@ -210,13 +210,18 @@ class RawClient:
         """Ask and wait for the answer: its body behind the header."""
         message = self.message(NUMBERS[name], body)
         self.send([message])
+        return self.reply_to(message)
+
+    def reply_to(self, message: bytes) -> bytes:
+        """The answer to a message that was sent: its body behind the header."""
+        _, op, _, wanted = HEADER.unpack_from(message)
         while True:
             while not self._replies:
-                assert self.down.poll(int(PATIENCE * 1000)), f"no answer to {name}"
+                assert self.down.poll(int(PATIENCE * 1000)), f"no answer to operation {op}"
                 self._take(self.down.recv())
             reply = self._replies.pop(0)
             _, _, flags, sequence = HEADER.unpack_from(reply)
-            if flags & 1 and sequence == self._sequence:
+            if flags & 1 and sequence == wanted:
                 return reply[HEADER.size :]
 
     def result(self, name: str, body: bytes = b"") -> int:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from harness import PoolServer, wait_until
-from peer_client import Worker, worker_of
+from peer_client import LEGACY, Worker, worker_of
+from raw_client import KIND_EVENT, KIND_STREAM, NUMBERS, handle
 from tenants import MakeServer
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
@@ -85,3 +86,87 @@ def test_nobody_looks_where_nobody_asked(make_server: MakeServer) -> None:
         assert spoil_by_question(worker, stream) == UNSUPPORTED
         assert end(worker, stream) == INVALIDATED
     assert watched(server) == []
+
+
+# What a worker does by itself -----------------------------------------------------------------
+
+
+def holds(worker: Worker, stream: int, address: int) -> None:
+    """The stream waits until there is a 1 at the address: for the worker, it works."""
+    worker.tell("cuStreamWaitValue32_v2", struct.pack("<QQII", stream, address, 1, 0))
+
+
+def fill(worker: Worker, address: int, value: int, stream: int) -> None:
+    worker.tell("cuMemsetD32Async", struct.pack("<QI4xQQ", address, value, 1, stream))
+
+
+def test_a_call_put_off_twice_is_still_its_threads(make_server: MakeServer) -> None:
+    """It was made as the thread may make it whose calls came meanwhile: what another thread's
+    capture forbids that one ended the capture, and failed."""
+    server = make_server(**{"soft-memory": "64MiB"})
+    with worker_of(server) as worker:
+        flag, big = worker.allocate(512), worker.allocate(40 << 20)
+        holding, blocked, writing, capturing = (worker.stream() for _ in range(4))
+        fill(worker, flag, 0, writing)
+        assert worker.synchronize(writing) == 0
+        holds(worker, holding, flag)
+        worker.halt(blocked, 7)  # puts off, once, what may block
+        worker.tell("cuMemFree_v2", struct.pack("<Q", big))  # not over while the first holds
+        asked = worker.message(NUMBERS["cuMemAlloc_v2"], struct.pack("<Q", 40 << 20))
+        worker.send([asked])
+        begin(worker, capturing, THREAD_LOCAL)
+        is_thread(worker, GLOBAL)
+        fill(worker, flag, 2, capturing)
+        worker.let_go(7)  # and now it is put off for the memory, which the free has
+        assert worker.busy(holding)
+        fill(worker, flag, 1, writing)
+        assert struct.unpack_from("<i", worker.reply_to(asked))[0] == 0
+        assert end(worker, capturing) == 0
+
+
+def test_a_thread_that_captures_makes_its_captures_calls_in_relaxed_mode(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the driver does by itself in such a call, if anything, is then no offence."""
+    monkeypatch.setenv("GPUPOOL_WATCH_CAPTURES", "1")
+    server = make_server()
+    with worker_of(server) as worker:
+        address = worker.allocate(512)
+        ordered = handle(KIND_STREAM, 50)  # by the default stream
+        worker.tell("cuStreamCreate", struct.pack("<QI4x", ordered, 0))
+        begin(worker, ordered, THREAD_LOCAL)
+        is_thread(worker, GLOBAL)
+        fill(worker, address, 1, ordered)
+        fill(worker, address, 1, LEGACY)  # which ends the capture, whatever the mode
+        assert end(worker, ordered) == INVALIDATED
+        wait_until(lambda: bool(watched(server)), "the log has it")
+    assert (
+        "in the call cuMemsetD32Async: this thread's mode relaxed, strict 1" in watched(server)[0]
+    )
+
+
+@pytest.mark.parametrize("name", ["cuEventQuery", "cuEventSynchronize"])
+def test_events_may_not_be_asked_beside_a_threads_own_capture(
+    make_server: MakeServer, name: str
+) -> None:
+    server = make_server()
+    with worker_of(server) as worker:
+        busy, flag = worker.stream(), worker.allocate(512)
+        fill(worker, flag, 0, busy)
+        event = handle(KIND_EVENT, 1)
+        worker.tell("cuEventCreate", struct.pack("<QI4x", event, 2))
+        worker.tell("cuEventRecord", struct.pack("<QQ", event, busy))
+        holds(worker, busy, flag)
+        others = handle(KIND_EVENT, 2)
+        worker.tell("cuEventCreate", struct.pack("<QI4x", others, 2))
+        worker.tell("cuEventRecord", struct.pack("<QQ", others, busy))
+        # somebody waits already: what comes behind is not asked at once
+        worker.send([worker.message(NUMBERS["cuEventSynchronize"], struct.pack("<Q", others))])
+        stream = worker.stream()
+        begin(worker, stream, THREAD_LOCAL)
+        for asks in ("cuEventSynchronize", name):  # another thread's calls
+            assert worker.result(asks, struct.pack("<Q", event)) == 0
+        is_thread(worker, GLOBAL)
+        assert worker.result(name, struct.pack("<Q", event)) == UNSUPPORTED
+        assert end(worker, stream) == INVALIDATED
+        fill(worker, flag, 1, worker.stream())

@@ -116,6 +116,18 @@ def test_tables(small: spec.Spec) -> None:
     assert "    cuEventRecord_ptsz;\n" in emit_tables.linker_map(small)
 
 
+def test_captures_forbid_nothing_that_is_part_of_them(small: spec.Spec) -> None:
+    """A thread's calls are made as captures allow them, but for these, which they always do."""
+    named = {f.name: f for f in spec.load(ROOT / "proto" / "spec").functions}
+    free = ("cuEventRecord", "cuMemsetD8Async", "gp_launch", "gp_copy", "gp_host_function")
+    free += ("cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemAllocAsync")
+    assert [name for name in free if not named[name].in_capture] == []
+    bound = ("cuMemAlloc_v2", "cuMemFree_v2", "cuEventQuery", "cuStreamQuery", "gp_module_load")
+    bound += ("cuStreamSynchronize", "cuStreamDestroy_v2", "gp_pinned_open", "cuGraphExecDestroy")
+    assert [name for name in bound if named[name].in_capture] == []
+    assert ".capture = GP_CAPTURE_JOINS" in emit_wire.ops_source(small)
+
+
 def test_the_hash_changes_with_what_travels(tmp_path: Path, small: spec.Spec) -> None:
     before = emit_wire.spec_hash(small)
     after = emit_wire.spec_hash(load(tmp_path, EVENT.replace("unsigned int Flags", "int Flags")))

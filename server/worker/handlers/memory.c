@@ -403,9 +403,11 @@ CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *
     int ordinal = gpw_current_ordinal(s);
     if (must_wait(s)) /* CUDA's frees are over when they return */
         return GPW_AGAIN;
+    bool before = gpw_strict(s, false); /* the tidying is our need */
     gpw_pools_count(s);
     if (ordinal >= 0)
         gpw_allocator_trim(s->memory->windows[ordinal].allocator);
+    gpw_strict(s, before);
     CUresult r = s->driver->cuMemGetInfo_v2(free_bytes, total);
     if (r == CUDA_SUCCESS && ordinal >= 0)
         gpw_quota_info((uint32_t)ordinal, free_bytes, total);

@@ -154,6 +154,11 @@ static void event_cancel(struct gpw_session *s, struct gpw_wait *w)
 
 CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, CUevent hEvent)
 {
+    if (s->strict_now) { /* may it be asked at all? Later we ask for ourselves */
+        CUresult r = s->driver->cuEventQuery(hEvent);
+        if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
+            return r;
+    }
     if (!gpw_budget_take(GPW_BUDGET_WAITS, sizeof(struct event_wait)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct event_wait *e = malloc(sizeof *e);

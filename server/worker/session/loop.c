@@ -64,15 +64,25 @@ static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
     return !gpw_streams_stand() && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
 }
 
-/* The call of a client's thread, made as that thread may make it. */
+static bool is_capturable(const struct gp_header *h)
+{
+    return gp_op_info(h->op)->capture != GP_CAPTURE_NONE;
+}
+
+/* The call of a client's thread, made as that thread may make it. What captures never forbid
+ * is made in relaxed mode all the same: what a driver does in it by itself, like freeing what
+ * another thread has let go of, harms no capture then. */
 static void dispatch(struct gpw_session *s, const struct gp_header *h, bool strict)
 {
+    bool outer = s->strict_call;
     if (!gpw_graphs_admit(s, h))
         return;
-    gpw_strict(s, strict);
+    s->strict_call = strict;
+    gpw_strict(s, strict && !is_capturable(h));
     gpw_dispatch(s, h);
     gpw_capture_watch_op(s, "the call", h);
     gpw_strict(s, false);
+    s->strict_call = outer;
     gpw_graphs_passed(s, h);
 }
 
@@ -118,7 +128,7 @@ static int refuse(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, CUDA_ERROR_OUT_OF_MEMORY, &m);
 }
 
-static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_frees)
+static int put_off(struct gpw_session *s, const struct gp_header *h, bool strict, bool for_frees)
 {
     struct put_off *p;
     size_t size = sizeof *p + gp_align8(h->size);
@@ -129,7 +139,7 @@ static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_fr
         gpw_budget_give(GPW_BUDGET_WAITS, size);
         return refuse(s, h);
     }
-    p->strict = s->strict;
+    p->strict = strict;
     p->last_try = for_frees;
     p->frees = gpw_memory_last_free(s);
     p->wait = (struct gpw_wait){.what = "a call that was put off",
@@ -144,7 +154,7 @@ static int put_off(struct gpw_session *s, const struct gp_header *h, bool for_fr
 
 int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
 {
-    return put_off(s, h, true);
+    return put_off(s, h, s->strict_call, true);
 }
 
 /* A message, in the channel until it is released, that waits at the gate. */
@@ -172,7 +182,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
     }
     gpw_captures_note(s);
     if (gp_op_info(h->op)->blocks && gpw_streams_stand())
-        put_off(s, h, false);
+        put_off(s, h, s->strict, false);
     else
         dispatch(s, h, s->strict);
     gpw_gate_passed(s, h);

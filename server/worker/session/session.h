@@ -37,6 +37,7 @@ struct gpw_session {
     bool soft; /* the driver is the soft GPU's */
     uint8_t secret[16];
     bool strict;   /* the client's thread may not make calls that captures forbid */
+    bool strict_call; /* nor the one whose call is made, which may have waited behind others */
     bool strict_now; /* so it is for the driver: while a call of such a thread is made */
     bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
     bool last_try; /* no more GPW_AGAIN */

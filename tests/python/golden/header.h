@@ -26,6 +26,8 @@ CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsign
                       unsigned int n, void *where, int reserved);
 CUresult cuThingBegin(CUstream stream);
 CUresult cuThingRecord(CUstream hStream);
+CUresult cuThingJoin(CUstream hStream);
+CUresult cuThingIsRecorded(CUstream hStream, int *yes);
 CUresult cuThingRecorded(CUstream hStream);
 CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
 CUresult cuThingMade(CUdeviceptr_v1 *where);

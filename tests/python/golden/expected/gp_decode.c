@@ -236,6 +236,24 @@ bool gp_decode_cuThingEnd(const struct gp_header *h, struct gp_args_cuThingEnd *
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingJoin(const struct gp_header *h, struct gp_args_cuThingJoin *a)
+{
+    const struct gp_req_cuThingJoin *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingIsRecorded(const struct gp_header *h, struct gp_args_cuThingIsRecorded *a)
+{
+    const struct gp_req_cuThingIsRecorded *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -344,6 +362,14 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingEnd: {
         struct gp_args_cuThingEnd a;
         return gp_decode_cuThingEnd(h, &a);
+    }
+    case GP_OP_cuThingJoin: {
+        struct gp_args_cuThingJoin a;
+        return gp_decode_cuThingJoin(h, &a);
+    }
+    case GP_OP_cuThingIsRecorded: {
+        struct gp_args_cuThingIsRecorded a;
+        return gp_decode_cuThingIsRecorded(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -118,6 +118,16 @@ struct gp_args_cuThingEnd {
 };
 bool gp_decode_cuThingEnd(const struct gp_header *h, struct gp_args_cuThingEnd *a);
 
+struct gp_args_cuThingJoin {
+    const struct gp_req_cuThingJoin *q;
+};
+bool gp_decode_cuThingJoin(const struct gp_header *h, struct gp_args_cuThingJoin *a);
+
+struct gp_args_cuThingIsRecorded {
+    const struct gp_req_cuThingIsRecorded *q;
+};
+bool gp_decode_cuThingIsRecorded(const struct gp_header *h, struct gp_args_cuThingIsRecorded *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

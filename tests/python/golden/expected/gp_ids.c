@@ -25,6 +25,8 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingInstantiate << 16 | 0xd592,
     (uint32_t)GP_OP_cuThingRun << 16 | 0xa5cd,
     (uint32_t)GP_OP_cuThingEnd << 16 | 0x4c95,
+    (uint32_t)GP_OP_cuThingJoin << 16 | 0x1ddf,
+    (uint32_t)GP_OP_cuThingIsRecorded << 16 | 0xdcdf,
     (uint32_t)GP_OP_gp_query << 16 | 0x7ab6,
     (uint32_t)GP_OP_gp_done << 16 | 0xe843,
 };

@@ -176,6 +176,23 @@ struct gp_req_cuThingEnd {
     uint64_t hStream;
 };
 
+struct gp_req_cuThingJoin {
+    struct gp_header h;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingJoin {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingIsRecorded {
+    struct gp_header h;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingIsRecorded {
+    struct gp_reply r;
+    int yes;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x44d3fb51ad6d1fc2)
+#define GP_SPEC_HASH UINT64_C(0x3619ca8ac848c920)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -35,6 +35,8 @@ enum gp_op {
     GP_OP_cuThingMake = 40,
     GP_OP_cuThingMade = 41,
     GP_OP_cuThingEnd = 42,
+    GP_OP_cuThingJoin = 47,
+    GP_OP_cuThingIsRecorded = 48,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,
@@ -70,7 +72,9 @@ enum gp_work {
 enum gp_capture {
     GP_CAPTURE_NONE,
     GP_CAPTURE_BEGINS,
+    GP_CAPTURE_JOINS,
     GP_CAPTURE_ENDS,
+    GP_CAPTURE_ASKS,
 };
 
 /*

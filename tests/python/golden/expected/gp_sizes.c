@@ -28,6 +28,8 @@ static const struct {
     {"cuThingInstantiate", sizeof(struct gp_req_cuThingInstantiate), sizeof(struct gp_rep_cuThingInstantiate)},
     {"cuThingRun", sizeof(struct gp_req_cuThingRun), 0},
     {"cuThingEnd", sizeof(struct gp_req_cuThingEnd), 0},
+    {"cuThingJoin", sizeof(struct gp_req_cuThingJoin), sizeof(struct gp_rep_cuThingJoin)},
+    {"cuThingIsRecorded", sizeof(struct gp_req_cuThingIsRecorded), sizeof(struct gp_rep_cuThingIsRecorded)},
     {"gp_query", sizeof(struct gp_req_gp_query), sizeof(struct gp_rep_gp_query)},
     {"gp_done", sizeof(struct gp_req_gp_done), 0},
 };

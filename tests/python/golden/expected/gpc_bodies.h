@@ -34,6 +34,8 @@ CUresult gpc_body_cuThingRun(CUgraphExec exec, CUstream hStream);
 CUresult gpc_body_cuThingMake(CUdeviceptr_v1 where, unsigned int bytes);
 CUresult gpc_body_cuThingMade(CUdeviceptr_v1 *where);
 CUresult gpc_body_cuThingEnd(CUgraph graph, CUstream hStream);
+CUresult gpc_body_cuThingJoin(CUstream hStream);
+CUresult gpc_body_cuThingIsRecorded(CUstream hStream, int *yes);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -66,6 +68,8 @@ CUresult gpc_body_cuThingEnd(CUgraph graph, CUstream hStream);
 #define cuThingMake gpc_body_cuThingMake
 #define cuThingMade gpc_body_cuThingMade
 #define cuThingEnd gpc_body_cuThingEnd
+#define cuThingJoin gpc_body_cuThingJoin
+#define cuThingIsRecorded gpc_body_cuThingIsRecorded
 #endif
 
 #endif

@@ -22,6 +22,8 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingGetAttribute", 9000, 0, GP_OP_cuThingGetAttribute, (void *)(uintptr_t)&cuThingGetAttribute},
     {"cuThingGetVersion", 2020, 0, GP_OP_cuThingGetVersion, (void *)(uintptr_t)&cuThingGetVersion},
     {"cuThingInstantiate", 9000, 0, GP_OP_cuThingInstantiate, (void *)(uintptr_t)&cuThingInstantiate},
+    {"cuThingIsRecorded", 9000, 0, GP_OP_cuThingIsRecorded, (void *)(uintptr_t)&cuThingIsRecorded},
+    {"cuThingJoin", 9000, 0, GP_OP_cuThingJoin, (void *)(uintptr_t)&cuThingJoin},
     {"cuThingLoad", 9000, 0, GP_OP_cuThingLoad, (void *)(uintptr_t)&cuThingLoad},
     {"cuThingMade", 2000, 0, GP_OP_cuThingMade, (void *)(uintptr_t)&cuThingMade},
     {"cuThingMake", 2000, 0, GP_OP_cuThingMake, (void *)(uintptr_t)&cuThingMake},
@@ -37,4 +39,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingUse", 9000, 0, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 30;
+const size_t gpc_proc_count = 32;

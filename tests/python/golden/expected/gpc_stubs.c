@@ -165,3 +165,17 @@ GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
     CUresult r = gpc_enter_stream(&place, GP_OP_cuThingEnd, hStream);
     return gpc_leave(r ? r : gpc_wire_cuThingEnd(graph, hStream));
 }
+
+GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingJoin, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingJoin(hStream));
+}
+
+GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
+{
+    GPC_PLACE;
+    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingIsRecorded, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingIsRecorded(hStream, yes));
+}

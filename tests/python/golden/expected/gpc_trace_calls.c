@@ -603,3 +603,44 @@ GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
         return traced_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream);
     return gpc_body_cuThingEnd(graph, hStream);
 }
+
+static CUresult traced_cuThingJoin(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingJoin("cuThingJoin", gpc_body_cuThingJoin, hStream);
+    return gpc_body_cuThingJoin(hStream);
+}
+
+static CUresult traced_cuThingIsRecorded(const char *name_, CUresult (*body_)(CUstream, int *), CUstream hStream, int *yes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    GPC_TRACE_ARGUMENT(&t_, yes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream, yes);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, yes);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes);
+    return gpc_body_cuThingIsRecorded(hStream, yes);
+}

@@ -441,6 +441,47 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingJoin(CUstream hStream)
+{
+    struct gp_req_cuThingJoin q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingJoin;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingJoin rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes)
+{
+    if (!yes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingIsRecorded q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingIsRecorded;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingIsRecorded rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    *yes = rep.yes;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

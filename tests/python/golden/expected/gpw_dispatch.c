@@ -422,6 +422,45 @@ static int do_cuThingEnd(struct gpw_session *s, const struct gp_header *h)
     return gpw_async_result(s, h, r);
 }
 
+static int do_cuThingJoin(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingJoin a;
+    if (!gp_decode_cuThingJoin(h, &a))
+        return gpw_session_broken(s, "cuThingJoin: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingJoin(hStream);
+    struct gp_rep_cuThingJoin rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingIsRecorded(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingIsRecorded a;
+    if (!gp_decode_cuThingIsRecorded(h, &a))
+        return gpw_session_broken(s, "cuThingIsRecorded: the arguments do not fit the message");
+    CUstream hStream = 0;
+    int yes;
+    memset(&yes, 0, sizeof yes);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingIsRecorded(hStream, &yes);
+    struct gp_rep_cuThingIsRecorded rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.yes, &yes, sizeof yes);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -501,6 +540,10 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingRun(s, h);
     case GP_OP_cuThingEnd:
         return do_cuThingEnd(s, h);
+    case GP_OP_cuThingJoin:
+        return do_cuThingJoin(s, h);
+    case GP_OP_cuThingIsRecorded:
+        return do_cuThingIsRecorded(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

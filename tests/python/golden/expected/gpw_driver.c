@@ -172,6 +172,17 @@ static CUresult no_cuThingEnd(CUgraph graph, CUstream hStream)
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingJoin(CUstream hStream)
+{
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingIsRecorded(CUstream hStream, int *yes)
+{
+    (void)hStream;
+    (void)yes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -260,5 +271,11 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingEnd = (__typeof__(&cuThingEnd))dlsym(library, "cuThingEnd");
     if (!driver->cuThingEnd)
         driver->cuThingEnd = no_cuThingEnd;
+    driver->cuThingJoin = (__typeof__(&cuThingJoin))dlsym(library, "cuThingJoin");
+    if (!driver->cuThingJoin)
+        driver->cuThingJoin = no_cuThingJoin;
+    driver->cuThingIsRecorded = (__typeof__(&cuThingIsRecorded))dlsym(library, "cuThingIsRecorded");
+    if (!driver->cuThingIsRecorded)
+        driver->cuThingIsRecorded = no_cuThingIsRecorded;
     return 0;
 }

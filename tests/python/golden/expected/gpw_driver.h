@@ -34,6 +34,8 @@ struct gpw_driver {
     __typeof__(&cuThingMake) cuThingMake;
     __typeof__(&cuThingMade) cuThingMade;
     __typeof__(&cuThingEnd) cuThingEnd;
+    __typeof__(&cuThingJoin) cuThingJoin;
+    __typeof__(&cuThingIsRecorded) cuThingIsRecorded;
 };
 
 /* 0, or -1 with one line in `error`. */
