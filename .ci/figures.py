@@ -147,8 +147,13 @@ def _handlers(tree: Tree) -> dict[str, tuple[CSource, CFunction]]:
     return {name.removeprefix("gpw_"): f for name, f in found.items() if name.startswith("gpw_")}
 
 
+def _stubs(tree: Tree) -> dict[str, tuple[CSource, CFunction]]:
+    """Exported functions, and what one shares with its aliases: gpc_as_NAME."""
+    return {name.removeprefix("gpc_as_"): f for name, f in tree.functions(CLIENT).items()}
+
+
 def client_generated(tree: Tree) -> Figure:
-    return _generated(tree.cuda, tree.functions(CLIENT))
+    return _generated(tree.cuda, _stubs(tree))
 
 
 def worker_generated(tree: Tree) -> Figure:
@@ -170,7 +175,7 @@ def _misplaced(
 
 
 def client_misplaced(tree: Tree) -> Figure:
-    return _misplaced(tree.spec, "client", tree.functions(CLIENT))
+    return _misplaced(tree.spec, "client", _stubs(tree))
 
 
 def worker_misplaced(tree: Tree) -> Figure:
@@ -266,7 +271,7 @@ def _sends(source: CSource, function: CFunction) -> set[str]:
 
 def local_sends(tree: Tree) -> Figure:
     """Entries that send in their own file, though the spec says that the client answers."""
-    by_hand, places = tree.functions(CLIENT), []
+    by_hand, places = _stubs(tree), []
     for entry in tree.cuda:
         if entry.mode == "local" and entry.name in by_hand:
             source, function = by_hand[entry.name]

@@ -8,11 +8,12 @@
 #include "call.h"
 #include "captures.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "session.h"
 
-static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
+CUresult gpc_as_cuStreamBeginCapture_v2(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
 {
     GPC_PLACE;
     CUresult r = gpc_enter_stream(&place, op, hStream);
@@ -27,16 +28,6 @@ static CUresult begin(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
     if (r == CUDA_SUCCESS)
         r = gpc_captures_begun(wire, mode);
     return gpc_leave(r);
-}
-
-GPC_EXPORT CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    return begin(GP_OP_cuStreamBeginCapture_v2, hStream, mode);
-}
-
-GPC_EXPORT CUresult cuStreamBeginCapture(CUstream hStream)
-{
-    return begin(GP_OP_cuStreamBeginCapture, hStream, CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
@@ -153,34 +144,13 @@ static void give(const struct info *info, CUstreamCaptureStatus *status, cuuint6
         *count = info->count;
 }
 
-GPC_EXPORT CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *status,
-                                           cuuint64_t *id)
+CUresult gpc_as_cuStreamGetCaptureInfo_v3(uint16_t op, CUstream hStream,
+                                          CUstreamCaptureStatus *status, cuuint64_t *id,
+                                          CUgraph *graph, const CUgraphNode **dependencies,
+                                          const CUgraphEdgeData **edgeData, size_t *count)
 {
     struct info info;
-    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo, hStream, status, &info);
-    if (r == CUDA_SUCCESS)
-        give(&info, status, id, NULL, NULL, NULL);
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *status,
-                                              cuuint64_t *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies, size_t *count)
-{
-    struct info info;
-    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo_v2, hStream, status, &info);
-    if (r == CUDA_SUCCESS)
-        give(&info, status, id, graph, dependencies, count);
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *status,
-                                              cuuint64_t *id, CUgraph *graph,
-                                              const CUgraphNode **dependencies,
-                                              const CUgraphEdgeData **edgeData, size_t *count)
-{
-    struct info info;
-    CUresult r = get_info(GP_OP_cuStreamGetCaptureInfo_v3, hStream, status, &info);
+    CUresult r = get_info(op, hStream, status, &info);
     if (r != CUDA_SUCCESS)
         return r;
     give(&info, status, id, graph, dependencies, count);

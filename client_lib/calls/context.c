@@ -5,23 +5,16 @@
 
 #include "call.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "its.h"
 #include "memory.h"
 #include "module.h"
 #include "peer.h"
 #include "private_tables.h"
 #include "session.h"
 #include "stream.h"
-
-struct context {
-    CUdevice device;
-    bool primary;
-    unsigned flags;
-    unsigned retained; /* of a primary context */
-    uint64_t unique_id;
-    uint32_t life; /* of a primary context's one handle: how often it has ended */
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct primary {
@@ -30,7 +23,7 @@ static struct primary {
 } primaries[GP_DEVICES_MAX];
 static uint64_t last_unique_id;
 
-static struct context *context_of(CUcontext ctx)
+static struct gpc_context *context_of(CUcontext ctx)
 {
     return gpc_handle_shadow(GP_HANDLE_CONTEXT, (uint64_t)ctx);
 }
@@ -47,7 +40,7 @@ bool gpc_context_live(CUcontext ctx)
 
 CUdevice gpc_context_device(CUcontext ctx)
 {
-    const struct context *c = context_of(ctx);
+    const struct gpc_context *c = context_of(ctx);
     return c ? c->device : -1;
 }
 
@@ -59,7 +52,7 @@ struct search {
 static void find_any(uint64_t id, void *shadow, void *arg)
 {
     struct search *search = arg;
-    const struct context *c = shadow;
+    const struct gpc_context *c = shadow;
     if (c && gp_handle_session(id) == search->session && (!c->primary || c->retained))
         search->found = (CUcontext)id;
 }
@@ -73,19 +66,19 @@ CUcontext gpc_context_any(const struct gpc_session *s)
 
 uint32_t gpc_context_life(CUcontext ctx)
 {
-    const struct context *c = context_of(ctx);
+    const struct gpc_context *c = context_of(ctx);
     return c ? __atomic_load_n(&c->life, __ATOMIC_RELAXED) : 0;
 }
 
 uint64_t gpc_context_unique_id(CUcontext ctx)
 {
-    const struct context *c = context_of(ctx);
+    const struct gpc_context *c = context_of(ctx);
     return c ? c->unique_id : 0;
 }
 
-static struct context *context_make(CUcontext ctx, CUdevice device, bool primary, unsigned flags)
+static struct gpc_context *context_make(CUcontext ctx, CUdevice device, bool primary, unsigned flags)
 {
-    struct context *c = calloc(1, sizeof *c);
+    struct gpc_context *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
     c->device = device;
@@ -99,7 +92,7 @@ static struct context *context_make(CUcontext ctx, CUdevice device, bool primary
 /* Everything that the client keeps for a context that is no more. */
 static void context_ended(CUcontext ctx)
 {
-    struct context *c = context_of(ctx);
+    struct gpc_context *c = context_of(ctx);
     if (c)
         __atomic_fetch_add(&c->life, 1, __ATOMIC_RELAXED);
     gpc_storage_context_ended(ctx);
@@ -140,7 +133,7 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
-    struct context *c = context_of(ctx);
+    struct gpc_context *c = context_of(ctx);
     if (c->retained == 0)
         r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
     if (r == CUDA_SUCCESS)
@@ -161,7 +154,7 @@ static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
     if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
-    struct context *c = context_of(ctx);
+    struct gpc_context *c = context_of(ctx);
     bool active = c->retained > 0, ends = active && (reset || c->retained == 1);
     if (!active && !reset)
         r = CUDA_ERROR_INVALID_CONTEXT;
@@ -179,27 +172,17 @@ static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
     return r;
 }
 
-GPC_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+CUresult gpc_as_cuDevicePrimaryCtxRelease_v2(uint16_t op, CUdevice dev)
 {
-    return primary_release(GP_OP_cuDevicePrimaryCtxRelease, dev, false);
+    return primary_release(op, dev, false);
 }
 
-GPC_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+CUresult gpc_as_cuDevicePrimaryCtxReset_v2(uint16_t op, CUdevice dev)
 {
-    return primary_release(GP_OP_cuDevicePrimaryCtxRelease_v2, dev, false);
+    return primary_release(op, dev, true);
 }
 
-GPC_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-    return primary_release(GP_OP_cuDevicePrimaryCtxReset, dev, true);
-}
-
-GPC_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-    return primary_release(GP_OP_cuDevicePrimaryCtxReset_v2, dev, true);
-}
-
-static CUresult primary_set_flags(uint16_t op, CUdevice dev, unsigned flags)
+CUresult gpc_as_cuDevicePrimaryCtxSetFlags_v2(uint16_t op, CUdevice dev, unsigned int flags)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
@@ -216,16 +199,6 @@ static CUresult primary_set_flags(uint16_t op, CUdevice dev, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-GPC_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
-{
-    return primary_set_flags(GP_OP_cuDevicePrimaryCtxSetFlags, dev, flags);
-}
-
-GPC_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags)
-{
-    return primary_set_flags(GP_OP_cuDevicePrimaryCtxSetFlags_v2, dev, flags);
-}
-
 GPC_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active)
 {
     CUresult r = gpc_enter(GP_OP_cuDevicePrimaryCtxGetState, GPC_NEEDS_INIT);
@@ -236,7 +209,7 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags
     CUcontext ctx;
     if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
         return r;
-    const struct context *c = context_of(ctx);
+    const struct gpc_context *c = context_of(ctx);
     *flags = c->flags;
     *active = c->retained > 0;
     return CUDA_SUCCESS;
@@ -246,8 +219,11 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags
 
 static CUresult stack_push(CUcontext ctx);
 
-static CUresult context_create(uint16_t op, CUcontext *pctx, unsigned flags, CUdevice dev)
+CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
+                               unsigned int flags, CUdevice dev)
 {
+    if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
+        return gpc_refuse_because(op, "execution affinity and graphics sharing");
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
@@ -264,36 +240,14 @@ static CUresult context_create(uint16_t op, CUcontext *pctx, unsigned flags, CUd
     return CUDA_SUCCESS;
 }
 
-GPC_EXPORT CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    return context_create(GP_OP_cuCtxCreate_v2, pctx, flags, dev);
-}
-
-GPC_EXPORT CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
-                                   unsigned int flags, CUdevice dev)
-{
-    (void)paramsArray;
-    if (numParams > 0)
-        return gpc_refuse_because(GP_OP_cuCtxCreate_v3, "execution affinity");
-    return context_create(GP_OP_cuCtxCreate_v3, pctx, flags, dev);
-}
-
-GPC_EXPORT CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
-                                   unsigned int flags, CUdevice dev)
-{
-    if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
-        return gpc_refuse_because(GP_OP_cuCtxCreate_v4, "execution affinity and graphics sharing");
-    return context_create(GP_OP_cuCtxCreate_v4, pctx, flags, dev);
-}
-
-static CUresult context_destroy(uint16_t op, CUcontext ctx)
+CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
     if (!ctx)
         return CUDA_ERROR_INVALID_VALUE;
-    struct context *c = context_of(ctx);
+    struct gpc_context *c = context_of(ctx);
     if (!c || c->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     context_ended(ctx);
@@ -305,16 +259,6 @@ static CUresult context_destroy(uint16_t op, CUcontext ctx)
     if (r == CUDA_SUCCESS)
         free(c);
     return r;
-}
-
-GPC_EXPORT CUresult cuCtxDestroy_v2(CUcontext ctx)
-{
-    return context_destroy(GP_OP_cuCtxDestroy_v2, ctx);
-}
-
-GPC_EXPORT CUresult cuCtxDestroy(CUcontext ctx)
-{
-    return context_destroy(GP_OP_cuCtxDestroy, ctx);
 }
 
 /* --- the thread's stack ---------------------------------------------------- */
@@ -335,7 +279,7 @@ static CUresult stack_push(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 
-static CUresult push(uint16_t op, CUcontext ctx)
+CUresult gpc_as_cuCtxPushCurrent_v2(uint16_t op, CUcontext ctx)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
@@ -345,7 +289,7 @@ static CUresult push(uint16_t op, CUcontext ctx)
     return gpc_context_live(ctx) ? stack_push(ctx) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-static CUresult pop(uint16_t op, CUcontext *pctx)
+CUresult gpc_as_cuCtxPopCurrent_v2(uint16_t op, CUcontext *pctx)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
@@ -357,26 +301,6 @@ static CUresult pop(uint16_t op, CUcontext *pctx)
         *pctx = t->current;
     t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
     return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext ctx)
-{
-    return push(GP_OP_cuCtxPushCurrent_v2, ctx);
-}
-
-GPC_EXPORT CUresult cuCtxPushCurrent(CUcontext ctx)
-{
-    return push(GP_OP_cuCtxPushCurrent, ctx);
-}
-
-GPC_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
-{
-    return pop(GP_OP_cuCtxPopCurrent_v2, pctx);
-}
-
-GPC_EXPORT CUresult cuCtxPopCurrent(CUcontext *pctx)
-{
-    return pop(GP_OP_cuCtxPopCurrent, pctx);
 }
 
 GPC_EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
@@ -397,100 +321,26 @@ GPC_EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 
-GPC_EXPORT CUresult cuCtxGetCurrent(CUcontext *pctx)
-{
-    CUresult r = gpc_enter(GP_OP_cuCtxGetCurrent, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!pctx)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pctx = gpc_current();
-    return CUDA_SUCCESS;
-}
+/* --- what is asked of a context, and set on it ------------------------------ */
 
-/* --- what is asked of a context -------------------------------------------- */
-
-/* The context meant by `ctx` (NULL: the current one), or the error. */
-static struct context *enter(uint16_t op, CUcontext ctx, CUresult *r)
+const struct gpc_context *gpc_context_its(CUcontext ctx, CUresult *r)
 {
-    *r = gpc_enter(op, ctx ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT);
-    if (*r != CUDA_SUCCESS)
-        return NULL;
-    struct context *c = context_of(ctx ? ctx : gpc_current());
+    const struct gpc_context *c = context_of(ctx ? ctx : gpc_current());
     if (!c)
         *r = CUDA_ERROR_INVALID_CONTEXT;
     return c;
 }
 
-static CUresult get_device(uint16_t op, CUdevice *device, CUcontext ctx)
-{
-    CUresult r;
-    const struct context *c = enter(op, ctx, &r);
-    if (!c)
-        return r;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = c->device;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
-{
-    return get_device(GP_OP_cuCtxGetDevice, device, NULL);
-}
-
-GPC_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext ctx)
-{
-    return get_device(GP_OP_cuCtxGetDevice_v2, device, ctx);
-}
-
-GPC_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
-{
-    CUresult r;
-    const struct context *c = enter(GP_OP_cuCtxGetFlags, NULL, &r);
-    if (!c)
-        return r;
-    if (!flags)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = c->flags;
-    return CUDA_SUCCESS;
-}
-
 GPC_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 {
-    CUresult r;
-    struct context *c = enter(GP_OP_cuCtxSetFlags, NULL, &r);
-    if (!c)
+    CUresult r = gpc_enter(GP_OP_cuCtxSetFlags, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
         return r;
+    struct gpc_context *c = context_of(gpc_current());
+    if (!c)
+        return CUDA_ERROR_INVALID_CONTEXT;
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
         return CUDA_ERROR_INVALID_VALUE;
     c->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
-{
-    CUresult r;
-    const struct context *c = enter(GP_OP_cuCtxGetId, ctx, &r);
-    if (!c)
-        return r;
-    if (!ctxId)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ctxId = c->unique_id;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuCtxGetApiVersion(CUcontext ctx, unsigned int *version)
-{
-    CUresult r;
-    const struct context *c = enter(GP_OP_cuCtxGetApiVersion, ctx, &r);
-    if (!c)
-        return r;
-    if (!version)
-        return CUDA_ERROR_INVALID_VALUE;
-    /* a primary context exists once it has been retained */
-    if (c->primary && c->retained == 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *version = 3020; /* the version of contexts, not of CUDA: as every driver since 4.0 says */
     return CUDA_SUCCESS;
 }

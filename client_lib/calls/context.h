@@ -11,6 +11,16 @@
 
 struct gpc_private_host;
 
+/* The client's record of a context. */
+struct gpc_context {
+    CUdevice device;
+    bool primary;
+    unsigned flags;
+    unsigned retained; /* of a primary context */
+    uint64_t unique_id;
+    uint32_t life; /* of a primary context's one handle: how often it has ended */
+};
+
 /* The version cuDriverGetVersion answers. */
 int gpc_driver_version(void);
 /* The primary context's handle without retaining it: one per device, for ever. */

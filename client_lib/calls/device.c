@@ -1,4 +1,6 @@
 /* Devices: everything is in the snapshot that came with the handshake. */
+#include "its.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,126 +9,23 @@
 #include "export.h"
 #include "session.h"
 
-/* NULL and the error CUDA gives, or the device. */
-static const struct gp_device_info *enter(uint16_t op, CUdevice dev, CUresult *r)
+const struct gp_device_info *gpc_device_its(CUdevice dev, CUresult *r)
 {
-    *r = gpc_enter(op, GPC_NEEDS_INIT);
-    if (*r != CUDA_SUCCESS)
-        return NULL;
     const struct gp_device_info *info = gpc_device_info(dev);
     if (!info)
         *r = CUDA_ERROR_INVALID_DEVICE;
     return info;
 }
 
-GPC_EXPORT CUresult cuDeviceGetCount(int *count)
+void gpc_give_text(char *to, size_t room, const char *from, size_t most)
 {
-    CUresult r = gpc_enter(GP_OP_cuDeviceGetCount, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!count)
-        return CUDA_ERROR_INVALID_VALUE;
-    *count = (int)gpc_device_count();
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
-{
-    CUresult r;
-    if (!enter(GP_OP_cuDeviceGet, ordinal, &r))
-        return r;
-    if (!device)
-        return CUDA_ERROR_INVALID_VALUE;
-    *device = ordinal;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGetName(char *name, int len, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceGetName, dev, &r);
-    if (!d)
-        return r;
-    if (!name || len <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    snprintf(name, (size_t)len, "%.*s", (int)sizeof d->name, d->name);
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_uuid(uint16_t op, CUuuid *uuid, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(op, dev, &r);
-    if (!d)
-        return r;
-    if (!uuid)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(uuid->bytes, d->uuid, sizeof d->uuid);
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
-{
-    return get_uuid(GP_OP_cuDeviceGetUuid, uuid, dev);
-}
-
-GPC_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
-{
-    return get_uuid(GP_OP_cuDeviceGetUuid_v2, uuid, dev);
-}
-
-GPC_EXPORT CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev)
-{
-    CUresult r;
-    if (!enter(GP_OP_cuDeviceGetLuid, dev, &r))
-        return r;
-    (void)luid;
-    (void)deviceNodeMask;
-    return CUDA_ERROR_NOT_SUPPORTED; /* as the Linux driver says: LUIDs are Windows' */
-}
-
-GPC_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceTotalMem_v2, dev, &r);
-    if (!d)
-        return r;
-    if (!bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    *bytes = d->total_bytes;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceGetAttribute, dev, &r);
-    if (!d)
-        return r;
-    if (!pi || attrib <= 0 || (unsigned)attrib >= GP_ATTRIBUTES ||
-        d->attributes[attrib] == GP_ATTRIBUTE_NONE)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pi = d->attributes[attrib];
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceComputeCapability, dev, &r);
-    if (!d)
-        return r;
-    if (!major || !minor)
-        return CUDA_ERROR_INVALID_VALUE;
-    *major = d->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
-    *minor = d->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
-    return CUDA_SUCCESS;
+    snprintf(to, room, "%.*s", (int)most, from);
 }
 
 GPC_EXPORT CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 {
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceGetProperties, dev, &r);
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetProperties, GPC_NEEDS_INIT);
+    const struct gp_device_info *d = r == CUDA_SUCCESS ? gpc_device_its(dev, &r) : NULL;
     if (!d)
         return r;
     if (!prop)
@@ -147,18 +46,6 @@ GPC_EXPORT CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
         .clockRate = a[CU_DEVICE_ATTRIBUTE_CLOCK_RATE],
         .textureAlign = a[CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT],
     };
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
-{
-    CUresult r;
-    const struct gp_device_info *d = enter(GP_OP_cuDeviceGetPCIBusId, dev, &r);
-    if (!d)
-        return r;
-    if (!pciBusId || len <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    snprintf(pciBusId, (size_t)len, "%.*s", (int)sizeof d->pci_bus_id, d->pci_bus_id);
     return CUDA_SUCCESS;
 }
 

@@ -2,20 +2,25 @@
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "gpc_stubs.h"
 #include "handle.h"
+#include "its.h"
 #include "module.h"
 #include "session.h"
+
+struct gpc_kernel *gpc_kernel_its(CUfunction f, CUresult *r)
+{
+    struct gpc_kernel *k = gpc_kernel_of(f);
+    if (!k)
+        *r = CUDA_ERROR_INVALID_HANDLE;
+    return k;
+}
 
 /* The shadow, or the error. */
 static struct gpc_kernel *enter(uint16_t op, CUfunction f, enum gpc_needs needs, CUresult *r)
 {
     *r = gpc_enter(op, needs);
-    if (*r != CUDA_SUCCESS)
-        return NULL;
-    struct gpc_kernel *k = gpc_kernel_of(f);
-    if (!k)
-        *r = CUDA_ERROR_INVALID_HANDLE;
-    return k;
+    return *r == CUDA_SUCCESS ? gpc_kernel_its(f, r) : NULL;
 }
 
 GPC_EXPORT CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
@@ -32,71 +37,23 @@ GPC_EXPORT CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
     return gpc_leave(gpc_kernel_function(k, pFunc));
 }
 
-GPC_EXPORT CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel)
+CUresult gpc_as_cuFuncGetParamInfo(uint16_t op, CUfunction func, size_t paramIndex,
+                                   size_t *paramOffset, size_t *paramSize)
 {
     CUresult r;
-    struct gpc_kernel *k = enter(GP_OP_cuKernelGetLibrary, (CUfunction)kernel, GPC_NEEDS_INIT, &r);
-    if (!k)
-        return r;
-    if (!pLib)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!k->image->is_library)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *pLib = (CUlibrary)k->image->id;
-    return CUDA_SUCCESS;
-}
-
-static CUresult get_name(uint16_t op, const char **name, CUfunction f)
-{
-    CUresult r;
-    struct gpc_kernel *k = enter(op, f, GPC_NEEDS_INIT, &r);
-    if (!k)
-        return r;
-    if (!name)
-        return CUDA_ERROR_INVALID_VALUE;
-    *name = k->name;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuKernelGetName(const char **name, CUkernel hfunc)
-{
-    return get_name(GP_OP_cuKernelGetName, name, (CUfunction)hfunc);
-}
-
-GPC_EXPORT CUresult cuFuncGetName(const char **name, CUfunction hfunc)
-{
-    return get_name(GP_OP_cuFuncGetName, name, hfunc);
-}
-
-static CUresult get_parameter(uint16_t op, CUfunction f, size_t index, size_t *offset, size_t *size)
-{
-    CUresult r;
-    struct gpc_kernel *k = enter(op, f, GPC_NEEDS_INIT, &r);
+    struct gpc_kernel *k = enter(op, func, GPC_NEEDS_INIT, &r);
     if (!k)
         return r;
     if (gpc_kernel_is_contextless(k) && !gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;
     if ((r = gpc_attributes_parameters(k)) != CUDA_SUCCESS)
         return r;
-    if (!offset || index >= k->count)
+    if (!paramOffset || paramIndex >= k->count)
         return CUDA_ERROR_INVALID_VALUE;
-    *offset = k->parameters[index].offset;
-    if (size)
-        *size = k->parameters[index].size;
+    *paramOffset = k->parameters[paramIndex].offset;
+    if (paramSize)
+        *paramSize = k->parameters[paramIndex].size;
     return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
-                                         size_t *paramSize)
-{
-    return get_parameter(GP_OP_cuKernelGetParamInfo, (CUfunction)kernel, paramIndex, paramOffset,
-                         paramSize);
-}
-
-GPC_EXPORT CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,
-                                       size_t *paramSize)
-{
-    return get_parameter(GP_OP_cuFuncGetParamInfo, func, paramIndex, paramOffset, paramSize);
 }
 
 GPC_EXPORT CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)
@@ -189,12 +146,3 @@ GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
     return gpc_leave(gpc_attribute_set(k, dev, attrib, val));
 }
 
-GPC_EXPORT CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config)
-{
-    CUresult r = gpc_enter(GP_OP_cuFuncSetCacheConfig, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if ((unsigned)config > CU_FUNC_CACHE_PREFER_EQUAL)
-        return CUDA_ERROR_INVALID_VALUE;
-    return gpc_leave(gpc_wire_cuFuncSetCacheConfig(hfunc, config));
-}

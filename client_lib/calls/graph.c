@@ -13,27 +13,6 @@ static CUresult instantiate(uint16_t op, CUgraphExec *exec, CUgraph graph, unsig
     return gpc_leave(r ? r : gpc_wire_cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
-GPC_EXPORT CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                       CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
-{
-    if (phErrorNode)
-        *phErrorNode = NULL;
-    if (logBuffer && bufferSize)
-        *logBuffer = '\0';
-    return instantiate(GP_OP_cuGraphInstantiate, phGraphExec, hGraph, 0);
-}
-
-GPC_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                          CUgraphNode *phErrorNode, char *logBuffer,
-                                          size_t bufferSize)
-{
-    if (phErrorNode)
-        *phErrorNode = NULL;
-    if (logBuffer && bufferSize)
-        *logBuffer = '\0';
-    return instantiate(GP_OP_cuGraphInstantiate_v2, phGraphExec, hGraph, 0);
-}
-
 GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {

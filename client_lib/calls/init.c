@@ -5,6 +5,7 @@
 #include "context.h"
 #include "export.h"
 #include "gp_errors.h"
+#include "gpc_stubs.h"
 #include "operations_there.h"
 #include "private_tables.h"
 #include "proc_address.h"
@@ -12,15 +13,6 @@
 
 /* What cuda.h and the tables were made for; the snapshot may say less. */
 #define BUILT_FOR 13000
-
-GPC_EXPORT CUresult cuDriverGetVersion(int *driverVersion)
-{
-    gpc_count(GP_OP_cuDriverGetVersion);
-    if (!driverVersion)
-        return CUDA_ERROR_INVALID_VALUE;
-    *driverVersion = gpc_driver_version();
-    return CUDA_SUCCESS;
-}
 
 int gpc_driver_version(void)
 {
@@ -144,18 +136,10 @@ static CUresult proc_address(const char *symbol, void **pfn, int version, cuuint
     return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-GPC_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion,
-                                     cuuint64_t flags)
+CUresult gpc_as_cuGetProcAddress_v2(uint16_t op, const char *symbol, void **pfn, int cudaVersion,
+                                    cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
-    gpc_count(GP_OP_cuGetProcAddress);
-    return proc_address(symbol, pfn, cudaVersion, flags, NULL);
-}
-
-GPC_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
-                                        cuuint64_t flags,
-                                        CUdriverProcAddressQueryResult *symbolStatus)
-{
-    gpc_count(GP_OP_cuGetProcAddress_v2);
+    gpc_count(op);
     return proc_address(symbol, pfn, cudaVersion, flags, symbolStatus);
 }
 
@@ -171,23 +155,3 @@ GPC_EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *p
                              gpc_private_host());
 }
 
-GPC_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-    CUresult r = gpc_enter(GP_OP_cuModuleGetLoadingMode, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!mode)
-        return CUDA_ERROR_INVALID_VALUE;
-    *mode = CU_MODULE_LAZY_LOADING;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuProfilerStart(void)
-{
-    return gpc_enter(GP_OP_cuProfilerStart, GPC_NEEDS_CONTEXT);
-}
-
-GPC_EXPORT CUresult cuProfilerStop(void)
-{
-    return gpc_enter(GP_OP_cuProfilerStop, GPC_NEEDS_CONTEXT);
-}

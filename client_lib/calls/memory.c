@@ -279,19 +279,6 @@ GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 
 /* --- mappings ------------------------------------------------------------------------ */
 
-GPC_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment,
-                                        CUdeviceptr addr, unsigned long long flags)
-{
-    CUresult r = gpc_enter(GP_OP_cuMemAddressReserve, GPC_NEEDS_INIT);
-    return gpc_leave(r ? r : gpc_wire_cuMemAddressReserve(ptr, size, alignment, addr, flags));
-}
-
-GPC_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
-{
-    CUresult r = gpc_enter(GP_OP_cuMemAddressFree, GPC_NEEDS_INIT);
-    return gpc_leave(r ? r : gpc_wire_cuMemAddressFree(ptr, size));
-}
-
 GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                              CUmemGenericAllocationHandle handle, unsigned long long flags)
 {

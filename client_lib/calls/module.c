@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "memory.h"
@@ -33,24 +34,15 @@ static CUresult load(uint16_t op, CUmodule *module, const struct gpc_load *what)
     return CUDA_SUCCESS;
 }
 
-GPC_EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
+CUresult gpc_as_cuModuleLoadDataEx(uint16_t op, CUmodule *module, const void *image,
+                                   unsigned int numOptions, CUjit_option *options,
+                                   void **optionValues)
 {
-    return load(GP_OP_cuModuleLoadData, module, &(struct gpc_load){.image = image});
-}
-
-GPC_EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
-                                       CUjit_option *options, void **optionValues)
-{
-    return load(GP_OP_cuModuleLoadDataEx, module,
+    return load(op, module,
                 &(struct gpc_load){.image = image,
                                    .option_count = numOptions,
                                    .options = options,
                                    .values = optionValues});
-}
-
-GPC_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-    return load(GP_OP_cuModuleLoadFatBinary, module, &(struct gpc_load){.image = fatCubin});
 }
 
 GPC_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)

@@ -3,6 +3,7 @@
 
 #include "call.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "module.h"
 #include "session.h"
@@ -12,8 +13,10 @@
  * much dynamic shared memory a block needs, so the search is here, over answers
  * that are kept.
  */
-static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunction func,
-                          CUoccupancyB2DSize size_of, size_t fixed, int limit, unsigned flags)
+CUresult gpc_as_cuOccupancyMaxPotentialBlockSizeWithFlags(
+    uint16_t op, int *minGridSize, int *blockSize, CUfunction func,
+    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
+    unsigned int flags)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
@@ -36,11 +39,12 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
     int full = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR];
     if (most > a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK])
         most = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
-    if (limit > 0 && limit < most)
-        most = limit;
+    if (blockSizeLimit > 0 && blockSizeLimit < most)
+        most = blockSizeLimit;
     for (int aligned = (most + warp - 1) / warp * warp; aligned > 0 && best < full; aligned -= warp) {
         int block = aligned < most ? aligned : most, count;
-        size_t dynamic = size_of ? size_of(block) : fixed;
+        size_t dynamic =
+            blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(block) : dynamicSMemSize;
         r = gpc_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&count, func, block,
                                                                          dynamic, flags);
         if (r != CUDA_SUCCESS)
@@ -56,24 +60,6 @@ static CUresult potential(uint16_t op, int *minGridSize, int *blockSize, CUfunct
     *blockSize = best_block;
     *minGridSize = best_count * a[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
     return gpc_leave(CUDA_SUCCESS);
-}
-
-GPC_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize,
-                                                     CUfunction func,
-                                                     CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                                     size_t dynamicSMemSize, int blockSizeLimit)
-{
-    return potential(GP_OP_cuOccupancyMaxPotentialBlockSize, minGridSize, blockSize, func,
-                     blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, 0);
-}
-
-GPC_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(
-    int *minGridSize, int *blockSize, CUfunction func,
-    CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit,
-    unsigned int flags)
-{
-    return potential(GP_OP_cuOccupancyMaxPotentialBlockSizeWithFlags, minGridSize, blockSize, func,
-                     blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
 }
 
 /* How much of an attribute's value its kind fills: the rest is what the caller's stack

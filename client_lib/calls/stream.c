@@ -5,22 +5,17 @@
 #include "call.h"
 #include "captures.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "its.h"
 #include "host_function.h"
 #include "operations_there.h"
 #include "session.h"
 
-struct stream {
-    CUcontext context;
-    unsigned flags;
-    int priority;
-    unsigned long long id; /* of cuStreamGetId */
-};
-
 static unsigned long long last_id = 2; /* 1 and 2 are the default streams' */
 
-static struct stream *stream_of(CUstream hStream)
+static struct gpc_stream *stream_of(CUstream hStream)
 {
     return gpc_handle_shadow(GP_HANDLE_STREAM, (uint64_t)hStream);
 }
@@ -32,12 +27,12 @@ static bool is_default(CUstream hStream)
 
 static CUresult attach(CUstream hStream, unsigned flags, int priority)
 {
-    struct stream *s = malloc(sizeof *s);
+    struct gpc_stream *s = malloc(sizeof *s);
     if (!s) {
         gpc_wire_cuStreamDestroy_v2(hStream);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *s = (struct stream){gpc_current(), flags, priority,
+    *s = (struct gpc_stream){gpc_current(), flags, priority,
                          __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
     gpc_handle_attach((uint64_t)hStream, s);
     return CUDA_SUCCESS;
@@ -80,13 +75,13 @@ GPC_EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int 
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(uint16_t op, CUstream hStream)
+CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)
 {
     GPC_PLACE;
     CUresult r = gpc_enter_stream(&place, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    struct stream *s = stream_of(hStream);
+    struct gpc_stream *s = stream_of(hStream);
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
     r = gpc_wire_cuStreamDestroy_v2(hStream);
@@ -96,19 +91,9 @@ static CUresult destroy(uint16_t op, CUstream hStream)
     return gpc_leave(r);
 }
 
-GPC_EXPORT CUresult cuStreamDestroy_v2(CUstream hStream)
-{
-    return destroy(GP_OP_cuStreamDestroy_v2, hStream);
-}
-
-GPC_EXPORT CUresult cuStreamDestroy(CUstream hStream)
-{
-    return destroy(GP_OP_cuStreamDestroy, hStream);
-}
-
 static void stream_ended(uint64_t id, void *shadow, void *context)
 {
-    struct stream *s = shadow;
+    struct gpc_stream *s = shadow;
     if (s && s->context == context) {
         gpc_handle_drop(id);
         free(s);
@@ -122,7 +107,7 @@ void gpc_stream_context_ended(CUcontext context)
 
 CUcontext gpc_stream_context(CUstream hStream)
 {
-    const struct stream *s = stream_of(hStream);
+    const struct gpc_stream *s = stream_of(hStream);
     return s ? s->context : NULL;
 }
 
@@ -139,7 +124,7 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
  * work on this one if it was idle. */
 static bool stands_alone(CUstream hStream, uint64_t wire)
 {
-    const struct stream *s = is_default(hStream) ? NULL : stream_of(hStream);
+    const struct gpc_stream *s = is_default(hStream) ? NULL : stream_of(hStream);
     if (gpc_host_functions_outstanding()) /* the default stream waits for others that may stand */
         return false;
     return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
@@ -181,65 +166,19 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
     return gpc_leave(r);
 }
 
-/* --- attributes: all known here -------------------------------------------- */
-
-/* The shadow of a real stream (NULL for a default one), or the error. */
-static CUresult enter(uint16_t op, CUstream hStream, const void *out, const struct stream **s)
+static bool is_per_thread(CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, hStream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *s = is_default(hStream) ? NULL : stream_of(hStream);
-    if (!is_default(hStream) && !*s)
-        return CUDA_ERROR_INVALID_HANDLE;
-    return out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return hStream == CU_STREAM_PER_THREAD || (!hStream && gpc_thread()->per_thread_streams);
 }
 
-GPC_EXPORT CUresult cuStreamGetPriority(CUstream hStream, int *priority)
+const struct gpc_stream *gpc_stream_its(CUstream hStream, struct gpc_stream *own, CUresult *r)
 {
-    const struct stream *s;
-    CUresult r = enter(GP_OP_cuStreamGetPriority, hStream, priority, &s);
-    if (r == CUDA_SUCCESS)
-        *priority = s ? s->priority : 0;
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
-{
-    const struct stream *s;
-    CUresult r = enter(GP_OP_cuStreamGetFlags, hStream, flags, &s);
-    if (r == CUDA_SUCCESS)
-        *flags = s ? s->flags : 0;
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
-{
-    const struct stream *s;
-    CUresult r = enter(GP_OP_cuStreamGetCtx, hStream, pctx, &s);
-    if (r == CUDA_SUCCESS)
-        *pctx = s ? s->context : gpc_current();
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
-{
-    const struct stream *s;
-    CUresult r = enter(GP_OP_cuStreamGetDevice, hStream, device, &s);
-    if (r == CUDA_SUCCESS)
-        *device = gpc_context_device(s ? s->context : gpc_current());
-    return r;
-}
-
-GPC_EXPORT CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
-{
-    const struct stream *s;
-    CUresult r = enter(GP_OP_cuStreamGetId, hStream, streamId, &s);
-    if (r != CUDA_SUCCESS)
-        return r;
-    bool per_thread = hStream == CU_STREAM_PER_THREAD ||
-                      (hStream == NULL && gpc_thread()->per_thread_streams);
-    *streamId = s ? s->id : per_thread ? 2 : 1;
-    return CUDA_SUCCESS;
+    const struct gpc_stream *s = stream_of(hStream);
+    if (is_default(hStream)) {
+        *own = (struct gpc_stream){.context = gpc_current(), .id = is_per_thread(hStream) ? 2 : 1};
+        return own;
+    }
+    if (!s)
+        *r = CUDA_ERROR_INVALID_HANDLE;
+    return s;
 }

@@ -4,6 +4,14 @@
 
 #include <cuda.h>
 
+/* The client's record of a stream. */
+struct gpc_stream {
+    CUcontext context;
+    unsigned flags;
+    int priority;
+    unsigned long long id; /* of cuStreamGetId */
+};
+
 /* Forget the streams and events of a context that is no more. */
 void gpc_stream_context_ended(CUcontext context);
 /* The context of a stream that the application made, NULL for a default one. */

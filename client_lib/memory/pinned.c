@@ -13,6 +13,7 @@
 #include "call.h"
 #include "cancel.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "host_function.h"
 #include "memory.h"
@@ -188,29 +189,19 @@ static CUresult alloc_own(size_t bytes, unsigned flags, void **out)
     return CUDA_SUCCESS;
 }
 
-static CUresult host_alloc(uint16_t op, void **pp, size_t bytes, unsigned flags)
+CUresult gpc_as_cuMemHostAlloc(uint16_t op, void **pp, size_t bytesize, unsigned int Flags)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (!pp || bytes == 0 || (flags & ~known))
+    if (!pp || bytesize == 0 || (Flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
-    if (bytes > SIZE_MAX / 4)
+    if (bytesize > SIZE_MAX / 4)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return gpc_leave(gpc_session_shares(gpc_session()) ? alloc_shared(bytes, flags, pp)
-                                          : alloc_own(bytes, flags, pp));
-}
-
-GPC_EXPORT CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
-{
-    return host_alloc(GP_OP_cuMemHostAlloc, pp, bytesize, Flags);
-}
-
-GPC_EXPORT CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
-{
-    return host_alloc(GP_OP_cuMemAllocHost_v2, pp, bytesize, 0);
+    return gpc_leave(gpc_session_shares(gpc_session()) ? alloc_shared(bytesize, Flags, pp)
+                                          : alloc_own(bytesize, Flags, pp));
 }
 
 static CUresult range_release(const struct gpc_range *range)

@@ -22,6 +22,7 @@ from . import (
     emit_ids,
     emit_python,
     emit_reference,
+    emit_stubs,
     emit_tables,
     emit_trace,
     emit_wire,
@@ -45,7 +46,8 @@ OUTPUTS = {
     "gp_errors.h": emit_tables.errors_header,
     "gpc_wire.h": emit_client.wire_header,
     "gpc_wire.c": emit_client.wire_source,
-    "gpc_stubs.c": emit_client.stubs,
+    "gpc_stubs.h": emit_stubs.stubs_header,
+    "gpc_stubs.c": emit_stubs.stubs,
     "gpc_notify.c": emit_client.notify,
     "gpc_exports.h": emit_client.exports,
     "gpc_bodies.h": emit_trace.bodies,
@@ -81,10 +83,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         spec = load(args.spec)
-        emit_reference.check(spec)
         if args.header:
             header_check.check(spec, args.header.read_text(encoding="utf-8"))
         ids.check(spec, args.spec / ids.LEDGER)
+        emit_reference.check(spec)
         if args.lock or args.release:
             ids.lock(spec, args.spec / ids.LEDGER, args.release or ids.NONE)
     except SpecError as error:

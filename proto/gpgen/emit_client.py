@@ -1,7 +1,8 @@
-"""The client's half: gpc_wire.[ch], gpc_stubs.c and gpc_notify.c."""
+"""The client's half: gpc_wire.[ch] and gpc_notify.c; emit_stubs.py has the exported functions."""
 
 from __future__ import annotations
 
+from .emit_stubs import stub_prototype
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
 from .param import Param
@@ -195,46 +196,6 @@ def wire_source(spec: Spec) -> str:
     return "\n".join(lines)
 
 
-def _enter(f: Function) -> list[str]:
-    op = f"GP_OP_{f.name}"
-    if f.place is None:
-        return [f"    CUresult r = gpc_enter({op}, GPC_NEEDS_{f.needs.upper()});"]
-    if f.place.handle == "event":
-        return [f"    CUresult r = gpc_enter_event({op}, {f.place.name});"]
-    return [
-        "    GPC_PLACE;",
-        f"    CUresult r = gpc_enter_stream(&place, {op}, {f.place.name});",
-    ]
-
-
-def stubs(spec: Spec) -> str:
-    """The exported functions that nobody writes by hand."""
-    lines = [NOTE, '#include "gpc_wire.h"\n\n#include "call.h"\n#include "export.h"\n']
-    for f in spec.cuda:
-        if f.mode == "refuse":
-            lines.append(f"GPC_EXPORT CUresult {f.name}({_stub_prototype(f)})\n{{")
-            lines += [f"    (void){p.name};" for p in f.params]
-            lines.append(f"    return gpc_refuse(GP_OP_{f.name});\n}}\n")
-        elif f.has_wire and not f.client:
-            lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
-            lines += _enter(f)
-            lines.append(f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));\n}}\n")
-        elif f.alias:
-            lines.append(f"GPC_EXPORT CUresult {f.name}({f.prototype})\n{{")
-            lines.append(f"    gpc_count(GP_OP_{f.name});")
-            lines.append(f"    return {f.alias}({f.arguments});\n}}\n")
-        for variant in f.variants:
-            lines.append(f"GPC_EXPORT CUresult {variant}({f.prototype})\n{{")
-            lines.append("    bool before = gpc_per_thread_streams(true);")
-            lines.append(f"    CUresult r = {f.name}({f.arguments});")
-            lines.append("    gpc_per_thread_streams(before);\n    return r;\n}\n")
-    return "\n".join(lines)
-
-
-def _stub_prototype(f: Function) -> str:
-    return "void" if f.header == "interop" else f.prototype
-
-
 def notify(spec: Spec) -> str:
     lines = [NOTE, '#include "gpc_wire.h"\n']
     lines.append("bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h)")
@@ -254,6 +215,6 @@ def exports(spec: Spec) -> str:
     lines = [NOTE, "#ifndef GPC_EXPORTS_H\n#define GPC_EXPORTS_H\n\n#include <cuda.h>\n"]
     for f in spec.cuda:
         if f.header != "cuda.h":
-            lines.append(f"CUresult {f.name}({_stub_prototype(f)});")
+            lines.append(f"CUresult {f.name}({stub_prototype(f)});")
     lines.append("\n#endif\n")
     return "\n".join(lines)

@@ -41,9 +41,7 @@ def coverage(spec: Spec) -> str:
             ]
         since = f"{f.since // 1000}.{f.since % 1000 // 10}"
         sends = "yes" if spec.sent(f) else "no"
-        lines.append(
-            f"| {f.name} | {since} | {f.mode} | {sends} | {spec.waits(f)} | {_note(f)} |"
-        )
+        lines.append(f"| {f.name} | {since} | {f.mode} | {sends} | {spec.waits(f)} | {_note(f)} |")
     return "\n".join(lines) + "\n"
 
 

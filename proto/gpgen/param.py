@@ -33,6 +33,8 @@ WORDS = {
 LENGTHS = {"in", "out", "span"}
 #: Words that say what a value must be; True: they need an expression.
 CHECKS = {"flags": True, "below": True, "upto": True, "nonzero": False, "zero": False}
+#: Words that say what the stub answers; each needs an expression.
+ANSWERS = {"gives", "room"}
 
 
 class SpecError(Exception):
@@ -58,6 +60,8 @@ class Param:
     count: str  # the expression of in[...] or out[...], "" otherwise
     line: int
     checks: tuple[Check, ...] = ()
+    gives: str = ""  # what the stub fills in
+    room: str = ""  # of a text that it fills in: the bytes there
 
     def has(self, word: str) -> bool:
         return word in self.words
@@ -75,6 +79,13 @@ class Param:
     @property
     def is_pointer(self) -> bool:
         return self.ctype.endswith("*")
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether what it points to can be written."""
+        return self.is_pointer and not (
+            self.ctype.startswith("const ") and self.ctype.count("*") == 1
+        )
 
     @property
     def handle(self) -> str | None:
@@ -99,7 +110,8 @@ class Param:
 
 
 _DECL = re.compile(r"^(?P<type>.*?[\s*])(?P<name>\w+)(?P<array>(\[\w*\])?)$")
-_WORD = re.compile(r"(?P<word>[a-z]+)(\[(?P<count>[^\]]+)\])?$")
+#: A word, and behind it an expression in which brackets match to a depth of one.
+_WORD = re.compile(r"(?P<word>[a-z]+)(\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])+)\])?(?=\s|$)")
 
 
 def parse_param(text: str, where: str, line: int) -> Param:
@@ -108,34 +120,64 @@ def parse_param(text: str, where: str, line: int) -> Param:
     match = _DECL.match(decl.strip())
     if not match:
         raise SpecError(f"{where}: cannot read the declaration '{decl}'")
-    words, checks, count = _read_words(notes, where)
+    read = _Words(where)
+    for word, expression in _split(notes, where):
+        read.add(word, expression)
     ctype = re.sub(r"\s+", " ", match["type"]).strip()
-    param = Param(ctype, match["name"], match["array"], words, count, line, checks)
+    param = Param(
+        ctype,
+        match["name"],
+        match["array"],
+        tuple(read.words),
+        read.count,
+        line,
+        tuple(read.checks),
+        **read.answers,
+    )
     _check_words(param, where)
     return param
 
 
-def _read_words(notes: str, where: str) -> tuple[tuple[str, ...], tuple[Check, ...], str]:
-    words: list[str] = []
-    checks: list[Check] = []
-    count = ""
-    for note in notes.split():
-        m = _WORD.match(note)
-        if not m or m["word"] not in WORDS | set(CHECKS):
-            known = ", ".join(sorted(WORDS | set(CHECKS)))
-            raise SpecError(f"{where}: unknown word '{note}'; known: {known}")
-        word, expression = m["word"], m["count"] or ""
+def _split(notes: str, where: str) -> list[tuple[str, str]]:
+    """The words of `notes`, each with its expression or ""."""
+    known = WORDS | set(CHECKS) | ANSWERS
+    found = []
+    rest = notes.strip()
+    while rest:
+        m = _WORD.match(rest)
+        if not m or m["word"] not in known:
+            note = rest.split()[0]
+            raise SpecError(f"{where}: unknown word '{note}'; known: {', '.join(sorted(known))}")
+        found.append((m["word"], m["text"] or ""))
+        rest = rest[m.end() :].lstrip()
+    return found
+
+
+class _Words:
+    """What the words behind a declaration say."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.words: list[str] = []
+        self.checks: list[Check] = []
+        self.answers: dict[str, str] = {}
+        self.count = ""
+
+    def add(self, word: str, expression: str) -> None:
+        if word in CHECKS or word in ANSWERS:
+            wanted = CHECKS.get(word, True)
+            if bool(expression) != wanted:
+                needs = "needs an expression" if wanted else "takes no expression"
+                raise SpecError(f"{self.where}: '{word}' {needs}")
+        elif expression and word not in LENGTHS:
+            raise SpecError(f"{self.where}: '{word}' takes no length")
         if word in CHECKS:
-            if bool(expression) != CHECKS[word]:
-                needs = "needs an expression" if CHECKS[word] else "takes no expression"
-                raise SpecError(f"{where}: '{word}' {needs}")
-            checks.append(Check(word, expression))
-            continue
-        if expression and word not in LENGTHS:
-            raise SpecError(f"{where}: '{word}' takes no length")
-        words.append(word)
-        count = expression or count
-    return tuple(words), tuple(checks), count
+            self.checks.append(Check(word, expression))
+        elif word in ANSWERS:
+            self.answers[word] = expression
+        else:
+            self.words.append(word)
+            self.count = expression or self.count
 
 
 def _check_words(param: Param, where: str) -> None:
@@ -146,6 +188,10 @@ def _check_words(param: Param, where: str) -> None:
         raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
     if param.checks and (param.is_pointer or param.array):
         raise SpecError(f"{where}: '{param.checks[0].word}' is for values, '{ctype}' is none")
+    if (param.gives or param.room) and not param.is_filled:
+        raise SpecError(f"{where}: 'gives' is for pointers to what is filled")
+    if param.room and not param.gives:
+        raise SpecError(f"{where}: 'room' goes with 'gives'")
     if param.has("create") and param.handle is None:
         raise SpecError(f"{where}: '{param.pointee}' is no kind of handle")
     if (param.has("in") or param.has("out")) and not param.count and param.pointee == "void":

@@ -30,7 +30,8 @@ span[N]    N bytes from this device address on must be memory of the session's: 
 
 Words for what a value must be; CUDA says CUDA_ERROR_INVALID_VALUE at once otherwise, and
 so does the client's stub. They are no part of what travels. E is a C expression
-over the other parameters and CUDA's constants.
+over the other parameters and CUDA's constants. client_words.py has the words and keys for
+what a stub answers, checks and calls besides.
 
 ========== =====================================================================
 word       what holds
@@ -52,8 +53,8 @@ sends       the messages that a hand-written stub may send beside its own: neede
             custom and bulk, allowed with client = "custom", never with local. What gets
             any call across (a session's opening, a context set) is not named. "@X" stands
             for the set X of sets.toml. A test compares it with what the C code reaches.
-alias       mode alias: the entry with the same parameters that does it
-client      "custom": the exported function is hand-written though gpgen could send it
+alias       mode alias: the entry that does it: its name or a call of it, "cuX(hStream, 0)"
+client      "custom": the exported function is hand-written though gpgen could write it
 worker      "custom" or "deferred": the handler is hand-written
 file        the C file with the hand-written body where that is not the one of the
             entry's group: a stem for all sides, or { client = …, worker = … }
@@ -93,6 +94,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import client_words
 from .error_codes import ErrorCode, load_errors
 from .param import Param, SpecError, parse_param
 from .toml_lines import Lines, load_toml
@@ -143,7 +145,8 @@ SET_FILE = "sets.toml"
 KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker", "sends",
     "alias", "file", "doc", "differs", "forgets", "reason", "header", "params", "work", "grows",
-    "first_waits", "staged", "blocks", "slow", "capture", "core",
+    "first_waits", "staged", "blocks", "slow", "capture", "core", "its", "fails", "refuses", "does",
+    "then",
 }  # fmt: skip
 #: TOML's name of a key -> ours, where that name means something else here.
 ATTRIBUTES = {"file": "home"}
@@ -176,7 +179,12 @@ class Function:
     core: bool = False  # without it there is no session: a side that lacks it is refused
     capture: str = ""  # what it does to its stream's capture, one of CAPTURES
     sends: list[str] = field(default_factory=list)  # messages of a hand-written stub
-    alias: str = ""  # the entry that does it
+    alias: str = ""  # the entry that does it, or a call of it
+    its: str = ""  # of what object the stub answers: "kind(argument)"
+    fails: dict[str, str] = field(default_factory=dict)  # error -> condition
+    refuses: dict[str, str] = field(default_factory=dict)  # what -> condition
+    does: str = ""  # the C call in the place of a message
+    then: str = ""  # the C call behind a message
     home: dict[str, str] = field(default_factory=dict)  # side -> stem of the C file
     forgets: list[str] = field(default_factory=list)  # cached entries that it outdates
     reason: str = ""
@@ -233,6 +241,17 @@ class Function:
         return [p for p in self.params if p.has("create")]
 
     @property
+    def target(self) -> str:
+        """Of an alias: the name of the entry that does it."""
+        return self.alias.partition("(")[0]
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether somebody writes the client's function."""
+        hand = self.mode in SENDING_MODES or self.client == "custom"
+        return not self.is_message and hand and not self.does
+
+    @property
     def place(self) -> Param | None:
         """The handle that names the context, and with it the device, of the call: an explicit
         stream, else an event. The current context counts only where there is none."""
@@ -277,13 +296,13 @@ class Spec:
     def sent(self, f: Function) -> list[Function]:
         """Every message that a call of `f` may send."""
         if f.alias:
-            return self.sent(self.named(f.alias))
+            return self.sent(self.named(f.target))
         return [*([f] if f.has_wire else []), *(self.named(name) for name in f.sends)]
 
     def waits(self, f: Function) -> str:
         """Whether a call of `f` waits for an answer."""
         if f.alias:
-            return self.waits(self.named(f.alias))
+            return self.waits(self.named(f.target))
         if f.mode == "cached" and not f.sends:
             return "once"
         waiting = [m.waits for m in self.sent(f)]
@@ -364,7 +383,8 @@ def _check_mode(function: Function) -> None:
         raise function.fail("mode", "a refused function needs a reason")
     if mode in SENDING_MODES and not function.sends:
         raise function.fail("mode", f"a {mode} function says which messages it sends: sends = […]")
-    if function.sends and mode not in SENDING_MODES and not function.client:
+    calls = function.client or function.does or function.then
+    if function.sends and mode not in SENDING_MODES and not calls:
         raise function.fail("sends", f"a {mode} function that nobody writes by hand sends itself")
     if bool(function.alias) != (mode == "alias"):
         raise function.fail("mode", "an alias says of which entry: alias = …, mode = 'alias'")
@@ -419,6 +439,7 @@ def load(folder: Path) -> Spec:
     for f in functions:
         _expand(f, sets)
         _check_names(f, by_name)
+    client_words.check(functions)
     return Spec(sorted(functions, key=lambda f: f.id), load_errors(folder / ERROR_FILE))
 
 
@@ -445,12 +466,6 @@ def _check_names(f: Function, by_name: dict[str, Function]) -> None:
             raise f.fail("sends", f"'{name}' is no message that a client sends")
         if name == f.name:
             raise f.fail("sends", "its own message goes without saying")
-    if f.alias:
-        target = by_name.get(f.alias)
-        if target is None or target.mode in ("alias", "refuse"):
-            raise f.fail("alias", f"'{f.alias}' is no entry that does anything")
-        if [p.ctype for p in f.params] != [p.ctype for p in target.params]:
-            raise f.fail("alias", f"'{f.alias}' has other parameters")
 
 
 _FORM = re.compile(r"(?P<id>\d+) (?P<name>\w+)\((?P<params>[^()]*)\)$")

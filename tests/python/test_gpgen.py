@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import emit_client, emit_tables, emit_wire, emit_worker, header, spec  # noqa: E402
+from gpgen import emit_client, emit_stubs, emit_tables, emit_wire, emit_worker, header, spec  # noqa: E402
 
 EVENT = """\
 [cuEventCreate]
@@ -90,7 +90,7 @@ def test_decoders_check_counts_and_ends(small: spec.Spec) -> None:
 
 
 def test_stubs_send_or_refuse(small: spec.Spec) -> None:
-    text = emit_client.stubs(small)
+    text = emit_stubs.stubs(small)
     assert "GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)" in text
     assert "return gpc_refuse(GP_OP_cuOld);" in text
     wire = emit_client.wire_source(small)

@@ -88,6 +88,8 @@ def test_the_small_spec_has_every_mode_and_every_word() -> None:
     assert {w for f in small.functions for p in f.params for w in p.words} == param.WORDS
     checks = {c.word for f in small.functions for p in f.params for c in p.checks}
     assert checks == set(param.CHECKS)
+    answers = {w for f in small.functions for p in f.params for w in param.ANSWERS if getattr(p, w)}
+    assert answers == param.ANSWERS
     assert {f.capture for f in small.functions} == {"", *spec.CAPTURES}
     assert {f.worker for f in small.functions} == {"", "custom", "deferred"}
     plain = spec.Function("", small.functions[0].file, 0, 0, "", "")

@@ -111,9 +111,7 @@ def test_what_is_released_stays(
         ('"CUevent hEvent"', '"CUevent hEvent : null"'),  # a check of one side
     ],
 )
-def test_what_does_not_travel_may_change(
-    tmp_path: Path, ledger: Path, old: str, new: str
-) -> None:
+def test_what_does_not_travel_may_change(tmp_path: Path, ledger: Path, old: str, new: str) -> None:
     assert old in EVENT
     changed = load(tmp_path, event=EVENT.replace(old, new))
     ids.check(changed, ledger)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import emit_reference, spec  # noqa: E402
+from gpgen import emit_reference, param, spec  # noqa: E402
 
 THING = """\
 [cuThing]
@@ -47,7 +47,7 @@ def test_what_the_reference_cannot_say(
     tmp_path: Path, old: str, new: str, line: int, says: str
 ) -> None:
     assert old in THING
-    with pytest.raises(spec.SpecError, match=rf"thing.toml:{line}: cuThing: {says}"):
+    with pytest.raises(param.SpecError, match=rf"thing.toml:{line}: cuThing: {says}"):
         emit_reference.check(load(tmp_path, THING.replace(old, new)))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from c_graph import Program
+from c_graph import Definition, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
@@ -33,7 +34,21 @@ TABLES = "cuGetExportTable"
 
 REAL = spec.load(ROOT / "proto" / "spec")
 PROGRAM = Program(sorted((ROOT / "client_lib").rglob("*.c")))
-BY_HAND = [f for f in REAL.cuda if PROGRAM.public(f.name) and f.name != TABLES]
+
+
+def body(program: Program, name: str) -> Definition | None:
+    """What somebody wrote for an entry: its function, or what its aliases share with it."""
+    return program.public(name) or program.public(f"gpc_as_{name}")
+
+
+def called(f: spec.Function) -> Definition | None:
+    """A generated stub that calls what somebody wrote."""
+    names = frozenset(re.findall(r"\w+", f"{f.does} {f.then}"))
+    return Definition(f.file, f.name, False, names) if names else None
+
+
+BY_HAND = [f for f in REAL.cuda if body(PROGRAM, f.name) and f.name != TABLES]
+BY_HAND += [f for f in REAL.cuda if called(f)]
 MESSAGES = {f.name for f in REAL.wire if f.mode != "notify"}
 
 
@@ -48,7 +63,7 @@ def message(name: str) -> str:
 
 def sent(program: Program, name: str) -> set[str]:
     """The messages that the C code of `name` reaches, but for its own."""
-    start = program.public(name)
+    start = body(program, name) or called(REAL.named(name))
     assert start is not None, f"{name} is not in the C code"
     names = program.reach(start, lambda n: n in PASSAGE or n.startswith("gpc_wire_"))
     return {message(n) for n in names} - {"", name} - SESSION
@@ -61,6 +76,17 @@ def test_sends(name: str) -> None:
     assert said == found, (
         f"{name} in {REAL.named(name).file.name}: sends = {sorted(found)} is what its C code does"
     )
+
+
+def test_what_is_called_is_there() -> None:
+    for f in REAL.cuda:
+        for call in (f.does, f.then):
+            assert not call or PROGRAM.public(call.partition("(")[0]), f"{f.name}: {call}"
+
+
+def test_what_is_written_by_hand_is_said_to_be() -> None:
+    written = {f.name for f in REAL.cuda if body(PROGRAM, f.name)}
+    assert written <= {f.name for f in REAL.cuda if f.by_hand}
 
 
 def test_most_of_the_hand_written_stubs_are_looked_at() -> None:

@@ -254,6 +254,24 @@ bool gp_decode_cuThingIsRecorded(const struct gp_header *h, struct gp_args_cuThi
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingNew(const struct gp_header *h, struct gp_args_cuThingNew *a)
+{
+    const struct gp_req_cuThingNew *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFound *a)
+{
+    const struct gp_req_cuThingFound *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -370,6 +388,14 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingIsRecorded: {
         struct gp_args_cuThingIsRecorded a;
         return gp_decode_cuThingIsRecorded(h, &a);
+    }
+    case GP_OP_cuThingNew: {
+        struct gp_args_cuThingNew a;
+        return gp_decode_cuThingNew(h, &a);
+    }
+    case GP_OP_cuThingFound: {
+        struct gp_args_cuThingFound a;
+        return gp_decode_cuThingFound(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -128,6 +128,16 @@ struct gp_args_cuThingIsRecorded {
 };
 bool gp_decode_cuThingIsRecorded(const struct gp_header *h, struct gp_args_cuThingIsRecorded *a);
 
+struct gp_args_cuThingNew {
+    const struct gp_req_cuThingNew *q;
+};
+bool gp_decode_cuThingNew(const struct gp_header *h, struct gp_args_cuThingNew *a);
+
+struct gp_args_cuThingFound {
+    const struct gp_req_cuThingFound *q;
+};
+bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFound *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -27,6 +27,8 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingEnd << 16 | 0x4c95,
     (uint32_t)GP_OP_cuThingJoin << 16 | 0x1ddf,
     (uint32_t)GP_OP_cuThingIsRecorded << 16 | 0xdcdf,
+    (uint32_t)GP_OP_cuThingNew << 16 | 0x5c7f,
+    (uint32_t)GP_OP_cuThingFound << 16 | 0x0b5d,
     (uint32_t)GP_OP_gp_query << 16 | 0x7ab6,
     (uint32_t)GP_OP_gp_done << 16 | 0xe843,
 };

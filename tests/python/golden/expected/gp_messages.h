@@ -193,6 +193,23 @@ struct gp_rep_cuThingIsRecorded {
     int yes;
 };
 
+struct gp_req_cuThingNew {
+    struct gp_header h;
+    uint64_t phStream;
+    unsigned int flags;
+};
+
+struct gp_req_cuThingFound {
+    struct gp_header h;
+    uint32_t has_address;
+    uint32_t has_bytes;
+};
+struct gp_rep_cuThingFound {
+    struct gp_reply r;
+    unsigned long long address;
+    size_t bytes;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -196,6 +196,51 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .capture = GP_CAPTURE_ASKS,
         .stream_at = offsetof(struct gp_req_cuThingIsRecorded, hStream),
     },
+    [GP_OP_cuThingGetName] = {
+        .name = "cuThingGetName",
+        .mode = "local",
+    },
+    [GP_OP_cuThingGetContext] = {
+        .name = "cuThingGetContext",
+        .mode = "local",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingOpen] = {
+        .name = "cuThingOpen",
+        .mode = "custom",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingOpen_v1] = {
+        .name = "cuThingOpen_v1",
+        .mode = "alias",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingStop] = {
+        .name = "cuThingStop",
+        .mode = "alias",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingPush] = {
+        .name = "cuThingPush",
+        .mode = "custom",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingPull] = {
+        .name = "cuThingPull",
+        .mode = "custom",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingNew] = {
+        .name = "cuThingNew",
+        .mode = "async-create",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingFound] = {
+        .name = "cuThingFound",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+    },
     [GP_OP_gp_query] = {
         .name = "gp_query",
         .mode = "sync",

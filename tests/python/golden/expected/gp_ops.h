@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x3619ca8ac848c920)
+#define GP_SPEC_HASH UINT64_C(0xe5f6d19e027b5335)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -37,6 +37,15 @@ enum gp_op {
     GP_OP_cuThingEnd = 42,
     GP_OP_cuThingJoin = 47,
     GP_OP_cuThingIsRecorded = 48,
+    GP_OP_cuThingGetName = 60,
+    GP_OP_cuThingGetContext = 61,
+    GP_OP_cuThingOpen = 62,
+    GP_OP_cuThingOpen_v1 = 63,
+    GP_OP_cuThingStop = 64,
+    GP_OP_cuThingPush = 65,
+    GP_OP_cuThingPull = 66,
+    GP_OP_cuThingNew = 67,
+    GP_OP_cuThingFound = 68,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

@@ -30,6 +30,8 @@ static const struct {
     {"cuThingEnd", sizeof(struct gp_req_cuThingEnd), 0},
     {"cuThingJoin", sizeof(struct gp_req_cuThingJoin), sizeof(struct gp_rep_cuThingJoin)},
     {"cuThingIsRecorded", sizeof(struct gp_req_cuThingIsRecorded), sizeof(struct gp_rep_cuThingIsRecorded)},
+    {"cuThingNew", sizeof(struct gp_req_cuThingNew), 0},
+    {"cuThingFound", sizeof(struct gp_req_cuThingFound), sizeof(struct gp_rep_cuThingFound)},
     {"gp_query", sizeof(struct gp_req_gp_query), sizeof(struct gp_rep_gp_query)},
     {"gp_done", sizeof(struct gp_req_gp_done), 0},
 };

@@ -36,6 +36,15 @@ CUresult gpc_body_cuThingMade(CUdeviceptr_v1 *where);
 CUresult gpc_body_cuThingEnd(CUgraph graph, CUstream hStream);
 CUresult gpc_body_cuThingJoin(CUstream hStream);
 CUresult gpc_body_cuThingIsRecorded(CUstream hStream, int *yes);
+CUresult gpc_body_cuThingGetName(char *name, int *weight, int length, int ordinal, int spare);
+CUresult gpc_body_cuThingGetContext(CUcontext ctx, int *number);
+CUresult gpc_body_cuThingOpen(int *thing, unsigned int flags);
+CUresult gpc_body_cuThingOpen_v1(int *thing, char *log, size_t size, int odd);
+CUresult gpc_body_cuThingStop(CUmodule module);
+CUresult gpc_body_cuThingPush(unsigned int n, CUstream hStream);
+CUresult gpc_body_cuThingPull(unsigned int n);
+CUresult gpc_body_cuThingNew(CUstream *phStream, unsigned int flags);
+CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -70,6 +79,15 @@ CUresult gpc_body_cuThingIsRecorded(CUstream hStream, int *yes);
 #define cuThingEnd gpc_body_cuThingEnd
 #define cuThingJoin gpc_body_cuThingJoin
 #define cuThingIsRecorded gpc_body_cuThingIsRecorded
+#define cuThingGetName gpc_body_cuThingGetName
+#define cuThingGetContext gpc_body_cuThingGetContext
+#define cuThingOpen gpc_body_cuThingOpen
+#define cuThingOpen_v1 gpc_body_cuThingOpen_v1
+#define cuThingStop gpc_body_cuThingStop
+#define cuThingPush gpc_body_cuThingPush
+#define cuThingPull gpc_body_cuThingPull
+#define cuThingNew gpc_body_cuThingNew
+#define cuThingFound gpc_body_cuThingFound
 #endif
 
 #endif

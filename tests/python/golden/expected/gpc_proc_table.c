@@ -19,7 +19,10 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingEnd", 9000, 0, GP_OP_cuThingEnd, (void *)(uintptr_t)&cuThingEnd},
     {"cuThingFill", 9000, 0, GP_OP_cuThingFill, (void *)(uintptr_t)&cuThingFill},
     {"cuThingFind", 9000, 0, GP_OP_cuThingFind, (void *)(uintptr_t)&cuThingFind},
+    {"cuThingFound", 2000, 0, GP_OP_cuThingFound, (void *)(uintptr_t)&cuThingFound},
     {"cuThingGetAttribute", 9000, 0, GP_OP_cuThingGetAttribute, (void *)(uintptr_t)&cuThingGetAttribute},
+    {"cuThingGetContext", 9000, 0, GP_OP_cuThingGetContext, (void *)(uintptr_t)&cuThingGetContext},
+    {"cuThingGetName", 9000, 0, GP_OP_cuThingGetName, (void *)(uintptr_t)&cuThingGetName},
     {"cuThingGetVersion", 2020, 0, GP_OP_cuThingGetVersion, (void *)(uintptr_t)&cuThingGetVersion},
     {"cuThingInstantiate", 9000, 0, GP_OP_cuThingInstantiate, (void *)(uintptr_t)&cuThingInstantiate},
     {"cuThingIsRecorded", 9000, 0, GP_OP_cuThingIsRecorded, (void *)(uintptr_t)&cuThingIsRecorded},
@@ -28,15 +31,21 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingMade", 2000, 0, GP_OP_cuThingMade, (void *)(uintptr_t)&cuThingMade},
     {"cuThingMake", 2000, 0, GP_OP_cuThingMake, (void *)(uintptr_t)&cuThingMake},
     {"cuThingMove", 9000, 0, GP_OP_cuThingMove, (void *)(uintptr_t)&cuThingMove},
+    {"cuThingNew", 2000, 0, GP_OP_cuThingNew, (void *)(uintptr_t)&cuThingNew},
+    {"cuThingOpen", 9000, 0, GP_OP_cuThingOpen, (void *)(uintptr_t)&cuThingOpen},
+    {"cuThingOpen", 2000, 0, GP_OP_cuThingOpen_v1, (void *)(uintptr_t)&cuThingOpen_v1},
+    {"cuThingPull", 2000, 0, GP_OP_cuThingPull, (void *)(uintptr_t)&cuThingPull},
+    {"cuThingPush", 2000, 0, GP_OP_cuThingPush, (void *)(uintptr_t)&cuThingPush},
     {"cuThingRecord", 9000, 0, GP_OP_cuThingRecord, (void *)(uintptr_t)&cuThingRecord},
     {"cuThingRecorded", 9000, 0, GP_OP_cuThingRecorded, (void *)(uintptr_t)&cuThingRecorded},
     {"cuThingRun", 9000, 0, GP_OP_cuThingRun, (void *)(uintptr_t)&cuThingRun},
     {"cuThingSet", 9000, 0, GP_OP_cuThingSet, (void *)(uintptr_t)&cuThingSet},
     {"cuThingSetAsync", 9000, 0, GP_OP_cuThingSetAsync, (void *)(uintptr_t)&cuThingSetAsync},
     {"cuThingStart", 9000, 0, GP_OP_cuThingStart, (void *)(uintptr_t)&cuThingStart},
+    {"cuThingStop", 2000, 0, GP_OP_cuThingStop, (void *)(uintptr_t)&cuThingStop},
     {"cuThingUnload", 9000, 0, GP_OP_cuThingUnload, (void *)(uintptr_t)&cuThingUnload},
     {"cuThingUse", 10000, 1, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse_ptds},
     {"cuThingUse", 9000, 0, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse},
 };
 
-const size_t gpc_proc_count = 32;
+const size_t gpc_proc_count = 41;

@@ -644,3 +644,202 @@ GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
         return traced_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes);
     return gpc_body_cuThingIsRecorded(hStream, yes);
 }
+
+static CUresult traced_cuThingGetName(const char *name_, CUresult (*body_)(char *, int *, int, int, int), char *name, int *weight, int length, int ordinal, int spare)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, name);
+    GPC_TRACE_ARGUMENT(&t_, weight);
+    GPC_TRACE_ARGUMENT(&t_, length);
+    GPC_TRACE_ARGUMENT(&t_, ordinal);
+    GPC_TRACE_ARGUMENT(&t_, spare);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(name, weight, length, ordinal, spare);
+    if (gpc_trace_returned(&t_, r_)) {
+        if (name) {
+            gpc_trace_label(&t_, "*name");
+            gpc_trace_text(&t_, name);
+        }
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingGetName("cuThingGetName", gpc_body_cuThingGetName, name, weight, length, ordinal, spare);
+    return gpc_body_cuThingGetName(name, weight, length, ordinal, spare);
+}
+
+static CUresult traced_cuThingGetContext(const char *name_, CUresult (*body_)(CUcontext, int *), CUcontext ctx, int *number)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, ctx);
+    GPC_TRACE_ARGUMENT(&t_, number);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(ctx, number);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, number);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingGetContext(CUcontext ctx, int *number)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingGetContext("cuThingGetContext", gpc_body_cuThingGetContext, ctx, number);
+    return gpc_body_cuThingGetContext(ctx, number);
+}
+
+static CUresult traced_cuThingOpen(const char *name_, CUresult (*body_)(int *, unsigned int), int *thing, unsigned int flags)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, thing);
+    GPC_TRACE_ARGUMENT(&t_, flags);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(thing, flags);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, thing);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingOpen(int *thing, unsigned int flags)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingOpen("cuThingOpen", gpc_body_cuThingOpen, thing, flags);
+    return gpc_body_cuThingOpen(thing, flags);
+}
+
+static CUresult traced_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *, char *, size_t, int), int *thing, char *log, size_t size, int odd)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, thing);
+    GPC_TRACE_ARGUMENT(&t_, log);
+    GPC_TRACE_ARGUMENT(&t_, size);
+    GPC_TRACE_ARGUMENT(&t_, odd);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(thing, log, size, odd);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, thing);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingOpen_v1(int *thing, char *log, size_t size, int odd)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingOpen_v1("cuThingOpen_v1", gpc_body_cuThingOpen_v1, thing, log, size, odd);
+    return gpc_body_cuThingOpen_v1(thing, log, size, odd);
+}
+
+static CUresult traced_cuThingStop(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, module);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(module);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingStop(CUmodule module)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingStop("cuThingStop", gpc_body_cuThingStop, module);
+    return gpc_body_cuThingStop(module);
+}
+
+static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, CUstream), unsigned int n, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, n);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(n, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingPush(unsigned int n, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, hStream);
+    return gpc_body_cuThingPush(n, hStream);
+}
+
+static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned int), unsigned int n)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, n);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(n);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingPull(unsigned int n)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingPull("cuThingPull", gpc_body_cuThingPull, n);
+    return gpc_body_cuThingPull(n);
+}
+
+static CUresult traced_cuThingNew(const char *name_, CUresult (*body_)(CUstream *, unsigned int), CUstream *phStream, unsigned int flags)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, phStream);
+    GPC_TRACE_ARGUMENT(&t_, flags);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(phStream, flags);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, phStream);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingNew(CUstream *phStream, unsigned int flags)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingNew("cuThingNew", gpc_body_cuThingNew, phStream, flags);
+    return gpc_body_cuThingNew(phStream, flags);
+}
+
+static CUresult traced_cuThingFound(const char *name_, CUresult (*body_)(unsigned long long *, size_t *), unsigned long long *address, size_t *bytes)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, address);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(address, bytes);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, address);
+        GPC_TRACE_POINTEE(&t_, bytes);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes);
+    return gpc_body_cuThingFound(address, bytes);
+}

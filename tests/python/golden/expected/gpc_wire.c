@@ -482,6 +482,50 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags)
+{
+    if (!phStream)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingNew q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingNew;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.flags = flags;
+    q.phStream = gpc_handle_new(GP_HANDLE_STREAM, gpc_call_index(&call));
+    if (!q.phStream)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    r = gpc_call_post(&call);
+    if (r != CUDA_SUCCESS) {
+        gpc_handle_drop(q.phStream);
+        return r;
+    }
+    *phStream = (CUstream)q.phStream;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes)
+{
+    struct gp_req_cuThingFound q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingFound;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    CUresult r = CUDA_SUCCESS;
+    q.has_address = address != NULL;
+    q.has_bytes = bytes != NULL;
+    struct gp_rep_cuThingFound rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (address)
+        *address = rep.address;
+    if (bytes)
+        *bytes = rep.bytes;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

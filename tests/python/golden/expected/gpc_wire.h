@@ -33,6 +33,8 @@ CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream);
 CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream);
 CUresult gpc_wire_cuThingJoin(CUstream hStream);
 CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes);
+CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags);
+CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes);
 CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer);
 /* hand-written: what to do when the worker sends it */
 void gpc_on_gp_done(struct gpc_session *s, const struct gp_req_gp_done *q, const uint8_t *text);

@@ -461,6 +461,44 @@ static int do_cuThingIsRecorded(struct gpw_session *s, const struct gp_header *h
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingNew(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingNew a;
+    if (!gp_decode_cuThingNew(h, &a))
+        return gpw_session_broken(s, "cuThingNew: the arguments do not fit the message");
+    CUstream phStream = 0;
+    if (!gpw_handle_free(s, GP_HANDLE_STREAM, a.q->phStream))
+        return gpw_session_broken(s, "cuThingNew: the new handle is not free");
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingNew(&phStream, a.q->flags);
+    gpw_handle_put(s, GP_HANDLE_STREAM, a.q->phStream, (uint64_t)phStream, r);
+    gpw_handle_bind(s, GP_HANDLE_STREAM, a.q->phStream, 0, true, 0);
+    return gpw_async_result(s, h, r);
+}
+
+static int do_cuThingFound(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingFound a;
+    if (!gp_decode_cuThingFound(h, &a))
+        return gpw_session_broken(s, "cuThingFound: the arguments do not fit the message");
+    unsigned long long address;
+    memset(&address, 0, sizeof address);
+    size_t bytes;
+    memset(&bytes, 0, sizeof bytes);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingFound(a.q->has_address ? &address : NULL, a.q->has_bytes ? &bytes : NULL);
+    struct gp_rep_cuThingFound rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.address, &address, sizeof address);
+        memcpy(&rep.bytes, &bytes, sizeof bytes);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -544,6 +582,10 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingJoin(s, h);
     case GP_OP_cuThingIsRecorded:
         return do_cuThingIsRecorded(s, h);
+    case GP_OP_cuThingNew:
+        return do_cuThingNew(s, h);
+    case GP_OP_cuThingFound:
+        return do_cuThingFound(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

@@ -183,6 +183,63 @@ static CUresult no_cuThingIsRecorded(CUstream hStream, int *yes)
     (void)yes;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
+{
+    (void)name;
+    (void)weight;
+    (void)length;
+    (void)ordinal;
+    (void)spare;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingGetContext(CUcontext ctx, int *number)
+{
+    (void)ctx;
+    (void)number;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingOpen(int *thing, unsigned int flags)
+{
+    (void)thing;
+    (void)flags;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingOpen_v1(int *thing, char *log, size_t size, int odd)
+{
+    (void)thing;
+    (void)log;
+    (void)size;
+    (void)odd;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingStop(CUmodule module)
+{
+    (void)module;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingPush(unsigned int n, CUstream hStream)
+{
+    (void)n;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingPull(unsigned int n)
+{
+    (void)n;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingNew(CUstream *phStream, unsigned int flags)
+{
+    (void)phStream;
+    (void)flags;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingFound(unsigned long long *address, size_t *bytes)
+{
+    (void)address;
+    (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -277,5 +334,32 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingIsRecorded = (__typeof__(&cuThingIsRecorded))dlsym(library, "cuThingIsRecorded");
     if (!driver->cuThingIsRecorded)
         driver->cuThingIsRecorded = no_cuThingIsRecorded;
+    driver->cuThingGetName = (__typeof__(&cuThingGetName))dlsym(library, "cuThingGetName");
+    if (!driver->cuThingGetName)
+        driver->cuThingGetName = no_cuThingGetName;
+    driver->cuThingGetContext = (__typeof__(&cuThingGetContext))dlsym(library, "cuThingGetContext");
+    if (!driver->cuThingGetContext)
+        driver->cuThingGetContext = no_cuThingGetContext;
+    driver->cuThingOpen = (__typeof__(&cuThingOpen))dlsym(library, "cuThingOpen");
+    if (!driver->cuThingOpen)
+        driver->cuThingOpen = no_cuThingOpen;
+    driver->cuThingOpen_v1 = (__typeof__(&cuThingOpen_v1))dlsym(library, "cuThingOpen_v1");
+    if (!driver->cuThingOpen_v1)
+        driver->cuThingOpen_v1 = no_cuThingOpen_v1;
+    driver->cuThingStop = (__typeof__(&cuThingStop))dlsym(library, "cuThingStop");
+    if (!driver->cuThingStop)
+        driver->cuThingStop = no_cuThingStop;
+    driver->cuThingPush = (__typeof__(&cuThingPush))dlsym(library, "cuThingPush");
+    if (!driver->cuThingPush)
+        driver->cuThingPush = no_cuThingPush;
+    driver->cuThingPull = (__typeof__(&cuThingPull))dlsym(library, "cuThingPull");
+    if (!driver->cuThingPull)
+        driver->cuThingPull = no_cuThingPull;
+    driver->cuThingNew = (__typeof__(&cuThingNew))dlsym(library, "cuThingNew");
+    if (!driver->cuThingNew)
+        driver->cuThingNew = no_cuThingNew;
+    driver->cuThingFound = (__typeof__(&cuThingFound))dlsym(library, "cuThingFound");
+    if (!driver->cuThingFound)
+        driver->cuThingFound = no_cuThingFound;
     return 0;
 }

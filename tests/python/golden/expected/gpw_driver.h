@@ -36,6 +36,15 @@ struct gpw_driver {
     __typeof__(&cuThingEnd) cuThingEnd;
     __typeof__(&cuThingJoin) cuThingJoin;
     __typeof__(&cuThingIsRecorded) cuThingIsRecorded;
+    __typeof__(&cuThingGetName) cuThingGetName;
+    __typeof__(&cuThingGetContext) cuThingGetContext;
+    __typeof__(&cuThingOpen) cuThingOpen;
+    __typeof__(&cuThingOpen_v1) cuThingOpen_v1;
+    __typeof__(&cuThingStop) cuThingStop;
+    __typeof__(&cuThingPush) cuThingPush;
+    __typeof__(&cuThingPull) cuThingPull;
+    __typeof__(&cuThingNew) cuThingNew;
+    __typeof__(&cuThingFound) cuThingFound;
 };
 
 /* 0, or -1 with one line in `error`. */
