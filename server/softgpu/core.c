@@ -1,4 +1,4 @@
-/* The library's own state: the lock, the set of live handles, cuInit, messages. */
+/* The library's own state: the lock, the set of live handles, messages. */
 #include "softgpu.h"
 
 #include <stdarg.h>
@@ -115,36 +115,4 @@ bool sg_handle_is(const void *object, enum sg_kind kind)
     if (!lives)
         dead_handle(object);
     return lives && slots[i].kind == kind;
-}
-
-CUresult cuInit(unsigned int flags)
-{
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    SG_LOCKED;
-    if (sg.ready)
-        return CUDA_SUCCESS;
-    SG_TRY(sg_devices_open());
-    __atomic_store_n(&sg.ready, true, __ATOMIC_RELEASE);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDriverGetVersion(int *version)
-{
-    if (!version)
-        return CUDA_ERROR_INVALID_VALUE;
-    *version = SG_DRIVER_VERSION;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuProfilerStart(void)
-{
-    SG_READY();
-    return CUDA_SUCCESS;
-}
-
-CUresult cuProfilerStop(void)
-{
-    SG_READY();
-    return CUDA_SUCCESS;
 }

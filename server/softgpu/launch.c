@@ -269,3 +269,18 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
         .numAttrs = 1};
     return launch(&config, f, kernelParams, NULL);
 }
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!fn)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct sg_op *op = sg_op_new(SG_OP_HOST, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->host.fn = fn;
+    op->host.data = userData;
+    return sg_stream_submit(stream, op);
+}

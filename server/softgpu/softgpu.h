@@ -296,7 +296,7 @@ CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t v
                      size_t width, size_t height, struct sg_set *out);
 void sg_set_run(const struct sg_set *set);
 
-/* ---- streams (stream.c) ---- */
+/* ---- streams (queue.c) ---- */
 /* A point in a stream's order: done once stream->done >= seq. */
 struct sg_mark {
     CUstream stream; /* referenced; NULL: done */

@@ -1,423 +1,339 @@
-/*
- * Streams as queues: each runs its operations in order on a thread of its own,
- * started when there is work and gone after a second without.
- *
- * All order is expressed in marks, (stream, number of an operation). An
- * operation starts when the one before it is done and all its marks are:
- * events that the stream was told to wait for, and the default stream's order
- * with the blocking ones.
- */
+/* The entry points of streams; queue.c has the machinery. */
 #include "softgpu.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <time.h>
+#define PRIORITY_GREATEST (-5)
 
-#include "timeslice.h"
-
-#define IDLE_NS 1000000000u
-
-static _Thread_local bool on_stream_thread;
-
-bool sg_on_stream_thread(void)
+CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
 {
-    return on_stream_thread;
-}
-
-bool sg_stream_idle(CUstream stream)
-{
-    return stream->done == stream->submitted;
-}
-
-bool sg_mark_done(const struct sg_mark *mark)
-{
-    return !mark->stream || mark->stream->done >= mark->seq;
-}
-
-void sg_mark_clear(struct sg_mark *mark)
-{
-    if (mark->stream)
-        sg_stream_unref(mark->stream);
-    mark->stream = NULL;
-}
-
-struct sg_mark sg_stream_mark(CUstream stream)
-{
-    if (sg_stream_idle(stream))
-        return (struct sg_mark){NULL, 0};
-    stream->refs++;
-    return (struct sg_mark){stream, stream->submitted};
-}
-
-CUstream sg_stream_new(CUcontext context, unsigned flags, int priority)
-{
-    CUstream stream = calloc(1, sizeof(*stream));
-    pthread_condattr_t attributes;
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
+        return CUDA_ERROR_INVALID_VALUE;
+    priority = priority > 0 ? 0 : priority < PRIORITY_GREATEST ? PRIORITY_GREATEST : priority;
+    CUstream stream = sg_stream_new(context, flags, priority);
     if (!stream)
-        return NULL;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&stream->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-    stream->context = context;
-    stream->id = ++sg.next_id;
-    stream->flags = flags;
-    stream->priority = priority;
-    stream->refs = 1;
-    stream->next = context->streams;
-    context->streams = stream;
-    return stream;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!sg_handle_add(stream, SG_STREAM)) {
+        sg_stream_retire(stream);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    stream->is_handle = true;
+    *phStream = stream;
+    return CUDA_SUCCESS;
 }
 
-/* Not inlined: the compiler takes two of these in a row for a use after free,
- * because it does not see that the count keeps the stream. */
-__attribute__((noinline)) void sg_stream_unref(CUstream stream)
+CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
-    if (--stream->refs)
-        return;
-    pthread_cond_destroy(&stream->wake);
-    free(stream->capture_nodes);
-    free(stream);
+    return cuStreamCreateWithPriority(phStream, Flags, 0);
 }
 
-static void unlink_stream(CUstream stream)
+CUresult cuStreamDestroy_v2(CUstream hStream)
 {
-    CUstream *link = &stream->context->streams;
-    while (*link && *link != stream)
-        link = &(*link)->next;
-    if (*link)
-        *link = stream->next;
-    sg_stream_unref(stream);
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(hStream, SG_STREAM))
+        return CUDA_ERROR_INVALID_HANDLE;
+    sg_stream_retire(hStream);
+    return CUDA_SUCCESS;
 }
 
-void sg_stream_retire(CUstream stream)
+CUresult cuStreamDestroy(CUstream hStream)
 {
-    sg_capture_leave(stream);
-    if (stream->is_handle)
-        sg_handle_remove(stream);
-    if (stream->destroyed)
-        return;
-    stream->destroyed = true;
-    if (sg_stream_idle(stream))
-        unlink_stream(stream);
+    return cuStreamDestroy_v2(hStream);
 }
 
-/* ---- running ---- */
-static bool task_ready(CUstream stream, const struct sg_task *task)
+/* The default stream counts as busy while any stream that it orders is. */
+static bool legacy_idle(CUcontext context)
 {
-    if (stream->done + 1 < task->seq)
-        return false;
-    for (size_t i = 0; i < task->mark_count; i++)
-        if (!sg_mark_done(&task->marks[i]))
+    for (CUstream s = context->streams; s; s = s->next)
+        if (!(s->flags & CU_STREAM_NON_BLOCKING) && !sg_stream_idle(s))
             return false;
     return true;
 }
 
-static void task_free(struct sg_task *task)
+/* A capturing stream can be neither asked nor waited for. */
+static CUresult not_capturing(CUstream stream)
 {
-    for (size_t i = 0; i < task->mark_count; i++)
-        sg_mark_clear(&task->marks[i]);
-    sg_op_unref(task->op);
-    free(task);
+    if (!stream->capture)
+        return sg_capture_legacy(stream);
+    stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* After an error, work is skipped; what only keeps accounts still runs. */
-static bool runs_after_error(enum sg_op_kind kind)
+CUresult cuStreamQuery(CUstream hStream)
 {
-    return kind == SG_OP_RECORD || kind == SG_OP_FREE || kind == SG_OP_CALLBACK;
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    SG_TRY(not_capturing(stream));
+    bool idle = stream->is_legacy ? legacy_idle(stream->context) : sg_stream_idle(stream);
+    return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-static void run_unlocked(CUstream stream, const struct sg_op *op)
+CUresult cuStreamSynchronize(CUstream hStream)
 {
-    CUcontext context = stream->context;
-    if (context->sticky != CUDA_SUCCESS && !runs_after_error(op->kind))
-        return;
-    pthread_mutex_unlock(&sg.lock);
-    CUresult result = sg_op_run(op);
-    pthread_mutex_lock(&sg.lock);
-    if (result != CUDA_SUCCESS && context->sticky == CUDA_SUCCESS)
-        context->sticky = result;
-}
-
-static void finish(CUstream stream, uint64_t seq)
-{
-    stream->done = seq;
-    pthread_cond_broadcast(&sg.progress);
-    if (stream->destroyed && sg_stream_idle(stream))
-        unlink_stream(stream);
-}
-
-/* Waits for work; false after a second without. */
-static bool wait_for_work(CUstream stream)
-{
-    uint64_t until = sg_now_ns() + IDLE_NS;
-    struct timespec deadline = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    while (!stream->head)
-        if (stream->destroyed ||
-            pthread_cond_timedwait(&stream->wake, &sg.lock, &deadline) == ETIMEDOUT)
-            return stream->head != NULL;
-    return true;
-}
-
-static void *stream_main(void *argument)
-{
-    CUstream stream = argument;
-    on_stream_thread = true;
-    pthread_mutex_lock(&sg.lock);
-    while (wait_for_work(stream)) {
-        struct sg_task *task = stream->head;
-        while (!task_ready(stream, task))
-            pthread_cond_wait(&sg.progress, &sg.lock);
-        stream->head = task->next;
-        if (!stream->head)
-            stream->tail = NULL;
-        run_unlocked(stream, task->op);
-        uint64_t seq = task->seq;
-        task_free(task);
-        finish(stream, seq);
-        if (!stream->head || !task_ready(stream, stream->head))
-            sg_time_leave();
-    }
-    stream->thread = false;
-    sg_stream_unref(stream);
-    pthread_mutex_unlock(&sg.lock);
-    return NULL;
-}
-
-static CUresult thread_start(CUstream stream)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    if (stream->thread)
-        return CUDA_SUCCESS;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    int failed = pthread_create(&thread, &attributes, stream_main, stream);
-    pthread_attr_destroy(&attributes);
-    if (failed) {
-        sg_complain("cannot start a thread for a stream: %s", strerror(failed));
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    stream->thread = true;
-    stream->refs++;
-    return CUDA_SUCCESS;
-}
-
-/* ---- submitting ---- */
-static bool ordered_with_legacy(CUstream stream)
-{
-    return !stream->is_legacy && !(stream->flags & CU_STREAM_NON_BLOCKING);
-}
-
-/* The streams that CUDA's default-stream rules order before `stream`'s next operation;
- * with NULL marks only counts them. */
-static size_t implicit_marks(CUstream stream, struct sg_mark *marks)
-{
-    size_t count = 0;
-    CUcontext context = stream->context;
-    if (ordered_with_legacy(stream)) {
-        if (context->legacy && !sg_stream_idle(context->legacy)) {
-            if (marks)
-                marks[0] = sg_stream_mark(context->legacy);
-            count = 1;
-        }
-    } else if (stream->is_legacy) {
-        for (CUstream s = context->streams; s; s = s->next)
-            if (ordered_with_legacy(s) && !sg_stream_idle(s)) {
-                if (marks)
-                    marks[count] = sg_stream_mark(s);
-                count++;
-            }
-    }
-    return count;
-}
-
-static CUresult queue(CUstream stream, struct sg_op *op, const struct sg_mark *extra)
-{
-    size_t count = implicit_marks(stream, NULL);
-    struct sg_task *task = malloc(sizeof(*task) + (count + 1) * sizeof(struct sg_mark));
-    CUresult result = task ? thread_start(stream) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) {
-        free(task);
-        sg_op_unref(op);
-        return result;
-    }
-    task->next = NULL;
-    task->op = op;
-    task->mark_count = implicit_marks(stream, task->marks);
-    if (extra && !sg_mark_done(extra)) {
-        extra->stream->refs++;
-        task->marks[task->mark_count++] = *extra;
-    }
-    task->seq = ++stream->submitted;
-    if (stream->tail)
-        stream->tail->next = task;
-    else
-        stream->head = task;
-    stream->tail = task;
-    pthread_cond_signal(&stream->wake);
-    return CUDA_SUCCESS;
-}
-
-static bool cheap(enum sg_op_kind kind)
-{
-    return kind == SG_OP_EMPTY || kind == SG_OP_FREE || kind == SG_OP_WRITE_VALUE ||
-           kind == SG_OP_RECORD;
-}
-
-/* Runs it on the calling thread: nothing is before it. */
-static void run_here(CUstream stream, struct sg_op *op)
-{
-    uint64_t seq = ++stream->submitted;
-    stream->refs++;
-    run_unlocked(stream, op);
-    sg_op_unref(op);
-    finish(stream, seq);
-    sg_time_leave();
-    sg_stream_unref(stream);
-}
-
-CUresult sg_stream_submit(CUstream stream, struct sg_op *op)
-{
-    if (!op)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (stream->capture)
-        return sg_capture_add(stream, op);
-    CUresult result = sg_capture_legacy(stream);
-    if (result != CUDA_SUCCESS) {
-        sg_op_unref(op);
-        return result;
-    }
-    if (cheap(op->kind) && sg_stream_idle(stream) && !implicit_marks(stream, NULL)) {
-        run_here(stream, op);
-        return CUDA_SUCCESS;
-    }
-    return queue(stream, op, NULL);
-}
-
-CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op)
-{
-    if (!op)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CUDA_SUCCESS;
-    if (stream->capture) {
-        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    } else {
-        result = sg_capture_legacy(stream);
-    }
-    if (result != CUDA_SUCCESS) {
-        sg_op_unref(op);
-        return result;
-    }
-    if (sg_stream_idle(stream) && !implicit_marks(stream, NULL)) {
-        CUcontext context = stream->context;
-        run_here(stream, op);
-        return context->sticky;
-    }
-    SG_TRY(queue(stream, op, NULL));
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    SG_TRY(not_capturing(stream));
+    if (stream->is_legacy && !legacy_idle(stream->context))
+        return sg_stream_submit_wait(stream, sg_op_new(SG_OP_EMPTY, stream->context));
     return sg_stream_wait(stream);
 }
 
-CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark)
+CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    if (sg_mark_done(mark))
-        return CUDA_SUCCESS;
-    struct sg_op *op = sg_op_new(SG_OP_EMPTY, stream->context);
-    return op ? queue(stream, op, mark) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* ---- waiting ---- */
-CUresult sg_stream_wait(CUstream stream)
-{
-    CUcontext context = stream->context;
-    uint64_t target = stream->submitted;
-    stream->refs++;
-    while (stream->done < target)
-        pthread_cond_wait(&sg.progress, &sg.lock);
-    sg_stream_unref(stream);
-    return context->sticky;
-}
-
-CUresult sg_context_wait(CUcontext context)
-{
-    CUstream stream = context->streams;
-    while (stream) {
-        if (sg_stream_idle(stream)) {
-            stream = stream->next;
-        } else {
-            sg_stream_wait(stream);
-            stream = context->streams; /* the list may have changed meanwhile */
-        }
-    }
-    return context->sticky;
-}
-
-/* ---- handles ---- */
-/* This thread's default streams, one per context it used. */
-struct own_stream {
-    struct own_stream *next;
-    CUcontext context;
-    uint64_t context_id;
-    CUstream stream;
-};
-static pthread_key_t own_key;
-static pthread_once_t own_once = PTHREAD_ONCE_INIT;
-
-static void own_free(void *list)
-{
-    struct own_stream *own = list;
     SG_LOCKED;
-    while (own) {
-        struct own_stream *next = own->next;
-        if (own->context->alive && own->context->id == own->context_id)
-            sg_stream_retire(own->stream);
-        sg_stream_unref(own->stream);
-        free(own);
-        own = next;
-    }
-}
-
-static void own_key_make(void)
-{
-    if (pthread_key_create(&own_key, own_free) != 0)
-        abort(); /* only without memory while the process starts */
-}
-
-CUstream sg_stream_own(CUcontext context)
-{
-    pthread_once(&own_once, own_key_make);
-    struct own_stream *list = pthread_getspecific(own_key);
-    for (struct own_stream *own = list; own; own = own->next)
-        if (own->context == context && own->context_id == context->id)
-            return own->stream;
-    struct own_stream *own = calloc(1, sizeof(*own));
-    CUstream stream = own ? sg_stream_new(context, 0, 0) : NULL;
-    if (!stream) {
-        free(own);
-        return NULL;
-    }
-    stream->refs++;
-    *own = (struct own_stream){list, context, context->id, stream};
-    pthread_setspecific(own_key, own);
-    return stream;
-}
-
-CUresult sg_stream_get(CUstream handle, CUstream *out)
-{
-    CUcontext context;
-    if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-        SG_TRY(sg_context_current(&context));
-        bool own = handle == CU_STREAM_PER_THREAD || (handle == NULL && sg_per_thread);
-        *out = own ? sg_stream_own(context) : context->legacy;
-        return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (!sg.ready)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (on_stream_thread)
-        return CUDA_ERROR_NOT_PERMITTED;
-    if (!sg_handle_is(handle, SG_STREAM))
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!sg_handle_is(hEvent, SG_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
-    *out = handle;
-    return handle->context->sticky;
+    if (Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (Flags & CU_EVENT_WAIT_EXTERNAL) {
+        if (!stream->capture)
+            return CUDA_ERROR_INVALID_VALUE;
+        struct sg_op *op = sg_op_new(SG_OP_WAIT, stream->context);
+        if (!op)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        op->event.event = hEvent;
+        op->event.external = true;
+        hEvent->refs++;
+        return sg_capture_add(stream, op);
+    }
+    if (hEvent->capture)
+        return sg_capture_wait(stream, hEvent);
+    if (stream->capture) {
+        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    SG_TRY(sg_capture_legacy(stream));
+    return sg_stream_wait_mark(stream, &hEvent->mark);
+}
+
+/* What can be read of a stream without waiting for it. */
+#define STREAM_READ(pointer)                                                                       \
+    SG_LOCKED;                                                                                     \
+    CUstream stream;                                                                               \
+    SG_TRY(sg_stream_get(hStream, &stream));                                                       \
+    if (!(pointer))                                                                                \
+    return CUDA_ERROR_INVALID_VALUE
+
+CUresult cuStreamGetPriority(CUstream hStream, int *priority)
+{
+    STREAM_READ(priority);
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream hStream, unsigned int *flags)
+{
+    STREAM_READ(flags);
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream hStream, unsigned long long *streamId)
+{
+    STREAM_READ(streamId);
+    *streamId = stream->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
+{
+    STREAM_READ(device);
+    *device = stream->context->device->ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+    STREAM_READ(pctx);
+    *pctx = stream->context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
+{
+    SG_TRY(cuStreamGetCtx(hStream, pCtx));
+    if (pGreenCtx)
+        *pGreenCtx = NULL;
+    return CUDA_SUCCESS;
+}
+
+#define ATTRIBUTE_COUNT (sizeof(((CUstream)0)->attributes) / sizeof(CUstreamAttrValue))
+
+static bool attribute_known(CUstreamAttrID attr)
+{
+    return attr == CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW ||
+           attr == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY ||
+           attr == CU_LAUNCH_ATTRIBUTE_PRIORITY ||
+           attr == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP ||
+           attr == CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN;
+}
+
+CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value)
+{
+    STREAM_READ(value);
+    if (!attribute_known(attr) || (size_t)attr >= ATTRIBUTE_COUNT)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        value->priority = stream->priority;
+    else
+        *value = stream->attributes[attr];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
+                              const CUstreamAttrValue *value)
+{
+    STREAM_READ(value);
+    if (!attribute_known(attr) || (size_t)attr >= ATTRIBUTE_COUNT)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attr == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+        stream->priority = value->priority;
+    stream->attributes[attr] = *value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCopyAttributes(CUstream dst, CUstream src)
+{
+    SG_LOCKED;
+    CUstream to, from;
+    SG_TRY(sg_stream_get(dst, &to));
+    SG_TRY(sg_stream_get(src, &from));
+    memcpy(to->attributes, from->attributes, sizeof(to->attributes));
+    to->priority = from->priority;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
+                                unsigned int flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    struct sg_extent extent;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+        flags != CU_MEM_ATTACH_SINGLE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!sg_address_find(dptr, &extent) || extent.space != SG_SPACE_MANAGED ||
+        extent.begin != dptr || (length && length != extent.end - extent.begin))
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS; /* memory is where it is; nothing moves */
+}
+
+/* ---- host functions ---- */
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                             unsigned int flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    if (!callback || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) {
+        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    struct sg_op *op = sg_op_new(SG_OP_CALLBACK, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->callback.fn = callback;
+    op->callback.stream = hStream;
+    op->callback.data = userData;
+    return sg_stream_submit(stream, op);
+}
+
+/* ---- values in memory ---- */
+static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr address,
+                         uint64_t value, unsigned bytes, unsigned flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    unsigned known = kind == SG_OP_WAIT_VALUE ? 3u | CU_STREAM_WAIT_VALUE_FLUSH
+                                              : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
+    if ((flags & ~known) || address % bytes || !sg_address_covers(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (flags & CU_STREAM_WAIT_VALUE_FLUSH && kind == SG_OP_WAIT_VALUE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct sg_op *op = sg_op_new(kind, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->value.address = address;
+    op->value.value = value;
+    op->value.bytes = bytes;
+    op->value.flags = flags;
+    return sg_stream_submit(stream, op);
+}
+
+#define VALUE_FUNCTIONS(suffix)                                                                    \
+    CUresult cuStreamWaitValue32##suffix(CUstream stream, CUdeviceptr addr, cuuint32_t value,      \
+                                         unsigned int flags)                                       \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WAIT_VALUE, addr, value, 4, flags);                          \
+    }                                                                                              \
+    CUresult cuStreamWaitValue64##suffix(CUstream stream, CUdeviceptr addr, cuuint64_t value,      \
+                                         unsigned int flags)                                       \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WAIT_VALUE, addr, value, 8, flags);                          \
+    }                                                                                              \
+    CUresult cuStreamWriteValue32##suffix(CUstream stream, CUdeviceptr addr, cuuint32_t value,     \
+                                          unsigned int flags)                                      \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WRITE_VALUE, addr, value, 4, flags);                         \
+    }                                                                                              \
+    CUresult cuStreamWriteValue64##suffix(CUstream stream, CUdeviceptr addr, cuuint64_t value,     \
+                                          unsigned int flags)                                      \
+    {                                                                                              \
+        return value_op(stream, SG_OP_WRITE_VALUE, addr, value, 8, flags);                         \
+    }
+VALUE_FUNCTIONS()
+VALUE_FUNCTIONS(_v2)
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
+                               CUstreamBatchMemOpParams *list, unsigned int flags)
+{
+    if (!list || !count || count > 256 || flags) {
+        SG_READY();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const CUstreamBatchMemOpParams *p = &list[i];
+        CUresult result;
+        switch (p->operation) {
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            result = cuStreamWaitValue32_v2(stream, p->waitValue.address, p->waitValue.value,
+                                            p->waitValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            result = cuStreamWaitValue64_v2(stream, p->waitValue.address, p->waitValue.value64,
+                                            p->waitValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            result = cuStreamWriteValue32_v2(stream, p->writeValue.address, p->writeValue.value,
+                                             p->writeValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            result = cuStreamWriteValue64_v2(stream, p->writeValue.address,
+                                             p->writeValue.value64, p->writeValue.flags);
+            break;
+        case CU_STREAM_MEM_OP_BARRIER:
+            result = CUDA_SUCCESS; /* operations of a stream are ordered as it is */
+            break;
+        default:
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        }
+        SG_TRY(result);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,
+                            unsigned int flags)
+{
+    return cuStreamBatchMemOp_v2(stream, count, list, flags);
 }

@@ -1,7 +1,27 @@
-/* Functions by name, errors by number. */
+/* The start, functions by name, errors by number. */
 #include "defaults.h"
 
 _Thread_local int sg_per_thread;
+
+CUresult cuInit(unsigned int flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_LOCKED;
+    if (sg.ready)
+        return CUDA_SUCCESS;
+    SG_TRY(sg_devices_open());
+    __atomic_store_n(&sg.ready, true, __ATOMIC_RELEASE);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    if (!version)
+        return CUDA_ERROR_INVALID_VALUE;
+    *version = SG_DRIVER_VERSION;
+    return CUDA_SUCCESS;
+}
 
 /* The newest variant that is not newer than the version asked for. */
 static void *find(const char *name, int version, bool per_thread, bool *newer)
