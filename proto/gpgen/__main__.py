@@ -3,8 +3,9 @@
     python -m gpgen --spec proto/spec --header flat.h --out build/proto/gen
 
 --header is cuda.h after the C preprocessor; without it nothing is compared.
---coverage FILE rewrites the table of the docs. --wire-doc FILE writes the tables of all
-messages, with the sizes that the program made from gp_sizes.c has printed to --sizes FILE.
+--coverage FILE rewrites the table of the docs, --reference FOLDER writes the reference of the
+functions. --wire-doc FILE writes the tables of all messages, with the sizes that the program
+made from gp_sizes.c has printed to --sizes FILE.
 --lock writes what is new into the ledger of operations, ids.lock, --release VERSION also
 that this release has it. Errors are `file:line: text`.
 """
@@ -79,6 +80,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sizes", type=Path, help="what --wire-doc reads")
     parser.add_argument("--lock", action="store_true")
     parser.add_argument("--release", metavar="VERSION", default="")
+    parser.add_argument("--reference", type=Path, help="folder for the reference's pages")
     parser.add_argument("--seeds", type=Path, help="folder for the fuzzer's seed messages")
     args = parser.parse_args(argv)
     try:
@@ -99,6 +101,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.wire_doc:
         sizes = emit_wire_doc.read_sizes(args.sizes.read_text(encoding="utf-8"))
         emit_docs.write_if_changed(args.wire_doc, emit_wire_doc.wire_doc(spec, sizes))
+    if args.reference:
+        for name, text in emit_reference.reference(spec).items():
+            emit_docs.write_if_changed(args.reference / name, text)
     if args.seeds:
         args.seeds.mkdir(parents=True, exist_ok=True)
         for f in spec.wire:

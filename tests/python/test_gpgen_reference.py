@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -53,3 +56,55 @@ def test_what_the_reference_cannot_say(
 
 def test_the_real_spec_says_it_of_each() -> None:
     emit_reference.check(spec.load(ROOT / "proto" / "spec"))
+
+
+# The pages ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The pages as the build makes them, by their names."""
+    folder = tmp_path_factory.mktemp("reference")
+    command = [sys.executable, "-m", "gpgen", "--spec", str(ROOT / "proto" / "spec")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "proto"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([*command, "--reference", str(folder)], env=env, check=True)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_every_function_has_its_place(pages: dict[str, str]) -> None:
+    for f in spec.load(ROOT / "proto" / "spec").cuda:
+        page = pages[f"{f.file.stem}.md"]
+        if f.mode == "refuse":
+            assert f"| `{f.name}` | {f.reason} |" in page
+        else:
+            assert f"\n### {f.name}\n" in page
+            assert f.differs == "" or "**Differs:** " in page
+
+
+def test_every_link_leads_somewhere(pages: dict[str, str]) -> None:
+    anchors = {
+        name: {heading.lower() for heading in re.findall(r"^#+ (.+)$", text, re.M)}
+        for name, text in pages.items()
+    }
+    count = 0
+    for name, text in pages.items():
+        for page, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", text):
+            home = page or name
+            assert home in pages, f"{name}: no page {home}"
+            assert not anchor or anchor in anchors[home], f"{name}: no {anchor} in {home}"
+            count += 1
+    assert count > 300
+
+
+def test_what_it_says_of_arguments(tmp_path: Path) -> None:
+    changed = THING.replace(
+        '  "int x",',
+        '  "unsigned int x : flags[A|B]",\n  "CUcontext ctx : null",\n'
+        '  "const int *n : in",\n  "CUevent e : destroy",\n  "int zero : zero",',
+    )
+    page = emit_reference.reference(load(tmp_path, changed))["thing.md"]
+    assert (
+        "**Checked here:** `x` has no other bits than `A|B`; `ctx` may be null;"
+        " `n` must not be null; `e` is gone after the call; `zero` is 0." in page
+    )
+    assert "sends: yes; waits: no." in page
