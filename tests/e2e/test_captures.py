@@ -170,3 +170,34 @@ def test_events_may_not_be_asked_beside_a_threads_own_capture(
         assert worker.result(name, struct.pack("<Q", event)) == UNSUPPORTED
         assert end(worker, stream) == INVALIDATED
         fill(worker, flag, 1, worker.stream())
+
+
+def test_an_event_that_is_waited_for_may_be_recorded_into_a_capture(
+    make_server: MakeServer,
+) -> None:
+    """The wait is for what the event had before; the worker asked the event itself, which ended
+    the capture and the wait."""
+    server = make_server()
+    with worker_of(server) as worker:
+        busy, capturing, flag = worker.stream(), worker.stream(), worker.allocate(512)
+        fill(worker, flag, 0, busy)
+        holds(worker, busy, flag)
+        event, other = handle(KIND_EVENT, 1), handle(KIND_EVENT, 2)
+        for one in (event, other):
+            worker.tell("cuEventCreate", struct.pack("<QI4x", one, 2))
+            worker.tell("cuEventRecord", struct.pack("<QQ", one, busy))
+        waiting = [
+            worker.message(NUMBERS["cuEventSynchronize"], struct.pack("<Q", one))
+            for one in (event, other, event)
+        ]
+        worker.send(waiting)
+        begin(worker, capturing, THREAD_LOCAL)
+        worker.tell("cuEventRecord", struct.pack("<QQ", event, capturing))
+        worker.tell("cuEventRecordWithFlags", struct.pack("<QQI4x", other, capturing, 0))
+        worker.tell("cuEventDestroy_v2", struct.pack("<Q", event))
+        assert end(worker, capturing) == 0
+        assert worker.busy(busy), "it was waited for"
+        fill(worker, flag, 1, worker.stream())
+        for message in waiting:
+            assert struct.unpack_from("<i", worker.reply_to(message))[0] == 0
+        assert worker.errors == []

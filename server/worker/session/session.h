@@ -42,6 +42,7 @@ struct gpw_session {
     bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
     bool last_try; /* no more GPW_AGAIN */
     unsigned fences; /* streams that the next message waits for (gp_fence) */
+    unsigned event_waits; /* calls that wait for an event of the client's */
     bool greeted;  /* gp_hello was right */
     bool ended;    /* gp_goodbye, or broken */
     int32_t sticky; /* a CUresult that every later call gives, 0 none */
