@@ -74,36 +74,32 @@ static size_t proc_first(const char *name)
     return low;
 }
 
-/* What a host of this process cannot do, for its driver or its release of gpupool, is not there:
- * programs ask for what they can do without. */
-static bool is_hidden(const struct gpc_proc *p, int driver)
-{
-    return p->version > driver || !gpc_sessions_have(p->op);
-}
-
-/* The function that `name` meant in CUDA `version`. *too_new: it came later. */
+/* The function that `name` meant in CUDA `version`, as the oldest driver of the hosts knows it.
+ * *too_new: it came later. What a host's release of gpupool lacks is not there: programs ask for
+ * what they can do without. */
 static void *proc_find(const char *name, int version, bool per_thread, bool *too_new)
 {
-    void *plain = NULL, *special = NULL;
+    const struct gpc_proc *plain = NULL, *special = NULL;
     const int driver = gpc_driver_version();
     *too_new = false;
     for (size_t i = proc_first(name);
          i < gpc_proc_count && strcmp(gpc_proc_table[i].name, name) == 0; i++) {
         const struct gpc_proc *p = &gpc_proc_table[i];
-        if (is_hidden(p, driver))
+        if (p->version > driver) {
             continue;
-        if (p->version > version) {
+        } else if (p->version > version) {
             *too_new = true;
         } else if (p->per_thread && !special) {
-            special = p->function;
+            special = p;
         } else if (!p->per_thread && !plain) {
-            plain = p->function;
+            plain = p;
         }
     }
-    void *found = per_thread && special ? special : plain;
-    if (found)
-        *too_new = false;
-    return found;
+    const struct gpc_proc *found = per_thread && special ? special : plain;
+    if (!found)
+        return NULL;
+    *too_new = false;
+    return gpc_sessions_have(found->op) ? found->function : NULL;
 }
 
 static CUresult proc_address(const char *symbol, void **pfn, int version, cuuint64_t flags,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from .emit_wire import NOTE
-from .spec import Spec
+from .spec import Function, Spec
 
 
 def proc_table(spec: Spec) -> str:
     """(name, version, per-thread) -> operation, function; sorted by name, newest first."""
     rows: list[tuple[str, int, int, str, str]] = []
     for f in spec.cuda:
-        rows.append((f.api, f.since, 0, f.name, f.name))
-        rows += [(api, since, 0, f.name, f.name) for api, since in f.also.items()]
+        op = _operation(spec, f)
+        rows.append((f.api, f.since, 0, op, f.name))
+        rows += [(api, since, 0, op, f.name) for api, since in f.also.items()]
         rows += [
-            (f.api, getattr(f, s), 1, f.name, f"{f.name}_{s}")
+            (f.api, getattr(f, s), 1, op, f"{f.name}_{s}")
             for s in ("ptds", "ptsz")
             if getattr(f, s)
         ]
@@ -27,6 +28,13 @@ def proc_table(spec: Spec) -> str:
     lines.append("};\n")
     lines.append(f"const size_t gpc_proc_count = {len(rows)};\n")
     return "\n".join(lines)
+
+
+def _operation(spec: Spec, f: Function) -> str:
+    """What a function stands and falls with where the worker is of another release: its own
+    message, or the only one that it sends."""
+    sent = spec.sent(f)
+    return sent[0].name if f.has_wire or len(sent) == 1 else f.name
 
 
 def linker_map(spec: Spec) -> str:
