@@ -1,146 +1,5 @@
-/*
- * Contexts: each thread's stack of them, primary contexts, limits.
- *
- * The structure of an ended context stays on sg.contexts, so what still
- * points at it (a thread's stack, an event) finds it ended and not gone.
- */
+/* The functions of contexts: made and ended, the current one, primary ones, limits. */
 #include "softgpu.h"
-
-static _Thread_local CUcontext *stack;
-static _Thread_local size_t depth, stack_room;
-static pthread_key_t stack_key;
-static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
-
-static void stack_key_make(void)
-{
-    if (pthread_key_create(&stack_key, free) != 0)
-        abort(); /* only without memory while the process starts */
-}
-
-static CUresult push(CUcontext context)
-{
-    if (depth == stack_room) {
-        size_t room = stack_room ? stack_room * 2 : 8;
-        CUcontext *bigger = realloc(stack, room * sizeof(*bigger));
-        if (!bigger)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        stack = bigger;
-        stack_room = room;
-        pthread_once(&stack_once, stack_key_make);
-        pthread_setspecific(stack_key, stack); /* freed when the thread ends */
-    }
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
-}
-
-CUcontext sg_context_peek(void)
-{
-    return depth ? stack[depth - 1] : NULL;
-}
-
-static CUresult usable(CUcontext context)
-{
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return context->sticky;
-}
-
-CUresult sg_context_current(CUcontext *out)
-{
-    if (!sg.ready)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (sg_on_stream_thread())
-        return CUDA_ERROR_NOT_PERMITTED; /* CUDA calls from a host function */
-    CUcontext context = sg_context_peek();
-    if (!context)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    SG_TRY(usable(context));
-    *out = context;
-    return CUDA_SUCCESS;
-}
-
-CUresult sg_context_of(CUcontext context, CUcontext *out)
-{
-    if (!context)
-        return sg_context_current(out);
-    if (!sg.ready)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!sg_handle_is(context, SG_CONTEXT))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    SG_TRY(usable(context));
-    *out = context;
-    return CUDA_SUCCESS;
-}
-
-static CUresult context_start(CUcontext context)
-{
-    context->legacy = sg_stream_new(context, 0, 0);
-    if (!context->legacy)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    context->legacy->is_legacy = true;
-    context->id = ++sg.next_id;
-    context->sticky = CUDA_SUCCESS;
-    context->cancel = 0;
-    context->peers = 0;
-    context->cache_config = CU_FUNC_CACHE_PREFER_NONE;
-    memset(context->limits, 0, sizeof(context->limits));
-    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
-    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
-    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
-    context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
-    context->alive = true;
-    return CUDA_SUCCESS;
-}
-
-static CUresult context_make(struct sg_device *device, unsigned flags, CUcontext *out)
-{
-    CUcontext context = calloc(1, sizeof(*context));
-    if (!context || !sg_handle_add(context, SG_CONTEXT)) {
-        free(context);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    context->device = device;
-    context->flags = flags;
-    context->api_version = 3020;
-    CUresult result = context_start(context);
-    if (result != CUDA_SUCCESS) {
-        sg_handle_remove(context);
-        free(context);
-        return result;
-    }
-    context->next = sg.contexts;
-    sg.contexts = context;
-    *out = context;
-    return CUDA_SUCCESS;
-}
-
-/* Ends all work, then gives back everything the context owns. */
-static void context_end(CUcontext context)
-{
-    context->cancel = 1;
-    sg_context_wait(context);
-    context->alive = false;
-    while (context->modules)
-        sg_module_unload(context->modules);
-    while (context->streams)
-        sg_stream_retire(context->streams);
-    context->legacy = NULL;
-    sg_memory_release_context(context);
-}
-
-CUresult sg_context_primary(struct sg_device *device, CUcontext *out)
-{
-    if (!device->primary) {
-        SG_TRY(context_make(device, device->primary_flags, &device->primary));
-        device->primary->primary = true;
-    } else if (!device->primary->alive) {
-        SG_TRY(context_start(device->primary));
-        device->primary->flags = device->primary_flags;
-    }
-    *out = device->primary;
-    return CUDA_SUCCESS;
-}
 
 static bool flags_valid(unsigned flags)
 {
@@ -175,7 +34,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
     if (!device->primary_refs)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--device->primary_refs == 0)
-        context_end(device->primary);
+        sg_context_end(device->primary);
     return CUDA_SUCCESS;
 }
 
@@ -192,7 +51,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     if (device->primary && device->primary->alive)
-        context_end(device->primary);
+        sg_context_end(device->primary);
     device->primary_refs = 0;
     return CUDA_SUCCESS;
 }
@@ -246,10 +105,10 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     CUcontext context;
-    SG_TRY(context_make(device, flags, &context));
-    CUresult result = push(context);
+    SG_TRY(sg_context_make(device, flags, &context));
+    CUresult result = sg_context_push(context);
     if (result != CUDA_SUCCESS) {
-        context_end(context);
+        sg_context_end(context);
         return result;
     }
     *pctx = context;
@@ -289,10 +148,10 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!ctx->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    context_end(ctx);
+    sg_context_end(ctx);
     sg_handle_remove(ctx);
     if (sg_context_peek() == ctx)
-        depth--;
+        sg_context_pop();
     return CUDA_SUCCESS;
 }
 
@@ -307,7 +166,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext ctx)
     SG_READY();
     if (!sg_handle_is(ctx, SG_CONTEXT))
         return ctx ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
-    return push(ctx);
+    return sg_context_push(ctx);
 }
 
 CUresult cuCtxPushCurrent(CUcontext ctx)
@@ -318,9 +177,9 @@ CUresult cuCtxPushCurrent(CUcontext ctx)
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 {
     SG_READY();
-    if (!depth)
+    CUcontext top = sg_context_pop();
+    if (!top)
         return CUDA_ERROR_INVALID_CONTEXT;
-    CUcontext top = stack[--depth];
     if (pctx)
         *pctx = top;
     return CUDA_SUCCESS;
@@ -337,14 +196,8 @@ CUresult cuCtxSetCurrent(CUcontext ctx)
     SG_READY();
     if (ctx && !sg_handle_is(ctx, SG_CONTEXT))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!ctx) {
-        depth -= depth > 0;
-        return CUDA_SUCCESS;
-    }
-    if (!depth)
-        return push(ctx);
-    stack[depth - 1] = ctx;
-    return CUDA_SUCCESS;
+    sg_context_pop();
+    return ctx ? sg_context_push(ctx) : CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetCurrent(CUcontext *pctx)

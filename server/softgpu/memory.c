@@ -152,8 +152,9 @@ static CUmemorytype memory_type(const struct sg_extent *extent)
     return sg_space_is_host(extent->space) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 }
 
-static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdeviceptr ptr,
-                             const struct sg_extent *extent)
+/* The attributes that are addresses and handles. */
+static CUresult place_of(void *data, CUpointer_attribute attribute, CUdeviceptr ptr,
+                         const struct sg_extent *extent)
 {
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -162,9 +163,6 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
             return CUDA_ERROR_INVALID_VALUE;
         *(CUcontext *)data = extent->context;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)data = memory_type(extent);
-        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         *(CUdeviceptr *)data = ptr;
         return CUDA_SUCCESS;
@@ -172,6 +170,29 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         if (!sg_space_is_host(extent->space) && extent->space != SG_SPACE_MANAGED)
             return CUDA_ERROR_INVALID_VALUE;
         *(void **)data = (void *)(uintptr_t)ptr;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = extent->begin;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = extent->end - extent->begin;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = extent->pool;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdeviceptr ptr,
+                             const struct sg_extent *extent)
+{
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)data = memory_type(extent);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -192,14 +213,6 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(unsigned *)data = 0;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        *(CUdeviceptr *)data = extent->begin;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *(size_t *)data = extent->end - extent->begin;
-        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
         *(unsigned *)data = 1;
         return CUDA_SUCCESS;
@@ -210,11 +223,8 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         *(unsigned *)data = extent->space == SG_SPACE_MAPPED ? extent->flags
                                                              : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = extent->pool;
-        return CUDA_SUCCESS;
     default:
-        return CUDA_ERROR_INVALID_VALUE;
+        return place_of(data, attribute, ptr, extent);
     }
 }
 

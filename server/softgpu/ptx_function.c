@@ -121,79 +121,106 @@ static void bounds_parse(struct sg_parser *p, struct sg_function *f)
 
 static void block_parse(struct sg_parser *p, bool outermost);
 
+/* The predicate of `@p` or `@!p`. */
+static void guard_parse(struct sg_parser *p, struct sg_statement *s)
+{
+    s->guarded = true;
+    s->guard_negated = sg_accept(p, '!');
+    struct sg_symbol *guard = sg_symbol_find(p, p->token.text, p->token.size);
+    if (p->token.kind != SG_K_NAME || !guard || guard->kind != SG_N_REGISTER)
+        sg_fail(p, s->line, "the guard is no predicate register");
+    s->guard = guard->slot;
+    sg_advance(p);
+}
+
+/* The labels that an indirect branch may go to; they may come later. */
+static void targets_parse(struct sg_parser *p, struct sg_symbol *label)
+{
+    uint32_t count = 0;
+    sg_advance(p);
+    struct sg_token list[1024];
+    do {
+        if (count == 1024)
+            sg_fail(p, p->token.line, "more than 1024 branch targets");
+        list[count++] = p->token;
+        sg_advance(p);
+    } while (sg_accept(p, ','));
+    sg_expect(p, ';');
+    label->kind = SG_N_TARGETS;
+    label->targets = sg_take(p, (count + 1) * sizeof(uint32_t));
+    label->targets[0] = count;
+    for (uint32_t i = 0; i < count; i++)
+        sg_fixup_add(p, list[i].text, list[i].size, list[i].line, 0, &label->targets[1 + i]);
+}
+
+static void label_parse(struct sg_parser *p, const struct sg_token *name)
+{
+    sg_advance(p);
+    struct sg_symbol *label = sg_symbol_declare(p, name, SG_N_LABEL);
+    label->slot = p->module->code_count;
+    if (sg_at_dot(p, ".branchtargets")) {
+        targets_parse(p, label);
+    } else if (sg_at_dot(p, ".callprototype")) {
+        label->kind = SG_N_PROTOTYPE;
+        while (p->token.kind != SG_K_END && !sg_accept(p, ';'))
+            sg_advance(p);
+    }
+}
+
+/* An instruction's name with all its suffixes, of which some are types. */
+static void opcode_parse(struct sg_parser *p, const struct sg_token *name, struct sg_statement *s)
+{
+    snprintf(s->opcode, sizeof(s->opcode), "%.*s", (int)name->size, name->text);
+    size_t used = (size_t)snprintf(s->text, sizeof(s->text), "%.*s",
+                                   (int)(name->size < 60 ? name->size : 60), name->text);
+    while (p->token.kind == SG_K_DOT) {
+        if (s->suffixes == SG_MAX_SUFFIXES)
+            sg_fail(p, s->line, "%s: too many suffixes", s->text);
+        if (used < sizeof(s->text))
+            used += (size_t)snprintf(s->text + used, sizeof(s->text) - used, "%.*s",
+                                     (int)(p->token.size < 30 ? p->token.size : 30), p->token.text);
+        enum sg_type type = sg_type_of(&p->token);
+        if (type != SG_T_NONE && s->type_count < 4)
+            s->types[s->type_count++] = type;
+        s->suffix[s->suffixes++] = p->token;
+        sg_advance(p);
+    }
+}
+
+static void operands_parse(struct sg_parser *p, struct sg_statement *s)
+{
+    while (!sg_at(p, ';')) {
+        if (s->arguments == SG_MAX_ARGUMENTS)
+            sg_fail(p, s->line, "%s: too many operands", s->text);
+        sg_argument_parse(p, &s->a[s->arguments++]);
+        if (!sg_accept(p, ','))
+            break;
+    }
+    sg_expect(p, ';');
+}
+
 static void label_or_statement(struct sg_parser *p)
 {
     struct sg_statement s;
     memset(&s, 0, sizeof(s));
     s.line = p->token.line;
-    if (sg_accept(p, '@')) {
-        s.guarded = true;
-        s.guard_negated = sg_accept(p, '!');
-        struct sg_symbol *guard = sg_symbol_find(p, p->token.text, p->token.size);
-        if (p->token.kind != SG_K_NAME || !guard || guard->kind != SG_N_REGISTER)
-            sg_fail(p, s.line, "the guard is no predicate register");
-        s.guard = guard->slot;
-        sg_advance(p);
-    }
+    if (sg_accept(p, '@'))
+        guard_parse(p, &s);
     struct sg_token name = p->token;
     if (name.kind != SG_K_NAME)
         sg_fail(p, name.line, "'%.*s' starts no instruction",
                 (int)(name.size < 40 ? name.size : 40), name.size ? name.text : "");
     sg_advance(p);
     if (!s.guarded && sg_at(p, ':')) {
-        sg_advance(p);
-        struct sg_symbol *label = sg_symbol_declare(p, &name, SG_N_LABEL);
-        label->slot = p->module->code_count;
-        if (sg_at_dot(p, ".branchtargets")) {
-            uint32_t count = 0;
-            sg_advance(p);
-            struct sg_token list[1024];
-            do {
-                if (count == 1024)
-                    sg_fail(p, p->token.line, "more than 1024 branch targets");
-                list[count++] = p->token;
-                sg_advance(p);
-            } while (sg_accept(p, ','));
-            sg_expect(p, ';');
-            label->kind = SG_N_TARGETS;
-            label->targets = sg_take(p, (count + 1) * sizeof(uint32_t));
-            label->targets[0] = count;
-            for (uint32_t i = 0; i < count; i++)
-                sg_fixup_add(p, list[i].text, list[i].size, list[i].line, 0, &label->targets[1 + i]);
-        } else if (sg_at_dot(p, ".callprototype")) {
-            label->kind = SG_N_PROTOTYPE;
-            while (p->token.kind != SG_K_END && !sg_accept(p, ';'))
-                sg_advance(p);
-        }
+        label_parse(p, &name);
         return;
     }
-    snprintf(s.opcode, sizeof(s.opcode), "%.*s", (int)name.size, name.text);
-    size_t used = (size_t)snprintf(s.text, sizeof(s.text), "%.*s",
-                                   (int)(name.size < 60 ? name.size : 60), name.text);
-    while (p->token.kind == SG_K_DOT) {
-        if (s.suffixes == SG_MAX_SUFFIXES)
-            sg_fail(p, s.line, "%s: too many suffixes", s.text);
-        if (used < sizeof(s.text))
-            used += (size_t)snprintf(s.text + used, sizeof(s.text) - used, "%.*s",
-                                     (int)(p->token.size < 30 ? p->token.size : 30), p->token.text);
-        enum sg_type type = sg_type_of(&p->token);
-        if (type != SG_T_NONE && s.type_count < 4)
-            s.types[s.type_count++] = type;
-        s.suffix[s.suffixes++] = p->token;
-        sg_advance(p);
-    }
+    opcode_parse(p, &name, &s);
     if (!strcmp(s.opcode, "call")) {
         sg_call_parse(p, &s);
         return;
     }
-    while (!sg_at(p, ';')) {
-        if (s.arguments == SG_MAX_ARGUMENTS)
-            sg_fail(p, s.line, "%s: too many operands", s.text);
-        sg_argument_parse(p, &s.a[s.arguments++]);
-        if (!sg_accept(p, ','))
-            break;
-    }
-    sg_expect(p, ';');
+    operands_parse(p, &s);
     sg_statement_decode(p, &s);
 }
 
@@ -232,6 +259,29 @@ static void block_parse(struct sg_parser *p, bool outermost)
     p->depth--;
 }
 
+/* The instructions of `f`, whose parameters `scratch` has counted. */
+static void definition_parse(struct sg_parser *p, const struct sg_token *name,
+                             struct sg_function *f, const struct sg_function *scratch)
+{
+    if (f->defined)
+        sg_fail(p, name->line, "'%s' is defined twice", f->info.name);
+    f->slots = scratch->slots;
+    f->frame_bytes = scratch->frame_bytes;
+    f->defined = true;
+    f->start = p->module->code_count;
+    p->function = f;
+    /* a function may call itself: its name is known inside */
+    struct sg_symbol *self = sg_symbol_declare(p, name, SG_N_FUNCTION);
+    self->function = f;
+    block_parse(p, true);
+    sg_insn_append(p, p->token.line)->op = f->entry ? SG_P_EXIT : SG_P_RET;
+    struct sg_insn *end = &p->module->code[p->module->code_count - 1];
+    end->execute = sg_execute_select(end);
+    f->info.local_bytes = f->frame_bytes;
+    /* virtual registers have no count in hardware; 64 fit a block of 1024 threads */
+    f->info.register_count = f->slots < 16 ? 16 : f->slots > 64 ? 64 : f->slots;
+}
+
 void sg_function_parse(struct sg_parser *p, bool entry, bool external)
 {
     struct sg_symbol *outside;
@@ -267,23 +317,7 @@ void sg_function_parse(struct sg_parser *p, bool entry, bool external)
     f->result_count = result_count;
     f->argument_count = argument_count;
     if (sg_at(p, '{')) {
-        if (f->defined)
-            sg_fail(p, name.line, "'%s' is defined twice", f->info.name);
-        f->slots = scratch.slots;
-        f->frame_bytes = scratch.frame_bytes;
-        f->defined = true;
-        f->start = p->module->code_count;
-        p->function = f;
-        /* a function may call itself: its name is known inside */
-        struct sg_symbol *self = sg_symbol_declare(p, &name, SG_N_FUNCTION);
-        self->function = f;
-        block_parse(p, true);
-        sg_insn_append(p, p->token.line)->op = entry ? SG_P_EXIT : SG_P_RET;
-        struct sg_insn *end = &p->module->code[p->module->code_count - 1];
-        end->execute = sg_execute_select(end);
-        f->info.local_bytes = f->frame_bytes;
-        /* virtual registers have no count in hardware; 64 fit a block of 1024 threads */
-        f->info.register_count = f->slots < 16 ? 16 : f->slots > 64 ? 64 : f->slots;
+        definition_parse(p, &name, f, &scratch);
     } else {
         (void)external;
         sg_expect(p, ';');

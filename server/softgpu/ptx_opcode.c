@@ -144,14 +144,12 @@ static bool barrier_read(struct sg_statement *s, struct sg_insn *in)
     return true;
 }
 
-/* What is special about an opcode, beyond types, spaces and rounding. */
-static bool details_read(struct sg_statement *s, struct sg_insn *in)
+/* What is special about an arithmetic opcode, beyond types and rounding. */
+static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
 {
     static const char *const testps[] = {".finite", ".infinite",  ".number", ".notanumber",
                                          ".normal", ".subnormal", NULL};
     static const char *const permutations[] = {".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16", NULL};
-    static const char *const shuffles[] = {".up", ".down", ".bfly", ".idx", NULL};
-    static const char *const votes[] = {".all", ".any", ".uni", ".ballot", NULL};
     switch (in->op) {
     case SG_P_ADD:
     case SG_P_SUB:
@@ -203,6 +201,16 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_EX2:
     case SG_P_TANH: in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : SG_V_EXACT; return true;
     case SG_P_TESTP: in->mode = (uint8_t)sg_suffix_of(s, testps); return in->mode < 6;
+    default: return true;
+    }
+}
+
+/* What is special about any other opcode, beyond types and spaces. */
+static bool details_read(struct sg_statement *s, struct sg_insn *in)
+{
+    static const char *const shuffles[] = {".up", ".down", ".bfly", ".idx", NULL};
+    static const char *const votes[] = {".all", ".any", ".uni", ".ballot", NULL};
+    switch (in->op) {
     case SG_P_CVT:
         if (s->arguments == 3)
             in->op = SG_P_CVT_PACK;
@@ -229,7 +237,7 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
             sg_suffix(s, ".wait_all"))
             in->op = SG_P_FENCE;
         return sg_suffix(s, ".async");
-    default: return true;
+    default: return arithmetic_read(s, in);
     }
 }
 

@@ -29,6 +29,7 @@ CUresult cuProfilerStop(void);
 #include <stdlib.h>
 #include <string.h>
 
+#include "context_life.h"
 #include "ptx.h"
 
 #define SG_MAX_DEVICES 16
@@ -112,32 +113,6 @@ uint64_t sg_now_ns(void);
 void sg_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct sg_device *sg_device(CUdevice device); /* NULL: no such device */
 CUresult sg_devices_open(void);               /* device.c, from cuInit; sg.lock is held */
-
-/* ---- contexts (context.c) ---- */
-struct CUctx_st {
-    CUcontext next;
-    struct sg_device *device;
-    uint64_t id;
-    unsigned flags, api_version;
-    bool primary;
-    bool alive;          /* a primary context may be retained again after its end */
-    volatile int cancel; /* tells running work to stop: the context is ending */
-    CUresult sticky; /* once a kernel has failed, what every later call says */
-    CUstream legacy; /* the default stream */
-    CUstream streams; /* all streams of the context, linked by next */
-    CUmodule modules;
-    size_t limits[CU_LIMIT_MAX];
-    CUfunc_cache cache_config;
-    CUsharedconfig shared_config;
-    uint32_t peers; /* bit per device whose memory was enabled */
-};
-/* Initialised, a current context, alive, without a sticky error. sg.lock is held. */
-CUresult sg_context_current(CUcontext *out);
-/* The current context or NULL, without checks. */
-CUcontext sg_context_peek(void);
-/* `context` or, when NULL, the current one. */
-CUresult sg_context_of(CUcontext context, CUcontext *out);
-CUresult sg_context_primary(struct sg_device *device, CUcontext *out); /* makes it if need be */
 
 /* ---- which addresses are alive (address.c) ---- */
 enum sg_space {

@@ -1,0 +1,40 @@
+/* Contexts: how they begin and end (context_life.c), each thread's stack (context_stack.c). */
+#ifndef SG_CONTEXT_LIFE_H
+#define SG_CONTEXT_LIFE_H
+
+#include "softgpu.h" /* which includes this where its types are known */
+
+struct sg_device;
+
+struct CUctx_st {
+    CUcontext next;
+    struct sg_device *device;
+    uint64_t id;
+    unsigned flags, api_version;
+    bool primary;
+    bool alive;          /* a primary context may be retained again after its end */
+    volatile int cancel; /* tells running work to stop: the context is ending */
+    CUresult sticky; /* once a kernel has failed, what every later call says */
+    CUstream legacy; /* the default stream */
+    CUstream streams; /* all streams of the context, linked by next */
+    CUmodule modules;
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache_config;
+    CUsharedconfig shared_config;
+    uint32_t peers; /* bit per device whose memory was enabled */
+};
+/* Initialised, a current context, alive, without a sticky error. sg.lock is held. */
+CUresult sg_context_current(CUcontext *out);
+/* The current context or NULL, without checks. */
+CUcontext sg_context_peek(void);
+/* `context` or, when NULL, the current one. */
+CUresult sg_context_of(CUcontext context, CUcontext *out);
+CUresult sg_context_primary(struct sg_device *device, CUcontext *out); /* makes it if need be */
+/* The calling thread's stack. pop: what was on top, NULL if nothing was. */
+CUresult sg_context_push(CUcontext context);
+CUcontext sg_context_pop(void);
+CUresult sg_context_make(struct sg_device *device, unsigned flags, CUcontext *out);
+/* Ends all work, then gives back everything the context owns. */
+void sg_context_end(CUcontext context);
+
+#endif
