@@ -262,7 +262,7 @@ def _sends(source: CSource, function: CFunction) -> set[str]:
     while todo:
         for word in set(re.findall(r"[A-Za-z_]\w*", todo.pop().body)):
             if word.startswith("gpc_wire_"):
-                sent.add(word.removeprefix("gpc_wire_"))
+                sent.add(word.removeprefix("gpc_wire_").removesuffix("_on"))
             elif word in inside and word not in seen:
                 seen.add(word)
                 todo.append(inside[word])

@@ -15,16 +15,16 @@
 
 CUresult gpc_as_cuStreamBeginCapture_v2(uint16_t op, CUstream hStream, CUstreamCaptureMode mode)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire;
-    r = gpc_stream_wire(NULL, hStream, &wire);
+    r = gpc_route_stream(&on, hStream, &wire);
     if (r == CUDA_SUCCESS)
-        r = gpc_wire_cuStreamBeginCapture_v2(hStream, mode);
+        r = gpc_wire_cuStreamBeginCapture_v2_on(&on, hStream, mode);
     if (r == CUDA_SUCCESS)
         r = gpc_captures_begun(wire, mode);
     return gpc_leave(r);
@@ -32,18 +32,18 @@ CUresult gpc_as_cuStreamBeginCapture_v2(uint16_t op, CUstream hStream, CUstreamC
 
 GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamEndCapture, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamEndCapture, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!phGraph)
         return CUDA_ERROR_INVALID_VALUE;
     CUgraph graph;
     uint64_t wire;
-    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS)
+    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return r;
     CUresult allowed = gpc_captures_may_end(wire);
-    r = gpc_wire_cuStreamEndCapture(hStream, &graph);
+    r = gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
     /* any answer but these ends a capture: an invalidated one, too */
     if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
         gpc_captures_ended(wire);
@@ -58,16 +58,16 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 
 GPC_EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamIsCapturing, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamIsCapturing, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!captureStatus)
         return CUDA_ERROR_INVALID_VALUE;
     if (gpc_capture_active())
-        return gpc_wire_cuStreamIsCapturing(hStream, captureStatus);
+        return gpc_wire_cuStreamIsCapturing_on(&on, hStream, captureStatus);
     uint64_t wire;
-    if ((r = gpc_stream_wire(NULL, hStream, &wire)) == CUDA_SUCCESS)
+    if ((r = gpc_route_stream(&on, hStream, &wire)) == CUDA_SUCCESS)
         *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
     return r;
 }
@@ -101,21 +101,21 @@ static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
 static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
 {
     static __thread uint64_t *nodes __attribute__((tls_model("initial-exec")));
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!status)
         return CUDA_ERROR_INVALID_VALUE;
     memset(info, 0, sizeof *info);
     uint64_t wire;
-    if ((r = gpc_stream_wire(NULL, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
+    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
         return r;
     if (!nodes && !(nodes = malloc(GP_NODES_MAX * sizeof *nodes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint32_t got = 0;
     CUgraph graph;
-    r = gpc_wire_gp_capture_info(hStream, &graph, &info->status, &info->id, nodes, &got);
+    r = gpc_wire_gp_capture_info_on(&on, hStream, &graph, &info->status, &info->id, nodes, &got);
     if (r != CUDA_SUCCESS)
         return r;
     if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {

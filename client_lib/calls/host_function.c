@@ -106,11 +106,12 @@ static struct host_function *take_due(struct queue *queue)
 static void run(struct queue *queue, struct host_function *f)
 {
     struct gpc_session *s = queue->session;
+    const struct gpc_route on = gpc_route_to(s);
     if (f->function)
         f->function(f->data);
     else
         f->callback(f->stream, f->result, f->data);
-    gpc_wire_gp_host_done(f->cookie);
+    gpc_wire_gp_host_done_on(&on, f->cookie);
     if (gpc_session_works(s))
         s->transport->flush(s->channel);
     outstanding_change(queue, -1);
@@ -120,7 +121,6 @@ static void run(struct queue *queue, struct host_function *f)
 static void *host_thread(void *arg)
 {
     struct queue *queue = arg;
-    gpc_session_choose(queue->session);
     for (;;) {
         uint64_t seen = gpc_session_notices(queue->session);
         struct host_function *f = take_due(queue);
@@ -159,23 +159,22 @@ static CUresult start(struct queue *queue)
     return CUDA_SUCCESS;
 }
 
-static CUresult add(const struct host_function *what, uint32_t flags)
+static CUresult add(struct gpc_route *on, const struct host_function *what, uint32_t flags)
 {
     struct host_function *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *f = *what;
-    struct gpc_call where = {.session = NULL};
     uint64_t wire;
-    CUresult r = gpc_stream_wire(&where, f->stream, &wire);
+    CUresult r = gpc_route_stream(on, f->stream, &wire);
     if (r != CUDA_SUCCESS) {
         free(f);
         return r;
     }
-    struct queue *queue = &queues[where.session->index];
+    struct queue *queue = &queues[on->session->index];
     pthread_mutex_lock(&lock);
     if (!queue->started)
-        queue->session = where.session;
+        queue->session = on->session;
     r = start(queue);
     if (r == CUDA_SUCCESS) {
         f->cookie = ++last_cookie;
@@ -190,7 +189,7 @@ static CUresult add(const struct host_function *what, uint32_t flags)
         return r;
     }
     uint64_t cookie = f->cookie;
-    r = gpc_wire_gp_host_function(f->stream, cookie, flags);
+    r = gpc_wire_gp_host_function_on(on, f->stream, cookie, flags);
     if (r == CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
@@ -206,39 +205,40 @@ static CUresult add(const struct host_function *what, uint32_t flags)
     return r;
 }
 
-CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg)
+CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
+                                   void *arg)
 {
     struct host_function f = {
         .function = function, .stream = stream, .data = arg, .in_graph = true};
-    return add(&f, GP_HOST_HIDDEN);
+    return add(on, &f, GP_HOST_HIDDEN);
 }
 
 GPC_EXPORT CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuLaunchHostFunc, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuLaunchHostFunc, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!fn)
         return CUDA_ERROR_INVALID_VALUE;
     bool in_graph;
-    if ((r = gpc_stream_captures(hStream, &in_graph)) != CUDA_SUCCESS)
+    if ((r = gpc_stream_captures(&on, hStream, &in_graph)) != CUDA_SUCCESS)
         return r;
     struct host_function f = {
         .function = fn, .stream = hStream, .data = userData, .in_graph = in_graph};
-    return gpc_leave(add(&f, 0));
+    return gpc_leave(add(&on, &f, 0));
 }
 
 GPC_EXPORT CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
                                         unsigned int flags)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamAddCallback, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamAddCallback, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!callback || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     return gpc_leave(
-        add(&(struct host_function){.callback = callback, .stream = hStream, .data = userData},
+        add(&on, &(struct host_function){.callback = callback, .stream = hStream, .data = userData},
             GP_HOST_CALLBACK));
 }

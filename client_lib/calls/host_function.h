@@ -4,11 +4,14 @@
 
 #include <cuda.h>
 
+struct gpc_route;
+
 /* How many are submitted and have not finished running. */
 unsigned gpc_host_functions_outstanding(void);
 
 /* Capture a function of the library's own into a graph. The application does not see
  * its node. `arg` must stay valid until the process ends. */
-CUresult gpc_host_function_capture(CUstream stream, CUhostFn function, void *arg);
+CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
+                                   void *arg);
 
 #endif

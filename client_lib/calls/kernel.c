@@ -30,9 +30,9 @@ struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library)
 
 static void kernel_free(struct gpc_kernel *k)
 {
-    for (unsigned i = 0; k->twins && i < GP_SESSIONS_MAX; i++)
-        gpc_handle_drop(k->twins[i]);
-    free(k->twins);
+    for (unsigned i = 0; k->replicas && i < GP_SESSIONS_MAX; i++)
+        gpc_handle_drop(k->replicas[i]);
+    free(k->replicas);
     gpc_handle_drop((uint64_t)k->handle);
     gpc_attributes_free(k);
     if (!k->kernel) { /* a function made from a kernel shares these */
@@ -219,9 +219,9 @@ static struct gpc_kernel *function_in(const struct gpc_kernel *kernel, CUcontext
     return f;
 }
 
-const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k)
+const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k, CUcontext context)
 {
-    const struct gpc_kernel *f = gpc_kernel_is_contextless(k) ? function_in(k, gpc_current()) : k;
+    const struct gpc_kernel *f = gpc_kernel_is_contextless(k) ? function_in(k, context) : k;
     return f ? f : k;
 }
 
@@ -236,7 +236,7 @@ static CUresult function_new(struct gpc_kernel *kernel, CUcontext context, CUfun
     f->context = context;
     f->attributes = NULL;
     f->functions = NULL;
-    f->twins = NULL;
+    f->replicas = NULL;
     CUresult r = gpc_wire_cuKernelGetFunction(&f->handle, (CUkernel)kernel->handle);
     if (r != CUDA_SUCCESS) {
         free(f);
@@ -260,7 +260,7 @@ CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out)
         *out = f->handle;
         return CUDA_SUCCESS;
     }
-    CUresult r = gpc_attributes_ready(kernel, gpc_context_device(context));
+    CUresult r = gpc_attributes_ready(kernel, gpc_context_device(context), NULL);
     if (r != CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);

@@ -12,9 +12,9 @@ struct shape {
 };
 
 /* What CUDA refuses before it looks at the kernel. */
-static CUresult check_shape(const struct shape *s)
+static CUresult check_shape(const struct shape *s, CUdevice device)
 {
-    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    const struct gp_device_info *d = gpc_device_info(device);
     if (!d)
         return CUDA_ERROR_INVALID_CONTEXT;
     const int32_t *a = d->attributes;
@@ -34,11 +34,12 @@ static CUresult check_shape(const struct shape *s)
 
 /* Above the limit, dynamic shared memory has to be asked for beforehand. A kernel that is
  * launched is judged by its function here; what is not known, the driver will say. */
-static bool shared_fits(const struct gpc_kernel *k, CUdevice device, unsigned shared)
+static bool shared_fits(const struct gpc_kernel *k, const struct gpc_route *on, unsigned shared)
 {
+    CUdevice device = on->device;
     const CUfunction_attribute limit = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     int most;
-    const struct gpc_kernel *f = gpc_kernel_here(k);
+    const struct gpc_kernel *f = gpc_kernel_here(k, on->context);
     if (gpc_attributes_know(f, device, limit, &most) ||
         gpc_attributes_know(k, device, limit, &most))
         return most >= 0 && shared <= (unsigned)most;
@@ -46,18 +47,19 @@ static bool shared_fits(const struct gpc_kernel *k, CUdevice device, unsigned sh
 }
 
 /* What the kernel itself allows. */
-static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s)
+static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s,
+                             const struct gpc_route *on)
 {
     int most;
-    CUdevice device = gpc_context_device(gpc_current());
-    CUresult r = gpc_attributes_ready(k, device);
+    CUdevice device = on->device;
+    CUresult r = gpc_attributes_ready(k, device, on);
     if (r != CUDA_SUCCESS)
         return r;
     uint64_t threads = (uint64_t)s->block[0] * s->block[1] * s->block[2];
     if (gpc_attributes_know(k, device, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most) &&
         threads > (uint64_t)most)
         return CUDA_ERROR_INVALID_VALUE;
-    return shared_fits(k, device, s->shared) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return shared_fits(k, on, s->shared) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The packed buffer of the `extra` form. */
@@ -109,17 +111,17 @@ static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstrea
                        const CUlaunchAttribute *attributes, unsigned attribute_count)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, stream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     struct gpc_kernel *k = gpc_kernel_of(f);
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((r = check_shape(s)) != CUDA_SUCCESS || (r = check_kernel(k, s)) ||
+    if ((r = check_shape(s, on.device)) != CUDA_SUCCESS || (r = check_kernel(k, s, &on)) ||
         (r = pack(k, parameters, extra, packed)))
         return r;
-    return gpc_leave(gpc_wire_gp_launch(f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
+    return gpc_leave(gpc_wire_gp_launch_on(&on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
                                         s->block[1], s->block[2], s->shared, flags, k->bytes,
                                         attribute_count, packed, attributes));
 }

@@ -9,7 +9,7 @@
 #include "memory.h"
 #include "module.h"
 #include "session.h"
-#include "twin.h"
+#include "replica.h"
 
 static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -27,7 +27,7 @@ static CUresult library_load(uint16_t op, CUlibrary *library, const struct gpc_l
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t id;
     struct gpc_source *source;
-    if ((r = gpc_image_load(op, what, true, &id)) != CUDA_SUCCESS)
+    if ((r = gpc_image_load(NULL, op, what, true, &id)) != CUDA_SUCCESS)
         return r;
     r = gpc_source_keep(what, &source);
     struct gpc_image_shadow *image = r == CUDA_SUCCESS ? gpc_image_shadow_new(id, true) : NULL;
@@ -106,7 +106,7 @@ GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
     struct gpc_image_shadow *image = library_of(library);
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
-    r = gpc_twin_unload(image);
+    r = gpc_replica_unload(image);
     if (r != CUDA_SUCCESS)
         return r;
     modules_drop(image, NULL);

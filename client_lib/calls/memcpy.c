@@ -2,25 +2,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abroad.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "ranges.h"
+#include "remote_host.h"
 #include "session.h"
 #include "span.h"
 
 #define ENTER(name, stream)                                                                        \
-    GPC_PLACE;                                                                                     \
-    CUresult r = gpc_enter_stream(&place, GP_OP_##name, stream);                                   \
+    struct gpc_route on;                                                                           \
+    CUresult r = gpc_enter_stream(&on, GP_OP_##name, stream);                                   \
     if (r != CUDA_SUCCESS)                                                                         \
         return r;
 
 GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
     ENTER(cuMemcpyHtoD_v2, NULL)
-    r = gpc_copy_to_device(GP_OP_cuMemcpyHtoD_v2, dstDevice, srcHost, ByteCount, NULL);
+    r = gpc_copy_to_device(GP_OP_cuMemcpyHtoD_v2, &on, dstDevice, srcHost, ByteCount, NULL);
     /* From shared pinned memory the GPU reads later; the caller may write it now. And whether
      * an address that nobody here got is one at all, only the driver knows. */
     struct gpc_range range;
@@ -28,7 +28,7 @@ GPC_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, 
                   range.kind == GPC_RANGE_SHARED;
     bool unknown = ByteCount && !gpc_range_find(dstDevice, &range);
     if (r == CUDA_SUCCESS && (shared || unknown))
-        r = gpc_wire_cuStreamSynchronize(NULL); /* abroad it has been waited for already */
+        r = gpc_wire_cuStreamSynchronize_on(&on, NULL); /* elsewhere it has been waited for already */
     return gpc_leave(r);
 }
 
@@ -37,14 +37,14 @@ GPC_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcH
 {
     ENTER(cuMemcpyHtoDAsync_v2, hStream)
     return gpc_leave(
-        gpc_copy_to_device(GP_OP_cuMemcpyHtoDAsync_v2, dstDevice, srcHost, ByteCount, hStream));
+        gpc_copy_to_device(GP_OP_cuMemcpyHtoDAsync_v2, &on, dstDevice, srcHost, ByteCount, hStream));
 }
 
 GPC_EXPORT CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
     ENTER(cuMemcpyDtoH_v2, NULL)
     return gpc_leave(
-        gpc_copy_to_host(GP_OP_cuMemcpyDtoH_v2, dstHost, srcDevice, ByteCount, NULL, 1));
+        gpc_copy_to_host(GP_OP_cuMemcpyDtoH_v2, &on, dstHost, srcDevice, ByteCount, NULL, 1));
 }
 
 GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
@@ -52,14 +52,14 @@ GPC_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, s
 {
     ENTER(cuMemcpyDtoHAsync_v2, hStream)
     return gpc_leave(
-        gpc_copy_to_host(GP_OP_cuMemcpyDtoHAsync_v2, dstHost, srcDevice, ByteCount, hStream, 0));
+        gpc_copy_to_host(GP_OP_cuMemcpyDtoHAsync_v2, &on, dstHost, srcDevice, ByteCount, hStream, 0));
 }
 
 /* Without a stream, CUDA does not wait for a copy inside the device either. */
 GPC_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
     ENTER(cuMemcpyDtoD_v2, NULL)
-    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyDtoD_v2, dstDevice, srcDevice, ByteCount, NULL, 1));
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyDtoD_v2, &on, dstDevice, srcDevice, ByteCount, NULL, 1));
 }
 
 GPC_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice,
@@ -67,33 +67,33 @@ GPC_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcD
 {
     ENTER(cuMemcpyDtoDAsync_v2, hStream)
     return gpc_leave(
-        gpc_copy_any(GP_OP_cuMemcpyDtoDAsync_v2, dstDevice, srcDevice, ByteCount, hStream, 0));
+        gpc_copy_any(GP_OP_cuMemcpyDtoDAsync_v2, &on, dstDevice, srcDevice, ByteCount, hStream, 0));
 }
 
 GPC_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
     ENTER(cuMemcpy, NULL)
-    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpy, dst, src, ByteCount, NULL, 1));
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpy, &on, dst, src, ByteCount, NULL, 1));
 }
 
 GPC_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
                                   CUstream hStream)
 {
     ENTER(cuMemcpyAsync, hStream)
-    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyAsync, dst, src, ByteCount, hStream, 0));
+    return gpc_leave(gpc_copy_any(GP_OP_cuMemcpyAsync, &on, dst, src, ByteCount, hStream, 0));
 }
 
 static CUresult peer(uint16_t op, CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
                      CUcontext src_context, size_t bytes, CUstream stream, int blocking)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, stream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     if (gpc_context_device(dst_context) < 0 || gpc_context_device(src_context) < 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     /* addresses are unique over all devices of the session */
-    return gpc_leave(gpc_copy_any(op, dst, src, bytes, stream, blocking));
+    return gpc_leave(gpc_copy_any(op, &on, dst, src, bytes, stream, blocking));
 }
 
 GPC_EXPORT CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
@@ -153,7 +153,7 @@ static CUresult end_make(uint16_t op, CUmemorytype type, const void *host, CUdev
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_on_device(const struct end *dst, const struct end *src,
+static CUresult copy_on_device(const struct gpc_route *on, const struct end *dst, const struct end *src,
                                const struct gp_span_box *box, CUstream stream)
 {
     CUDA_MEMCPY3D c = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -167,22 +167,18 @@ static CUresult copy_on_device(const struct end *dst, const struct end *src,
                        .WidthInBytes = box->width,
                        .Height = box->height,
                        .Depth = box->depth};
-    return gpc_wire_gp_copy_3d(&c, stream);
+    return gpc_wire_gp_copy_3d_on(on, &c, stream);
 }
 
 /* Whether the host of the stream has both ends. */
-static bool at_one_host(const struct end *dst, const struct end *src, CUstream stream)
+static bool at_one_host(const struct gpc_route *on, const struct end *dst, const struct end *src)
 {
-    struct gpc_call where = {.session = NULL};
-    uint64_t wire;
-    if (gpc_session_count() < 2 || gpc_stream_wire(&where, stream, &wire) != CUDA_SUCCESS)
-        return true;
-    return (!dst->session || dst->session == where.session) &&
-           (!src->session || src->session == where.session);
+    return (!dst->session || dst->session == on->session) &&
+           (!src->session || src->session == on->session);
 }
 
 /* Rows one after the other; whole slices at once where they lie without gaps. */
-static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *src,
+static CUresult copy_rows(uint16_t op, struct gpc_route *on, const struct end *dst, const struct end *src,
                           const struct gp_span_box *box, CUstream stream, int blocking)
 {
     CUresult r = CUDA_SUCCESS;
@@ -190,7 +186,7 @@ static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *
     size_t rows = dense ? 1 : box->height, bytes = dense ? box->width * box->height : box->width;
     for (size_t z = 0; z < box->depth && r == CUDA_SUCCESS; z++)
         for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
-            r = gpc_copy_any(op, dst->at + z * dst->span.slice + y * dst->span.pitch,
+            r = gpc_copy_any(op, on, dst->at + z * dst->span.slice + y * dst->span.pitch,
                              src->at + z * src->span.slice + y * src->span.pitch, bytes, stream,
                              blocking);
     return r;
@@ -198,8 +194,8 @@ static CUresult copy_rows(uint16_t op, const struct end *dst, const struct end *
 
 static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, int blocking)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, stream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!c)
@@ -213,13 +209,13 @@ static CUresult copy_3d(uint16_t op, const CUDA_MEMCPY3D *c, CUstream stream, in
     if ((r = end_make(op, c->srcMemoryType, c->srcHost, c->srcDevice, &from, &box, &src)) ||
         (r = end_make(op, c->dstMemoryType, c->dstHost, c->dstDevice, &to, &box, &dst)))
         return r;
-    if (src.device && dst.device && at_one_host(&dst, &src, stream)) {
-        r = copy_on_device(&dst, &src, &box, stream);
+    if (src.device && dst.device && at_one_host(&on, &dst, &src)) {
+        r = copy_on_device(&on, &dst, &src, &box, stream);
         if (r == CUDA_SUCCESS && blocking &&
             (c->srcMemoryType == CU_MEMORYTYPE_HOST || c->dstMemoryType == CU_MEMORYTYPE_HOST))
-            r = gpc_wire_cuStreamSynchronize(stream);
+            r = gpc_wire_cuStreamSynchronize_on(&on, stream);
     } else {
-        r = copy_rows(op, &dst, &src, &box, stream, blocking);
+        r = copy_rows(op, &on, &dst, &src, &box, stream, blocking);
     }
     return gpc_leave(r);
 }

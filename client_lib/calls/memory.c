@@ -8,6 +8,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "ranges.h"
+#include "remote_host.h"
 #include "session.h"
 
 /* No driver gives addresses beyond (57 bits, five levels of tables). */
@@ -15,38 +16,46 @@
 
 unsigned gpc_range_place(void)
 {
-    const struct gpc_session *s = gpc_session_count() > 1 ? gpc_session() : NULL;
-    return s ? s->index + 1 : 0;
+    const struct gpc_session *s = gpc_session();
+    return s ? s->index : 0;
 }
 
 /* Of the session that gave it, where that has said where its memory lies; and possible. */
-static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind,
+                          CUdevice device)
 {
-    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    const struct gp_device_info *d = gpc_device_info(device);
     if (at == 0 || at >= ADDRESS_END || bytes > ADDRESS_END - at)
         return false;
     return kind != GPC_RANGE_DEVICE || !d || d->window_begin == d->window_end ||
            (at >= d->window_begin && at < d->window_end && bytes <= d->window_end - at);
 }
 
-static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+static CUresult keep_in(CUcontext context, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 {
-    if (!address_right(at, bytes, kind))
+    CUdevice device = gpc_context_device(context);
+    if (!address_right(at, bytes, kind, device))
         return CUDA_ERROR_UNKNOWN;
+    unsigned here = context ? gpc_session_of_handle((uint64_t)context)->index : gpc_range_place();
     struct gpc_range range = {.begin = at,
-                              .place = gpc_session_of_address(at) ? 0 : gpc_range_place(),
+                              .place = gpc_session_of_address(at) ? 0 : here,
                               .size = bytes,
                               .kind = kind,
-                              .context = gpc_current(),
-                              .device = gpc_context_device(gpc_current())};
+                              .context = context,
+                              .device = device};
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+{
+    return keep_in(gpc_current(), at, bytes, kind);
 }
 
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
 {
     struct gpc_range range;
     if (gpc_range_find(address, &range) &&
-        (range.place == 0 || range.place == gpc_range_place()))
+        (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session()))
         return CUDA_SUCCESS;
     return keep(address, bytes, GPC_RANGE_GLOBAL);
 }
@@ -84,21 +93,25 @@ enum gpc_needs gpc_free_needs(uint64_t address)
     return address || gpc_current() ? GPC_NEEDS_CONTEXT : GPC_NEEDS_INIT;
 }
 
-GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
+/* `on` is NULL for the thread's route. */
+static CUresult free_here(const struct gpc_route *on, CUdeviceptr dptr)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemFree_v2, gpc_free_needs(dptr));
-    if (r != CUDA_SUCCESS || dptr == 0)
-        return r;
     struct gpc_range range;
     if (!gpc_range_find(dptr, &range) || range.begin != dptr ||
         (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
          range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
     bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_remove(dptr, &range);
-    r = gpc_wire_cuMemFree_v2(dptr);
+    CUresult r = gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);
-    return gpc_leave(r);
+    return r;
+}
+
+GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuMemFree_v2, gpc_free_needs(dptr));
+    return r != CUDA_SUCCESS || dptr == 0 ? r : gpc_leave(free_here(NULL, dptr));
 }
 
 GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -119,52 +132,54 @@ GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, C
 /* --- pools ---------------------------------------------------------------------- */
 
 /* What a capture allocates is its graph's. */
-static CUresult keep_ordered(CUdeviceptr at, size_t bytes, CUstream stream)
+static CUresult keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
+                             CUstream stream)
 {
     bool captures;
-    CUresult r = gpc_stream_captures(stream, &captures);
-    return r ? r : keep(at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
+    CUresult r = gpc_stream_captures(on, stream, &captures);
+    return r ? r : keep_in(on->context, at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
 }
 
 GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemAllocAsync, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemAllocAsync, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    r = gpc_wire_cuMemAllocAsync(dptr, bytesize, hStream);
+    r = gpc_wire_cuMemAllocAsync_on(&on, dptr, bytesize, hStream);
     if (r == CUDA_SUCCESS && *dptr)
-        r = keep_ordered(*dptr, bytesize, hStream);
+        r = keep_ordered(&on, *dptr, bytesize, hStream);
     return gpc_leave(r);
 }
 
 GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
                                             CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemAllocFromPoolAsync, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemAllocFromPoolAsync, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    r = gpc_wire_cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
+    r = gpc_wire_cuMemAllocFromPoolAsync_on(&on, dptr, bytesize, pool, hStream);
     if (r == CUDA_SUCCESS && *dptr)
-        r = keep_ordered(*dptr, bytesize, hStream);
+        r = keep_ordered(&on, *dptr, bytesize, hStream);
     return gpc_leave(r);
 }
 
 /* A graph's memory is known for as long as nothing else is there: its next launch
  * allocates it again. The rest is forgotten before the free is sent: from then on
  * another thread may get the address anew. */
-static CUresult free_ordered(const struct gpc_range *range, CUstream stream)
+static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range *range,
+                             CUstream stream)
 {
     struct gpc_range removed;
     bool captures;
-    CUresult r = gpc_stream_captures(stream, &captures);
+    CUresult r = gpc_stream_captures(on, stream, &captures);
     if (r != CUDA_SUCCESS)
         return r;
     /* in a capture it becomes a node, for memory of the same graph only */
     bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
                   gpc_range_remove(range->begin, &removed);
-    r = gpc_wire_cuMemFreeAsync(range->begin, stream);
+    r = gpc_wire_cuMemFreeAsync_on(on, range->begin, stream);
     if (r != CUDA_SUCCESS && forget)
         gpc_range_add(&removed);
     return r;
@@ -172,26 +187,26 @@ static CUresult free_ordered(const struct gpc_range *range, CUstream stream)
 
 /* Freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by waiting for
  * everything. */
-static CUresult free_plain(CUdeviceptr dptr, CUstream stream)
+static CUresult free_plain(const struct gpc_route *on, CUdeviceptr dptr, CUstream stream)
 {
     bool captures;
-    CUresult r = gpc_stream_captures(stream, &captures);
+    CUresult r = gpc_stream_captures(on, stream, &captures);
     if (r == CUDA_SUCCESS && captures)
         r = CUDA_ERROR_INVALID_VALUE;
-    return r ? r : cuMemFree_v2(dptr);
+    return r ? r : free_here(on, dptr);
 }
 
 GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuMemFreeAsync, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemFreeAsync, hStream);
     if (r != CUDA_SUCCESS || dptr == 0)
         return r;
     struct gpc_range range;
     if (!gpc_range_find(dptr, &range) || range.begin != dptr)
         return CUDA_ERROR_INVALID_VALUE;
-    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(dptr, hStream)
-                                                    : free_ordered(&range, hStream));
+    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(&on, dptr, hStream)
+                                                    : free_ordered(&on, &range, hStream));
 }
 
 /* The first three attributes are ints, the others 64-bit counts. */

@@ -22,12 +22,12 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 
 /* Copies, in stream order; `dst` and `src` have been told apart already. Host memory
  * may be pageable or pinned. Blocking ones return when the bytes are there. */
-CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,
+CUresult gpc_copy_to_device(uint16_t op, struct gpc_route *on, CUdeviceptr dst, const void *src, size_t bytes,
                             CUstream stream);
-CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
+CUresult gpc_copy_to_host(uint16_t op, struct gpc_route *on, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
                           int blocking);
 /* Any two ends, by their addresses. */
-CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
+CUresult gpc_copy_any(uint16_t op, struct gpc_route *on, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
                       int blocking);
 
 /* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until

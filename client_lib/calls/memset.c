@@ -2,21 +2,22 @@
  * without a stream go to the default one, which may be the thread's own. */
 #include <string.h>
 
-#include "abroad.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "ranges.h"
+#include "remote_host.h"
 
 /* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
  * Pinned memory is a legal place; where it is not shared with that host, it is of kind
  * GPC_RANGE_HOST. */
-static CUresult check(struct gpc_place *place, uint16_t op, CUstream stream, CUdeviceptr *at, size_t size, size_t pitch, size_t width,
-                      size_t rows, struct gpc_range *range)
+static CUresult check(struct gpc_route *on, uint16_t op, CUstream stream, CUdeviceptr *at,
+                      size_t size, size_t pitch, size_t width, size_t rows,
+                      struct gpc_range *range)
 {
     CUdeviceptr dst = *at;
-    CUresult r = gpc_enter_stream(place, op, stream);
+    CUresult r = gpc_enter_stream(on, op, stream);
     if (r != CUDA_SUCCESS)
         return r;
     size_t row, bytes;
@@ -27,11 +28,11 @@ static CUresult check(struct gpc_place *place, uint16_t op, CUstream stream, CUd
     if (__builtin_mul_overflow(pitch, rows ? rows - 1 : 0, &bytes) ||
         __builtin_add_overflow(bytes, row, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!gpc_range_find(dst, range))
+    if (!gpc_range_find_at(on->session->index, dst, range))
         return CUDA_ERROR_INVALID_VALUE;
     if (range->kind != GPC_RANGE_MAPPED && bytes > range->size - (dst - range->begin))
         return CUDA_ERROR_INVALID_VALUE;
-    if (range->kind == GPC_RANGE_SHARED && gpc_range_session(range) != gpc_session())
+    if (range->kind == GPC_RANGE_SHARED && gpc_range_session(range) != on->session)
         range->kind = GPC_RANGE_HOST; /* for the host of this GPU it is */
     if (range->kind == GPC_RANGE_SHARED)
         *at = range->device_address + (dst - range->begin);
@@ -39,10 +40,10 @@ static CUresult check(struct gpc_place *place, uint16_t op, CUstream stream, CUd
 }
 
 /* Memory of this process's own, once the stream has come here. */
-static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t pitch,
-                         size_t width, size_t rows, CUstream stream)
+static CUresult set_here(const struct gpc_route *on, CUdeviceptr dst, const void *value,
+                         size_t size, size_t pitch, size_t width, size_t rows, CUstream stream)
 {
-    CUresult r = gpc_wire_cuStreamSynchronize(stream);
+    CUresult r = gpc_wire_cuStreamSynchronize_on(on, stream);
     if (r == CUDA_SUCCESS)
         r = gpc_pinned_settle(NULL, 0);
     for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
@@ -55,19 +56,19 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
     static CUresult name##_in(uint16_t op, CUdeviceptr dst, type value, size_t n, CUstream stream) \
     {                                                                                              \
         struct gpc_range range;                                                                    \
-        GPC_PLACE;                                                                                 \
-        CUresult r = check(&place, op, stream, &dst, sizeof value, 0, n, 1, &range);               \
+        struct gpc_route on;                                                                       \
+        CUresult r = check(&on, op, stream, &dst, sizeof value, 0, n, 1, &range);                  \
         if (r != CUDA_SUCCESS || n == 0)                                                           \
             return r;                                                                              \
         if (range.kind == GPC_RANGE_HOST)                                                          \
-            return gpc_leave(set_here(dst, &value, sizeof value, 0, n, 1, stream));                \
-        if (!gpc_is_abroad(&range, stream))                                                        \
-            return gpc_leave(gpc_wire_##name##Async(dst, value, n, stream));                       \
-        struct gpc_abroad a;                                                                       \
-        if ((r = gpc_abroad_begin(&a, &range, stream)) != CUDA_SUCCESS)                            \
+            return gpc_leave(set_here(&on, dst, &value, sizeof value, 0, n, 1, stream));           \
+        if (!gpc_range_is_remote(&range, &on))                                                     \
+            return gpc_leave(gpc_wire_##name##Async_on(&on, dst, value, n, stream));               \
+        struct gpc_route there;                                                                    \
+        if ((r = gpc_remote_begin(&there, &range, &on, stream)) != CUDA_SUCCESS)                   \
             return gpc_leave(r);                                                                   \
-        r = gpc_wire_##name##Async(dst, value, n, CU_STREAM_LEGACY);                               \
-        return gpc_leave(gpc_abroad_end(&a, r));                                                   \
+        r = gpc_wire_##name##Async_on(&there, dst, value, n, CU_STREAM_LEGACY);                    \
+        return gpc_leave(gpc_remote_end(&there, r));                                               \
     }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, type value, size_t N)                     \
     {                                                                                              \
@@ -83,19 +84,21 @@ static CUresult set_here(CUdeviceptr dst, const void *value, size_t size, size_t
                               size_t width, size_t rows, CUstream stream)                          \
     {                                                                                              \
         struct gpc_range range;                                                                    \
-        GPC_PLACE;                                                                                 \
-        CUresult r = check(&place, op, stream, &dst, sizeof value, pitch, width, rows, &range);    \
+        struct gpc_route on;                                                                       \
+        CUresult r = check(&on, op, stream, &dst, sizeof value, pitch, width, rows, &range);       \
         if (r != CUDA_SUCCESS || width == 0 || rows == 0)                                          \
             return r;                                                                              \
         if (range.kind == GPC_RANGE_HOST)                                                          \
-            return gpc_leave(set_here(dst, &value, sizeof value, pitch, width, rows, stream));     \
-        if (!gpc_is_abroad(&range, stream))                                                        \
-            return gpc_leave(gpc_wire_##name##Async(dst, pitch, value, width, rows, stream));      \
-        struct gpc_abroad a;                                                                       \
-        if ((r = gpc_abroad_begin(&a, &range, stream)) != CUDA_SUCCESS)                            \
+            return gpc_leave(                                                                      \
+                set_here(&on, dst, &value, sizeof value, pitch, width, rows, stream));             \
+        if (!gpc_range_is_remote(&range, &on))                                                     \
+            return gpc_leave(                                                                      \
+                gpc_wire_##name##Async_on(&on, dst, pitch, value, width, rows, stream));           \
+        struct gpc_route there;                                                                    \
+        if ((r = gpc_remote_begin(&there, &range, &on, stream)) != CUDA_SUCCESS)                   \
             return gpc_leave(r);                                                                   \
-        r = gpc_wire_##name##Async(dst, pitch, value, width, rows, CU_STREAM_LEGACY);              \
-        return gpc_leave(gpc_abroad_end(&a, r));                                                   \
+        r = gpc_wire_##name##Async_on(&there, dst, pitch, value, width, rows, CU_STREAM_LEGACY);   \
+        return gpc_leave(gpc_remote_end(&there, r));                                               \
     }                                                                                              \
     GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, size_t dstPitch, type value,              \
                                   size_t Width, size_t Height)                                     \

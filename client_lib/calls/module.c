@@ -24,7 +24,7 @@ static CUresult load(uint16_t op, CUmodule *module, const struct gpc_load *what)
     if (!module)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t id;
-    if ((r = gpc_image_load(op, what, false, &id)) != CUDA_SUCCESS)
+    if ((r = gpc_image_load(NULL, op, what, false, &id)) != CUDA_SUCCESS)
         return r;
     if (!gpc_image_shadow_new(id, false)) {
         gpc_wire_cuModuleUnload((CUmodule)id);

@@ -31,7 +31,7 @@ struct gpc_kernel {
     uint32_t count;
     uint32_t bytes; /* of the packed parameter buffer */
     struct gpc_attributes *attributes; /* by device */
-    uint64_t *twins; /* of a library's kernel, by session (twin.h); NULL until there is one */
+    uint64_t *replicas; /* of a library's kernel, by session (replica.h); NULL until there is one */
 };
 
 /* What a library is in one context: cuLibraryGetModule's answer. */
@@ -48,7 +48,7 @@ struct gpc_image_shadow {
     CUcontext context; /* of a module */
     struct gpc_library_module *modules; /* of a library, once asked for */
     struct gpc_source *source;         /* of a library that other sessions may need */
-    uint64_t twins[GP_SESSIONS_MAX];   /* the library in other sessions, once needed */
+    uint64_t replicas[GP_SESSIONS_MAX];   /* the library in other sessions, once needed */
     struct gpc_kernel *kernels;
 };
 
@@ -60,8 +60,9 @@ CUresult gpc_kernel_find(struct gpc_image_shadow *image, const char *name, bool 
                          struct gpc_kernel **out);
 /* The function that a kernel is in the current context; its handle is made once. */
 CUresult gpc_kernel_function(struct gpc_kernel *kernel, CUfunction *out);
-/* The function that a kernel is here already; itself, if it is none yet or no kernel. No lock. */
-const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k);
+/* The function that a kernel is in a context already; itself, if it is none yet or no kernel.
+ * No lock. */
+const struct gpc_kernel *gpc_kernel_here(const struct gpc_kernel *k, CUcontext context);
 /* The first function made of a kernel. */
 struct gpc_kernel *gpc_kernel_functions(const struct gpc_kernel *kernel);
 /* Whether it is a kernel of a library, which belongs to no context. */
@@ -75,7 +76,7 @@ CUresult gpc_kernel_parameters(struct gpc_kernel *k, const struct gp_parameter *
 void gpc_image_shadow_free(struct gpc_image_shadow *image);
 struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library);
 
-/* Send an image and load it. Options as cuModuleLoadDataEx and cuLibraryLoadData
+/* Send an image and load it there (NULL: where the thread is). Options as cuModuleLoadDataEx and cuLibraryLoadData
  * take them (the library's are NULL for a module). */
 struct gpc_load {
     const void *image;
@@ -86,7 +87,8 @@ struct gpc_load {
     CUlibraryOption *library_options;
     void **library_values;
 };
-CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_library, uint64_t *id);
+CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
+                        bool as_library, uint64_t *id);
 /* The bytes of a file, NUL-terminated (the application's path; freed by the caller). */
 CUresult gpc_image_read(const char *path, void **bytes);
 

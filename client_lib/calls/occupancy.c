@@ -29,7 +29,7 @@ CUresult gpc_as_cuOccupancyMaxPotentialBlockSizeWithFlags(
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
     CUdevice device = gpc_kernel_device(k);
-    r = gpc_attributes_ready(k, device);
+    r = gpc_attributes_ready(k, device, NULL);
     if (r == CUDA_SUCCESS)
         r = gpc_attribute_get(k, device, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &most);
     if (r != CUDA_SUCCESS)

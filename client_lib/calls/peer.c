@@ -87,19 +87,16 @@ GPC_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 /* Within a host the driver knows; an event of another host is waited for over there. */
 GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamWaitEvent, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamWaitEvent, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    if (gpc_session_count() < 2)
-        return gpc_leave(gpc_wire_cuStreamWaitEvent(hStream, hEvent, Flags));
-    struct gpc_call where = {.session = NULL};
     uint64_t wire;
-    if ((r = gpc_stream_wire(&where, hStream, &wire)) != CUDA_SUCCESS)
+    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return r;
     if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (gpc_session_of_handle((uint64_t)hEvent) == where.session)
-        return gpc_leave(gpc_wire_cuStreamWaitEvent(hStream, hEvent, Flags));
-    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, hStream, hEvent, Flags));
+    if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
+        return gpc_leave(gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags));
+    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, &on, hStream, hEvent, Flags));
 }

@@ -7,13 +7,15 @@
 #include <stdint.h>
 
 #include "ranges.h"
+#include "route.h"
 
 /* From a device of one host to a device of another, in the order of the stream. */
-CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
+CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_range *to, CUdeviceptr dst,
                        const struct gpc_range *from, CUdeviceptr src, size_t bytes,
                        CUstream stream);
 /* The stream waits for what an event of another host stands for now. */
-CUresult gpc_peer_wait(uint16_t op, CUstream stream, CUevent event, unsigned flags);
+CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream, CUevent event,
+                       unsigned flags);
 /* Forget what is kept for a context that is no more. */
 void gpc_peer_context_ended(CUcontext context);
 

@@ -77,14 +77,14 @@ GPC_EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int 
 
 CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     struct gpc_stream *s = stream_of(hStream);
     if (!s)
         return CUDA_ERROR_INVALID_HANDLE;
-    r = gpc_wire_cuStreamDestroy_v2(hStream);
+    r = gpc_wire_cuStreamDestroy_v2_on(&on, hStream);
     gpc_captures_ended((uint64_t)hStream); /* what it captured goes with it */
     if (r == CUDA_SUCCESS)
         free(s);
@@ -136,32 +136,31 @@ static bool stands_alone(CUstream hStream, uint64_t wire)
  * can see whether the bytes have arrived but what is sent next, so that is what waits, over
  * there.
  */
-static CUresult fence(struct gpc_session *s, CUstream hStream)
+static CUresult fence(const struct gpc_route *on, CUstream hStream)
 {
-    if (!gpc_session_has(s, GP_OP_gp_fence))
-        return gpc_wire_cuStreamSynchronize(hStream);
-    CUresult r = gpc_wire_gp_fence(hStream);
+    if (!gpc_session_has(on->session, GP_OP_gp_fence))
+        return gpc_wire_cuStreamSynchronize_on(on, hStream);
+    CUresult r = gpc_wire_gp_fence_on(on, hStream);
     if (r == CUDA_SUCCESS)
-        gpc_session_settle_fence(s);
+        gpc_session_settle_fence(on->session);
     return r;
 }
 
 GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 {
     uint64_t wire;
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuStreamSynchronize, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamSynchronize, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    struct gpc_call where = {.session = NULL};
-    if ((r = gpc_stream_wire(&where, hStream, &wire)) != CUDA_SUCCESS)
+    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return gpc_leave(r);
-    if (gpc_session_only_uploads(where.session, wire) && stands_alone(hStream, wire)) {
-        r = fence(where.session, hStream);
-    } else if (!gpc_session_settled(where.session, wire)) {
-        r = gpc_wire_cuStreamSynchronize(hStream);
+    if (gpc_session_only_uploads(&on) && stands_alone(hStream, wire)) {
+        r = fence(&on, hStream);
+    } else if (!gpc_session_settled(&on)) {
+        r = gpc_wire_cuStreamSynchronize_on(&on, hStream);
         if (r == CUDA_SUCCESS)
-            gpc_session_settle(where.session, wire, gpc_thread()->last_answer);
+            gpc_session_settle(&on, gpc_thread()->last_answer);
     }
     return gpc_leave(r);
 }

@@ -90,19 +90,20 @@ static void options_answer(const struct options *o, float wall_time, uint32_t in
         *o->error_size = (void *)(uintptr_t)error;
 }
 
-static CUresult put(const struct gpc_image_piece *piece, const unsigned char hash[32])
+static CUresult put(const struct gpc_route *on, const struct gpc_image_piece *piece,
+                    const unsigned char hash[32])
 {
     CUresult r = CUDA_SUCCESS;
     for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
         uint64_t left = piece->size - at;
         uint32_t n = left < GP_CHUNK_MAX - 4096 ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX - 4096;
-        r = gpc_wire_gp_image_put(hash, piece->size, at, n, (const char *)piece->data + at);
+        r = gpc_wire_gp_image_put_on(on, hash, piece->size, at, n, (const char *)piece->data + at);
         at += n;
     }
     return r;
 }
 
-static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned char hash[32],
+static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, bool as_library, const unsigned char hash[32],
                     struct options *o, uint64_t *id, uint32_t *state)
 {
     uint64_t library[2 * 4];
@@ -121,12 +122,12 @@ static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned
             library[2 * i] = load->library_options[i];
             library[2 * i + 1] = 0;
         }
-        r = gpc_wire_gp_library_load((CUlibrary *)id, hash, o->count, o->pairs,
+        r = gpc_wire_gp_library_load_on(on, (CUlibrary *)id, hash, o->count, o->pairs,
                                      load->library_option_count, library, o->info_room,
                                      o->error_room, state, &result, &wall_time, info_to, error_to,
                                      &info, &error);
     } else {
-        r = gpc_wire_gp_module_load((CUmodule *)id, hash, o->count, o->pairs, o->info_room,
+        r = gpc_wire_gp_module_load_on(on, (CUmodule *)id, hash, o->count, o->pairs, o->info_room,
                                     o->error_room, state, &result, &wall_time, info_to, error_to,
                                     &info, &error);
     }
@@ -138,7 +139,8 @@ static CUresult ask(const struct gpc_load *load, bool as_library, const unsigned
     return (CUresult)result;
 }
 
-CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_library, uint64_t *id)
+CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
+                        bool as_library, uint64_t *id)
 {
     struct options options;
     CUresult r = options_split(op, load, &options);
@@ -160,13 +162,13 @@ CUresult gpc_image_load(uint16_t op, const struct gpc_load *load, bool as_librar
     bool eager = first.total <= EAGER_BYTES;
     uint32_t state = GP_IMAGE_MISSING;
     if (eager)
-        r = put(&first.pieces[0], hash);
+        r = put(on, &first.pieces[0], hash);
     if (r == CUDA_SUCCESS)
-        r = ask(load, as_library, hash, &options, id, &state);
+        r = ask(on, load, as_library, hash, &options, id, &state);
     if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING && !eager) {
-        r = put(&first.pieces[0], hash);
+        r = put(on, &first.pieces[0], hash);
         if (r == CUDA_SUCCESS)
-            r = ask(load, as_library, hash, &options, id, &state);
+            r = ask(on, load, as_library, hash, &options, id, &state);
     }
     if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING)
         r = CUDA_ERROR_OUT_OF_MEMORY; /* the worker refused it, with a line in its log */

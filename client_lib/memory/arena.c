@@ -95,10 +95,11 @@ void gpc_memory_open(struct gpc_session *s)
 {
     struct arena *a = &arenas[s->index];
     *a = (struct arena){.open = false};
+    const struct gpc_route on = gpc_route_to(s);
     if (!gpc_session_shares(s))
         return;
     if (s->transport->share(s->channel, NULL, SLOTS * GP_CHUNK_MAX, &a->share) != 0 ||
-        gpc_wire_gp_arena_open(a->share.id, a->share.size) != CUDA_SUCCESS) {
+        gpc_wire_gp_arena_open_on(&on, a->share.id, a->share.size) != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_WARN, "no shared arena: copies travel as messages");
         return;
     }

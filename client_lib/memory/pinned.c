@@ -209,9 +209,9 @@ static CUresult range_release(const struct gpc_range *range)
     CUresult r = CUDA_SUCCESS;
     if (range->kind == GPC_RANGE_SHARED) {
         struct owner *owner = range->owner;
-        struct gpc_session *s = owner->session, *before = gpc_session_choose(s);
-        r = gpc_wire_gp_pinned_close(range->begin);
-        gpc_session_choose(before);
+        struct gpc_session *s = owner->session;
+        const struct gpc_route on = gpc_route_to(s);
+        r = gpc_wire_gp_pinned_close_on(&on, range->begin);
         if (gpc_session_works(s))
             s->transport->unshare(s->channel, &owner->share);
         free(owner);

@@ -8,7 +8,7 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct table {
     struct gpc_range *ranges; /* by address */
     size_t count, room;
-} tables[GP_SESSIONS_MAX + 1]; /* by place */
+} tables[GP_SESSIONS_MAX]; /* by place */
 static unsigned places = 1; /* so many have ever been used */
 static uint64_t last_id;
 
@@ -78,21 +78,21 @@ int gpc_range_add(const struct gpc_range *range)
     return r;
 }
 
-/* Call `look` for each place until it is true: the common one, the caller's, the others. */
+/* Call `look` for each place until it is true: `here` first. */
 static bool each_place(bool (*look)(struct table *, uint64_t, struct gpc_range *),
-                       uint64_t address, struct gpc_range *out)
+                       unsigned here, uint64_t address, struct gpc_range *out)
 {
-    if (look(&tables[0], address, out))
+    if (look(&tables[here], address, out))
         return true;
-    if (places == 1)
-        return false;
-    unsigned here = gpc_range_place();
-    if (here && look(&tables[here], address, out))
-        return true;
-    for (unsigned i = 1; i < places; i++)
+    for (unsigned i = 0; i < places; i++)
         if (i != here && look(&tables[i], address, out))
             return true;
     return false;
+}
+
+static unsigned place_here(void)
+{
+    return places == 1 ? 0 : gpc_range_place();
 }
 
 static bool remove_from(struct table *t, uint64_t begin, struct gpc_range *removed)
@@ -108,7 +108,7 @@ static bool remove_from(struct table *t, uint64_t begin, struct gpc_range *remov
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
 {
     pthread_rwlock_wrlock(&lock);
-    bool found = each_place(remove_from, begin, removed);
+    bool found = each_place(remove_from, place_here(), begin, removed);
     pthread_rwlock_unlock(&lock);
     return found;
 }
@@ -136,12 +136,17 @@ static bool find_in(struct table *t, uint64_t address, struct gpc_range *found)
     return true;
 }
 
-bool gpc_range_find(uint64_t address, struct gpc_range *found)
+bool gpc_range_find_at(unsigned place, uint64_t address, struct gpc_range *found)
 {
     pthread_rwlock_rdlock(&lock);
-    bool here = each_place(find_in, address, found);
+    bool any = each_place(find_in, place, address, found);
     pthread_rwlock_unlock(&lock);
-    return here;
+    return any;
+}
+
+bool gpc_range_find(uint64_t address, struct gpc_range *found)
+{
+    return gpc_range_find_at(place_here(), address, found);
 }
 
 /* The first range of the context from `from` on. */
@@ -163,7 +168,7 @@ static bool take_of(struct table *t, CUcontext context, uint64_t from, struct gp
 void gpc_range_context_ended(CUcontext context, void (*ended)(const struct gpc_range *))
 {
     /* By address, not by index: others add and remove while `ended` runs. */
-    for (unsigned place = 0; place <= GP_SESSIONS_MAX; place++) {
+    for (unsigned place = 0; place < GP_SESSIONS_MAX; place++) {
         struct gpc_range range = {.begin = 0};
         while (take_of(&tables[place], context, range.begin, &range))
             ended(&range);

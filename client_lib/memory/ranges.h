@@ -22,8 +22,8 @@ enum gpc_range_kind {
 };
 
 /* Drivers choose the addresses of modules' variables, and two hosts' may choose the
- * same. Such a range has a *place*, its session's index + 1, and is looked for first in
- * the place where the caller is; all others are in place 0. */
+ * same. Such a range has a *place*, its session's index, and is looked for first in
+ * the place where the caller is; what has an address of its own is in place 0. */
 struct gpc_range {
     uint64_t begin;
     uint64_t size;
@@ -43,8 +43,10 @@ struct gpc_range {
 int gpc_range_add(const struct gpc_range *range);
 /* Remove the range that begins here; false if there is none. */
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
-/* The range that the address lies in. */
+/* The range that the address lies in; looked for where the thread is. */
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
+/* And where a route goes. */
+bool gpc_range_find_at(unsigned place, uint64_t address, struct gpc_range *found);
 /* Whether [begin, begin + size) has anything in common with a range. */
 bool gpc_range_meets(uint64_t begin, uint64_t size);
 /* Given by the sessions: the place of the thread's current context. */

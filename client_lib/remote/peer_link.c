@@ -44,16 +44,14 @@ static CUresult join(struct gpc_session *listener, struct gpc_session *caller)
     CUresult r = random_secret(secret);
     if (r != CUDA_SUCCESS)
         return r;
-    struct gpc_session *before = gpc_session_choose(listener);
-    r = gpc_wire_gp_peer_listen(caller->index, secret, offered, &got);
-    gpc_session_choose(caller);
+    const struct gpc_route to_listener = gpc_route_to(listener), to_caller = gpc_route_to(caller);
+    r = gpc_wire_gp_peer_listen_on(&to_listener, caller->index, secret, offered, &got);
     if (r == CUDA_SUCCESS && (got == 0 || offered[got - 1] != '\0'))
         r = CUDA_ERROR_UNKNOWN;
     if (r == CUDA_SUCCESS) {
         gpc_fill_host(offered, listener->server, url, sizeof url);
-        r = gpc_wire_gp_peer_connect(listener->index, secret, url);
+        r = gpc_wire_gp_peer_connect_on(&to_caller, listener->index, secret, url);
     }
-    gpc_session_choose(before);
     return r;
 }
 

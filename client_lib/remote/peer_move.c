@@ -15,13 +15,13 @@
 
 #include <stdlib.h>
 
-#include "abroad.h"
 #include "call.h"
 #include "captured_copy.h"
 #include "context.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "peer_link.h"
+#include "remote_host.h"
 #include "session.h"
 #include "stream.h"
 
@@ -38,27 +38,6 @@ struct lanes {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct lanes *all_lanes;
 
-/* One end of a transfer. */
-struct end {
-    struct gpc_session *session;
-    CUcontext context;
-    CUstream stream;
-};
-
-/* Calls are made in the end's context; returns the thread's. */
-static CUcontext step_into(const struct end *e)
-{
-    struct gpc_thread *t = gpc_thread();
-    CUcontext before = t->current;
-    t->current = e->context;
-    return before;
-}
-
-static void step_back(CUcontext before)
-{
-    gpc_thread()->current = before;
-}
-
 /* --- streams of our own -------------------------------------------------------- */
 
 static struct lanes *lanes_of(CUcontext context)
@@ -74,8 +53,8 @@ static struct lanes *lanes_of(CUcontext context)
     return l;
 }
 
-/* The stream of `e`'s context for what comes from this stream. */
-static CUresult lane_for(struct end *e, uint64_t stream)
+/* Turn a context's route to the stream there for what comes from this stream. */
+static CUresult lane_for(struct gpc_route *e, uint64_t stream)
 {
     CUresult r = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
@@ -83,13 +62,12 @@ static CUresult lane_for(struct end *e, uint64_t stream)
     CUstream *at = l ? &l->stream[gp_handle_index(stream) % LANES] : NULL;
     if (!at)
         r = CUDA_ERROR_OUT_OF_MEMORY;
-    if (at && !*at) {
-        CUcontext before = step_into(e);
-        r = gpc_wire_cuStreamCreate(at, CU_STREAM_NON_BLOCKING);
-        step_back(before);
+    if (at && !*at)
+        r = gpc_wire_cuStreamCreate_on(e, at, CU_STREAM_NON_BLOCKING);
+    if (r == CUDA_SUCCESS) {
+        e->named = *at;
+        e->stream = (uint64_t)*at;
     }
-    if (r == CUDA_SUCCESS)
-        e->stream = *at;
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -113,69 +91,52 @@ void gpc_peer_context_ended(CUcontext context)
 /* --- ends ------------------------------------------------------------------------ */
 
 /* The application's own end. */
-static CUresult named_end(uint16_t op, CUstream stream, struct end *e)
+static CUresult named_end(uint16_t op, const struct gpc_route *on, CUstream stream,
+                          struct gpc_route *e)
 {
-    struct gpc_call where = {.session = NULL};
     uint64_t wire;
     bool captures;
-    CUresult r = gpc_stream_captures(stream, &captures);
+    CUresult r = gpc_stream_captures(on, stream, &captures);
     if (r == CUDA_SUCCESS && captures)
         return gpc_refuse_because(op, "what goes between hosts, in a graph");
-    if (r == CUDA_SUCCESS)
-        r = gpc_stream_wire(&where, stream, &wire);
-    if (r != CUDA_SUCCESS)
-        return r;
-    *e = (struct end){where.session, gpc_current(), CU_STREAM_LEGACY};
-    if (wire != GP_STREAM_LEGACY) {
-        e->stream = (CUstream)wire;
-        e->context = gpc_stream_context(e->stream);
-    }
-    if (!e->context)
-        e->context = gpc_current();
-    return CUDA_SUCCESS;
+    *e = *on;
+    return r ? r : gpc_route_stream(e, stream, &wire);
 }
 
 /* The other one: the default stream's counterpart, or one of ours. */
-static CUresult other_end(const struct end *named, struct gpc_session *s, CUcontext context,
-                          struct end *e)
+static CUresult other_end(const struct gpc_route *named, struct gpc_session *s, CUcontext context,
+                          struct gpc_route *e)
 {
     if (!context || !gpc_context_live(context) || gpc_session_of_handle((uint64_t)context) != s)
         context = gpc_context_any(s);
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *e = (struct end){s, context, CU_STREAM_LEGACY};
-    return named->stream == CU_STREAM_LEGACY ? CUDA_SUCCESS
-                                             : lane_for(e, (uint64_t)named->stream);
+    *e = gpc_route_in(context);
+    return named->stream == GP_STREAM_LEGACY ? CUDA_SUCCESS : lane_for(e, named->stream);
 }
 
 /* `bytes` from one end to the other; none: the second stream waits for the first. */
-static CUresult transfer(const struct end *from, CUdeviceptr src, const struct end *to,
+static CUresult transfer(const struct gpc_route *from, CUdeviceptr src, const struct gpc_route *to,
                          CUdeviceptr dst, size_t bytes)
 {
     uint64_t tag = gpc_peer_tag();
     CUresult r = gpc_peer_link(from->session, to->session);
-    if (r != CUDA_SUCCESS)
-        return r;
-    CUcontext before = step_into(from);
-    r = gpc_wire_gp_peer_send(from->stream, to->session->index, tag, src, bytes);
-    step_back(before);
-    if (r != CUDA_SUCCESS)
-        return r;
-    step_into(to);
-    r = gpc_wire_gp_peer_recv(to->stream, from->session->index, tag, dst, bytes);
-    step_back(before);
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_gp_peer_send_on(from, from->named, to->session->index, tag, src, bytes);
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_gp_peer_recv_on(to, to->named, from->session->index, tag, dst, bytes);
     return r;
 }
 
 /* --- what is asked for -------------------------------------------------------------- */
 
-CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
+CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_range *to, CUdeviceptr dst,
                        const struct gpc_range *from, CUdeviceptr src, size_t bytes,
                        CUstream stream)
 {
     struct gpc_session *there = gpc_range_session(to), *here = gpc_range_session(from);
-    struct end named, reads, writes;
-    CUresult r = named_end(op, stream, &named);
+    struct gpc_route named, reads, writes;
+    CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
     reads = writes = named;
@@ -195,21 +156,19 @@ CUresult gpc_peer_copy(uint16_t op, const struct gpc_range *to, CUdeviceptr dst,
     return r;
 }
 
-CUresult gpc_peer_wait(uint16_t op, CUstream stream, CUevent event, unsigned flags)
+CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream, CUevent event,
+                       unsigned flags)
 {
-    struct gpc_session *s = gpc_session_of_handle((uint64_t)event);
-    struct end named, other;
-    CUresult r = named_end(op, stream, &named);
+    struct gpc_route named, other;
+    CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
-    CUcontext context = gpc_context_any(s);
-    other = (struct end){s, context, NULL};
+    CUcontext context = gpc_context_any(gpc_session_of_handle((uint64_t)event));
     if (!context)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((r = lane_for(&other, (uint64_t)named.stream)) != CUDA_SUCCESS)
+    other = gpc_route_in(context);
+    if ((r = lane_for(&other, named.stream)) != CUDA_SUCCESS)
         return r;
-    CUcontext before = step_into(&other);
-    r = gpc_wire_cuStreamWaitEvent(other.stream, event, flags);
-    step_back(before);
+    r = gpc_wire_cuStreamWaitEvent_on(&other, other.named, event, flags);
     return r == CUDA_SUCCESS ? transfer(&other, 0, &named, 0, 0) : r;
 }

@@ -7,7 +7,6 @@
 #include "process.h"
 #include "session.h"
 #include "stream.h"
-#include "twin.h"
 
 CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, size_t size,
                      uint32_t *n)
@@ -57,26 +56,30 @@ static bool is_explicit(CUstream stream)
     return stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
 }
 
-CUresult gpc_enter_stream(struct gpc_place *place, uint16_t op, CUstream stream)
+/* The route of a call in this context, or its session's sticky error. */
+static CUresult enter_context(struct gpc_route *on, CUcontext context)
 {
-    if (!is_explicit(stream))
-        return gpc_enter(op, GPC_NEEDS_CONTEXT);
-    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
-    struct gpc_thread *t = gpc_thread();
-    CUcontext own = r == CUDA_SUCCESS ? gpc_stream_context(stream) : NULL;
-    if (own && own != t->current) {
-        *place = (struct gpc_place){.before = t->current, .moved = true};
-        t->current = own;
-    }
-    if (r == CUDA_SUCCESS && !t->current)
-        return CUDA_ERROR_INVALID_HANDLE;
-    return r == CUDA_SUCCESS ? gpc_process_state(true) : r;
+    struct gpc_session *s = gpc_session_of_handle((uint64_t)context);
+    gpc_thread()->last = s;
+    *on = (struct gpc_route){
+        .session = s, .context = context, .device = gpc_context_device(context)};
+    return (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
 }
 
-void gpc_place_leave(struct gpc_place *place)
+CUresult gpc_enter_stream(struct gpc_route *on, uint16_t op, CUstream stream)
 {
-    if (place->moved)
-        gpc_thread()->current = place->before;
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUcontext context = is_explicit(stream) ? gpc_stream_context(stream) : NULL;
+    if (!context)
+        context = gpc_current(); /* what is no stream is found when it is sent */
+    if (context)
+        return enter_context(on, context);
+    if (is_explicit(stream))
+        return CUDA_ERROR_INVALID_HANDLE;
+    r = gpc_process_state(true);
+    return r ? r : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult gpc_enter_event(uint16_t op, CUevent event)
@@ -131,87 +134,4 @@ bool gpc_per_thread_streams(bool on)
     bool before = t->per_thread_streams;
     t->per_thread_streams = on;
     return before;
-}
-
-/* Whether the call may go to `s`, as far as the arguments so far say. */
-static bool goes_to(struct gpc_call *call, struct gpc_session *s)
-{
-    if (!call)
-        return true;
-    if (!call->session)
-        call->session = s;
-    return call->session == s;
-}
-
-CUresult gpc_device_wire(struct gpc_call *call, CUdevice device, int32_t *wire)
-{
-    struct gpc_session *s = gpc_session_of_device(device);
-    if (!s || !goes_to(call, s))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *wire = device - s->first;
-    return CUDA_SUCCESS;
-}
-
-CUresult gpc_address_wire(struct gpc_call *call, uint64_t address)
-{
-    struct gpc_session *s = gpc_session_count() > 1 ? gpc_session_of_address(address) : NULL;
-    return !s || goes_to(call, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult gpc_location_wire(struct gpc_call *call, CUmemLocation *location)
-{
-    int32_t wire;
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_SUCCESS;
-    CUresult r = gpc_device_wire(call, location->id, &wire);
-    if (r == CUDA_SUCCESS)
-        location->id = wire;
-    return r;
-}
-
-CUresult gpc_access_wire(struct gpc_call *call, const CUmemAccessDesc *from, uint64_t count,
-                         CUmemAccessDesc to[GP_DEVICES_MAX])
-{
-    if (!from || count > GP_DEVICES_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = CUDA_SUCCESS;
-    for (uint64_t i = 0; i < count && r == CUDA_SUCCESS; i++) {
-        to[i] = from[i];
-        r = gpc_location_wire(call, &to[i].location);
-    }
-    return r;
-}
-
-void gpc_location_back(const struct gpc_call *call, CUmemLocation *location)
-{
-    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE && call->session)
-        location->id += call->session->first;
-}
-
-CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
-                         bool nullable, uint64_t *wire)
-{
-    *wire = id;
-    if (id == 0 && nullable)
-        return CUDA_SUCCESS;
-    if ((kind == GP_HANDLE_FUNCTION || kind == GP_HANDLE_LIBRARY) && gpc_session_count() > 1)
-        return gpc_handle_live(kind, id) ? gpc_twin_wire(call, kind, id, wire)
-                                         : gpc_handle_wrong(kind);
-    return gpc_handle_live(kind, id) && goes_to(call, gpc_session_of_handle(id))
-               ? CUDA_SUCCESS
-               : gpc_handle_wrong(kind);
-}
-
-CUresult gpc_legacy_wire(struct gpc_call *call, uint64_t *wire)
-{
-    struct gpc_session *s = gpc_session();
-    *wire = GP_STREAM_LEGACY;
-    return !s || goes_to(call, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-uint32_t gpc_call_index(struct gpc_call *call)
-{
-    if (!call->session)
-        call->session = gpc_session();
-    return call->session ? call->session->index : 0;
 }

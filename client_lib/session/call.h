@@ -14,6 +14,7 @@
 
 #include "gp_messages.h"
 #include "gp_ops.h"
+#include "route.h"
 #include "snapshot.h"
 
 #define GPC_CALL_TAILS 4
@@ -25,8 +26,6 @@ struct gpc_call_room {
     uint32_t got;       /* bytes that came, at most `room` */
     uint32_t length_at; /* offset of the n_ field in the reply structure */
 };
-
-struct gpc_session;
 
 /* Where a call is on its way. One that is waited for is listed in its session while it is
  * SENT, belongs to the thread that reads while it is TAKEN, and is its caller's again from
@@ -40,7 +39,7 @@ enum gpc_call_state {
 };
 
 struct gpc_call {
-    struct gpc_session *session; /* where it goes; NULL: nothing has named one yet */
+    struct gpc_route route;
     struct gp_header *request; /* op is set; size, seq and flags are filled when sent */
     uint32_t request_size;     /* of the fixed part */
     struct iovec in[GPC_CALL_TAILS];
@@ -95,15 +94,9 @@ enum gpc_needs {
 /* Count the call and say whether it may go on: NOT_INITIALIZED, INVALID_CONTEXT,
  * the session's sticky error. */
 CUresult gpc_enter(uint16_t op, enum gpc_needs needs);
-/* As gpc_enter with GPC_NEEDS_CONTEXT for a call on a stream: an explicit one's context counts,
- * whatever the thread has current, and is the thread's for as long as `place` lives. */
-struct gpc_place {
-    CUcontext before;
-    bool moved;
-};
-#define GPC_PLACE struct gpc_place place __attribute__((cleanup(gpc_place_leave))) = {0}
-CUresult gpc_enter_stream(struct gpc_place *place, uint16_t op, CUstream stream);
-void gpc_place_leave(struct gpc_place *place);
+/* As gpc_enter with GPC_NEEDS_CONTEXT for a call on a stream, whose route `on` becomes: an
+ * explicit stream's context counts, whatever the thread has current. */
+CUresult gpc_enter_stream(struct gpc_route *on, uint16_t op, CUstream stream);
 /* For a call that an event names: it needs no current context. */
 CUresult gpc_enter_event(uint16_t op, CUevent event);
 /* `result`, or the pending error of an earlier asynchronous call if `result` is
@@ -119,27 +112,6 @@ CUresult gpc_refuse_because(uint16_t op, const char *why);
 /* Whether stream 0 means the per-thread default stream on this thread (inside a
  * _ptsz or _ptds function); returns the former state. */
 bool gpc_per_thread_streams(bool on);
-/*
- * What travels for an argument, and where the call goes: the first argument that names a
- * session decides, and one of another session is the error that CUDA gives for a handle
- * of another context. Each takes the call, or NULL to ask for the wire value alone.
- */
-/* A stream: an id, or GP_STREAM_LEGACY, which is the current context's. */
-CUresult gpc_stream_wire(struct gpc_call *call, CUstream stream, uint64_t *wire);
-CUresult gpc_legacy_wire(struct gpc_call *call, uint64_t *wire);
-/* The ordinal that the device has on its host; INVALID_DEVICE if there is none such. */
-CUresult gpc_device_wire(struct gpc_call *call, CUdevice device, int32_t *wire);
-/* A device address, which travels unchanged. One that lies in no session's windows names none. */
-CUresult gpc_address_wire(struct gpc_call *call, uint64_t address);
-/* The ordinal in a memory location, in place; what is no device's is left alone. */
-CUresult gpc_location_wire(struct gpc_call *call, CUmemLocation *location);
-CUresult gpc_access_wire(struct gpc_call *call, const CUmemAccessDesc *from, uint64_t count,
-                         CUmemAccessDesc to[GP_DEVICES_MAX]);
-/* And back, from what the call's session answered. */
-void gpc_location_back(const struct gpc_call *call, CUmemLocation *location);
-/* The index of the session of a call that creates a handle. */
-uint32_t gpc_call_index(struct gpc_call *call);
-
 /* One line on stderr, if GPUPOOL_LOG asks for that level. */
 enum gpc_log_level { GPC_LOG_ERROR, GPC_LOG_WARN, GPC_LOG_INFO, GPC_LOG_DEBUG };
 void gpc_log(enum gpc_log_level level, const char *format, ...)

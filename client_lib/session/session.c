@@ -302,13 +302,12 @@ static int channel_send(struct gpc_session *s, struct gp_header *head, uint32_t 
     return s->transport->send(s->channel, iov, pieces, flags);
 }
 
-/* Bring the worker's thread into the context of ours. One of another session does not mean
+/* Bring the worker's thread into the call's context. One of another session does not mean
  * anything there: then any of its own will do, for calls that name a handle.
  * Under submit_lock. */
-static int follow_context(struct gpc_session *s, const struct gpc_thread *t)
+static int follow_context(struct gpc_session *s, CUcontext context)
 {
     int r = 0;
-    CUcontext context = t->current;
     if (context && gpc_session_of_handle((uint64_t)context) != s)
         context = s->wire_context ? s->wire_context : gpc_context_any(s);
     if (context && context != s->wire_context) {
@@ -338,15 +337,14 @@ static int follow_captures(struct gpc_session *s, const struct gpc_thread *t)
 /* Number the call, list it if it is waited for, send it. */
 static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
 {
-    const struct gpc_thread *t = gpc_thread();
     struct gp_header *h = call->request;
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->state = GPC_CALL_QUEUED;
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->submit_lock);
-    int r = gp_op_table[h->op].in_context ? follow_context(s, t) : 0;
+    int r = gp_op_table[h->op].in_context ? follow_context(s, call->route.context) : 0;
     if (r == 0)
-        r = follow_captures(s, t);
+        r = follow_captures(s, gpc_thread());
     call->seq = h->seq = ++s->last_seq;
     if (wait && !waiting_list(s, call))
         r = -EPIPE;
@@ -365,43 +363,47 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
 }
 
 /* Nothing has been sent since this call was: the stream is as idle as it was then. */
-void gpc_session_settle(struct gpc_session *s, uint64_t stream, uint64_t seq)
+void gpc_session_settle(const struct gpc_route *on, uint64_t seq)
 {
+    struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
-    s->settled_stream = stream;
-    s->settled_context = gpc_current(); /* each has a default stream of its own */
+    s->settled_stream = on->stream;
+    s->settled_context = on->context; /* each has a default stream of its own */
     s->settled_seq = seq;
     s->uploaded_seq = 0;
     pthread_mutex_unlock(&s->submit_lock);
 }
 
-/* Under submit_lock: the marks are of this stream and of the thread's context. */
-static bool marks_stream(const struct gpc_session *s, uint64_t stream)
+/* Under submit_lock: the marks are of this stream. */
+static bool marks(const struct gpc_session *s, const struct gpc_route *on)
 {
-    return s->settled_stream == stream && s->settled_context == gpc_current();
+    return s->settled_stream == on->stream && s->settled_context == on->context;
 }
 
-bool gpc_session_settled(struct gpc_session *s, uint64_t stream)
+bool gpc_session_settled(const struct gpc_route *on)
 {
+    struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
-    bool settled = s->settled_seq && s->settled_seq == s->last_seq && marks_stream(s, stream);
+    bool settled = s->settled_seq && s->settled_seq == s->last_seq && marks(s, on);
     pthread_mutex_unlock(&s->submit_lock);
     return settled;
 }
 
-void gpc_session_note_upload(struct gpc_session *s, uint64_t stream, unsigned messages)
+void gpc_session_note_upload(const struct gpc_route *on, unsigned messages)
 {
+    struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
     uint64_t before = s->uploaded_seq ? s->uploaded_seq : s->settled_seq;
-    if (before && before + messages == s->last_seq && marks_stream(s, stream))
+    if (before && before + messages == s->last_seq && marks(s, on))
         s->uploaded_seq = s->last_seq;
     pthread_mutex_unlock(&s->submit_lock);
 }
 
-bool gpc_session_only_uploads(struct gpc_session *s, uint64_t stream)
+bool gpc_session_only_uploads(const struct gpc_route *on)
 {
+    struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
-    bool only = s->uploaded_seq && s->uploaded_seq == s->last_seq && marks_stream(s, stream);
+    bool only = s->uploaded_seq && s->uploaded_seq == s->last_seq && marks(s, on);
     pthread_mutex_unlock(&s->submit_lock);
     return only && !sync_mode;
 }
@@ -427,17 +429,14 @@ void gpc_session_context_gone(CUcontext context)
 /* Where the call goes, or why it does not. */
 static CUresult ready(struct gpc_call *call)
 {
-    if (!call->session)
-        call->session = gpc_session();
-    struct gpc_session *s = call->session;
+    struct gpc_session *s = gpc_route_session(&call->route);
     if (!s || !gpc_session_works(s))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     if (!gpc_session_has(s, call->request->op))
         return gpc_session_lacks(s, call->request->op);
-    struct gpc_thread *t = gpc_thread();
-    t->last = s;
-    /* gpc_enter has looked at the current context's session only */
-    if (gpc_session_of_handle((uint64_t)t->current) != s &&
+    gpc_thread()->last = s;
+    /* who entered has looked at the context's session only */
+    if (gpc_session_of_handle((uint64_t)call->route.context) != s &&
         gp_op_table[call->request->op].in_context)
         return (CUresult)__atomic_load_n(&s->sticky, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
@@ -451,11 +450,11 @@ CUresult gpc_call_post(struct gpc_call *call)
     /* in a capture errors matter at once, and time does not */
     if (sync_mode || gpc_capture_active())
         return gpc_call_exchange(call);
-    r = submit(call->session, call, false);
+    r = submit(call->route.session, call, false);
     /* once in a while, take what the worker has to say, so that errors show
      * and its side of the channel never fills */
     if ((call->seq & 63) == 0)
-        gpc_session_poll(call->session);
+        gpc_session_poll(call->route.session);
     return r;
 }
 
@@ -490,13 +489,13 @@ static void wait_for(struct gpc_session *s, const struct gpc_call *call)
 CUresult gpc_call_begin(struct gpc_call *call)
 {
     CUresult r = ready(call);
-    return r == CUDA_SUCCESS ? submit(call->session, call, true) : r;
+    return r == CUDA_SUCCESS ? submit(call->route.session, call, true) : r;
 }
 
 CUresult gpc_call_finish(struct gpc_call *call)
 {
     uint64_t begin = now_ns();
-    wait_for(call->session, call);
+    wait_for(call->route.session, call);
     GPC_STATS_ADD(waited_ns, now_ns() - begin);
     gpc_thread()->last_answer = call->seq;
     if (gp_op_table[call->request->op].deferred)

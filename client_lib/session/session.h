@@ -16,7 +16,7 @@
  *         library.c modules_lock     the modules of libraries, by context *
  *         kernel.c lock              the kernels of images, functions of kernels *
  *   3     attributes.c lock          what is known of kernels and set on them *
- *   4     twin.c lock                libraries and kernels loaded on other hosts *
+ *   4     replica.c lock             libraries and kernels loaded on other hosts *
  *         peer_link.c lock           the links between workers *
  *         peer_move.c lock           streams of our own *
  *   5     session submit_lock        the order of submission: numbers, the channel's sending
@@ -82,11 +82,9 @@ struct gpc_session *gpc_session_of_handle(uint64_t id);
 struct gpc_session *gpc_session_of_device(CUdevice device);
 /* Of a device address; NULL if it lies in no session's windows. */
 struct gpc_session *gpc_session_of_address(uint64_t address);
-/* Where calls of this thread go that name nothing: what gpc_session_choose chose, else
- * the session of the current context, else the first. NULL without sessions. */
+/* Where calls of this thread go that name nothing: the session of the current context, else
+ * the first. NULL without sessions. */
 struct gpc_session *gpc_session(void);
-/* Let them go to `s` (NULL: to the context's); the former choice. */
-struct gpc_session *gpc_session_choose(struct gpc_session *s);
 
 /* Connect to every server (from cuInit, once). A CUDA error, after one line on stderr,
  * else; then no session is open. */
@@ -116,15 +114,14 @@ void gpc_session_poll(struct gpc_session *s);
 uint64_t gpc_session_notices(const struct gpc_session *s);
 /* Block until more than `seen` messages have been read and acted on. */
 CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
-/* Note that a stream of the current context (as it travels) had nothing left to do when
- * the call `seq` was answered; and ask whether that still holds, because nothing was sent
- * since. */
-void gpc_session_settle(struct gpc_session *s, uint64_t stream, uint64_t seq);
-bool gpc_session_settled(struct gpc_session *s, uint64_t stream);
+/* Note that the route's stream had nothing left to do when the call `seq` was answered; and
+ * ask whether that still holds, because nothing was sent since. */
+void gpc_session_settle(const struct gpc_route *on, uint64_t seq);
+bool gpc_session_settled(const struct gpc_route *on);
 /* Note that nothing was sent since the stream was settled but `messages` that copy bytes which
  * are taken over already to its device; and ask whether that still holds. */
-void gpc_session_note_upload(struct gpc_session *s, uint64_t stream, unsigned messages);
-bool gpc_session_only_uploads(struct gpc_session *s, uint64_t stream);
+void gpc_session_note_upload(const struct gpc_route *on, unsigned messages);
+bool gpc_session_only_uploads(const struct gpc_route *on);
 /* A gp_fence behind these was the last message: whatever follows finds the stream idle. */
 void gpc_session_settle_fence(struct gpc_session *s);
 /* Errors of calls that nobody waited for: the first stays until it is taken. Sticky ones
@@ -143,11 +140,20 @@ struct gpc_thread {
     uint64_t number;       /* of the thread: none ever has another's */
     uint64_t last_answer;  /* seq of the last call that was waited for */
     bool may_end;          /* it waited for the GPU: here cancellation is acted upon */
-    struct gpc_session *chosen; /* gpc_session_choose */
     struct gpc_session *last;   /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
 };
-struct gpc_thread *gpc_thread(void);
+/* Pointer-sized, so that the static TLS block has room for it even when this library is
+ * opened late. */
+extern __thread struct gpc_thread *gpc_thread_self
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+struct gpc_thread *gpc_thread_make(void);
+static inline struct gpc_thread *gpc_thread(void)
+{
+    return gpc_thread_self ? gpc_thread_self : gpc_thread_make();
+}
+/* This thread's default stream in the route's context, made on first use. */
+CUresult gpc_thread_stream(const struct gpc_route *on, CUstream *stream);
 static inline CUcontext gpc_current(void)
 {
     return gpc_thread()->current;

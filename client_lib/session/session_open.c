@@ -90,10 +90,11 @@ struct greeting {
 /* First message: show the secret, get everything that can be known beforehand. */
 static CUresult greet(struct gpc_session *s, const struct gpc_admission *a, struct greeting *g)
 {
-    return gpc_wire_gp_hello(GP_WIRE_VERSION, GP_WIRE_OLDEST, (uint32_t)getpid(), s->index,
-                             s->window_begin, GP_OPERATIONS, 0, a->secret,
-                             program_invocation_short_name, gp_operations, "", &s->wire, g->known,
-                             g->snapshot, &g->known_bytes, &g->snapshot_bytes);
+    const struct gpc_route on = gpc_route_to(s);
+    return gpc_wire_gp_hello_on(&on, GP_WIRE_VERSION, GP_WIRE_OLDEST, (uint32_t)getpid(), s->index,
+                                s->window_begin, GP_OPERATIONS, 0, a->secret,
+                                program_invocation_short_name, gp_operations, "", &s->wire,
+                                g->known, g->snapshot, &g->known_bytes, &g->snapshot_bytes);
 }
 
 /* What the worker has must be enough for a session. NULL, or what is wrong. */
@@ -242,7 +243,6 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     if (!connect_worker(s, &a, plugins, &err))
         return fail(err.text);
     gpc_session_start(s, sync);
-    struct gpc_session *before = gpc_session_choose(s);
     const char *wrong = NULL;
     r = greet_worker(s, &a, &wrong);
     if (r == CUDA_SUCCESS && !wrong) {
@@ -250,7 +250,6 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         gpc_sessions_set_count(s->index + 1);
         gpc_memory_open(s);
     }
-    gpc_session_choose(before);
     if (r == CUDA_SUCCESS && !wrong) {
         gpc_log(GPC_LOG_INFO, "session %s on %s over %s, %u device%s", s->id, s->server,
                 s->transport->name, s->snapshot->device_count,

@@ -50,27 +50,6 @@ struct gpc_session *gpc_session_of_address(uint64_t address)
     return NULL;
 }
 
-struct gpc_session *gpc_session(void)
-{
-    const struct gpc_thread *t = gpc_thread();
-    if (t->chosen)
-        return t->chosen;
-    unsigned open = gpc_session_count(), i = 0;
-    if (open < 2 || t->current)
-        return open ? gpc_session_of_handle((uint64_t)t->current) : NULL;
-    while (i + 1 < open && !gpc_session_works(&sessions[i]))
-        i++; /* without a context any host will do that is there */
-    return &sessions[i];
-}
-
-struct gpc_session *gpc_session_choose(struct gpc_session *s)
-{
-    struct gpc_thread *t = gpc_thread();
-    struct gpc_session *before = t->chosen;
-    t->chosen = s;
-    return before;
-}
-
 uint32_t gpc_device_count(void)
 {
     unsigned n = gpc_session_count();

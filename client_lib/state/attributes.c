@@ -114,7 +114,8 @@ bool gpc_attributes_inherit(struct gpc_kernel *function, CUdevice device)
 
 /* Ask for everything. Without `load`, a function that the driver has not loaded is left so,
  * which is an error. Under `lock`. */
-static CUresult describe(struct gpc_kernel *k, CUdevice device, bool load)
+static CUresult describe(struct gpc_kernel *k, CUdevice device, const struct gpc_route *on,
+                         bool load)
 {
     struct gp_function_attributes from;
     uint32_t got = 0;
@@ -123,8 +124,9 @@ static CUresult describe(struct gpc_kernel *k, CUdevice device, bool load)
     CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
     if (parameters && a)
         r = gpc_kernel_is_contextless(k)
-                ? gpc_wire_gp_kernel_describe((CUkernel)k->handle, device, &from, parameters, &got)
-                : gpc_wire_gp_function_describe(k->handle, load, &from, parameters, &got);
+                ? gpc_wire_gp_kernel_describe_on(on, (CUkernel)k->handle, device, &from, parameters,
+                                                 &got)
+                : gpc_wire_gp_function_describe_on(on, k->handle, load, &from, parameters, &got);
     if (r == CUDA_SUCCESS && (from.flags & GP_DESCRIBED_PARAMETERS))
         r = gpc_kernel_parameters(k, parameters, got / sizeof *parameters);
     if (r == CUDA_SUCCESS)
@@ -135,7 +137,7 @@ static CUresult describe(struct gpc_kernel *k, CUdevice device, bool load)
     return r;
 }
 
-CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device)
+CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device, const struct gpc_route *on)
 {
     const uint32_t flags = GP_DESCRIBED_PARAMETERS | GP_DESCRIBED_LOADED;
     if (has_flags(gpc_attributes_on(k, device), flags))
@@ -143,7 +145,7 @@ CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device)
     pthread_mutex_lock(&lock);
     CUresult r = CUDA_SUCCESS;
     if (!has_flags(gpc_attributes_on(k, device), flags))
-        r = describe(k, device, true);
+        r = describe(k, device, on, true);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -153,7 +155,7 @@ CUresult gpc_attributes_parameters(struct gpc_kernel *k)
     if (__atomic_load_n(&k->parameters, __ATOMIC_ACQUIRE))
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
-    CUresult r = k->parameters ? CUDA_SUCCESS : describe(k, gpc_kernel_device(k), true);
+    CUresult r = k->parameters ? CUDA_SUCCESS : describe(k, gpc_kernel_device(k), NULL, true);
     pthread_mutex_unlock(&lock);
     return r;
 }
@@ -186,7 +188,7 @@ static CUresult look(struct gpc_kernel *k, CUdevice device, CUfunction_attribute
 {
     CUresult r = CUDA_SUCCESS;
     if (in_range(attribute) && !has_flags(gpc_attributes_on(k, device), GP_DESCRIBED_PARAMETERS))
-        r = describe(k, device, !__atomic_load_n(&k->listed, __ATOMIC_RELAXED));
+        r = describe(k, device, NULL, !__atomic_load_n(&k->listed, __ATOMIC_RELAXED));
     if (r == CUDA_ERROR_FUNCTION_NOT_LOADED)
         return r; /* of other failures the question itself has the right error */
     return gpc_attributes_know(k, device, attribute, value) ? CUDA_SUCCESS

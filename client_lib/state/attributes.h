@@ -17,6 +17,7 @@
 #include "snapshot.h"
 
 struct gpc_kernel;
+struct gpc_route;
 struct gpc_setting;
 
 /* Of one kernel or function on one device. Read without a lock. */
@@ -39,8 +40,9 @@ bool gpc_attributes_begin(struct gpc_kernel *k, CUdevice device,
 /* What a function of a kernel has from it, likewise. */
 bool gpc_attributes_inherit(struct gpc_kernel *function, CUdevice device);
 /* Parameters and attributes are known, and the driver has loaded it where there is a
- * context: what a launch needs. One round trip the first time, unless the look-up did. */
-CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device);
+ * context: what a launch needs. One round trip the first time, unless the look-up did.
+ * NULL: the thread's route. */
+CUresult gpc_attributes_ready(struct gpc_kernel *k, CUdevice device, const struct gpc_route *on);
 
 /* Its parameters alone are known. */
 CUresult gpc_attributes_parameters(struct gpc_kernel *k);

@@ -41,7 +41,7 @@ struct key {
 static bool key_make(struct gpc_call *call, struct key *key)
 {
     const uint32_t skip = sizeof(struct gp_header);
-    CUcontext context = gpc_current();
+    CUcontext context = call->route.context;
     key->size = 0;
     uint32_t session = gpc_call_index(call), life = gpc_context_life(context);
     struct iovec parts[OWN_PARTS + GPC_CALL_TAILS] = {

@@ -18,10 +18,7 @@
 uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session);
 /* Forget the id (and free nothing: the shadow's owner does). 0 is allowed. */
 void gpc_handle_drop(uint64_t id);
-/* What travels for a handle (call.h): the id itself, or the error CUDA gives for a wrong
- * handle of this kind. */
-CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
-                         bool nullable, uint64_t *wire);
+/* The error CUDA gives for a wrong handle of this kind. */
 CUresult gpc_handle_wrong(enum gp_handle_kind kind);
 /* Ids that the client named are looked up; a worker-named one is taken as it is. */
 bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import emit_route as route
 from .emit_stubs import stub_prototype
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
@@ -9,18 +10,9 @@ from .param import Param
 from .spec import LOCATIONS, Function, Spec
 
 
-def wire_prototype(f: Function) -> str:
-    """Messages also hand back how much of each out[N] came."""
-    params = f.prototype
-    if f.is_message:
-        extra = [f"uint32_t *got_{p.name}" for p in tails_out(f)]
-        params = ", ".join([f.prototype, *extra] if f.params else extra or ["void"])
-    return f"CUresult gpc_wire_{f.name}({params})"
-
-
 def wire_header(spec: Spec) -> str:
     lines = [NOTE, "#ifndef GPC_WIRE_H\n#define GPC_WIRE_H\n"]
-    lines.append('#include "gp_decode.h"\n\nstruct gpc_session;\n')
+    lines.append('#include "gp_decode.h"\n\nstruct gpc_route;\nstruct gpc_session;\n')
     lines.append(
         "/*\n * Encode a call, send it and, if its mode says so, wait for the answer. Handles\n"
         " * are checked and named here; nothing else is. Outputs are set on success only.\n */"
@@ -32,7 +24,7 @@ def wire_header(spec: Spec) -> str:
             lines.append("/* hand-written: what to do when the worker sends it */")
             lines.append(f"void gpc_on_{f.name}({args});")
         else:
-            lines.append(f"{wire_prototype(f)};")
+            lines += [f"{route.prototype(f)};", route.unrouted(f)]
     lines.append("\n/* Decode and act on what the worker sent unasked; false: no such message. */")
     lines.append(
         "bool gpc_notify_dispatch(struct gpc_session *s, const struct gp_header *h);\n\n#endif\n"
@@ -45,15 +37,6 @@ def _notify_tails(f: Function) -> list[str]:
 
 
 ACCESS = "CUmemAccessDesc"
-
-
-def _names_session(p: Param) -> int:
-    """Arguments are encoded in the order in which they say where the call goes: what
-    belongs to one session, what several may have, what has to be made in it."""
-    if p.has("create"):
-        return 2
-    several = p.handle in ("function", "library")
-    return 1 if several or p.has("address") or p.ctype == "CUdeviceptr" else 0
 
 
 def _encode(f: Function, p: Param) -> list[str]:
@@ -122,7 +105,7 @@ def _encode(f: Function, p: Param) -> list[str]:
 
 
 def _wire_body(f: Function) -> list[str]:
-    lines = [wire_prototype(f), "{"]
+    lines = [route.prototype(f), "{"]
     required = [
         p.name
         for p in f.params
@@ -136,11 +119,11 @@ def _wire_body(f: Function) -> list[str]:
         lines.append("        return CUDA_ERROR_INVALID_VALUE;")
     lines.append(f"    struct gp_req_{f.name} q;\n    memset(&q, 0, sizeof q);")
     lines.append(f"    q.h.op = GP_OP_{f.name};")
-    lines.append("    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};")
+    lines += route.start()
     lines.append("    CUresult r = CUDA_SUCCESS;")
     created = f.creates
     body: list[str] = []
-    for p in sorted(f.params, key=_names_session):
+    for p in sorted(f.params, key=route.order):
         body += _encode(f, p)
     lines += body
     if f.waits:

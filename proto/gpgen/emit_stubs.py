@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from . import emit_route as route
 from .client_words import ITS, expressions, mentions_its, subject, target_arguments
 from .emit_wire import NOTE
 from .spec import Function, Spec
@@ -27,17 +28,10 @@ def stub_prototype(f: Function) -> str:
 
 def _enter(f: Function, op: str) -> list[str]:
     its = subject(f)
-    if f.place is None:
-        needs = f"GPC_NEEDS_{f.needs.upper()}"
-        if its and its.may_be_current:
-            needs = f"{its.argument} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
-        return [f"    CUresult r = gpc_enter({op}, {needs});"]
-    if f.place.handle == "event":
-        return [f"    CUresult r = gpc_enter_event({op}, {f.place.name});"]
-    return [
-        "    GPC_PLACE;",
-        f"    CUresult r = gpc_enter_stream(&place, {op}, {f.place.name});",
-    ]
+    needs = f"GPC_NEEDS_{f.needs.upper()}"
+    if its and its.may_be_current:
+        needs = f"{its.argument} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
+    return route.enter(f, op, needs)
 
 
 def _look(f: Function) -> list[str]:
@@ -118,7 +112,7 @@ def _gives(f: Function) -> list[str]:
 
 def _send(f: Function) -> list[str]:
     """The message, and what is noted behind it."""
-    message = f"gpc_wire_{f.name}({f.arguments})"
+    message = route.send(f, f.arguments)
     if not f.then:
         return [f"    return gpc_leave({message});"]
     lines = []
@@ -136,7 +130,7 @@ def _send(f: Function) -> list[str]:
     arguments = ", ".join("&made" if p is created else p.name for p in f.params)
     # an earlier call's error must not lose the new handle, so it is left to the next call
     return [
-        f"    {created.pointee} made;\n    r = gpc_wire_{f.name}({arguments});",
+        f"    {created.pointee} made;\n    r = {route.send(f, arguments)};",
         f"    if (r == CUDA_SUCCESS)\n        r = {f.then};",
         f"    if (r == CUDA_SUCCESS)\n        *{created.name} = made;\n    return r;",
     ]
@@ -146,7 +140,7 @@ def _body(f: Function, op: str) -> list[str]:
     """Everything between the braces, for the operation `op`."""
     enter, look, checks = _enter(f, op), _look(f), _checks(f)
     if f.has_wire and not (look or checks or f.does or f.then):
-        return [*enter, f"    return gpc_leave(r ? r : gpc_wire_{f.name}({f.arguments}));"]
+        return [*enter, f"    return gpc_leave(r ? r : {route.send(f, f.arguments)});"]
     lines = [*enter, *look, "    if (r != CUDA_SUCCESS)\n        return r;", *checks]
     if f.does:
         call = re.sub(r"\bop\b", op, f.does)

@@ -23,7 +23,9 @@ PASSAGE = {
     "gpc_enter_stream",
     "gpc_enter_event",
     "gpc_leave",
-    "gpc_thread",
+    "gpc_thread_make",
+    "gpc_thread_stream",
+    "gpc_route_stream",
     "gpc_stream_wire",
     "gpc_handle_wire",
 }
@@ -56,7 +58,7 @@ def message(name: str) -> str:
     """The message whose encoder or number is called `name`; "" if none is."""
     for prefix in ("gpc_wire_", "GP_OP_gp_"):
         if name.startswith(prefix):
-            found = name.removeprefix("gpc_wire_").removeprefix("GP_OP_")
+            found = name.removeprefix("gpc_wire_").removeprefix("GP_OP_").removesuffix("_on")
             return found if found in MESSAGES else ""
     return ""
 

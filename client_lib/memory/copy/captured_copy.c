@@ -19,15 +19,17 @@
 #define BUFFER_WINDOW (UINT64_C(1) << 56)
 
 struct captured_copy {
+    struct gpc_session *session;
     char *host;
     uint64_t buffer;
     size_t bytes;
 };
 
-CUresult gpc_stream_captures(CUstream stream, bool *captures)
+CUresult gpc_stream_captures(const struct gpc_route *on, CUstream stream, bool *captures)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = gpc_capture_active() ? gpc_wire_cuStreamIsCapturing(stream, &status) : CUDA_SUCCESS;
+    CUresult r = gpc_capture_active() ? gpc_wire_cuStreamIsCapturing_on(on, stream, &status)
+                                      : CUDA_SUCCESS;
     *captures = status != CU_STREAM_CAPTURE_STATUS_NONE;
     return r;
 }
@@ -37,46 +39,48 @@ CUresult gpc_stream_captures(CUstream stream, bool *captures)
 static void CUDA_CB send_bytes(void *arg)
 {
     const struct captured_copy *c = arg;
+    const struct gpc_route on = gpc_route_to(c->session);
     CUresult r = CUDA_SUCCESS;
     for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
         size_t left = c->bytes - at;
         uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX;
-        r = gpc_wire_gp_captured_write(c->buffer + at, n, c->host + at);
+        r = gpc_wire_gp_captured_write_on(&on, c->buffer + at, n, c->host + at);
     }
 }
 
 static void CUDA_CB fetch_bytes(void *arg)
 {
     const struct captured_copy *c = arg;
+    const struct gpc_route on = gpc_route_to(c->session);
     CUresult r = CUDA_SUCCESS;
     for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
         size_t left = c->bytes - at;
         uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX, got = n;
-        r = gpc_wire_gp_captured_read(c->buffer + at, n, c->host + at, &got);
+        r = gpc_wire_gp_captured_read_on(&on, c->buffer + at, n, c->host + at, &got);
         if (r == CUDA_SUCCESS && got != n)
             r = CUDA_ERROR_UNKNOWN;
     }
 }
 
-CUresult gpc_captured_copy(CUdeviceptr device, void *host, size_t bytes, CUstream stream,
-                           bool to_device)
+CUresult gpc_captured_copy(struct gpc_route *on, CUdeviceptr device, void *host, size_t bytes,
+                           CUstream stream, bool to_device)
 {
     static uint64_t next = BUFFER_WINDOW;
     struct captured_copy *c = malloc(sizeof *c);
     if (!c)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t buffer = __atomic_fetch_add(&next, (bytes + 4095) & ~(size_t)4095, __ATOMIC_RELAXED);
-    *c = (struct captured_copy){host, buffer, bytes};
-    CUresult r = gpc_wire_gp_captured_open(buffer, bytes);
+    *c = (struct captured_copy){on->session, host, buffer, bytes};
+    CUresult r = gpc_wire_gp_captured_open_on(on, buffer, bytes);
     if (r == CUDA_SUCCESS && to_device)
-        r = gpc_host_function_capture(stream, send_bytes, c);
+        r = gpc_host_function_capture(on, stream, send_bytes, c);
     if (r != CUDA_SUCCESS) {
         free(c);
         return r;
     }
-    r = gpc_wire_gp_copy(to_device ? device : buffer, to_device ? buffer : device, bytes, stream,
+    r = gpc_wire_gp_copy_on(on, to_device ? device : buffer, to_device ? buffer : device, bytes, stream,
                          to_device ? 1 : 2);
     if (r == CUDA_SUCCESS && !to_device)
-        r = gpc_host_function_capture(stream, fetch_bytes, c);
+        r = gpc_host_function_capture(on, stream, fetch_bytes, c);
     return r; /* `c` is the graph's, which may run for as long as the session */
 }

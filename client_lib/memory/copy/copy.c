@@ -8,7 +8,6 @@
  */
 #include <string.h>
 
-#include "abroad.h"
 #include "call.h"
 #include "captured_copy.h"
 #include "gpc_wire.h"
@@ -16,6 +15,7 @@
 #include "memory.h"
 #include "peer.h"
 #include "ranges.h"
+#include "remote_host.h"
 #include "session.h"
 
 /* Below this a message is cheaper than a slot of the arena. */
@@ -31,15 +31,6 @@ static bool is_shared(const struct gpc_session *s, const void *p, size_t bytes)
     uint64_t at = (uint64_t)(uintptr_t)p;
     return gpc_range_find(at, &range) && range.kind == GPC_RANGE_SHARED &&
            bytes <= range.size - (at - range.begin) && gpc_range_session(&range) == s;
-}
-
-/* Where a copy on this stream is made. */
-static CUresult session_of(CUstream stream, struct gpc_session **s, uint64_t *wire)
-{
-    struct gpc_call where = {.session = NULL};
-    CUresult r = gpc_stream_wire(&where, stream, wire);
-    *s = where.session;
-    return r;
 }
 
 static bool is_host(CUdeviceptr at)
@@ -65,41 +56,44 @@ static bool fits(CUdeviceptr at, size_t bytes)
 }
 
 /* Into a graph, pinned memory is copied by its ways alone: `*done` says that it was. */
-static CUresult capture(uint16_t op, CUdeviceptr device, void *host, size_t bytes, CUstream stream,
+static CUresult capture(uint16_t op, struct gpc_route *on, CUdeviceptr device, void *host, size_t bytes, CUstream stream,
                         bool to_device, bool *done)
 {
     struct gpc_range range;
-    CUresult r = gpc_stream_captures(stream, done);
+    CUresult r = gpc_stream_captures(on, stream, done);
     if (r != CUDA_SUCCESS || !*done)
         return r;
     if (!gpc_range_find((uint64_t)(uintptr_t)host, &range) ||
         bytes > range.size - ((uint64_t)(uintptr_t)host - range.begin))
         return gpc_refuse_because(op, "a copy in a graph from or to host memory that is not pinned");
-    return gpc_captured_copy(device, host, bytes, stream, to_device);
+    return gpc_captured_copy(on, device, host, bytes, stream, to_device);
 }
 
-static CUresult put_slot(struct gpc_session *s, CUdeviceptr dst, const char *src, uint32_t bytes,
+static CUresult put_slot(const struct gpc_route *on, CUdeviceptr dst, const char *src, uint32_t bytes,
                          CUstream stream, int slot)
 {
+    struct gpc_session *s = on->session;
     memcpy(gpc_arena_slot(s, (unsigned)slot), src, bytes);
-    CUresult r = gpc_wire_gp_htod_arena(dst, stream, (uint64_t)slot * GP_CHUNK_MAX, bytes,
+    CUresult r = gpc_wire_gp_htod_arena_on(on, dst, stream, (uint64_t)slot * GP_CHUNK_MAX, bytes,
                                         (uint32_t)slot);
     if (r != CUDA_SUCCESS)
         gpc_arena_give(s, (unsigned)slot);
     return r;
 }
 
-static CUresult abroad_to_device(uint16_t op, const struct gpc_range *there, CUdeviceptr dst,
-                                 const void *src, size_t bytes, CUstream stream)
+static CUresult remote_to_device(uint16_t op, const struct gpc_route *on,
+                                 const struct gpc_range *range, CUdeviceptr dst, const void *src,
+                                 size_t bytes, CUstream stream)
 {
-    struct gpc_abroad a;
-    CUresult r = gpc_abroad_begin(&a, there, stream);
+    struct gpc_route there;
+    CUresult r = gpc_remote_begin(&there, range, on, stream);
     if (r != CUDA_SUCCESS)
         return r;
-    return gpc_abroad_end(&a, gpc_copy_to_device(op, dst, src, bytes, CU_STREAM_LEGACY));
+    return gpc_remote_end(&there,
+                          gpc_copy_to_device(op, &there, dst, src, bytes, CU_STREAM_LEGACY));
 }
 
-CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_t bytes,
+CUresult gpc_copy_to_device(uint16_t op, struct gpc_route *on, CUdeviceptr dst, const void *src, size_t bytes,
                             CUstream stream)
 {
     struct gpc_range range;
@@ -108,24 +102,24 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     if (!src || !dst || is_device_only(src) || !fits(dst, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(dst)) /* pinned memory has an address for the device as well */
-        return gpc_copy_any(op, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
-    if (gpc_range_find(dst, &range) && gpc_is_abroad(&range, stream))
-        return abroad_to_device(op, &range, dst, src, bytes, stream);
-    struct gpc_session *s;
+        return gpc_copy_any(op, on, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
+    if (gpc_range_find(dst, &range) && gpc_range_is_remote(&range, on))
+        return remote_to_device(op, on, &range, dst, src, bytes, stream);
+    struct gpc_session *s = on->session;
     uint64_t wire;
-    CUresult r = session_of(stream, &s, &wire);
+    CUresult r = gpc_route_stream(on, stream, &wire);
     if (r != CUDA_SUCCESS)
         return r;
     if (is_shared(s, src, bytes))
-        return gpc_wire_gp_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
+        return gpc_wire_gp_copy_on(on, dst, (uint64_t)(uintptr_t)src, bytes, stream, 1);
     bool captured;
-    r = capture(op, dst, (void *)(uintptr_t)src, bytes, stream, true, &captured);
+    r = capture(op, on, dst, (void *)(uintptr_t)src, bytes, stream, true, &captured);
     if (r != CUDA_SUCCESS || captured)
         return r;
     /* what an earlier copy or host function has still to write here must be read */
     bool pinned = gpc_range_find((uint64_t)(uintptr_t)src, &range);
     if (pinned && gpc_host_functions_outstanding())
-        r = gpc_wire_cuStreamSynchronize(stream);
+        r = gpc_wire_cuStreamSynchronize_on(on, stream);
     if (pinned && r == CUDA_SUCCESS)
         r = gpc_pinned_settle(src, bytes);
     const char *from = src;
@@ -133,15 +127,15 @@ CUresult gpc_copy_to_device(uint16_t op, CUdeviceptr dst, const void *src, size_
     while (r == CUDA_SUCCESS && bytes) {
         uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
         int slot = n > INLINE_MAX ? gpc_arena_take(s) : -1;
-        r = slot >= 0 ? put_slot(s, dst, from, n, stream, slot)
-                      : gpc_wire_gp_htod(dst, stream, n, from);
+        r = slot >= 0 ? put_slot(on, dst, from, n, stream, slot)
+                      : gpc_wire_gp_htod_on(on, dst, stream, n, from);
         dst += n;
         from += n;
         bytes -= n;
         messages++;
     }
     if (r == CUDA_SUCCESS)
-        gpc_session_note_upload(s, wire, messages);
+        gpc_session_note_upload(on, messages);
     return r;
 }
 
@@ -160,15 +154,16 @@ struct piece {
     uint32_t bytes;
 };
 
-static CUresult piece_begin(struct gpc_session *s, struct piece *p, char *to, CUdeviceptr src,
+static CUresult piece_begin(const struct gpc_route *on, struct piece *p, char *to, CUdeviceptr src,
                             uint32_t bytes, uint64_t stream, bool last)
 {
+    struct gpc_session *s = on->session;
     memset(&p->call, 0, sizeof p->call);
     memset(&p->request, 0, sizeof p->request);
     p->to = to;
     p->bytes = bytes;
     p->slot = bytes > INLINE_MAX ? gpc_arena_take(s) : -1;
-    p->call.session = s;
+    p->call.route = *on;
     p->call.part_of_one = !last;
     if (p->slot >= 0) {
         p->request.arena = (struct gp_req_gp_dtoh_arena){.h = {.op = GP_OP_gp_dtoh_arena},
@@ -199,18 +194,17 @@ static CUresult piece_finish(struct piece *p)
     if (p->slot < 0) /* what the answer left out would be whatever was there */
         return r == CUDA_SUCCESS && p->call.out[0].got != p->bytes ? CUDA_ERROR_UNKNOWN : r;
     if (r == CUDA_SUCCESS)
-        memcpy(p->to, gpc_arena_slot(p->call.session, (unsigned)p->slot), p->bytes);
-    gpc_arena_give(p->call.session, (unsigned)p->slot);
+        memcpy(p->to, gpc_arena_slot(p->call.route.session, (unsigned)p->slot), p->bytes);
+    gpc_arena_give(p->call.route.session, (unsigned)p->slot);
     return r;
 }
 
 /* Wait for the bytes, several pieces under way: one round trip in all. */
-static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream stream)
+static CUresult read_blocking(struct gpc_route *on, char *to, CUdeviceptr src, size_t bytes, CUstream stream)
 {
     struct piece pieces[WINDOW];
-    struct gpc_session *s;
     uint64_t wire;
-    CUresult r = session_of(stream, &s, &wire), first = CUDA_SUCCESS;
+    CUresult r = gpc_route_stream(on, stream, &wire), first = CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
     unsigned begun = 0, finished = 0;
@@ -218,7 +212,7 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
     while (bytes || finished < begun) {
         if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
             uint32_t n = bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
-            first = piece_begin(s, &pieces[begun % WINDOW], to, src, n, wire, n == bytes);
+            first = piece_begin(on, &pieces[begun % WINDOW], to, src, n, wire, n == bytes);
             if (first == CUDA_SUCCESS)
                 begun++;
             to += n;
@@ -234,38 +228,40 @@ static CUresult read_blocking(char *to, CUdeviceptr src, size_t bytes, CUstream 
             first = r;
     }
     if (first == CUDA_SUCCESS)
-        gpc_session_settle(s, wire, last_seq);
+        gpc_session_settle(on, last_seq);
     return first;
 }
 
 /* Into pinned memory of this process's own, without waiting: notices bring it. */
-static CUresult read_pinned(struct gpc_session *s, char *to, CUdeviceptr src, size_t bytes,
+static CUresult read_pinned(const struct gpc_route *on, char *to, CUdeviceptr src, size_t bytes,
                             CUstream stream)
 {
-    uint64_t cookie = gpc_pinned_expect(s, to, bytes);
+    uint64_t cookie = gpc_pinned_expect(on->session, to, bytes);
     if (!cookie)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = CUDA_SUCCESS;
     for (uint64_t at = 0; r == CUDA_SUCCESS && at < bytes;) {
         size_t left = bytes - at;
         uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX;
-        r = gpc_wire_gp_dtoh_pinned(src + at, stream, cookie, at, n, n == left);
+        r = gpc_wire_gp_dtoh_pinned_on(on, src + at, stream, cookie, at, n, n == left);
         at += n;
     }
     return r;
 }
 
-static CUresult abroad_to_host(uint16_t op, const struct gpc_range *there, void *dst,
-                               CUdeviceptr src, size_t bytes, CUstream stream)
+static CUresult remote_to_host(uint16_t op, const struct gpc_route *on,
+                               const struct gpc_range *range, void *dst, CUdeviceptr src,
+                               size_t bytes, CUstream stream)
 {
-    struct gpc_abroad a;
-    CUresult r = gpc_abroad_begin(&a, there, stream);
+    struct gpc_route there;
+    CUresult r = gpc_remote_begin(&there, range, on, stream);
     if (r != CUDA_SUCCESS)
         return r;
-    return gpc_abroad_end(&a, gpc_copy_to_host(op, dst, src, bytes, CU_STREAM_LEGACY, 1));
+    return gpc_remote_end(&there,
+                          gpc_copy_to_host(op, &there, dst, src, bytes, CU_STREAM_LEGACY, 1));
 }
 
-CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
+CUresult gpc_copy_to_host(uint16_t op, struct gpc_route *on, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
                           int blocking)
 {
     struct gpc_range range;
@@ -274,46 +270,47 @@ CUresult gpc_copy_to_host(uint16_t op, void *dst, CUdeviceptr src, size_t bytes,
     if (!src || !dst || is_device_only(dst) || !fits(src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (is_host(src))
-        return gpc_copy_any(op, (uint64_t)(uintptr_t)dst, src, bytes, stream, blocking);
-    if (gpc_range_find(src, &range) && gpc_is_abroad(&range, stream))
-        return abroad_to_host(op, &range, dst, src, bytes, stream);
-    struct gpc_session *s;
+        return gpc_copy_any(op, on, (uint64_t)(uintptr_t)dst, src, bytes, stream, blocking);
+    if (gpc_range_find(src, &range) && gpc_range_is_remote(&range, on))
+        return remote_to_host(op, on, &range, dst, src, bytes, stream);
+    struct gpc_session *s = on->session;
     uint64_t wire;
-    CUresult r = session_of(stream, &s, &wire);
+    CUresult r = gpc_route_stream(on, stream, &wire);
     if (r != CUDA_SUCCESS)
         return r;
     if (is_shared(s, dst, bytes)) {
-        r = gpc_wire_gp_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
-        return r || !blocking ? r : gpc_wire_cuStreamSynchronize(stream);
+        r = gpc_wire_gp_copy_on(on, (uint64_t)(uintptr_t)dst, src, bytes, stream, 2);
+        return r || !blocking ? r : gpc_wire_cuStreamSynchronize_on(on, stream);
     }
     bool captured;
-    r = capture(op, src, dst, bytes, stream, false, &captured);
+    r = capture(op, on, src, dst, bytes, stream, false, &captured);
     if (r != CUDA_SUCCESS || captured)
         return r;
     if (!blocking && gpc_range_find((uint64_t)(uintptr_t)dst, &range) &&
         bytes <= range.size - ((uint64_t)(uintptr_t)dst - range.begin))
-        return read_pinned(s, dst, src, bytes, stream);
-    return read_blocking(dst, src, bytes, stream);
+        return read_pinned(on, dst, src, bytes, stream);
+    return read_blocking(on, dst, src, bytes, stream);
 }
 
 /* Both ends are devices': of one host, or of two. */
-static CUresult on_devices(uint16_t op, const struct gpc_range *to, const struct gpc_range *from,
-                           CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+static CUresult on_devices(uint16_t op, const struct gpc_route *on, const struct gpc_range *to,
+                           const struct gpc_range *from, CUdeviceptr dst, CUdeviceptr src,
+                           size_t bytes, CUstream stream)
 {
-    if (gpc_session_count() < 2)
-        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
-    if (gpc_range_session(to) != gpc_range_session(from))
-        return gpc_peer_copy(op, to, dst, from, src, bytes, stream);
-    if (!gpc_is_abroad(to, stream))
-        return gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream);
-    struct gpc_abroad a;
-    CUresult r = gpc_abroad_begin(&a, to, stream);
+    const struct gpc_session *there_ = gpc_range_session(to), *here = gpc_range_session(from);
+    if (there_ && here && there_ != here)
+        return gpc_peer_copy(op, on, to, dst, from, src, bytes, stream);
+    if (!gpc_range_is_remote(to, on))
+        return gpc_wire_cuMemcpyDtoDAsync_v2_on(on, dst, src, bytes, stream);
+    struct gpc_route there;
+    CUresult r = gpc_remote_begin(&there, to, on, stream);
     if (r != CUDA_SUCCESS)
         return r;
-    return gpc_abroad_end(&a, gpc_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, CU_STREAM_LEGACY));
+    return gpc_remote_end(
+        &there, gpc_wire_cuMemcpyDtoDAsync_v2_on(&there, dst, src, bytes, CU_STREAM_LEGACY));
 }
 
-CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
+CUresult gpc_copy_any(uint16_t op, struct gpc_route *on, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
                       int blocking)
 {
     struct gpc_range to, from;
@@ -326,13 +323,13 @@ CUresult gpc_copy_any(uint16_t op, uint64_t dst, uint64_t src, size_t bytes, CUs
     if (to_device && from_device && !(fits(dst, bytes) && fits(src, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
-        return on_devices(op, &to, &from, dst, src, bytes, stream);
+        return on_devices(op, on, &to, &from, dst, src, bytes, stream);
     if (to_device)
-        return gpc_copy_to_device(op, dst, (const void *)(uintptr_t)src, bytes, stream);
+        return gpc_copy_to_device(op, on, dst, (const void *)(uintptr_t)src, bytes, stream);
     if (from_device)
-        return gpc_copy_to_host(op, (void *)(uintptr_t)dst, src, bytes, stream, blocking);
+        return gpc_copy_to_host(op, on, (void *)(uintptr_t)dst, src, bytes, stream, blocking);
     /* both are host memory: in stream order, then here */
-    CUresult r = gpc_wire_cuStreamSynchronize(stream);
+    CUresult r = gpc_wire_cuStreamSynchronize_on(on, stream);
     if (r == CUDA_SUCCESS)
         r = gpc_pinned_settle(NULL, 0);
     if (r == CUDA_SUCCESS)

@@ -15,9 +15,9 @@ static CUresult gpc_as_cuThingUnload(uint16_t op, CUmodule module)
 
 static CUresult gpc_as_cuThingRecord(uint16_t op, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, op, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingRecord(hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRecord_on(&on, hStream));
 }
 
 GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
@@ -28,9 +28,9 @@ GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 
 GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuEventRecord, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuEventRecord(hEvent, hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuEventRecord, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuEventRecord_on(&on, hEvent, hStream));
 }
 
 GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
@@ -91,9 +91,9 @@ GPC_EXPORT CUresult cuOld(void)
 
 GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingSetAsync, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingSetAsync(where, bytes, hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingSetAsync, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingSetAsync_on(&on, where, bytes, hStream));
 }
 
 GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
@@ -143,16 +143,16 @@ GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
 
 GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingRecorded, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingRecorded(hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingRecorded, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRecorded_on(&on, hStream));
 }
 
 GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingMove, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingMove(dst, src, ByteCount, hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingMove, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingMove_on(&on, dst, src, ByteCount, hStream));
 }
 
 GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
@@ -163,9 +163,9 @@ GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
 
 GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingRun, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingRun(exec, hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingRun, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingRun_on(&on, exec, hStream));
 }
 
 GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
@@ -183,23 +183,23 @@ GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
 
 GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingEnd, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingEnd(graph, hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingEnd, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingEnd_on(&on, graph, hStream));
 }
 
 GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingJoin, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingJoin(hStream));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingJoin, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingJoin_on(&on, hStream));
 }
 
 GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingIsRecorded, hStream);
-    return gpc_leave(r ? r : gpc_wire_cuThingIsRecorded(hStream, yes));
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingIsRecorded, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingIsRecorded_on(&on, hStream, yes));
 }
 
 GPC_EXPORT CUresult cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
@@ -252,8 +252,8 @@ GPC_EXPORT CUresult cuThingStop(CUmodule module)
 
 GPC_EXPORT CUresult cuThingPush(unsigned int n, CUstream hStream)
 {
-    GPC_PLACE;
-    CUresult r = gpc_enter_stream(&place, GP_OP_cuThingPush, hStream);
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingPush, hStream);
     if (r != CUDA_SUCCESS)
         return r;
     if (!n)

@@ -8,7 +8,7 @@
 #include "call.h"
 #include "handle.h"
 
-CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags)
+CUresult gpc_wire_cuEventCreate_on(const struct gpc_route *on, CUevent *phEvent, unsigned int Flags)
 {
     if (!phEvent)
         return CUDA_ERROR_INVALID_VALUE;
@@ -16,6 +16,7 @@ CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuEventCreate;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.Flags = Flags;
     q.phEvent = gpc_handle_new(GP_HANDLE_EVENT, gpc_call_index(&call));
@@ -30,12 +31,13 @@ CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags)
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuEventRecord(CUevent hEvent, CUstream hStream)
+CUresult gpc_wire_cuEventRecord_on(const struct gpc_route *on, CUevent hEvent, CUstream hStream)
 {
     struct gp_req_cuEventRecord q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuEventRecord;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
@@ -48,12 +50,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuEventDestroy_v2(CUevent hEvent)
+CUresult gpc_wire_cuEventDestroy_v2_on(const struct gpc_route *on, CUevent hEvent)
 {
     struct gp_req_cuEventDestroy_v2 q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuEventDestroy_v2;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
@@ -66,7 +69,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+CUresult gpc_wire_cuEventElapsedTime_v2_on(const struct gpc_route *on, float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
     if (!pMilliseconds)
         return CUDA_ERROR_INVALID_VALUE;
@@ -74,6 +77,7 @@ CUresult gpc_wire_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CU
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuEventElapsedTime_v2;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hStart, false, &q.hStart)))
         goto fail;
@@ -90,12 +94,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuEventSynchronize(CUevent hEvent)
+CUresult gpc_wire_cuEventSynchronize_on(const struct gpc_route *on, CUevent hEvent)
 {
     struct gp_req_cuEventSynchronize q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuEventSynchronize;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)hEvent, false, &q.hEvent)))
         goto fail;
@@ -109,12 +114,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
+CUresult gpc_wire_cuThingGetAttribute_on(const struct gpc_route *on, int *pi, int attribute, CUdevice dev)
 {
     struct gp_req_cuThingGetAttribute q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingGetAttribute;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.has_pi = pi != NULL;
     q.attribute = attribute;
@@ -132,7 +138,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
+CUresult gpc_wire_cuThingUse_on(const struct gpc_route *on, unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
     if (!values || !results || !name || !location || !size || !map)
         return CUDA_ERROR_INVALID_VALUE;
@@ -140,6 +146,7 @@ CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingUse;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.n = n;
     if ((r = gpc_call_in(&call, values, (uint64_t)(n), sizeof(int), &q.n_values)))
@@ -174,12 +181,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+CUresult gpc_wire_cuThingSetAsync_on(const struct gpc_route *on, void *where, size_t bytes, CUstream hStream)
 {
     struct gp_req_cuThingSetAsync q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingSetAsync;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.bytes = bytes;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
@@ -194,7 +202,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingLoad(CUmodule *module)
+CUresult gpc_wire_cuThingLoad_on(const struct gpc_route *on, CUmodule *module)
 {
     if (!module)
         return CUDA_ERROR_INVALID_VALUE;
@@ -202,6 +210,7 @@ CUresult gpc_wire_cuThingLoad(CUmodule *module)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingLoad;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.module = gpc_handle_new(GP_HANDLE_MODULE, gpc_call_index(&call));
     if (!q.module)
@@ -218,7 +227,7 @@ CUresult gpc_wire_cuThingLoad(CUmodule *module)
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module)
+CUresult gpc_wire_cuThingFind_on(const struct gpc_route *on, size_t *bytes, CUmodule module)
 {
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
@@ -226,6 +235,7 @@ CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingFind;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
         goto fail;
@@ -240,12 +250,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingUnload(CUmodule module)
+CUresult gpc_wire_cuThingUnload_on(const struct gpc_route *on, CUmodule module)
 {
     struct gp_req_cuThingUnload q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingUnload;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_MODULE, (uint64_t)module, false, &q.module)))
         goto fail;
@@ -257,7 +268,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingAsk(int *pi, CUfunction function)
+CUresult gpc_wire_cuThingAsk_on(const struct gpc_route *on, int *pi, CUfunction function)
 {
     if (!pi)
         return CUDA_ERROR_INVALID_VALUE;
@@ -265,6 +276,7 @@ CUresult gpc_wire_cuThingAsk(int *pi, CUfunction function)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingAsk;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_FUNCTION, (uint64_t)function, false, &q.function)))
         goto fail;
@@ -280,12 +292,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingSet(CUfunction function, int value)
+CUresult gpc_wire_cuThingSet_on(const struct gpc_route *on, CUfunction function, int value)
 {
     struct gp_req_cuThingSet q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingSet;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.value = value;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_FUNCTION, (uint64_t)function, false, &q.function)))
@@ -297,12 +310,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingFill(CUdeviceptr where, size_t bytes)
+CUresult gpc_wire_cuThingFill_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes)
 {
     struct gp_req_cuThingFill q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingFill;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.bytes = bytes;
     if ((r = gpc_address_wire(&call, where)))
@@ -315,12 +329,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingRecord(CUstream hStream)
+CUresult gpc_wire_cuThingRecord_on(const struct gpc_route *on, CUstream hStream)
 {
     struct gp_req_cuThingRecord q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingRecord;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
@@ -334,12 +349,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingRecorded(CUstream hStream)
+CUresult gpc_wire_cuThingRecorded_on(const struct gpc_route *on, CUstream hStream)
 {
     struct gp_req_cuThingRecorded q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingRecorded;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
@@ -353,12 +369,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+CUresult gpc_wire_cuThingMove_on(const struct gpc_route *on, void *dst, void *src, size_t ByteCount, CUstream hStream)
 {
     struct gp_req_cuThingMove q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingMove;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.ByteCount = ByteCount;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
@@ -376,7 +393,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+CUresult gpc_wire_cuThingInstantiate_on(const struct gpc_route *on, CUgraphExec *exec, CUgraph graph)
 {
     if (!exec)
         return CUDA_ERROR_INVALID_VALUE;
@@ -384,6 +401,7 @@ CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingInstantiate;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH, (uint64_t)graph, false, &q.graph)))
         goto fail;
@@ -403,12 +421,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream)
+CUresult gpc_wire_cuThingRun_on(const struct gpc_route *on, CUgraphExec exec, CUstream hStream)
 {
     struct gp_req_cuThingRun q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingRun;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec, false, &q.exec)))
         goto fail;
@@ -421,12 +440,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream)
+CUresult gpc_wire_cuThingEnd_on(const struct gpc_route *on, CUgraph graph, CUstream hStream)
 {
     struct gp_req_cuThingEnd q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingEnd;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_handle_wire(&call, GP_HANDLE_GRAPH, (uint64_t)graph, false, &q.graph)))
         goto fail;
@@ -441,12 +461,13 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingJoin(CUstream hStream)
+CUresult gpc_wire_cuThingJoin_on(const struct gpc_route *on, CUstream hStream)
 {
     struct gp_req_cuThingJoin q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingJoin;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
@@ -460,7 +481,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes)
+CUresult gpc_wire_cuThingIsRecorded_on(const struct gpc_route *on, CUstream hStream, int *yes)
 {
     if (!yes)
         return CUDA_ERROR_INVALID_VALUE;
@@ -468,6 +489,7 @@ CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingIsRecorded;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
         goto fail;
@@ -482,7 +504,7 @@ fail:
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags)
+CUresult gpc_wire_cuThingNew_on(const struct gpc_route *on, CUstream *phStream, unsigned int flags)
 {
     if (!phStream)
         return CUDA_ERROR_INVALID_VALUE;
@@ -490,6 +512,7 @@ CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingNew;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.flags = flags;
     q.phStream = gpc_handle_new(GP_HANDLE_STREAM, gpc_call_index(&call));
@@ -504,12 +527,13 @@ CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes)
+CUresult gpc_wire_cuThingFound_on(const struct gpc_route *on, unsigned long long *address, size_t *bytes)
 {
     struct gp_req_cuThingFound q;
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_cuThingFound;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.has_address = address != NULL;
     q.has_bytes = bytes != NULL;
@@ -526,7 +550,7 @@ CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes)
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
+CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)
         return CUDA_ERROR_INVALID_VALUE;
@@ -534,6 +558,7 @@ CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
     memset(&q, 0, sizeof q);
     q.h.op = GP_OP_gp_query;
     struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
     CUresult r = CUDA_SUCCESS;
     q.what = what;
     if ((r = gpc_call_out(&call, answer, (uint64_t)(64), sizeof(uint8_t),

@@ -5,37 +5,138 @@
 
 #include "gp_decode.h"
 
+struct gpc_route;
 struct gpc_session;
 
 /*
  * Encode a call, send it and, if its mode says so, wait for the answer. Handles
  * are checked and named here; nothing else is. Outputs are set on success only.
  */
-CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags);
-CUresult gpc_wire_cuEventRecord(CUevent hEvent, CUstream hStream);
-CUresult gpc_wire_cuEventDestroy_v2(CUevent hEvent);
-CUresult gpc_wire_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd);
-CUresult gpc_wire_cuEventSynchronize(CUevent hEvent);
-CUresult gpc_wire_cuThingGetAttribute(int *pi, int attribute, CUdevice dev);
-CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
-CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream);
-CUresult gpc_wire_cuThingLoad(CUmodule *module);
-CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module);
-CUresult gpc_wire_cuThingUnload(CUmodule module);
-CUresult gpc_wire_cuThingAsk(int *pi, CUfunction function);
-CUresult gpc_wire_cuThingSet(CUfunction function, int value);
-CUresult gpc_wire_cuThingFill(CUdeviceptr where, size_t bytes);
-CUresult gpc_wire_cuThingRecord(CUstream hStream);
-CUresult gpc_wire_cuThingRecorded(CUstream hStream);
-CUresult gpc_wire_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream);
-CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph);
-CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream);
-CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream);
-CUresult gpc_wire_cuThingJoin(CUstream hStream);
-CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes);
-CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags);
-CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes);
-CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer);
+CUresult gpc_wire_cuEventCreate_on(const struct gpc_route *on, CUevent *phEvent, unsigned int Flags);
+static inline CUresult gpc_wire_cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+    return gpc_wire_cuEventCreate_on(NULL, phEvent, Flags);
+}
+CUresult gpc_wire_cuEventRecord_on(const struct gpc_route *on, CUevent hEvent, CUstream hStream);
+static inline CUresult gpc_wire_cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+    return gpc_wire_cuEventRecord_on(NULL, hEvent, hStream);
+}
+CUresult gpc_wire_cuEventDestroy_v2_on(const struct gpc_route *on, CUevent hEvent);
+static inline CUresult gpc_wire_cuEventDestroy_v2(CUevent hEvent)
+{
+    return gpc_wire_cuEventDestroy_v2_on(NULL, hEvent);
+}
+CUresult gpc_wire_cuEventElapsedTime_v2_on(const struct gpc_route *on, float *pMilliseconds, CUevent hStart, CUevent hEnd);
+static inline CUresult gpc_wire_cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
+{
+    return gpc_wire_cuEventElapsedTime_v2_on(NULL, pMilliseconds, hStart, hEnd);
+}
+CUresult gpc_wire_cuEventSynchronize_on(const struct gpc_route *on, CUevent hEvent);
+static inline CUresult gpc_wire_cuEventSynchronize(CUevent hEvent)
+{
+    return gpc_wire_cuEventSynchronize_on(NULL, hEvent);
+}
+CUresult gpc_wire_cuThingGetAttribute_on(const struct gpc_route *on, int *pi, int attribute, CUdevice dev);
+static inline CUresult gpc_wire_cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
+{
+    return gpc_wire_cuThingGetAttribute_on(NULL, pi, attribute, dev);
+}
+CUresult gpc_wire_cuThingUse_on(const struct gpc_route *on, unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16]);
+static inline CUresult gpc_wire_cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
+{
+    return gpc_wire_cuThingUse_on(NULL, n, values, data, results, name, location, size, map, where, ctx, key);
+}
+CUresult gpc_wire_cuThingSetAsync_on(const struct gpc_route *on, void *where, size_t bytes, CUstream hStream);
+static inline CUresult gpc_wire_cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
+{
+    return gpc_wire_cuThingSetAsync_on(NULL, where, bytes, hStream);
+}
+CUresult gpc_wire_cuThingLoad_on(const struct gpc_route *on, CUmodule *module);
+static inline CUresult gpc_wire_cuThingLoad(CUmodule *module)
+{
+    return gpc_wire_cuThingLoad_on(NULL, module);
+}
+CUresult gpc_wire_cuThingFind_on(const struct gpc_route *on, size_t *bytes, CUmodule module);
+static inline CUresult gpc_wire_cuThingFind(size_t *bytes, CUmodule module)
+{
+    return gpc_wire_cuThingFind_on(NULL, bytes, module);
+}
+CUresult gpc_wire_cuThingUnload_on(const struct gpc_route *on, CUmodule module);
+static inline CUresult gpc_wire_cuThingUnload(CUmodule module)
+{
+    return gpc_wire_cuThingUnload_on(NULL, module);
+}
+CUresult gpc_wire_cuThingAsk_on(const struct gpc_route *on, int *pi, CUfunction function);
+static inline CUresult gpc_wire_cuThingAsk(int *pi, CUfunction function)
+{
+    return gpc_wire_cuThingAsk_on(NULL, pi, function);
+}
+CUresult gpc_wire_cuThingSet_on(const struct gpc_route *on, CUfunction function, int value);
+static inline CUresult gpc_wire_cuThingSet(CUfunction function, int value)
+{
+    return gpc_wire_cuThingSet_on(NULL, function, value);
+}
+CUresult gpc_wire_cuThingFill_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes);
+static inline CUresult gpc_wire_cuThingFill(CUdeviceptr where, size_t bytes)
+{
+    return gpc_wire_cuThingFill_on(NULL, where, bytes);
+}
+CUresult gpc_wire_cuThingRecord_on(const struct gpc_route *on, CUstream hStream);
+static inline CUresult gpc_wire_cuThingRecord(CUstream hStream)
+{
+    return gpc_wire_cuThingRecord_on(NULL, hStream);
+}
+CUresult gpc_wire_cuThingRecorded_on(const struct gpc_route *on, CUstream hStream);
+static inline CUresult gpc_wire_cuThingRecorded(CUstream hStream)
+{
+    return gpc_wire_cuThingRecorded_on(NULL, hStream);
+}
+CUresult gpc_wire_cuThingMove_on(const struct gpc_route *on, void *dst, void *src, size_t ByteCount, CUstream hStream);
+static inline CUresult gpc_wire_cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
+{
+    return gpc_wire_cuThingMove_on(NULL, dst, src, ByteCount, hStream);
+}
+CUresult gpc_wire_cuThingInstantiate_on(const struct gpc_route *on, CUgraphExec *exec, CUgraph graph);
+static inline CUresult gpc_wire_cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
+{
+    return gpc_wire_cuThingInstantiate_on(NULL, exec, graph);
+}
+CUresult gpc_wire_cuThingRun_on(const struct gpc_route *on, CUgraphExec exec, CUstream hStream);
+static inline CUresult gpc_wire_cuThingRun(CUgraphExec exec, CUstream hStream)
+{
+    return gpc_wire_cuThingRun_on(NULL, exec, hStream);
+}
+CUresult gpc_wire_cuThingEnd_on(const struct gpc_route *on, CUgraph graph, CUstream hStream);
+static inline CUresult gpc_wire_cuThingEnd(CUgraph graph, CUstream hStream)
+{
+    return gpc_wire_cuThingEnd_on(NULL, graph, hStream);
+}
+CUresult gpc_wire_cuThingJoin_on(const struct gpc_route *on, CUstream hStream);
+static inline CUresult gpc_wire_cuThingJoin(CUstream hStream)
+{
+    return gpc_wire_cuThingJoin_on(NULL, hStream);
+}
+CUresult gpc_wire_cuThingIsRecorded_on(const struct gpc_route *on, CUstream hStream, int *yes);
+static inline CUresult gpc_wire_cuThingIsRecorded(CUstream hStream, int *yes)
+{
+    return gpc_wire_cuThingIsRecorded_on(NULL, hStream, yes);
+}
+CUresult gpc_wire_cuThingNew_on(const struct gpc_route *on, CUstream *phStream, unsigned int flags);
+static inline CUresult gpc_wire_cuThingNew(CUstream *phStream, unsigned int flags)
+{
+    return gpc_wire_cuThingNew_on(NULL, phStream, flags);
+}
+CUresult gpc_wire_cuThingFound_on(const struct gpc_route *on, unsigned long long *address, size_t *bytes);
+static inline CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t *bytes)
+{
+    return gpc_wire_cuThingFound_on(NULL, address, bytes);
+}
+CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer);
+static inline CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
+{
+    return gpc_wire_gp_query_on(NULL, what, answer, got_answer);
+}
 /* hand-written: what to do when the worker sends it */
 void gpc_on_gp_done(struct gpc_session *s, const struct gp_req_gp_done *q, const uint8_t *text);
 

@@ -1,4 +1,4 @@
-#include "twin.h"
+#include "replica.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -99,33 +99,35 @@ void gpc_source_free(struct gpc_source *source)
     free(source);
 }
 
-/* --- twins ---------------------------------------------------------------- */
+/* --- replicas ---------------------------------------------------------------- */
 
-/* The library as this session has it. Under `lock`; the session is chosen. */
-static CUresult library_in(struct gpc_image_shadow *image, const struct gpc_session *s,
+/* The library as this session has it. Under `lock`. */
+static CUresult library_in(struct gpc_image_shadow *image, const struct gpc_route *on,
                            uint64_t *wire)
 {
-    if (gpc_session_of_handle(image->id) != s && !image->twins[s->index]) {
+    const struct gpc_session *s = on->session;
+    if (gpc_session_of_handle(image->id) != s && !image->replicas[s->index]) {
         if (!image->source)
             return CUDA_ERROR_INVALID_HANDLE;
-        CUresult r = gpc_image_load(GP_OP_cuLibraryLoadData, &image->source->load, true,
-                                    &image->twins[s->index]);
+        CUresult r = gpc_image_load(on, GP_OP_cuLibraryLoadData, &image->source->load, true,
+                                    &image->replicas[s->index]);
         if (r != CUDA_SUCCESS) {
-            image->twins[s->index] = 0;
+            image->replicas[s->index] = 0;
             return r;
         }
     }
-    *wire = gpc_session_of_handle(image->id) == s ? image->id : image->twins[s->index];
+    *wire = gpc_session_of_handle(image->id) == s ? image->id : image->replicas[s->index];
     return CUDA_SUCCESS;
 }
 
-static CUresult kernel_in(struct gpc_kernel *k, const struct gpc_session *s, uint64_t *wire)
+static CUresult kernel_in(struct gpc_kernel *k, const struct gpc_route *on, uint64_t *wire)
 {
-    if (!k->twins && !(k->twins = calloc(GP_SESSIONS_MAX, sizeof *k->twins)))
+    const struct gpc_session *s = on->session;
+    if (!k->replicas && !(k->replicas = calloc(GP_SESSIONS_MAX, sizeof *k->replicas)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!k->twins[s->index]) {
+    if (!k->replicas[s->index]) {
         uint64_t library;
-        CUresult r = library_in(k->image, s, &library);
+        CUresult r = library_in(k->image, on, &library);
         struct gp_parameter *parameters = malloc(GP_PARAMETERS_MAX * sizeof *parameters);
         if (r == CUDA_SUCCESS && !parameters)
             r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -133,59 +135,54 @@ static CUresult kernel_in(struct gpc_kernel *k, const struct gpc_session *s, uin
         uint32_t got;
         CUkernel made;
         if (r == CUDA_SUCCESS)
-            r = gpc_wire_gp_library_get_kernel(&made, (CUlibrary)library, k->name, true,
-                                               &attributes, parameters, &got);
+            r = gpc_wire_gp_library_get_kernel_on(on, &made, (CUlibrary)library, k->name, true,
+                                                  &attributes, parameters, &got);
         free(parameters);
         if (r != CUDA_SUCCESS)
             return r;
-        k->twins[s->index] = (uint64_t)made;
+        k->replicas[s->index] = (uint64_t)made;
     }
-    *wire = k->twins[s->index];
+    *wire = k->replicas[s->index];
     return CUDA_SUCCESS;
 }
 
 /* The handle names its session, as most do. */
-static CUresult plain(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id)
+static CUresult plain(struct gpc_call *call, uint64_t id)
 {
     struct gpc_session *s = gpc_session_of_handle(id);
-    if (!call->session)
-        call->session = s;
-    return call->session == s ? CUDA_SUCCESS : gpc_handle_wrong(kind);
+    return gpc_route_take(&call->route, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult gpc_twin_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
+CUresult gpc_replica_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
                        uint64_t *wire)
 {
     void *shadow = gpc_handle_shadow(kind, id);
     struct gpc_kernel *k = kind == GP_HANDLE_FUNCTION ? shadow : NULL;
     struct gpc_image_shadow *image = kind == GP_HANDLE_LIBRARY ? shadow : NULL;
-    /* a module's function, one made from a kernel, or a twin itself */
+    /* a module's function, one made from a kernel, or a replica itself */
     if (k ? !k->image->is_library || k->kernel : !image)
-        return plain(call, kind, id);
-    if (!call->session)
-        call->session = gpc_session();
-    struct gpc_session *s = call->session;
+        return plain(call, id);
+    struct gpc_session *s = gpc_route_session(&call->route);
     if (!s || s == gpc_session_of_handle(id))
         return CUDA_SUCCESS;
-    struct gpc_session *before = gpc_session_choose(s);
+    struct gpc_route on = gpc_route_to(s);
+    on.context = call->route.context;
     pthread_mutex_lock(&lock);
-    CUresult r = k ? kernel_in(k, s, wire) : library_in(image, s, wire);
+    CUresult r = k ? kernel_in(k, &on, wire) : library_in(image, &on, wire);
     pthread_mutex_unlock(&lock);
-    gpc_session_choose(before);
     return r;
 }
 
-CUresult gpc_twin_unload(struct gpc_image_shadow *library)
+CUresult gpc_replica_unload(struct gpc_image_shadow *library)
 {
     CUresult r = CUDA_SUCCESS;
     for (unsigned i = 0; i < gpc_session_count(); i++) {
         struct gpc_session *s = gpc_session_at(i);
         bool home = gpc_session_of_handle(library->id) == s;
-        if (!home && !library->twins[i])
+        if (!home && !library->replicas[i])
             continue;
-        struct gpc_session *before = gpc_session_choose(s);
-        CUresult one = gpc_wire_cuLibraryUnload((CUlibrary)library->id);
-        gpc_session_choose(before);
+        struct gpc_route on = gpc_route_to(s);
+        CUresult one = gpc_wire_cuLibraryUnload_on(&on, (CUlibrary)library->id);
         if (home)
             r = one;
     }
