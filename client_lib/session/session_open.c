@@ -46,27 +46,39 @@ static bool connect_to(struct gpc_session *s, const char *url, const char *plugi
     return s->transport->connect(url, CONNECT_TIMEOUT_MS, &s->channel, err) == 0;
 }
 
-/* Shared memory when the server is on this machine, else the network. */
-static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a,
-                           const char *plugins, struct gp_error *err)
+/* What GPUPOOL_TRANSPORT allows. */
+struct ways {
+    bool shm, network;
+};
+
+/* `tcp` is what users call the network. */
+static bool read_ways(struct ways *w, struct gp_error *err)
 {
     const char *wish = getenv("GPUPOOL_TRANSPORT");
+    bool any = !wish || !*wish || strcmp(wish, "auto") == 0;
+    w->shm = any || strcmp(wish, "shm") == 0;
+    w->network = any || strcmp(wish, "zmq") == 0 || strcmp(wish, "tcp") == 0;
+    if (!w->shm && !w->network)
+        gp_error_set(err, "GPUPOOL_TRANSPORT=%.64s: must be auto, shm or zmq (or tcp, which is "
+                     "zmq)", wish);
+    return w->shm || w->network;
+}
+
+/* Shared memory when the server is on this machine, else the network. */
+static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a, struct ways w,
+                           const char *plugins, struct gp_error *err)
+{
     char boot[64];
     gpc_boot_id(boot);
     bool same_machine = boot[0] && strcmp(boot, a->boot_id) == 0;
-    bool any = !wish || !*wish || strcmp(wish, "auto") == 0;
-    if (!any && strcmp(wish, "shm") != 0 && strcmp(wish, "zmq") != 0) {
-        gp_error_set(err, "GPUPOOL_TRANSPORT=%s: must be auto, shm or zmq", wish);
-        return false;
-    }
-    if (!any && strcmp(wish, "shm") == 0 && !(same_machine && a->shm[0])) {
+    if (!w.network && !(same_machine && a->shm[0])) {
         gp_error_set(err, "GPUPOOL_TRANSPORT=shm, but %s is not on this machine", s->server);
         return false;
     }
-    if (a->shm[0] && same_machine && (any || strcmp(wish, "shm") == 0)) {
+    if (a->shm[0] && same_machine && w.shm) {
         if (connect_to(s, a->shm, plugins, err))
             return true;
-        if (!any || !a->zmq[0])
+        if (!w.network || !a->zmq[0])
             return false;
         gpc_log(GPC_LOG_INFO, "no shared memory with %s (%s); using the network", s->server,
                 err->text);
@@ -232,6 +244,10 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     char plugins[4096], why[1024];
     gpc_plugin_folder(gpc_sessions_goodbye, plugins, sizeof plugins);
     struct gpc_admission a;
+    struct ways ways;
+    struct gp_error err = {""};
+    if (!read_ways(&ways, &err)) /* before there is a session that nobody comes to */
+        return fail(err.text);
     CUresult r = gpc_front_door_ask(s->server, token, plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
@@ -239,8 +255,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     }
     memcpy(s->id, a.session, sizeof s->id);
     s->server[strcspn(s->server, "?")] = '\0'; /* for messages; its key has been of use */
-    struct gp_error err = {""};
-    if (!connect_worker(s, &a, plugins, &err))
+    if (!connect_worker(s, &a, ways, plugins, &err))
         return fail(err.text);
     gpc_session_start(s, sync);
     const char *wrong = NULL;

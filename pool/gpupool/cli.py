@@ -30,6 +30,7 @@ from gpupool_common.sizes import short_size
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
     no_args_is_help=True,
     help="CUDA programs on GPUs that their machine does not have.",
 )

@@ -26,7 +26,7 @@ def events(
     count: Annotated[int | None, typer.Option(help="end after so many")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happens in a pool, a line for each event, until interrupted."""
+    """Show what happens in a pool, a line for each event."""
     if count is not None and count < 1:
         raise ConfigError(f"--count: {count} is not 1 or more")
     try:

@@ -21,8 +21,8 @@ from gpupool_common.sizes import short_size
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show and set how each GPU is shared: of a pool with --pool or GPUPOOL_POOL,"
-    " else of this machine's server.",
+    help="Show and set how each GPU is shared. With --pool or GPUPOOL_POOL the GPUs of a pool,"
+    " else those of this machine's server.",
 )
 
 
@@ -48,7 +48,8 @@ def list_gpus(
         gpus = [{k: v for k, v in gpu.items() if k != "tenants"} for gpu in answer.get("gpus", [])]
         show.print_json(gpus)
         return
-    columns = ("GPU", "name", "memory", "policy", "max-inst", "prio-ratio", "free-weight")
+    # Short, for 80 columns: max-inst, prio-ratio, free-weight, default-memory, hardware slices.
+    columns = ("GPU", "name", "memory", "policy", "inst", "prio", "free", "default", "hw")
     rows = [
         (
             gpu.index,
@@ -63,7 +64,7 @@ def list_gpus(
         )
         for gpu in status.gpus
     ]
-    show.wide_console().print(show.plain_table((*columns, "default-memory", "slices"), rows))
+    show.wide_console().print(show.plain_table(columns, rows))
 
 
 @pool_command(app, "show")

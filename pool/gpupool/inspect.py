@@ -29,7 +29,7 @@ def inspect(
     ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how much of each GPU's memory is allocated, and with -d to whom.
+    """Show how much of each GPU's memory is allocated; -d: to whom.
 
     Of a whole pool with --pool or GPUPOOL_POOL (an admin's token); else, or with
     --run-dir, of this machine's server.

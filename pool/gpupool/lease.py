@@ -124,7 +124,7 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask for GPUs without a program to run on them; --json has its servers and its token."""
+    """Ask for GPUs without a program. --json has its servers and token."""
     wishes = Wishes(
         policy, model, capability, same_host, spread, tuple(label or ()),
         priority, wait, name, tenant, ttl,
@@ -140,7 +140,7 @@ def create(
 
 @pool_command(app, "renew")
 def renew(client: PoolClient, lease: IdArgument, as_json: JsonOption = False) -> None:
-    """Let a lease last for another of its periods; --json has a new token."""
+    """Let a lease last for another of its periods. --json has a new token."""
     _print_lease(client.do("POST", at("leases", lease, "renew")), as_json)
 
 
@@ -161,7 +161,7 @@ def explain(
     limit: Annotated[int, typer.Option(help="the most GPUs to show, 0..1000")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a lease is where it is, or why it waits; for admins GPU by GPU."""
+    """Say why a lease is where it is, or why it waits. For admins GPU by GPU."""
     if not 0 <= limit <= 1000:
         raise ConfigError(f"--limit: {limit} is not 0..1000")
     answer = client.get(at("leases", lease, "explain"), {"limit": limit})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ from gpupool.pool_options import pool_command
 from gpupool.pool_request import read_duration, read_labels
 from gpupool.pool_show import cell, labels, sheet, since, table, when
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.hosts import is_loopback
 from gpupool_common.secret_file import write_secret
 
 app = typer.Typer(no_args_is_help=True, help="The hosts of a pool, and how one joins.")
@@ -94,7 +96,7 @@ def cordon(client: PoolClient, name: NameArgument, as_json: JsonOption = False) 
 
 @pool_command(app, "drain")
 def drain(client: PoolClient, name: NameArgument, as_json: JsonOption = False) -> None:
-    """As cordon, and its server takes no new sessions; those that run finish."""
+    """As cordon, and its server takes no new sessions. Those that run finish."""
     _set_mode(client, name, "draining", as_json)
 
 
@@ -125,7 +127,7 @@ def label_node(
 
 @pool_command(app, "remove")
 def remove(client: PoolClient, name: NameArgument) -> None:
-    """Forget a host that has no leases, and its GPUs; `node join` lets it in again."""
+    """Forget a host that has no leases. `node join` lets it in again."""
     client.do("DELETE", at("nodes", name))
 
 
@@ -144,7 +146,7 @@ def join(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a host in: make a token with which it joins, and print what to run there."""
+    """Make a token with which a host joins, and print what to run there."""
     body: dict[str, Any] = {"scope": "node", "node": name, "description": "gpupool node join"}
     body["lifetime_seconds"] = read_duration("--lifetime", lifetime)
     if label:
@@ -153,6 +155,7 @@ def join(
         raise ConfigError(f"--out: {out} is there already")
     made = client.do("POST", "/tokens", body)
     url, secret = where_to_join(made.get("nodes"), client.url), str(cell(made, "secret"))
+    _warn_of_loopback(url)
     file = "join.token"
     if out is not None:
         write_secret(out, secret)
@@ -167,6 +170,17 @@ def join(
         print(f"Copy {out} to the GPU host (its mode must stay 0600), and there:\n")
     print(f"  gpupool-server --listen tcp://0.0.0.0:7700 --curve \\\n    --pool {url} \\")
     print(f"    --join-token {file}" + f" --node-name {name}")
+
+
+def _warn_of_loopback(url: str) -> None:
+    """On the GPU host this address would mean that host itself."""
+    if is_loopback(urlsplit(url).hostname or ""):
+        print(
+            f"gpupool: {url} reaches the manager from its own machine only; for other hosts let the"
+            " manager listen beyond it (--nodes tcp://0.0.0.0:7781), and name the pool here by an"
+            " address that they reach",
+            file=sys.stderr,
+        )
 
 
 def where_to_join(nodes: Any, pool: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import ssl
 import time
@@ -290,8 +291,9 @@ class PoolClient:
         return PoolRefusedError(status, code, text)
 
     def _away(self, error: Exception, limit: float) -> GpupoolError:
-        reason = one_line(str(error)) or type(error).__name__
-        wrong = self._wrong(error, reason)
+        raw = one_line(str(error)) or type(error).__name__
+        reason = in_words(raw)
+        wrong = self._wrong(error, raw, reason)
         if wrong is not None:
             return PoolAddressError(f"the pool at {self.url}: {wrong}")
         if isinstance(error, httpx.ConnectTimeout):
@@ -305,13 +307,13 @@ class PoolClient:
         unsure = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
         return PoolAwayError(f"the pool at {self.url}: {why}", unsure)
 
-    def _wrong(self, error: Exception, reason: str) -> str | None:
+    def _wrong(self, error: Exception, raw: str, reason: str) -> str | None:
         """What must be changed before asking again can help; None: it can."""
         if isinstance(error, httpx.ConnectError):
-            if "CERTIFICATE" in reason or "Hostname mismatch" in reason:
+            if "CERTIFICATE" in raw or "Hostname mismatch" in raw:
                 return f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}"
-            if any(word in reason for word in _NO_TLS):
-                return f"it does not speak TLS ({reason}); write http:// there"
+            if any(word in raw for word in _NO_TLS):
+                return "it does not speak TLS; write http:// there"
             if any(map(is_unknown_host, _causes(error))):
                 return f"{reason}; is the host's name right?"
         hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
@@ -333,6 +335,15 @@ class PoolClient:
         except OSError:
             return False
         return True
+
+
+#: What systems and OpenSSL put around their words: error numbers, and lines of their sources.
+_NOISE = re.compile(r"\[Errno -?[0-9]+\] |\[SSL(: [A-Z0-9_]+)?\] | ?\(_ssl\.c:[0-9]+\)")
+
+
+def in_words(reason: str) -> str:
+    """The part of a system's error that is for people."""
+    return _NOISE.sub("", reason).strip() or reason
 
 
 #: What OpenSSL calls an answer that is no TLS.

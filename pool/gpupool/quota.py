@@ -104,7 +104,7 @@ def set_quota(
     model: ModelsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change limits; what is not named stays, and so does what is granted already."""
+    """Change limits. What is not named stays, and so does what is granted."""
     changes = quota_changes(gpus, memory, compute, sessions, priority, model)
     if not changes:
         raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, …")

@@ -96,7 +96,7 @@ def run(
     ] = False,
     log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
 ) -> None:
-    """Run a program on GPUs of a pool, of a server, or of this machine."""
+    """Run a program on GPUs of a pool, a server or this machine."""
     options = {
         request.GROUP: group,
         request.GPUS: gpus,

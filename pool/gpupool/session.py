@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import Annotated, Any
 
@@ -45,7 +46,7 @@ def list_sessions(
     ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the sessions of a pool (--pool or GPUPOOL_POOL), else of this machine's server."""
+    """Show the sessions of this machine's server, or of a pool (--pool)."""
     with one_line_errors():
         if is_pool(pool, run_dir):
             with PoolClient(choose(pool, token_file, ca)) as client:
@@ -94,9 +95,10 @@ def set_session(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change what a session's group, or a tenant, may have; at once, while it runs.
+    """Change what a session's group, or a tenant, may have.
 
-    Always of this machine's server: what a pool's lease has stays as it was granted.
+    At once, while it runs. Always of this machine's server: what a pool's lease has stays as
+    it was granted.
     """
     with one_line_errors():
         asked = read_request(
@@ -121,6 +123,8 @@ def set_session(
         if wait is not None:
             question["wait"] = seconds
         answer = Admin(run_dir).ask(question, timeout=TIMEOUT + seconds)
+    if note := answer.get("note"):
+        print(f"gpupool: {note}", file=sys.stderr)
     if as_json:
         show.print_json(answer)
 

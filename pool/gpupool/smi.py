@@ -16,7 +16,7 @@ from gpupool.status import UNLIMITED, Gpu, Status, Tenant, ask_status
 
 
 def smi(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
-    """Show the GPUs of this machine's server, and what its tenants have and use."""
+    """Show the GPUs of this machine's server and their tenants."""
     with one_line_errors():
         status, answer = ask_status(Admin(run_dir))
     if as_json:

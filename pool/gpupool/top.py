@@ -35,7 +35,7 @@ def top(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Watch the GPUs of this machine's server and its tenants; q or Ctrl-C ends it."""
+    """Watch the GPUs of this machine's server; q or Ctrl-C ends it."""
     with one_line_errors(), contextlib.suppress(KeyboardInterrupt):
         admin = Admin(run_dir)
         status, answer = ask_status(admin)

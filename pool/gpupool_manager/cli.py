@@ -114,7 +114,11 @@ def _ended(error: GpupoolError) -> typer.Exit:
 
 def main() -> None:
     """The manager, or the one command beside it."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
+    )
     if sys.argv[1:2] == ["token"]:
         app.add_typer(token, name="token")
         app.callback()(_tokens)

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from gpupool_common.sizes import format_part, format_size, short_size
 from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
-from gpupool_server.claims import Claim, Refusal
+from gpupool_server.claims import Claim, Refusal, Request
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, Group
+from gpupool_server.ignored import ignored
 from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
 
@@ -119,7 +120,15 @@ def set_limits(
     for gpu in chosen:
         gpu.save()
     name = tenant.name if group is None else group.name
-    return {"tenant": name, "gpus": [gpu.index for gpu in chosen]}
+    done = {"tenant": name, "gpus": [gpu.index for gpu in chosen]}
+    note = ignored(
+        Request(
+            weight=values.get("weight"), share=values.get("share"), ceiling=values.get("ceiling")
+        ),
+        gpus.policies(gpu.index for gpu in chosen),
+        usual_weight=None,
+    )
+    return {**done, "note": note} if note else done
 
 
 def _read_limits(asked: Mapping[str, Any]) -> dict[str, Any]:

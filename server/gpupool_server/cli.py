@@ -103,6 +103,10 @@ def command(
 
 def main() -> None:
     """The entry point."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
+    )
     app.command()(command)
     app(prog_name="gpupool-server")

@@ -15,10 +15,15 @@ _USUAL_WEIGHT = 1
 NOTE_MOST = 300
 
 
-def ignored(request: Request, policies: Mapping[int, str]) -> str:
-    """One line for the user; empty if all that was asked for counts on all of the GPUs."""
+def ignored(
+    request: Request, policies: Mapping[int, str], usual_weight: int | None = _USUAL_WEIGHT
+) -> str:
+    """One line for the user; empty if all that was asked for counts on all of the GPUs.
+
+    To ask for the usual weight says nothing, but where one is set (None).
+    """
     said = []
-    for what, asked, knowing in _wishes(request):
+    for what, asked, knowing in _wishes(request, usual_weight):
         deaf = {index: policy for index, policy in policies.items() if policy not in knowing}
         if asked and deaf:
             where = ", ".join(f"GPU {index} ('{policy}')" for index, policy in deaf.items())
@@ -26,8 +31,8 @@ def ignored(request: Request, policies: Mapping[int, str]) -> str:
     return "; ".join(said)[:NOTE_MOST]
 
 
-def _wishes(request: Request) -> list[tuple[str, str, tuple[str, ...]]]:
-    weight = "" if request.weight in (None, _USUAL_WEIGHT) else f"a weight of {request.weight}"
+def _wishes(request: Request, usual_weight: int | None) -> list[tuple[str, str, tuple[str, ...]]]:
+    weight = "" if request.weight in (None, usual_weight) else f"a weight of {request.weight}"
     parts = [
         f"a {name} of {format_part(value)}"
         for name, value in (("share", request.share), ("ceiling", request.ceiling))

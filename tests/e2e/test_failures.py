@@ -367,7 +367,16 @@ def test_garbage_at_the_front_door_harms_nobody(server: PoolServer, vector_add: 
 
 @pytest.mark.parametrize("value", ["carrier-pigeon", "shm,zmq"])
 def test_unknown_transport(server: PoolServer, vector_add: str, value: str) -> None:
-    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT")
+    """Before a session is opened that nobody would come to."""
+    opened = server.log.read_text().count("session opened")
+    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT", "auto, shm or zmq")
+    assert server.log.read_text().count("session opened") == opened
+
+
+def test_tcp_is_a_name_of_the_network(server: PoolServer, vector_add: str) -> None:
+    result = server.run([vector_add], "tcp")
+    assert result.returncode == 0, result.explain()
+    assert result.stats["transport"] == "zmq"
 
 
 def test_the_transport_is_chosen_and_said(server: PoolServer, vector_add: str) -> None:

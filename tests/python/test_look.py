@@ -430,6 +430,8 @@ def test_gpu_list(admin: FakeAdmin) -> None:
         "0", "NVIDIA", "H200", "16GiB", "weighted", "3", "90%", "1", "4GiB", "yes"
     ]  # fmt: skip
     assert lines[2].split()[-3:] == ["3", "quota", "yes"]
+    own = len(lines[2]) - len("a GPU whose name is far too long for a table")
+    assert own + len("NVIDIA GeForce RTX 4090") <= 80
     answer = json.loads(shown(admin, "gpu", "list", "--json"))
     assert [gpu["uuid"] for gpu in answer] == ["GPU-1", "GPU-2"]
     assert "tenants" not in answer[0]
@@ -515,6 +517,15 @@ def test_session_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -
     assert shown(admin, "session", "set", *args) == ""
     assert admin.questions == [{"do": "tenant-set", **asked}]
     assert json.loads(shown(admin, "session", "set", *args, "--json")) == {"ok": True, "done": 1}
+
+
+def test_a_limit_that_changes_nothing_is_said(admin: FakeAdmin) -> None:
+    note = "a weight of 3 changes nothing where the policy has no weights: GPU 0 ('share')"
+    admin.answers = lambda _: json.dumps({"ok": True, "note": note}).encode() + b"\n"
+    code, out, err = command(admin, "session", "set", SESSION, "--weight", "3")
+    assert (code, out, err) == (0, "", f"gpupool: {note}\n")
+    code, out, err = command(admin, "session", "set", SESSION, "--weight", "3", "--json")
+    assert (code, json.loads(out)["note"]) == (0, note)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupool.pool_client import PoolClient, Where
+from gpupool.pool_client import PoolClient, Where, in_words
 from gpupool_common.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
 from test_manager_service import self_signed
 
@@ -65,7 +65,8 @@ def refused(url: str, ca: Path | None = None) -> GpupoolError:
 
 def test_a_certificate_that_is_not_trusted(secure: int, certificate: tuple[Path, Path]) -> None:
     error = refused(f"https://127.0.0.1:{secure}")
-    assert "its certificate is not trusted" in str(error)
+    assert "its certificate is not trusted (certificate verify failed: self" in str(error)
+    assert "SSL" not in str(error) and "_ssl.c" not in str(error)
     assert (type(error), error.exit_code) == (PoolAddressError, FAILED)
     with PoolClient(Where(f"https://127.0.0.1:{secure}", "t", certificate[0])) as client:
         assert client.get("/leases") == {}
@@ -92,6 +93,34 @@ def test_who_is_only_away_may_be_asked_again() -> None:
         probe.bind(("127.0.0.1", 0))
         error = refused(f"http://127.0.0.1:{probe.getsockname()[1]}")
     assert (type(error), error.exit_code) == (PoolAwayError, TRY_LATER)
+    assert "Connection refused; is gpupool-manager running there" in str(error)
+    assert "Errno" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("[Errno 111] Connection refused", "Connection refused"),
+        ("[Errno -2] Name or service not known", "Name or service not known"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1000)", "wrong version number"),
+        ("[SSL] internal error (_ssl.c:9)", "internal error"),
+        ("(_ssl.c:9)", "(_ssl.c:9)"),
+        ("timed out", "timed out"),
+    ],
+)
+def test_a_system_s_error_is_told_in_words(raw: str, words: str) -> None:
+    assert in_words(raw) == words
+
+
+def test_https_where_http_is_spoken() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        error = refused(f"https://127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+        thread.join()
+    assert str(error).endswith("it does not speak TLS; write http:// there")
+    assert error.exit_code == FAILED
 
 
 def test_who_hangs_up_in_clear_is_only_away() -> None:

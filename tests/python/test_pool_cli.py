@@ -84,6 +84,9 @@ def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -
     shown = operator.do("node", "join", "--name", "four")
     assert "gpupool-server --listen tcp://0.0.0.0:7700" in shown
     assert "--pool tcp://127.0.0.1:" in shown and "--node-name four" in shown
+    warned = CliRunner().invoke(app, ["node", "join", "--name", "four"], env=operator.env).stderr
+    assert "reaches the manager from its own machine only" in warned
+    assert warned.count("\n") == 1
     assert "echo 'gpn_" in shown
     path = tmp_path / "join.token"
     shown = operator.do("node", "join", "--name", "five", "--out", str(path), "--lifetime", "2h")
