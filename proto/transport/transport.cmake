@@ -25,8 +25,10 @@ add_library(gpupool_zmq MODULE
   ${CMAKE_CURRENT_LIST_DIR}/zmq_connect.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_curve.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_door.c
+  ${CMAKE_CURRENT_LIST_DIR}/zmq_greet.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_keeper.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_link.c
+  ${CMAKE_CURRENT_LIST_DIR}/zmq_listen.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_ask.c)
 target_include_directories(gpupool_zmq SYSTEM PRIVATE ${GPUPOOL_ZMQ_INCLUDE})
 target_link_libraries(gpupool_zmq PRIVATE gp_transport ${GPUPOOL_ZMQ_LIBRARY})

@@ -3,7 +3,9 @@
  *
  *   zmq.c          a channel: batches, credit, receiving, closing; the table
  *   zmq_keeper.c   the thread of a channel that flushes and notices the end
- *   zmq_connect.c  listening, connecting, the greeting
+ *   zmq_listen.c   listening and accepting
+ *   zmq_connect.c  connecting
+ *   zmq_greet.c    what both do: the greeting
  *   zmq_ask.c      one question to a server
  *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
  *   zmq_door.c     who is let through to a worker's sockets at tcp://
@@ -175,14 +177,16 @@ static inline int link_errno(void)
 int gpz_channel_new(void *ctx, const struct link *up, const struct link *down, bool accepted,
                     int mark, struct gp_channel **out);
 
-/* zmq_connect.c */
+/* zmq_listen.c */
 int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err);
 const char *gpz_listener_url(const struct gp_listener *l);
 int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
                struct gp_error *err);
 void gpz_listener_close(struct gp_listener *l);
+
+/* zmq_connect.c */
 int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
-                        struct gp_error *err);
+                struct gp_error *err);
 
 /* zmq_ask.c */
 int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,
