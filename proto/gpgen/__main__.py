@@ -19,6 +19,7 @@ from pathlib import Path
 from . import (
     emit_client,
     emit_docs,
+    emit_driver,
     emit_fuzz,
     emit_ids,
     emit_python,
@@ -55,8 +56,8 @@ OUTPUTS = {
     "gpc_trace_calls.c": emit_trace.trace_calls,
     "gpc_proc_table.c": emit_tables.proc_table,
     "libcuda.map": emit_tables.linker_map,
-    "gpw_driver.h": emit_worker.driver_header,
-    "gpw_driver.c": emit_worker.driver_source,
+    "gpw_driver.h": emit_driver.driver_header,
+    "gpw_driver.c": emit_driver.driver_source,
     "gpw_handlers.h": emit_worker.handlers,
     "gpw_dispatch.c": emit_worker.dispatch,
     "_wire.py": emit_python.constants,

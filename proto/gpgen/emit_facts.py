@@ -64,7 +64,7 @@ class _Facts:
             "in_context": "1" if f.needs == "context" else "",
             "staged": "1" if f.staged else "",
             "blocks": "1" if f.may_block else "",
-            "deferred": "1" if f.worker == "deferred" else "",
+            "deferred": "1" if f.is_deferred else "",
             "slow": "1" if f.slow else "",
         }
         if f.has_wire:

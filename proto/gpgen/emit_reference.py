@@ -17,6 +17,7 @@ _CODE = re.compile(r"`(cu\w+)`")
 
 #: What a word says that a value must be.
 CHECKS = {
+    "among": "is one of {}",
     "flags": "has no other bits than {}",
     "below": "is less than {}",
     "upto": "is at most {}",

@@ -62,8 +62,10 @@ def _wrong_values(f: Function) -> list[str]:
     for p in f.params:
         for check in p.checks:
             e = check.expression
+            one = " || ".join(f"{p.name} == {value}" for value in e.split("|"))
             wrong.append(
                 {
+                    "among": f"!({one})",
                     "flags": f"({p.name} & ~(__typeof__({p.name}))({e}))",
                     "below": f"(uint64_t){p.name} >= (uint64_t)({e})",
                     "upto": f"(uint64_t){p.name} > (uint64_t)({e})",

@@ -1,60 +1,24 @@
-"""The worker's half: the driver's table, the dispatch, prototypes of handlers."""
+"""The worker's half: one function for each message, and the dispatch to them."""
 
 from __future__ import annotations
 
 import re
 
 from .emit_wire import NOTE
-from .layout import OVERALIGNED, request, tails_in, tails_out, values_out
-from .param import Param
-from .spec import LOCATIONS, PARENTS, Function, Spec
+from .layout import OVERALIGNED, tails_in, tails_out, values_out
+from .param import PARENTS, Param
+from .spec import LOCATIONS, Function, Spec
+from .worker_words import own_call
 
-
-def driver_functions(spec: Spec) -> list[Function]:
-    """Every function of cuda.h that a worker may ask of its driver."""
-    return [f for f in spec.cuda if f.header == "cuda.h"]
-
-
-def driver_header(spec: Spec) -> str:
-    lines = [NOTE, "#ifndef GPW_DRIVER_H\n#define GPW_DRIVER_H\n\n#include <cuda.h>\n"]
-    lines.append("/* The driver that the worker opened; a name it lacks answers NOT_SUPPORTED. */")
-    lines.append("struct gpw_driver {\n    void *library;")
-    lines += [f"    __typeof__(&{f.name}) {f.name};" for f in driver_functions(spec)]
-    lines.append("};\n\n/* 0, or -1 with one line in `error`. */")
-    lines.append("int gpw_driver_open(struct gpw_driver *driver, const char *path,")
-    lines.append("                    char *error, unsigned long error_size);\n\n#endif\n")
-    return "\n".join(lines)
-
-
-def driver_source(spec: Spec) -> str:
-    lines = [NOTE, '#include "gpw_driver.h"\n\n#include <dlfcn.h>\n#include <stdio.h>\n']
-    for f in driver_functions(spec):
-        lines.append(f"static CUresult no_{f.name}({f.prototype})\n{{")
-        lines += [f"    (void){p.name};" for p in f.params]
-        lines.append("    return CUDA_ERROR_NOT_SUPPORTED;\n}")
-    lines.append("""
-int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
-                    unsigned long error_size)
-{
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) {
-        snprintf(error, error_size, "cannot open the driver %s: %s", path, dlerror());
-        return -1;
-    }
-    driver->library = library;""")
-    for f in driver_functions(spec):
-        lines.append(f'    driver->{f.name} = (__typeof__(&{f.name}))dlsym(library, "{f.name}");')
-        lines.append(f"    if (!driver->{f.name})\n        driver->{f.name} = no_{f.name};")
-    lines.append("    return 0;\n}\n")
-    return "\n".join(lines)
+ACCESS = "CUmemAccessDesc"
 
 
 def _handler_params(f: Function) -> list[str]:
     params = ["struct gpw_session *s"]
-    if f.worker == "deferred":
+    if f.is_deferred:
         params.append("struct gpw_token token")
     for p in f.params:
-        if p.is_out and f.worker == "deferred":
+        if p.is_out and f.is_deferred:
             continue
         params.append(p.decl)
         if p in tails_out(f):
@@ -69,13 +33,17 @@ def handlers(spec: Spec) -> str:
         "/*\n * Hand-written handlers. Handles are the driver's; a handle to create is left in\n"
         " * the pointer given; out[N] buffers hold *n_x bytes and *n_x says how many are used.\n"
         " * A deferred handler returns GPW_DEFERRED and answers its token later, or an error\n"
-        " * that is answered at once. Anything that no client of ours would send is\n"
+        " * that is answered at once. What is noted is told of a call of the driver that\n"
+        " * went well, and may still make it fail. Anything that no client of ours would send is\n"
         " * gpw_session_broken().\n */"
     )
     for f in spec.wire:
-        if f.worker:
+        if f.worker == "noted":
+            params = ", ".join(_noted_params(f))
+            lines.append(f"CUresult gpw_noted_{f.name}(struct gpw_session *s, {params});")
+        elif f.worker:
             lines.append(f"CUresult gpw_{f.name}({', '.join(_handler_params(f))});")
-        if f.worker == "deferred":
+        if f.is_deferred:
             outs = ", ".join(f"const void *{p.name}, uint32_t n_{p.name}" for p in tails_out(f))
             comma = ", " if outs else ""
             lines.append(
@@ -88,19 +56,29 @@ def handlers(spec: Spec) -> str:
     return "\n".join(lines)
 
 
+def _noted_params(f: Function) -> list[str]:
+    """A handle that was made comes as it is; all else as in the call."""
+    return [f"{p.pointee} {p.name}" if p.has("create") else p.decl for p in f.params]
+
+
 def _notify_prototype(f: Function) -> str:
     return f"int gpw_notify_{f.name}(struct gpw_session *s, {f.prototype})"
 
 
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <string.h>\n']
-    lines.append('#include "gpw_handlers.h"\n#include "growth.h"\n#include "handles.h"')
-    lines.append('#include "memory.h"\n#include "place.h"\n#include "quota.h"\n#include "span.h"\n')
-    for f in spec.wire:
+    headers = [
+        "answer.h", "function.h", "gpw_handlers.h", "graph.h", "growth.h", "handles.h", "later.h",
+        "loop.h", "memory.h", "place.h", "quota.h", "span.h",
+    ]  # fmt: skip
+    lines += [f'#include "{name}"' for name in headers]
+    lines.append("")
+    # ends come first: what is made may have to be undone
+    for f in sorted(spec.wire, key=lambda f: not f.idle):
         if f.mode == "notify":
             lines += _notify(f)
         else:
-            lines += _dispatcher(f)
+            lines += [*(_idle(f) if f.idle else []), *_dispatcher(spec, f)]
     lines.append("int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)\n{")
     lines.append("    switch (h->op) {")
     for f in spec.wire:
@@ -134,37 +112,74 @@ def _notify(f: Function) -> list[str]:
     return lines
 
 
-#: How to get rid of an object whose making took more memory than there may be.
-_UNDO = {
-    "module": "gpw_cuModuleUnload(s, {})",
-    "library": "gpw_cuLibraryUnload(s, {})",
-    "graph_exec": "s->driver->cuGraphExecDestroy({})",
+#: What the worker lets go of before the driver ends an object of a kind.
+_ENDING = {
+    "module": "gpw_functions_forget()",
+    "library": "gpw_functions_forget()",
+    "graph": "gpw_graph_ending({})",
 }
 
 
-def _undo_growth(f: Function) -> list[str]:
+def _kind(p: Param) -> str:
+    return f"GP_HANDLE_{(p.handle or '').upper()}"
+
+
+def _ended(f: Function) -> list[Param]:
+    return [p for p in f.params if p.has("destroy")]
+
+
+def _endings(f: Function) -> list[str]:
+    return [_ENDING[p.handle].format(p.name) for p in _ended(f) if p.handle in _ENDING]
+
+
+# --- ends that wait until no stream is blocked ----------------------------------------
+
+
+def _idle(f: Function) -> list[str]:
+    """The driver would wait in it for streams that a message may have to set going."""
+    p = _ended(f)[0]
+    lines = [f"static void now_{f.name}(struct gpw_session *s, void *arg)\n{{"]
+    lines.append(f"    s->driver->{f.name}(arg);\n}}\n")
+    lines.append(f"static CUresult idle_{f.name}(struct gpw_session *s, {p.ctype} {p.name})\n{{")
+    lines += [f"    {ending};" for ending in _endings(f)]
+    lines.append(f"    gpw_when_none_stands(s, now_{f.name}, {p.name});")
+    lines.append("    return CUDA_SUCCESS;\n}\n")
+    return lines
+
+
+def _undo(spec: Spec, kind: str, name: str) -> str:
+    """How to get rid of an object whose making took more memory than there may be."""
+    for f in spec.wire:
+        if any(p.handle == kind for p in _ended(f)):
+            return f"idle_{f.name}(s, {name})" if f.idle else f"s->driver->{f.name}({name})"
+    return ""
+
+
+def _undo_growth(spec: Spec, f: Function) -> list[str]:
     """What the driver took by itself is more than the tenant may have."""
-    if any(p.has("destroy") for p in f.params):
+    if _ended(f):
         return ["    if (r == CUDA_SUCCESS)\n        gpw_growth_over(s, &growth);"]
     lines = ["    if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {"]
     holder = next((p for p in f.params if p.handle in ("module", "library")), None)
     if holder is not None and not holder.has("create"):
         # Its variables came with the first use. Whatever is asked of it later fails, too.
-        kind = f"GP_HANDLE_{(holder.handle or '').upper()}"
+        kind = _kind(holder)
         lines.append("        if (gpw_growth_far(&growth)) {\n            uint64_t real;")
         lines.append(f"            gpw_handle_take(s, {kind}, a.q->{holder.name}, false, &real);")
-        lines.append(f"            {_UNDO[holder.handle or ''].format(holder.name)};")
+        lines.append(f"            {_undo(spec, holder.handle or '', holder.name)};")
         lines.append(
             f"            gpw_handle_put(s, {kind}, a.q->{holder.name}, 0,"
             " CUDA_ERROR_OUT_OF_MEMORY);\n        }"
         )
     else:
-        lines += [
-            f"        {_UNDO[p.handle].format(p.name)};" for p in f.creates if p.handle in _UNDO
-        ]
+        made = [p for p in f.creates if p.handle in ("module", "library", "graph_exec")]
+        lines += [f"        {_undo(spec, p.handle or '', p.name)};" for p in made]
     lines.append("        gpw_growth_undone(s, &growth);")
     lines.append("        r = CUDA_ERROR_OUT_OF_MEMORY;\n    }")
     return lines
+
+
+# --- arguments ------------------------------------------------------------------------
 
 
 def _argument(f: Function, p: Param) -> str:
@@ -172,6 +187,8 @@ def _argument(f: Function, p: Param) -> str:
         return f"&{p.name}"
     if p.handle or p.has("inout"):
         return p.name if p.handle else f"&{p.name}"
+    if _takes_locations(f, p):
+        return f"own_{p.name}"
     if p in tails_in(f):
         # some of CUDA's prototypes lack a const
         return f"a.{p.name}" if "const" in p.ctype else f"({p.ctype})(uintptr_t)a.{p.name}"
@@ -188,111 +205,209 @@ def _argument(f: Function, p: Param) -> str:
     return f"a.q->{p.name}"
 
 
-def _span(f: Function, p: Param) -> str:
-    """The check that a device address may be used as far as the call uses it."""
+#: What holds the worker against what a client says of an address: word -> function.
+_REACHES = {
+    "span": "gpw_memory_reach",
+    "device": "gpw_memory_is_device",
+    "own": "gpw_memory_is_clients",
+}
+
+
+def _reach(f: Function, p: Param, function: str) -> str:
+    """The check that an address may be used as far as the call uses it."""
     names = {other.name for other in f.params}
     length = re.sub(r"[A-Za-z_]\w*", lambda m: f"a.q->{m[0]}" if m[0] in names else m[0], p.count)
-    reach = f"gpw_memory_reach(s, a.q->{p.name}, {length})"
+    reach = f"{function}(s, a.q->{p.name}, {length})"
     return f"{reach} ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
+
+
+def _among(p: Param, values: str) -> str:
+    """The check that a value is one of those that have a meaning here."""
+    one = " || ".join(f"a.q->{p.name} == {value}" for value in values.split("|"))
+    return f"{one} ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
 
 
 def _takes_device(f: Function, p: Param) -> bool:
     """Numbers of devices are the client's: hand-written handlers look them up by themselves."""
-    return p.ctype == "CUdevice" and not f.worker
+    return p.ctype == "CUdevice" and f.worker != "custom"
 
 
 def _takes_location(f: Function, p: Param) -> bool:
-    return p.pointee in LOCATIONS and p.is_in_pointer and not p.count and not f.worker
+    return p.pointee in LOCATIONS and p.is_in_pointer and not p.count and f.worker != "custom"
 
 
-def _dispatcher(f: Function) -> list[str]:
+def _takes_locations(f: Function, p: Param) -> bool:
+    return p.pointee == ACCESS and p.has("in") and bool(p.count) and f.worker != "custom"
+
+
+def _look_up(p: Param) -> tuple[str, str]:
+    """The declaration of a handle, and the check that finds it."""
+    ctype = p.ctype.replace("const ", "")
+    null = "true" if p.has("null") else "false"
+    get, what = "gpw_handle_take" if p.has("destroy") else "gpw_handle_get", f"s, {_kind(p)}, "
+    if ctype == "CUkernel":
+        get, what = "gpw_handle_get_kernel", "s, "
+    check = f"{get}({what}a.q->{p.name}, {null}, (uint64_t *)&{p.name})"
+    return f"    {ctype} {p.name} = 0;", check
+
+
+def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
+    """What a parameter declares, and what is checked before the call."""
+    n = p.name
+    if p.has("create"):
+        return [
+            f"    {p.pointee} {n} = 0;",
+            f"    if (!gpw_handle_free(s, {_kind(p)}, a.q->{n}))",
+            f'        return gpw_session_broken(s, "{f.name}: the new handle is not free");',
+        ], []
+    if p.handle:
+        line, check = _look_up(p)
+        return [line], [check]
+    word = next((w for w in _REACHES if p.has(w)), "")
+    if word:
+        return [], [_reach(f, p, _REACHES[word])]
+    if _takes_device(f, p):
+        return [f"    CUdevice {n} = 0;"], [f"gpw_device_take(s, a.q->{n}, &{n})"]
+    if _takes_locations(f, p):
+        count = f"sizeof own_{n} / sizeof own_{n}[0]"
+        return [f"    {ACCESS} own_{n}[GPW_ACCESS_MAX];"], [
+            f"gpw_access_take(s, a.{n}, a.q->n_{n} / sizeof *a.{n}, own_{n}, {count})"
+        ]
+    if p in tails_out(f) and not f.is_deferred:
+        index = tails_out(f).index(p)
+        return [
+            f"    uint32_t n_{n} = a.room_{n};",
+            f"    {p.pointee} *{n} = gpw_scratch(s, {index}, n_{n});",
+        ], []
+    if p.has("in") and not p.count or p.has("inout"):
+        lines = [f"    {p.pointee} {n};", f"    memcpy(&{n}, &a.q->{n}, sizeof {n});"]
+        location = f"gpw_location_check(s, &{n}{LOCATIONS.get(p.pointee, '')})"
+        return lines, [location] if _takes_location(f, p) else []
+    if p.is_out and not p.count and not f.is_deferred:
+        return [f"    {p.pointee} {n};\n    memset(&{n}, 0, sizeof {n});"], []
+    return [], [_among(p, c.expression) for c in p.checks if c.word == "among"]
+
+
+# --- one message ------------------------------------------------------------------------
+
+
+def _head(f: Function) -> list[str]:
+    """Decode, look up, check."""
     lines = [f"static int do_{f.name}(struct gpw_session *s, const struct gp_header *h)\n{{"]
     lines.append(f"    struct gp_args_{f.name} a;\n    if (!gp_decode_{f.name}(h, &a))")
     lines.append(
         f'        return gpw_session_broken(s, "{f.name}: the arguments do not fit the message");'
     )
-    deferred = f.worker == "deferred"
     checks: list[str] = []
     for p in f.params:
-        if p.has("create"):
-            lines.append(f"    {p.pointee} {p.name} = 0;")
-            kind = f"GP_HANDLE_{(p.handle or '').upper()}"
-            lines.append(f"    if (!gpw_handle_free(s, {kind}, a.q->{p.name}))")
-            lines.append(
-                f'        return gpw_session_broken(s, "{f.name}: the new handle is not free");'
-            )
-        elif p.handle:
-            ctype = p.ctype.replace("const ", "")
-            lines.append(f"    {ctype} {p.name} = 0;")
-            null = "true" if p.has("null") else "false"
-            kind = f"GP_HANDLE_{p.handle.upper()}"
-            get = "gpw_handle_take" if p.has("destroy") else "gpw_handle_get"
-            what = f"s, {kind}, "
-            if ctype == "CUkernel":
-                get, what = "gpw_handle_get_kernel", "s, "
-            checks.append(f"{get}({what}a.q->{p.name}, {null}, (uint64_t *)&{p.name})")
-        elif p.has("span"):
-            checks.append(_span(f, p))
-        elif _takes_device(f, p):
-            lines.append(f"    CUdevice {p.name} = 0;")
-            checks.append(f"gpw_device_take(s, a.q->{p.name}, &{p.name})")
-        elif p in tails_out(f) and not deferred:
-            lines.append(f"    uint32_t n_{p.name} = a.room_{p.name};")
-            lines.append(
-                f"    {p.pointee} *{p.name} = gpw_scratch(s, {tails_out(f).index(p)}, n_{p.name});"
-            )
-        elif p.has("in") and not p.count or p.has("inout"):
-            lines.append(f"    {p.pointee} {p.name};")
-            lines.append(f"    memcpy(&{p.name}, &a.q->{p.name}, sizeof {p.name});")
-            if _takes_location(f, p):
-                checks.append(f"gpw_location_check(s, &{p.name}{LOCATIONS[p.pointee]})")
-        elif p.is_out and not p.count and not deferred:
-            lines.append(f"    {p.pointee} {p.name};\n    memset(&{p.name}, 0, sizeof {p.name});")
+        declared, checked = _take(f, p)
+        lines += declared
+        checks += checked
+    if f.capture == "refuses":
+        checks.append(f"gpw_not_capturing(s, {f.stream})")
     lines.append("    CUresult r = CUDA_SUCCESS;")
-    for c in checks:
-        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {c};")
+    for check in checks:
+        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {check};")
     if f.work and f.needs == "context":
         lines.append("    if (r == CUDA_SUCCESS && !gpw_place_known(s))")
         lines.append("        r = CUDA_ERROR_INVALID_CONTEXT;")
+    return lines
+
+
+def _call(f: Function) -> str:
+    """The call itself: the driver's, or what is written by hand."""
+    if f.waits_for == "context":
+        context = next((p.name for p in f.params if p.handle == "context"), "NULL")
+        return f"gpw_answer_after_context(s, gpw_token_of(h), {context}, gpw_answer_{f.name})"
+    if f.waits_for:
+        return f"gpw_answer_after_stream(s, gpw_token_of(h), {f.waits_for}, gpw_answer_{f.name})"
+    if f.idle:
+        return f"idle_{f.name}(s, {_ended(f)[0].name})"
+    by_hand = f.worker in ("custom", "deferred")
     args = []
     for p in f.params:
-        if deferred and p.is_out:
+        if f.is_deferred and p.is_out:
             continue
         args.append(_argument(f, p))
-        if p in tails_out(f) and f.worker:
+        if p in tails_out(f) and by_hand:
             args.append(f"&n_{p.name}")
-    if deferred:
+    if f.is_deferred:
         args.insert(0, "gpw_token_of(h)")
-    call = f"gpw_{f.name}" if f.worker else f"s->driver->{f.name}"
-    head = ["s"] if f.worker else []
+    if by_hand:
+        return f"gpw_{f.name}({', '.join(['s', *args])})"
+    if f.calls:
+        named = {p.name: _argument(f, p) for p in f.params}
+        name, _, rest = f.calls.partition("(")
+        given = re.sub(r"[A-Za-z_]\w*", lambda m: named.get(m[0], m[0]), rest)
+        return f"{name}(s, {given}" if own_call(f) else f"s->driver->{name}({given}"
+    return f"s->driver->{f.name}({', '.join(args)})"
+
+
+def _behind(spec: Spec, f: Function) -> list[str]:
+    """What the worker does when the call is over."""
+    lines = []
+    if f.worker == "custom" and f.waits:
+        lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
+    if f.worker == "noted":
+        args = ", ".join(["s", *(_noted(f, p) for p in f.params)])
+        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = gpw_noted_{f.name}({args});")
+    if f.tells:
+        # success may only be told behind what older waits have to send
+        lines.append("    if (r == CUDA_SUCCESS)\n        gpw_waits_poll(s);")
+    if f.capture == "begins":
+        lines.append("    gpw_capture_begun(s, r);")
+    if f.capture == "ends":
+        made = next((p.name for p in f.creates if p.handle == "graph"), "NULL")
+        lines.append(f"    gpw_capture_ended(s, r, {made});")
+    if f.grows:
+        lines += _undo_growth(spec, f)
+    for p in values_out(f):
+        if p.pointee in LOCATIONS and f.worker != "custom":
+            lines.append(f"    gpw_location_give(s, &{p.name}{LOCATIONS[p.pointee]});")
+    for p in f.creates:
+        lines += _put(f, p)
+    return lines
+
+
+def _noted(f: Function, p: Param) -> str:
+    """What is noted of a parameter: values as the driver took or gave them."""
+    return p.name if p.has("create") else _argument(f, p)
+
+
+def _put(f: Function, p: Param) -> list[str]:
+    """Name what was made, and what it goes with."""
+    lines = [f"    gpw_handle_put(s, {_kind(p)}, a.q->{p.name}, (uint64_t){p.name}, r);"]
+    parent = f.parent(p)
+    of = f"a.q->{parent.name}" if parent else "0"
+    context = "true" if f.of_context(p) else "false"
+    tag = "GPW_TAG_KERNEL" if p.pointee == "CUkernel" else "0"
+    if p.handle in PARENTS or f.of_context(p):
+        lines.append(f"    gpw_handle_bind(s, {_kind(p)}, a.q->{p.name}, {of}, {context}, {tag});")
+    return lines
+
+
+def _dispatcher(spec: Spec, f: Function) -> list[str]:
+    lines = _head(f)
     if f.grows:
         lines.append(
             f"    struct gpw_growth growth;\n    gpw_growth_begin(s, GP_OP_{f.name}, &growth);"
         )
-    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call}({', '.join(head + args)});")
-    if f.worker == "custom" and f.waits:
-        lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
-    if f.grows:
-        lines += _undo_growth(f)
-    for p in f.creates:
-        kind = f"GP_HANDLE_{(p.handle or '').upper()}"
-        lines.append(f"    gpw_handle_put(s, {kind}, a.q->{p.name}, (uint64_t){p.name}, r);")
-        parent = f.parent(p)
-        of = f"a.q->{parent.name}" if parent else "0"
-        context = "true" if f.of_context(p) else "false"
-        tag = "GPW_TAG_KERNEL" if p.pointee == "CUkernel" else "0"
-        if p.handle in PARENTS or f.of_context(p):
-            lines.append(f"    gpw_handle_bind(s, {kind}, a.q->{p.name}, {of}, {context}, {tag});")
+    if not f.idle:
+        lines += [f"    if (r == CUDA_SUCCESS)\n        {ending};" for ending in _endings(f)]
+    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {_call(f)};")
+    lines += _behind(spec, f)
     if not f.waits:
-        lines.append("    return gpw_async_result(s, h, r);\n}\n")
-        return lines
-    if deferred:
+        return [*lines, "    return gpw_async_result(s, h, r);\n}\n"]
+    if f.is_deferred:
         lines.append("    if (r == GPW_DEFERRED)\n        return 0;")
         zero = "".join(", NULL, 0" for _ in tails_out(f))
         lines.append(f"    return gpw_answer_{f.name}(s, gpw_token_of(h), r{zero});\n}}\n")
-        lines += _answer(f)
-        return lines
-    lines.append(f"    struct gp_rep_{f.name} rep;\n    memset(&rep, 0, sizeof rep);")
+        return lines + _answer(f)
+    return lines + _reply(f)
+
+
+def _reply(f: Function) -> list[str]:
+    lines = [f"    struct gp_rep_{f.name} rep;\n    memset(&rep, 0, sizeof rep);"]
     lines.append("    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};")
     outs = values_out(f) + tails_out(f)
     if outs:
@@ -325,6 +440,3 @@ def _answer(f: Function) -> list[str]:
         )
     lines.append("    return gpw_reply_token(s, token, result, &m);\n}\n")
     return lines
-
-
-__all__ = ["dispatch", "driver_header", "driver_source", "handlers", "request"]

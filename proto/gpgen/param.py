@@ -26,13 +26,29 @@ HANDLES = {
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
+#: What an object may be made from, by kinds: it goes with that. A graph goes with the
+#: stream while it is captured, and takes over what another one knows of its contexts.
+PARENTS = {
+    "module": ("library",),
+    "function": ("module", "library", "function"),
+    "graph": ("graph", "stream"),
+    "graph_exec": ("graph",),
+}
+#: Kinds whose objects go with the context that is current when they are made.
+OF_CONTEXT = ("stream", "event", "module")
+
+#: Words that say how far an address may be used.
+REACHES = ("span", "device", "own")
 #: Words that say how a parameter travels, and those of them that take a length.
 WORDS = {
     "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
+    "device", "own",
 }  # fmt: skip
-LENGTHS = {"in", "out", "span"}
+LENGTHS = {"in", "out", *REACHES}
 #: Words that say what a value must be; True: they need an expression.
-CHECKS = {"flags": True, "below": True, "upto": True, "nonzero": False, "zero": False}
+CHECKS = {
+    "among": True, "flags": True, "below": True, "upto": True, "nonzero": False, "zero": False,
+}  # fmt: skip
 #: Words that say what the stub answers; each needs an expression.
 ANSWERS = {"gives", "room"}
 
@@ -182,9 +198,10 @@ class _Words:
 
 def _check_words(param: Param, where: str) -> None:
     words, ctype = param.words, param.ctype
-    if words == ("span",) and (ctype != "CUdeviceptr" or not param.count):
-        raise SpecError(f"{where}: 'span' is for device addresses, and needs a length")
-    if words and not param.is_pointer and words not in (("null",), ("destroy",), ("span",)):
+    reach = next((word for word in REACHES if word in words), "")
+    if reach and (not (ctype == "CUdeviceptr" or "address" in words) or not param.count):
+        raise SpecError(f"{where}: '{reach}' is for device addresses, and needs a length")
+    if words and not param.is_pointer and not reach and words not in (("null",), ("destroy",)):
         raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
     if param.checks and (param.is_pointer or param.array):
         raise SpecError(f"{where}: '{param.checks[0].word}' is for values, '{ctype}' is none")

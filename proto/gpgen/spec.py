@@ -26,6 +26,8 @@ destroy    handle that is gone after the call
 null       the handle may be null
 span[N]    N bytes from this device address on must be memory of the session's: the
            worker checks that before the driver sees it; N may use proto/wire/span.h
+device[N]  likewise, and memory of a device alone: no mapped host memory
+own[N]     likewise, and addresses that the client has reserved itself
 ========== =====================================================================
 
 Words for what a value must be; CUDA says CUDA_ERROR_INVALID_VALUE at once otherwise, and
@@ -41,6 +43,7 @@ below[E]   the value is 0 or more and less than E
 upto[E]    the value is 0 or more and at most E
 nonzero    the value is not 0
 zero       the value is 0 (a reserved parameter)
+among[A|B] the value is one of these: no other may reach the driver, so the worker checks
 ========== =====================================================================
 
 Keys of an entry, beside id, api, since, ptsz, ptds, also, header, needs and params:
@@ -55,7 +58,6 @@ sends       the messages that a hand-written stub may send beside its own: neede
             for the set X of sets.toml. A test compares it with what the C code reaches.
 alias       mode alias: the entry that does it: its name or a call of it, "cuX(hStream, 0)"
 client      "custom": the exported function is hand-written though gpgen could write it
-worker      "custom" or "deferred": the handler is hand-written
 file        the C file with the hand-written body where that is not the one of the
             entry's group: a stem for all sides, or { client = …, worker = … }
 reason      why it is refused
@@ -75,12 +77,14 @@ slow        the driver loads or compiles in it, which keeps the worker for long
 grows       the driver may take, or give back, memory that nobody asked for
 staged      the worker needs a piece of its staging memory for it
 capture     what it does to its stream's capture: "begins", "joins" or "ends" it, "asks"
-            about it. An async call that names a stream joins it without being told to.
+            about it, or "refuses": it is not supported while there is one. An async call
+            that names a stream joins it without being told to.
 first_waits an async call that the driver may refuse: waited for the first time with
             these arguments
 forgets     the cached entries whose answers it makes out of date
 =========== ====================================================================
 
+What more an entry says of its stub is in client_words.py, of its handler in worker_words.py.
 What handles a call makes, uses and ends is read from the parameters.
 A file may hold a list of refused forms instead of entries: `since` and `reason`, which
 hold for all, and `forms`, one C prototype each behind its id.
@@ -94,9 +98,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import client_words
+from . import client_words, worker_words
 from .error_codes import ErrorCode, load_errors
-from .param import Param, SpecError, parse_param
+from .param import OF_CONTEXT, PARENTS, Param, SpecError, parse_param
 from .toml_lines import Lines, load_toml
 
 MODES = {
@@ -115,24 +119,14 @@ WIRE_MODES = {"cached", "async", "async-create", "sync", "notify"}
 SENDING_MODES = {"bulk", "custom"}
 NEEDS = {"none", "init", "context"}
 SIDES = ("client", "worker", "softgpu")
-CAPTURES = ("begins", "joins", "ends", "asks")
-
-#: What an object may be made from, by kinds: it goes with that. A graph goes with the
-#: stream while it is captured, and takes over what another one knows of its contexts.
-PARENTS = {
-    "module": ("library",),
-    "function": ("module", "library", "function"),
-    "graph": ("graph", "stream"),
-    "graph_exec": ("graph",),
-}
-#: Kinds whose objects go with the context that is current when they are made.
-OF_CONTEXT = ("stream", "event", "module")
+CAPTURES = ("begins", "joins", "ends", "asks", "refuses")
 
 #: Structures with a device's number in them, and where.
 LOCATIONS = {
     "CUmemLocation": "",
     "CUmemAllocationProp": ".location",
     "CUmemPoolProps": ".location",
+    "CUmemAccessDesc": ".location",
 }
 
 #: Kinds of work for the GPU, as tenants are charged and counted for it.
@@ -146,7 +140,7 @@ KEYS = {
     "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker", "sends",
     "alias", "file", "doc", "differs", "forgets", "reason", "header", "params", "work", "grows",
     "first_waits", "staged", "blocks", "slow", "capture", "core", "its", "fails", "refuses", "does",
-    "then",
+    "then", "tells", "calls", "waits_for", "idle",
 }  # fmt: skip
 #: TOML's name of a key -> ours, where that name means something else here.
 ATTRIBUTES = {"file": "home"}
@@ -168,7 +162,11 @@ class Function:
     also: dict[str, int] = field(default_factory=dict)
     needs: str = "context"
     client: str = ""  # "custom": the exported function is hand-written
-    worker: str = ""  # "custom", "deferred": the handler is hand-written
+    worker: str = ""  # one of WORKERS (worker_words.py)
+    calls: str = ""  # the driver's call if it has another name
+    waits_for: str = ""  # the stream after whose work it is answered, or "context"
+    idle: bool = False  # made when no stream is blocked
+    tells: bool = False  # success says that work is over
     work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for
     #: An async call that may be refused: waited for the first time with these arguments.
@@ -205,6 +203,16 @@ class Function:
     @property
     def waits(self) -> bool:
         return self.mode in ("sync", "cached")
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether the worker answers when something is over."""
+        return self.worker == "deferred" or bool(self.waits_for)
+
+    @property
+    def stream(self) -> str:
+        """The parameter that names its stream, "" if none does."""
+        return next((p.name for p in self.params if p.handle == "stream"), "")
 
     @property
     def may_block(self) -> bool:
@@ -351,13 +359,14 @@ def _check_keys(function: Function) -> None:
         raise function.fail("id", f"id {function.id} is not in 1..65535")
     _one_of(function, "mode", mode, MODES)
     _one_of(function, "needs", function.needs, NEEDS)
-    if function.client not in ("", "custom") or function.worker not in ("", "custom", "deferred"):
-        raise function.fail("mode", "client is 'custom' or absent; worker also 'deferred'")
+    if function.client not in ("", "custom"):
+        raise function.fail("client", "client is 'custom' or absent")
+    _one_of(function, "worker", function.worker, worker_words.WORKERS)
     for side in function.home:
         _one_of(function, "file", side, SIDES)
     if function.capture:
         _one_of(function, "capture", function.capture, CAPTURES)
-        if not any(p.handle == "stream" for p in function.params):
+        if not function.stream:
             raise function.fail("capture", "no stream is named whose capture that could be")
     if function.work:
         _one_of(function, "work", function.work, WORK)
@@ -404,7 +413,7 @@ def _check_wire(function: Function) -> None:
                     f"{function.file}:{p.line}: {function.name}: no parameter '{word}'"
                     f" for the length of '{p.name}'"
                 )
-        if p.ctype == "CUdeviceptr" and not p.count and not function.worker:
+        if p.ctype == "CUdeviceptr" and not p.count and function.worker in ("", "noted"):
             raise SpecError(
                 f"{function.file}:{p.line}: {function.name}: say how much of '{p.name}' is used:"
                 " span[N]; or the worker's handler is custom and checks it"
@@ -440,6 +449,7 @@ def load(folder: Path) -> Spec:
         _expand(f, sets)
         _check_names(f, by_name)
     client_words.check(functions)
+    worker_words.check(functions)
     return Spec(sorted(functions, key=lambda f: f.id), load_errors(folder / ERROR_FILE))
 
 

@@ -165,6 +165,21 @@ BAD = [
     ("ptsz = 7000", 'ptsz = 7000\ncapture = "stops"', "capture", "unknown capture 'stops'"),
     ("id = 5", 'id = 5\nfile = { server = "x" }', "file", "unknown file 'server'"),
     ("id = 5", 'id = 5\nforgets = ["cuOld"]', "forgets", "'cuOld' is no cached function"),
+    ("ptsz = 7000", 'ptsz = 7000\nwaits_for = "hStream"', "waits_for", "nobody waits for a async"),
+    ("since = 12080", 'since = 12080\nwaits_for = "hEnd"', "waits_for", "has nothing to fill"),
+    ("ptsz = 7000", "ptsz = 7000\nidle = true", "idle", "only what ends one object"),
+    ("since = 9000", 'since = 9000\nworker = "own"', "worker = ", "unknown worker 'own'"),
+    (
+        "since = 9000",
+        'since = 9000\nworker = "custom"\ncalls = "cuX()"',
+        "calls",
+        "a custom handler does that itself",
+    ),
+    ("since = 9000", 'since = 9000\ncalls = "x = 3"', "calls", "is no call of the driver's"),
+    ("since = 9000", 'since = 9000\ncalls = "gpw_x(n)"', "calls", "for this entry alone"),
+    ("id = 5", "id = 5\ntells = true", "tells", "the worker sees no refuse function"),
+    ("unsigned int n", "unsigned int n : own[1]", "int n", "'own' is for device addresses"),
+    ("int x", "CUdeviceptr x : device", "CUdeviceptr x", "'device' is for device addresses"),
     ("int x", "int x : flags", "int x", "'flags' needs an expression"),
     ("int x", "int x : zero[1]", "int x", "'zero' takes no expression"),
     ("int x", "int *x : nonzero", "int *x", "'nonzero' is for values, 'int *' is none"),
@@ -203,6 +218,71 @@ def test_facts_of_operations_are_read_from_their_parameters(tmp_path: Path) -> N
     assert ".stream_at = offsetof(struct gp_req_cuGraphLaunch, stream)," in launch
     assert ".graph_run_at = offsetof(struct gp_req_cuGraphLaunch, exec)," in launch
     assert ".work = GP_WORK_GRAPH," in launch
+
+
+WORKER = """\
+[cuStreamWait]
+id = 1
+mode = "sync"
+waits_for = "stream"
+params = [
+  "CUstream stream",
+]
+
+[cuModuleUnload]
+id = 2
+mode = "async"
+idle = true
+params = [
+  "CUmodule module : destroy",
+]
+
+[gp_put]
+id = 3
+mode = "async"
+capture = "refuses"
+calls = "cuMemcpyHtoDAsync_v2(to, data, bytes, stream)"
+params = [
+  "CUdeviceptr to : device[bytes]",
+  "uint32_t bytes",
+  "const void *data : in[bytes]",
+  "CUstream stream",
+]
+
+[cuSetAccess]
+id = 4
+mode = "sync"
+worker = "noted"
+params = [
+  "CUdeviceptr ptr : own[size]",
+  "size_t size",
+  "const CUmemAccessDesc *list : in[count]",
+  "size_t count",
+  "int kind : among[2|5]",
+]
+"""
+
+
+def test_what_the_worker_does_by_words(tmp_path: Path) -> None:
+    described = load(tmp_path, WORKER)
+    text = emit_worker.dispatch(described)
+    handlers = emit_worker.handlers(described)
+    assert (
+        "r = gpw_answer_after_stream(s, gpw_token_of(h), stream, gpw_answer_cuStreamWait);" in text
+    )
+    assert "gpw_functions_forget();\n    gpw_when_none_stands(s, now_cuModuleUnload, mod" in text
+    assert "r = idle_cuModuleUnload(s, module);" in text
+    put = text.split("static int do_gp_put(")[1]
+    assert "gpw_memory_is_device(s, a.q->to, a.q->bytes) ? CUDA_SUCCESS" in put
+    assert "r = gpw_not_capturing(s, stream);" in put
+    assert "r = s->driver->cuMemcpyHtoDAsync_v2(a.q->to, a.data, a.q->bytes, stream);" in put
+    access = text.split("static int do_cuSetAccess(")[1]
+    assert "gpw_memory_is_clients(s, a.q->ptr, a.q->size) ? CUDA_SUCCESS" in access
+    assert "a.q->kind == 2 || a.q->kind == 5 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE" in access
+    assert "gpw_access_take(s, a.list, a.q->n_list / sizeof *a.list, own_list, " in access
+    assert "r = gpw_noted_cuSetAccess(s, a.q->ptr, a.q->size, own_list, a.q->count," in access
+    assert "CUresult gpw_noted_cuSetAccess(struct gpw_session *s, CUdeviceptr ptr, " in handlers
+    assert "gpw_cuModuleUnload" not in handlers
 
 
 def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:

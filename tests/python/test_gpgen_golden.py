@@ -23,7 +23,7 @@ UPDATE = "GPUPOOL_UPDATE_GOLDEN"
 
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import param, spec  # noqa: E402
+from gpgen import param, spec, worker_words  # noqa: E402
 from gpgen.__main__ import OUTPUTS  # noqa: E402
 
 
@@ -91,7 +91,7 @@ def test_the_small_spec_has_every_mode_and_every_word() -> None:
     answers = {w for f in small.functions for p in f.params for w in param.ANSWERS if getattr(p, w)}
     assert answers == param.ANSWERS
     assert {f.capture for f in small.functions} == {"", *spec.CAPTURES}
-    assert {f.worker for f in small.functions} == {"", "custom", "deferred"}
+    assert {f.worker for f in small.functions} == set(worker_words.WORKERS)
     plain = spec.Function("", small.functions[0].file, 0, 0, "", "")
     for key in spec.KEYS:
         name = spec.ATTRIBUTES.get(key, key)

@@ -12,11 +12,6 @@
 #include "slices.h"
 #include "staging.h"
 
-CUresult gpw_gp_context_set(struct gpw_session *s, CUcontext ctx)
-{
-    return s->driver->cuCtxSetCurrent(ctx);
-}
-
 CUresult gpw_gp_capture_mode_set(struct gpw_session *s, uint32_t mode)
 {
     if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)

@@ -3,30 +3,11 @@
 #include <string.h>
 
 #include "gpw_handlers.h"
+#include "graph.h"
 #include "memory_internal.h"
 #include "span.h"
 
-/* A graph would keep the address of memory that is gone when it runs. */
-static CUresult not_capturing(struct gpw_session *s, CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = s->driver->cuStreamIsCapturing(stream, &status);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
-}
-
 /* --- to the device -------------------------------------------------------------- */
-
-CUresult gpw_gp_htod(struct gpw_session *s, CUdeviceptr dst, CUstream stream, uint32_t bytes,
-                     const void *data)
-{
-    if (!gpw_memory_is_device(s, dst, bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = not_capturing(s, stream);
-    /* from pageable memory: CUDA has taken the bytes over when it returns */
-    return r ? r : s->driver->cuMemcpyHtoDAsync_v2(dst, data, bytes, stream);
-}
 
 struct arena_use {
     uint32_t slot;
@@ -49,7 +30,7 @@ CUresult gpw_gp_htod_arena(struct gpw_session *s, CUdeviceptr dst, CUstream stre
     use->slot = slot;
     const void *from = gpw_arena_at(s, offset, bytes);
     struct gpw_after *after;
-    CUresult r = from && gpw_memory_is_device(s, dst, bytes) ? not_capturing(s, stream)
+    CUresult r = from && gpw_memory_is_device(s, dst, bytes) ? gpw_not_capturing(s, stream)
                                                              : CUDA_ERROR_INVALID_VALUE;
     if (r == CUDA_SUCCESS)
         r = gpw_after_prepare(s, stream, arena_read, use, &after);
@@ -94,7 +75,7 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
 {
     if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = not_capturing(s, stream);
+    CUresult r = gpw_not_capturing(s, stream);
     if (r != CUDA_SUCCESS)
         return r;
     struct dtoh *d = malloc(sizeof *d);
@@ -127,7 +108,7 @@ CUresult gpw_gp_dtoh_arena(struct gpw_session *s, struct gpw_token token, CUdevi
     void *to = gpw_arena_at(s, offset, bytes);
     if (!to || !gpw_memory_is_device(s, src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = not_capturing(s, stream);
+    CUresult r = gpw_not_capturing(s, stream);
     if (r != CUDA_SUCCESS)
         return r;
     struct dtoh *d = malloc(sizeof *d);
@@ -163,7 +144,7 @@ CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream str
 {
     if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = not_capturing(s, stream);
+    CUresult r = gpw_not_capturing(s, stream);
     if (r != CUDA_SUCCESS)
         return r;
     struct pinned_read *p = malloc(sizeof *p);

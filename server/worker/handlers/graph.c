@@ -22,19 +22,13 @@ static bool is_hidden(CUgraphNode node)
     return false;
 }
 
-static void hidden_forget(CUgraph graph)
+void gpw_graph_ending(CUgraph graph)
 {
     size_t kept = 0;
     for (size_t i = 0; i < hidden_count; i++)
         if (hidden[i].graph != graph)
             hidden[kept++] = hidden[i];
     hidden_count = kept;
-}
-
-CUresult gpw_cuGraphDestroy(struct gpw_session *s, CUgraph hGraph)
-{
-    hidden_forget(hGraph);
-    return s->driver->cuGraphDestroy(hGraph);
 }
 
 static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
@@ -93,26 +87,30 @@ void gpw_captures_note(struct gpw_session *s)
         captured_contexts |= gpw_handle_context_bit(s);
 }
 
-CUresult gpw_cuStreamBeginCapture_v2(struct gpw_session *s, CUstream hStream,
-                                     CUstreamCaptureMode mode)
+void gpw_capture_begun(struct gpw_session *s, CUresult r)
 {
-    CUresult r = s->driver->cuStreamBeginCapture_v2(hStream, mode);
     captures += r == CUDA_SUCCESS;
     gpw_captures_note(s);
-    return r;
 }
 
-CUresult gpw_cuStreamEndCapture(struct gpw_session *s, CUstream hStream, CUgraph *phGraph)
+void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph)
 {
-    CUresult r = s->driver->cuStreamEndCapture(hStream, phGraph);
     gpw_captures_note(s);
     gpw_handle_next_graph(s, captured_contexts, 0);
-    gpw_handle_capture_over(s, r == CUDA_SUCCESS ? (uint64_t)*phGraph : 0);
+    gpw_handle_capture_over(s, r == CUDA_SUCCESS ? (uint64_t)graph : 0);
     bool over = r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
                 r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     if (over && captures && --captures == 0)
         captured_contexts = 0;
-    return r;
+}
+
+CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = s->driver->cuStreamIsCapturing(stream, &status);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *graph,

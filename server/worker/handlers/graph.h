@@ -7,6 +7,15 @@
 /* The node captured last into `stream` is in no list that the client asks for. */
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
+/* Its nodes' addresses may come again. */
+void gpw_graph_ending(CUgraph graph);
+
+/* A capture has begun, or not; it has ended and left a graph, or not (`r`). */
+void gpw_capture_begun(struct gpw_session *s, CUresult r);
+void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph);
+/* For what a graph could not do again; CUDA_ERROR_NOT_SUPPORTED while the stream captures. */
+CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream);
+
 /* What is captured from here on may be of the current context; for every message. */
 void gpw_captures_note(struct gpw_session *s);
 /* Whether some stream may be under capture. */

@@ -44,8 +44,6 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
  * stand in the way of an allocation. GPW_AGAIN: memory is being freed, and must be
  * waited for. */
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
-/* Whether all of the range is for mappings of the client's own, and not for cuMemAlloc's. */
-bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t bytes);
 
 /* Whether the range lies in a pinned buffer, by the address that kernels have for it. */
 bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t bytes);

@@ -7,7 +7,6 @@
 #include "fatbin.h"
 #include "function.h"
 #include "gpw_handlers.h"
-#include "later.h"
 #include "sha256.h"
 
 /* What one session may have uploaded and not yet loaded. */
@@ -273,30 +272,5 @@ CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const ui
     *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);
     image_drop(s->modules, image);
     *load_result = (int32_t)r; /* an answer, so that the logs travel with it */
-    return CUDA_SUCCESS;
-}
-
-/* They wait for the GPU. */
-static void unload_module(struct gpw_session *s, void *module)
-{
-    s->driver->cuModuleUnload(module);
-}
-
-static void unload_library(struct gpw_session *s, void *library)
-{
-    s->driver->cuLibraryUnload(library);
-}
-
-CUresult gpw_cuModuleUnload(struct gpw_session *s, CUmodule hmod)
-{
-    gpw_functions_forget(); /* their addresses may come again */
-    gpw_when_none_stands(s, unload_module, hmod);
-    return CUDA_SUCCESS;
-}
-
-CUresult gpw_cuLibraryUnload(struct gpw_session *s, CUlibrary library)
-{
-    gpw_functions_forget();
-    gpw_when_none_stands(s, unload_library, library);
     return CUDA_SUCCESS;
 }

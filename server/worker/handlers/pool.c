@@ -292,25 +292,9 @@ CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
-CUresult gpw_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)
+CUresult gpw_noted_cuMemPoolTrimTo(struct gpw_session *s, CUmemoryPool pool, size_t minBytesToKeep)
 {
-    CUresult r = s->driver->cuMemPoolTrimTo(pool, minBytesToKeep);
+    (void)pool, (void)minBytesToKeep;
     gpw_pools_count(s);
-    return r;
-}
-
-#define ACCESS_MAX 64
-
-CUresult gpw_cuMemPoolSetAccess(struct gpw_session *s, CUmemoryPool pool,
-                                const CUmemAccessDesc *map, size_t count)
-{
-    CUmemAccessDesc own[ACCESS_MAX];
-    if (count > ACCESS_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++) {
-        own[i] = map[i];
-        if (!gpw_location_take(s, &own[i].location))
-            return CUDA_ERROR_INVALID_DEVICE;
-    }
-    return s->driver->cuMemPoolSetAccess(pool, own, count);
+    return CUDA_SUCCESS;
 }

@@ -6,37 +6,6 @@
 #include "handles.h"
 #include "loop.h"
 
-/* Whom to answer when it has passed. */
-struct answer {
-    struct gpw_token token;
-    int (*send)(struct gpw_session *s, struct gpw_token token, CUresult result);
-};
-
-static void passed(struct gpw_session *s, void *arg, CUresult result)
-{
-    struct answer *a = arg;
-    a->send(s, a->token, result);
-    free(a);
-}
-
-static struct answer *answer_new(struct gpw_token token,
-                                 int (*send)(struct gpw_session *, struct gpw_token, CUresult))
-{
-    struct answer *a = malloc(sizeof *a);
-    if (a)
-        *a = (struct answer){token, send};
-    return a;
-}
-
-/* Started: the answer comes later. Not started: this is the answer. */
-static CUresult deferred(struct answer *a, CUresult r)
-{
-    if (r == CUDA_SUCCESS)
-        return GPW_DEFERRED;
-    free(a);
-    return r;
-}
-
 static void fence_passed(struct gpw_session *s, void *arg, CUresult result)
 {
     (void)arg, (void)result;
@@ -49,71 +18,6 @@ CUresult gpw_gp_fence(struct gpw_session *s, CUstream stream)
     CUresult r = gpw_after_stream(s, stream, fence_passed, NULL);
     if (r != CUDA_SUCCESS)
         s->fences--;
-    return r;
-}
-
-CUresult gpw_cuStreamSynchronize(struct gpw_session *s, struct gpw_token token, CUstream hStream)
-{
-    struct answer *a = answer_new(token, gpw_answer_cuStreamSynchronize);
-    return a ? deferred(a, gpw_after_stream(s, hStream, passed, a)) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult gpw_cuCtxSynchronize(struct gpw_session *s, struct gpw_token token)
-{
-    struct answer *a = answer_new(token, gpw_answer_cuCtxSynchronize);
-    return a ? deferred(a, gpw_after_context(s, passed, a)) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUresult gpw_cuCtxSynchronize_v2(struct gpw_session *s, struct gpw_token token, CUcontext ctx)
-{
-    struct answer *a = answer_new(token, gpw_answer_cuCtxSynchronize_v2);
-    if (!a)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = CUDA_SUCCESS;
-    if (ctx)
-        r = s->driver->cuCtxPushCurrent_v2(ctx);
-    if (r == CUDA_SUCCESS) {
-        r = gpw_after_context(s, passed, a);
-        CUcontext popped;
-        if (ctx)
-            s->driver->cuCtxPopCurrent_v2(&popped);
-    }
-    return deferred(a, r);
-}
-
-/* Success may only be said after what older waits have to send. */
-CUresult gpw_cuStreamQuery(struct gpw_session *s, CUstream hStream)
-{
-    CUresult r = s->driver->cuStreamQuery(hStream);
-    if (r == CUDA_SUCCESS)
-        gpw_waits_poll(s);
-    return r;
-}
-
-CUresult gpw_cuEventQuery(struct gpw_session *s, CUevent hEvent)
-{
-    CUresult r = s->driver->cuEventQuery(hEvent);
-    if (r == CUDA_SUCCESS)
-        gpw_waits_poll(s);
-    return r;
-}
-
-/* A time is known once both have passed, so this tells that they have. */
-CUresult gpw_cuEventElapsedTime_v2(struct gpw_session *s, float *pMilliseconds, CUevent hStart,
-                                   CUevent hEnd)
-{
-    CUresult r = s->driver->cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-    if (r == CUDA_SUCCESS)
-        gpw_waits_poll(s);
-    return r;
-}
-
-CUresult gpw_cuEventElapsedTime(struct gpw_session *s, float *pMilliseconds, CUevent hStart,
-                                CUevent hEnd)
-{
-    CUresult r = s->driver->cuEventElapsedTime(pMilliseconds, hStart, hEnd);
-    if (r == CUDA_SUCCESS)
-        gpw_waits_poll(s);
     return r;
 }
 
@@ -269,35 +173,4 @@ void gpw_event_waits_context_ended(struct gpw_session *s)
             if (e && e->event && !event_lives(s, e))
                 e->event = NULL;
         }
-}
-
-/* --- attributes ------------------------------------------------------------------- */
-
-/* Those whose value is a number; a pointer or a handle in one is not for the wire. */
-static bool attribute_is_number(CUstreamAttrID attr)
-{
-    switch ((unsigned)attr) {
-    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
-    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-        return true;
-    default:
-        return false;
-    }
-}
-
-CUresult gpw_cuStreamGetAttribute(struct gpw_session *s, CUstream hStream, CUstreamAttrID attr,
-                                  CUstreamAttrValue *value)
-{
-    return attribute_is_number(attr) ? s->driver->cuStreamGetAttribute(hStream, attr, value)
-                                     : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult gpw_cuStreamSetAttribute(struct gpw_session *s, CUstream hStream, CUstreamAttrID attr,
-                                  const CUstreamAttrValue *param)
-{
-    return attribute_is_number(attr) ? s->driver->cuStreamSetAttribute(hStream, attr, param)
-                                     : CUDA_ERROR_INVALID_VALUE;
 }

@@ -178,6 +178,20 @@ bool gpw_location_take(struct gpw_session *s, CUmemLocation *location)
     return gpw_location_check(s, location) == CUDA_SUCCESS;
 }
 
+CUresult gpw_access_take(struct gpw_session *s, const CUmemAccessDesc *from, size_t count,
+                         CUmemAccessDesc *to, size_t room)
+{
+    if (count > room)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        to[i] = from[i];
+        CUresult r = gpw_location_check(s, &to[i].location);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    return CUDA_SUCCESS;
+}
+
 void gpw_location_give(struct gpw_session *s, CUmemLocation *location)
 {
     if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)

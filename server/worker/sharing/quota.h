@@ -37,6 +37,10 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over);
 bool gpw_location_take(struct gpw_session *s, CUmemLocation *location);
 CUresult gpw_location_check(struct gpw_session *s, CUmemLocation *location);
 CUresult gpw_device_take(struct gpw_session *s, CUdevice ordinal, CUdevice *device);
+/* The same of a list, into `to`, which has room for so many. */
+#define GPW_ACCESS_MAX 64
+CUresult gpw_access_take(struct gpw_session *s, const CUmemAccessDesc *from, size_t count,
+                         CUmemAccessDesc *to, size_t room);
 void gpw_location_give(struct gpw_session *s, CUmemLocation *location);
 /* Of the current context's device; -1 without a context. */
 int gpw_current_ordinal(struct gpw_session *s);

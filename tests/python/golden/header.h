@@ -44,3 +44,10 @@ CUresult cuThingPush(unsigned int n, CUstream hStream);
 CUresult cuThingPull(unsigned int n);
 CUresult cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult cuThingFound(unsigned long long *address, size_t *bytes);
+CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream);
+CUresult cuThingWait(CUstream hStream);
+CUresult cuThingWaitAll(CUcontext ctx);
+CUresult cuThingClose(CUlibrary library);
+CUresult cuThingQuery(CUstream hStream, int attribute);
+CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count,
+                      CUmemAllocationProp *prop);

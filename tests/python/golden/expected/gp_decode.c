@@ -272,6 +272,67 @@ bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFou
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingPut(const struct gp_header *h, struct gp_args_cuThingPut *a)
+{
+    const struct gp_req_cuThingPut *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingWait(const struct gp_header *h, struct gp_args_cuThingWait *a)
+{
+    const struct gp_req_cuThingWait *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingWaitAll(const struct gp_header *h, struct gp_args_cuThingWaitAll *a)
+{
+    const struct gp_req_cuThingWaitAll *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingClose(const struct gp_header *h, struct gp_args_cuThingClose *a)
+{
+    const struct gp_req_cuThingClose *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingQuery(const struct gp_header *h, struct gp_args_cuThingQuery *a)
+{
+    const struct gp_req_cuThingQuery *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingAllow(const struct gp_header *h, struct gp_args_cuThingAllow *a)
+{
+    const struct gp_req_cuThingAllow *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    const wide count = (wide)q->count;
+    size_t at = sizeof *q;
+    a->list = tail(h, &at, q->n_list);
+    if (!a->list)
+        return false;
+    if (!spans(count, sizeof(CUmemAccessDesc), q->n_list))
+        return false;
+    return h->size == gp_align8(at);
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -396,6 +457,30 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingFound: {
         struct gp_args_cuThingFound a;
         return gp_decode_cuThingFound(h, &a);
+    }
+    case GP_OP_cuThingPut: {
+        struct gp_args_cuThingPut a;
+        return gp_decode_cuThingPut(h, &a);
+    }
+    case GP_OP_cuThingWait: {
+        struct gp_args_cuThingWait a;
+        return gp_decode_cuThingWait(h, &a);
+    }
+    case GP_OP_cuThingWaitAll: {
+        struct gp_args_cuThingWaitAll a;
+        return gp_decode_cuThingWaitAll(h, &a);
+    }
+    case GP_OP_cuThingClose: {
+        struct gp_args_cuThingClose a;
+        return gp_decode_cuThingClose(h, &a);
+    }
+    case GP_OP_cuThingQuery: {
+        struct gp_args_cuThingQuery a;
+        return gp_decode_cuThingQuery(h, &a);
+    }
+    case GP_OP_cuThingAllow: {
+        struct gp_args_cuThingAllow a;
+        return gp_decode_cuThingAllow(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

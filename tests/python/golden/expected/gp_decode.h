@@ -138,6 +138,37 @@ struct gp_args_cuThingFound {
 };
 bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFound *a);
 
+struct gp_args_cuThingPut {
+    const struct gp_req_cuThingPut *q;
+};
+bool gp_decode_cuThingPut(const struct gp_header *h, struct gp_args_cuThingPut *a);
+
+struct gp_args_cuThingWait {
+    const struct gp_req_cuThingWait *q;
+};
+bool gp_decode_cuThingWait(const struct gp_header *h, struct gp_args_cuThingWait *a);
+
+struct gp_args_cuThingWaitAll {
+    const struct gp_req_cuThingWaitAll *q;
+};
+bool gp_decode_cuThingWaitAll(const struct gp_header *h, struct gp_args_cuThingWaitAll *a);
+
+struct gp_args_cuThingClose {
+    const struct gp_req_cuThingClose *q;
+};
+bool gp_decode_cuThingClose(const struct gp_header *h, struct gp_args_cuThingClose *a);
+
+struct gp_args_cuThingQuery {
+    const struct gp_req_cuThingQuery *q;
+};
+bool gp_decode_cuThingQuery(const struct gp_header *h, struct gp_args_cuThingQuery *a);
+
+struct gp_args_cuThingAllow {
+    const struct gp_req_cuThingAllow *q;
+    const CUmemAccessDesc *list;
+};
+bool gp_decode_cuThingAllow(const struct gp_header *h, struct gp_args_cuThingAllow *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

@@ -29,6 +29,12 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingIsRecorded << 16 | 0xdcdf,
     (uint32_t)GP_OP_cuThingNew << 16 | 0x5c7f,
     (uint32_t)GP_OP_cuThingFound << 16 | 0x0b5d,
+    (uint32_t)GP_OP_cuThingPut << 16 | 0x3afb,
+    (uint32_t)GP_OP_cuThingWait << 16 | 0xa62a,
+    (uint32_t)GP_OP_cuThingWaitAll << 16 | 0xf887,
+    (uint32_t)GP_OP_cuThingClose << 16 | 0x2190,
+    (uint32_t)GP_OP_cuThingQuery << 16 | 0x3ddc,
+    (uint32_t)GP_OP_cuThingAllow << 16 | 0xb177,
     (uint32_t)GP_OP_gp_query << 16 | 0x7ab6,
     (uint32_t)GP_OP_gp_done << 16 | 0xe843,
 };

@@ -210,6 +210,55 @@ struct gp_rep_cuThingFound {
     size_t bytes;
 };
 
+struct gp_req_cuThingPut {
+    struct gp_header h;
+    CUdeviceptr where;
+    size_t bytes;
+    uint64_t hStream;
+};
+
+struct gp_req_cuThingWait {
+    struct gp_header h;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingWait {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingWaitAll {
+    struct gp_header h;
+    uint64_t ctx;
+};
+struct gp_rep_cuThingWaitAll {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingClose {
+    struct gp_header h;
+    uint64_t library;
+};
+
+struct gp_req_cuThingQuery {
+    struct gp_header h;
+    uint64_t hStream;
+    int attribute;
+};
+struct gp_rep_cuThingQuery {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingAllow {
+    struct gp_header h;
+    CUdeviceptr ptr;
+    size_t size;
+    uint32_t n_list;
+    size_t count;
+};
+struct gp_rep_cuThingAllow {
+    struct gp_reply r;
+    CUmemAllocationProp prop;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0xe5f6d19e027b5335)
+#define GP_SPEC_HASH UINT64_C(0x29baf5edbcc485e4)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -46,6 +46,12 @@ enum gp_op {
     GP_OP_cuThingPull = 66,
     GP_OP_cuThingNew = 67,
     GP_OP_cuThingFound = 68,
+    GP_OP_cuThingPut = 80,
+    GP_OP_cuThingWait = 81,
+    GP_OP_cuThingWaitAll = 82,
+    GP_OP_cuThingClose = 83,
+    GP_OP_cuThingQuery = 84,
+    GP_OP_cuThingAllow = 85,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,
@@ -84,6 +90,7 @@ enum gp_capture {
     GP_CAPTURE_JOINS,
     GP_CAPTURE_ENDS,
     GP_CAPTURE_ASKS,
+    GP_CAPTURE_REFUSES,
 };
 
 /*

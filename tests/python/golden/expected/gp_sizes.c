@@ -32,6 +32,12 @@ static const struct {
     {"cuThingIsRecorded", sizeof(struct gp_req_cuThingIsRecorded), sizeof(struct gp_rep_cuThingIsRecorded)},
     {"cuThingNew", sizeof(struct gp_req_cuThingNew), 0},
     {"cuThingFound", sizeof(struct gp_req_cuThingFound), sizeof(struct gp_rep_cuThingFound)},
+    {"cuThingPut", sizeof(struct gp_req_cuThingPut), 0},
+    {"cuThingWait", sizeof(struct gp_req_cuThingWait), sizeof(struct gp_rep_cuThingWait)},
+    {"cuThingWaitAll", sizeof(struct gp_req_cuThingWaitAll), sizeof(struct gp_rep_cuThingWaitAll)},
+    {"cuThingClose", sizeof(struct gp_req_cuThingClose), 0},
+    {"cuThingQuery", sizeof(struct gp_req_cuThingQuery), sizeof(struct gp_rep_cuThingQuery)},
+    {"cuThingAllow", sizeof(struct gp_req_cuThingAllow), sizeof(struct gp_rep_cuThingAllow)},
     {"gp_query", sizeof(struct gp_req_gp_query), sizeof(struct gp_rep_gp_query)},
     {"gp_done", sizeof(struct gp_req_gp_done), 0},
 };

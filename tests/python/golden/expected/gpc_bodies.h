@@ -45,6 +45,12 @@ CUresult gpc_body_cuThingPush(unsigned int n, CUstream hStream);
 CUresult gpc_body_cuThingPull(unsigned int n);
 CUresult gpc_body_cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);
+CUresult gpc_body_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream);
+CUresult gpc_body_cuThingWait(CUstream hStream);
+CUresult gpc_body_cuThingWaitAll(CUcontext ctx);
+CUresult gpc_body_cuThingClose(CUlibrary library);
+CUresult gpc_body_cuThingQuery(CUstream hStream, int attribute);
+CUresult gpc_body_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -88,6 +94,12 @@ CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);
 #define cuThingPull gpc_body_cuThingPull
 #define cuThingNew gpc_body_cuThingNew
 #define cuThingFound gpc_body_cuThingFound
+#define cuThingPut gpc_body_cuThingPut
+#define cuThingWait gpc_body_cuThingWait
+#define cuThingWaitAll gpc_body_cuThingWaitAll
+#define cuThingClose gpc_body_cuThingClose
+#define cuThingQuery gpc_body_cuThingQuery
+#define cuThingAllow gpc_body_cuThingAllow
 #endif
 
 #endif

@@ -13,8 +13,10 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuEventRecord", 2000, 0, GP_OP_cuEventRecord, (void *)(uintptr_t)&cuEventRecord},
     {"cuEventSynchronize", 2000, 0, GP_OP_cuEventSynchronize, (void *)(uintptr_t)&cuEventSynchronize},
     {"cuOld", 2000, 0, GP_OP_cuOld, (void *)(uintptr_t)&cuOld},
+    {"cuThingAllow", 9000, 0, GP_OP_cuThingAllow, (void *)(uintptr_t)&cuThingAllow},
     {"cuThingAsk", 9000, 0, GP_OP_cuThingAsk, (void *)(uintptr_t)&cuThingAsk},
     {"cuThingBegin", 8000, 0, GP_OP_cuThingRecord, (void *)(uintptr_t)&cuThingBegin},
+    {"cuThingClose", 9000, 0, GP_OP_cuThingClose, (void *)(uintptr_t)&cuThingClose},
     {"cuThingCopy", 9000, 0, GP_OP_cuThingCopy, (void *)(uintptr_t)&cuThingCopy},
     {"cuThingEnd", 9000, 0, GP_OP_cuThingEnd, (void *)(uintptr_t)&cuThingEnd},
     {"cuThingFill", 9000, 0, GP_OP_cuThingFill, (void *)(uintptr_t)&cuThingFill},
@@ -36,6 +38,8 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingOpen", 2000, 0, GP_OP_gp_query, (void *)(uintptr_t)&cuThingOpen_v1},
     {"cuThingPull", 2000, 0, GP_OP_gp_query, (void *)(uintptr_t)&cuThingPull},
     {"cuThingPush", 2000, 0, GP_OP_gp_query, (void *)(uintptr_t)&cuThingPush},
+    {"cuThingPut", 9000, 0, GP_OP_cuThingPut, (void *)(uintptr_t)&cuThingPut},
+    {"cuThingQuery", 9000, 0, GP_OP_cuThingQuery, (void *)(uintptr_t)&cuThingQuery},
     {"cuThingRecord", 9000, 0, GP_OP_cuThingRecord, (void *)(uintptr_t)&cuThingRecord},
     {"cuThingRecorded", 9000, 0, GP_OP_cuThingRecorded, (void *)(uintptr_t)&cuThingRecorded},
     {"cuThingRun", 9000, 0, GP_OP_cuThingRun, (void *)(uintptr_t)&cuThingRun},
@@ -46,6 +50,8 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingUnload", 9000, 0, GP_OP_cuThingUnload, (void *)(uintptr_t)&cuThingUnload},
     {"cuThingUse", 10000, 1, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse_ptds},
     {"cuThingUse", 9000, 0, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse},
+    {"cuThingWait", 9000, 0, GP_OP_cuThingWait, (void *)(uintptr_t)&cuThingWait},
+    {"cuThingWaitAll", 9000, 0, GP_OP_cuThingWaitAll, (void *)(uintptr_t)&cuThingWaitAll},
 };
 
-const size_t gpc_proc_count = 41;
+const size_t gpc_proc_count = 47;

@@ -303,3 +303,46 @@ GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
         r = gpc_thing_note(*address, *bytes);
     return gpc_leave(r);
 }
+
+GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingPut, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingPut_on(&on, where, bytes, hStream));
+}
+
+GPC_EXPORT CUresult cuThingWait(CUstream hStream)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingWait, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingWait_on(&on, hStream));
+}
+
+GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingWaitAll, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingWaitAll(ctx));
+}
+
+GPC_EXPORT CUresult cuThingClose(CUlibrary library)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingClose, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingClose(library));
+}
+
+GPC_EXPORT CUresult cuThingQuery(CUstream hStream, int attribute)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingQuery, hStream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!(attribute == CU_STREAM_LEGACY || attribute == CU_STREAM_PER_THREAD))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(gpc_wire_cuThingQuery_on(&on, hStream, attribute));
+}
+
+GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingAllow, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingAllow(ptr, size, list, count, prop));
+}

@@ -843,3 +843,125 @@ GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
         return traced_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes);
     return gpc_body_cuThingFound(address, bytes);
 }
+
+static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingPut("cuThingPut", gpc_body_cuThingPut, where, bytes, hStream);
+    return gpc_body_cuThingPut(where, bytes, hStream);
+}
+
+static CUresult traced_cuThingWait(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingWait(CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingWait("cuThingWait", gpc_body_cuThingWait, hStream);
+    return gpc_body_cuThingWait(hStream);
+}
+
+static CUresult traced_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcontext), CUcontext ctx)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, ctx);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(ctx);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingWaitAll("cuThingWaitAll", gpc_body_cuThingWaitAll, ctx);
+    return gpc_body_cuThingWaitAll(ctx);
+}
+
+static CUresult traced_cuThingClose(const char *name_, CUresult (*body_)(CUlibrary), CUlibrary library)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, library);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(library);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingClose(CUlibrary library)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingClose("cuThingClose", gpc_body_cuThingClose, library);
+    return gpc_body_cuThingClose(library);
+}
+
+static CUresult traced_cuThingQuery(const char *name_, CUresult (*body_)(CUstream, int), CUstream hStream, int attribute)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    GPC_TRACE_ARGUMENT(&t_, attribute);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(hStream, attribute);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingQuery(CUstream hStream, int attribute)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingQuery("cuThingQuery", gpc_body_cuThingQuery, hStream, attribute);
+    return gpc_body_cuThingQuery(hStream, attribute);
+}
+
+static CUresult traced_cuThingAllow(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t, CUmemAllocationProp *), CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, ptr);
+    GPC_TRACE_ARGUMENT(&t_, size);
+    gpc_trace_label(&t_, "list");
+    gpc_trace_bytes(&t_, list, (unsigned long long)(count) * sizeof(CUmemAccessDesc));
+    GPC_TRACE_ARGUMENT(&t_, count);
+    GPC_TRACE_ARGUMENT(&t_, prop);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(ptr, size, list, count, prop);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop);
+    return gpc_body_cuThingAllow(ptr, size, list, count, prop);
+}

@@ -550,6 +550,139 @@ CUresult gpc_wire_cuThingFound_on(const struct gpc_route *on, unsigned long long
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    struct gp_req_cuThingPut q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingPut;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.bytes = bytes;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    if ((r = gpc_address_wire(&call, where)))
+        goto fail;
+    q.where = where;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingWait_on(const struct gpc_route *on, CUstream hStream)
+{
+    struct gp_req_cuThingWait q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingWait;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingWait rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingWaitAll_on(const struct gpc_route *on, CUcontext ctx)
+{
+    struct gp_req_cuThingWaitAll q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingWaitAll;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_CONTEXT, (uint64_t)ctx, true, &q.ctx)))
+        goto fail;
+    struct gp_rep_cuThingWaitAll rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingClose_on(const struct gpc_route *on, CUlibrary library)
+{
+    struct gp_req_cuThingClose q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingClose;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_LIBRARY, (uint64_t)library, false, &q.library)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_handle_drop(q.library);
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingQuery_on(const struct gpc_route *on, CUstream hStream, int attribute)
+{
+    struct gp_req_cuThingQuery q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingQuery;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    q.attribute = attribute;
+    struct gp_rep_cuThingQuery rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingAllow_on(const struct gpc_route *on, CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    if (!list || !prop)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingAllow q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingAllow;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.size = size;
+    CUmemAccessDesc own_list[GP_DEVICES_MAX];
+    if ((r = gpc_access_wire(&call, list, (uint64_t)(count), own_list)))
+        goto fail;
+    list = own_list;
+    if ((r = gpc_call_in(&call, list, (uint64_t)(count), sizeof(CUmemAccessDesc), &q.n_list)))
+        goto fail;
+    q.count = count;
+    if ((r = gpc_address_wire(&call, ptr)))
+        goto fail;
+    q.ptr = ptr;
+    struct gp_rep_cuThingAllow rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    *prop = rep.prop;
+    gpc_location_back(&call, &prop->location);
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

@@ -132,6 +132,36 @@ static inline CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t
 {
     return gpc_wire_cuThingFound_on(NULL, address, bytes);
 }
+CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream);
+static inline CUresult gpc_wire_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    return gpc_wire_cuThingPut_on(NULL, where, bytes, hStream);
+}
+CUresult gpc_wire_cuThingWait_on(const struct gpc_route *on, CUstream hStream);
+static inline CUresult gpc_wire_cuThingWait(CUstream hStream)
+{
+    return gpc_wire_cuThingWait_on(NULL, hStream);
+}
+CUresult gpc_wire_cuThingWaitAll_on(const struct gpc_route *on, CUcontext ctx);
+static inline CUresult gpc_wire_cuThingWaitAll(CUcontext ctx)
+{
+    return gpc_wire_cuThingWaitAll_on(NULL, ctx);
+}
+CUresult gpc_wire_cuThingClose_on(const struct gpc_route *on, CUlibrary library);
+static inline CUresult gpc_wire_cuThingClose(CUlibrary library)
+{
+    return gpc_wire_cuThingClose_on(NULL, library);
+}
+CUresult gpc_wire_cuThingQuery_on(const struct gpc_route *on, CUstream hStream, int attribute);
+static inline CUresult gpc_wire_cuThingQuery(CUstream hStream, int attribute)
+{
+    return gpc_wire_cuThingQuery_on(NULL, hStream, attribute);
+}
+CUresult gpc_wire_cuThingAllow_on(const struct gpc_route *on, CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop);
+static inline CUresult gpc_wire_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    return gpc_wire_cuThingAllow_on(NULL, ptr, size, list, count, prop);
+}
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer);
 static inline CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {

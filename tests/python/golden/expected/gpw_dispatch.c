@@ -4,13 +4,44 @@
 
 #include <string.h>
 
+#include "answer.h"
+#include "function.h"
 #include "gpw_handlers.h"
+#include "graph.h"
 #include "growth.h"
 #include "handles.h"
+#include "later.h"
+#include "loop.h"
 #include "memory.h"
 #include "place.h"
 #include "quota.h"
 #include "span.h"
+
+static void now_cuThingClose(struct gpw_session *s, void *arg)
+{
+    s->driver->cuThingClose(arg);
+}
+
+static CUresult idle_cuThingClose(struct gpw_session *s, CUlibrary library)
+{
+    gpw_functions_forget();
+    gpw_when_none_stands(s, now_cuThingClose, library);
+    return CUDA_SUCCESS;
+}
+
+static int do_cuThingClose(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingClose a;
+    if (!gp_decode_cuThingClose(h, &a))
+        return gpw_session_broken(s, "cuThingClose: the arguments do not fit the message");
+    CUlibrary library = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_take(s, GP_HANDLE_LIBRARY, a.q->library, false, (uint64_t *)&library);
+    if (r == CUDA_SUCCESS)
+        r = idle_cuThingClose(s, library);
+    return gpw_async_result(s, h, r);
+}
 
 static int do_cuEventCreate(struct gpw_session *s, const struct gp_header *h)
 {
@@ -195,7 +226,7 @@ static int do_cuThingLoad(struct gpw_session *s, const struct gp_header *h)
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingLoad(&module);
     if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {
-        gpw_cuModuleUnload(s, module);
+        s->driver->cuThingUnload(module);
         gpw_growth_undone(s, &growth);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -226,7 +257,7 @@ static int do_cuThingFind(struct gpw_session *s, const struct gp_header *h)
         if (gpw_growth_far(&growth)) {
             uint64_t real;
             gpw_handle_take(s, GP_HANDLE_MODULE, a.q->module, false, &real);
-            gpw_cuModuleUnload(s, module);
+            s->driver->cuThingUnload(module);
             gpw_handle_put(s, GP_HANDLE_MODULE, a.q->module, 0, CUDA_ERROR_OUT_OF_MEMORY);
         }
         gpw_growth_undone(s, &growth);
@@ -252,6 +283,8 @@ static int do_cuThingUnload(struct gpw_session *s, const struct gp_header *h)
         r = gpw_handle_take(s, GP_HANDLE_MODULE, a.q->module, false, (uint64_t *)&module);
     struct gpw_growth growth;
     gpw_growth_begin(s, GP_OP_cuThingUnload, &growth);
+    if (r == CUDA_SUCCESS)
+        gpw_functions_forget();
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingUnload(module);
     if (r == CUDA_SUCCESS)
@@ -319,6 +352,7 @@ static int do_cuThingRecord(struct gpw_session *s, const struct gp_header *h)
         r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingRecord(hStream);
+    gpw_capture_begun(s, r);
     struct gp_rep_cuThingRecord rep;
     memset(&rep, 0, sizeof rep);
     struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
@@ -336,6 +370,7 @@ static int do_cuThingRecorded(struct gpw_session *s, const struct gp_header *h)
         r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingRecorded(hStream);
+    gpw_capture_ended(s, r, NULL);
     struct gp_rep_cuThingRecorded rep;
     memset(&rep, 0, sizeof rep);
     struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
@@ -418,6 +453,8 @@ static int do_cuThingEnd(struct gpw_session *s, const struct gp_header *h)
     if (r == CUDA_SUCCESS)
         r = gpw_handle_take(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
     if (r == CUDA_SUCCESS)
+        gpw_graph_ending(graph);
+    if (r == CUDA_SUCCESS)
         r = s->driver->cuThingEnd(graph, hStream);
     return gpw_async_result(s, h, r);
 }
@@ -495,6 +532,120 @@ static int do_cuThingFound(struct gpw_session *s, const struct gp_header *h)
     if (r == CUDA_SUCCESS) {
         memcpy(&rep.address, &address, sizeof address);
         memcpy(&rep.bytes, &bytes, sizeof bytes);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingPut(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingPut a;
+    if (!gp_decode_cuThingPut(h, &a))
+        return gpw_session_broken(s, "cuThingPut: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_is_device(s, a.q->where, a.q->bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = gpw_not_capturing(s, hStream);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingFill(a.q->where, a.q->bytes);
+    return gpw_async_result(s, h, r);
+}
+
+static int do_cuThingWait(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingWait a;
+    if (!gp_decode_cuThingWait(h, &a))
+        return gpw_session_broken(s, "cuThingWait: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = gpw_answer_after_stream(s, gpw_token_of(h), hStream, gpw_answer_cuThingWait);
+    if (r == GPW_DEFERRED)
+        return 0;
+    return gpw_answer_cuThingWait(s, gpw_token_of(h), r);
+}
+
+int gpw_answer_cuThingWait(struct gpw_session *s, struct gpw_token token, CUresult result)
+{
+    struct gp_rep_cuThingWait rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply_token(s, token, result, &m);
+}
+
+static int do_cuThingWaitAll(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingWaitAll a;
+    if (!gp_decode_cuThingWaitAll(h, &a))
+        return gpw_session_broken(s, "cuThingWaitAll: the arguments do not fit the message");
+    CUcontext ctx = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_CONTEXT, a.q->ctx, true, (uint64_t *)&ctx);
+    if (r == CUDA_SUCCESS)
+        r = gpw_answer_after_context(s, gpw_token_of(h), ctx, gpw_answer_cuThingWaitAll);
+    if (r == GPW_DEFERRED)
+        return 0;
+    return gpw_answer_cuThingWaitAll(s, gpw_token_of(h), r);
+}
+
+int gpw_answer_cuThingWaitAll(struct gpw_session *s, struct gpw_token token, CUresult result)
+{
+    struct gp_rep_cuThingWaitAll rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply_token(s, token, result, &m);
+}
+
+static int do_cuThingQuery(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingQuery a;
+    if (!gp_decode_cuThingQuery(h, &a))
+        return gpw_session_broken(s, "cuThingQuery: the arguments do not fit the message");
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    if (r == CUDA_SUCCESS)
+        r = a.q->attribute == CU_STREAM_LEGACY || a.q->attribute == CU_STREAM_PER_THREAD ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingQuery(hStream, a.q->attribute);
+    if (r == CUDA_SUCCESS)
+        gpw_waits_poll(s);
+    struct gp_rep_cuThingQuery rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingAllow(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingAllow a;
+    if (!gp_decode_cuThingAllow(h, &a))
+        return gpw_session_broken(s, "cuThingAllow: the arguments do not fit the message");
+    CUmemAccessDesc own_list[GPW_ACCESS_MAX];
+    CUmemAllocationProp prop;
+    memset(&prop, 0, sizeof prop);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_is_clients(s, a.q->ptr, a.q->size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpw_access_take(s, a.list, a.q->n_list / sizeof *a.list, own_list, sizeof own_list / sizeof own_list[0]);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingAllow(a.q->ptr, a.q->size, own_list, a.q->count, &prop);
+    if (r == CUDA_SUCCESS)
+        r = gpw_noted_cuThingAllow(s, a.q->ptr, a.q->size, own_list, a.q->count, &prop);
+    gpw_location_give(s, &prop.location);
+    struct gp_rep_cuThingAllow rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.prop, &prop, sizeof prop);
     }
     return gpw_reply(s, h, r, &m);
 }
@@ -586,6 +737,18 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingNew(s, h);
     case GP_OP_cuThingFound:
         return do_cuThingFound(s, h);
+    case GP_OP_cuThingPut:
+        return do_cuThingPut(s, h);
+    case GP_OP_cuThingWait:
+        return do_cuThingWait(s, h);
+    case GP_OP_cuThingWaitAll:
+        return do_cuThingWaitAll(s, h);
+    case GP_OP_cuThingClose:
+        return do_cuThingClose(s, h);
+    case GP_OP_cuThingQuery:
+        return do_cuThingQuery(s, h);
+    case GP_OP_cuThingAllow:
+        return do_cuThingAllow(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

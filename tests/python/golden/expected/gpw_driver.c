@@ -240,6 +240,43 @@ static CUresult no_cuThingFound(unsigned long long *address, size_t *bytes)
     (void)bytes;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
+{
+    (void)where;
+    (void)bytes;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingWait(CUstream hStream)
+{
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingWaitAll(CUcontext ctx)
+{
+    (void)ctx;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingClose(CUlibrary library)
+{
+    (void)library;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingQuery(CUstream hStream, int attribute)
+{
+    (void)hStream;
+    (void)attribute;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
+{
+    (void)ptr;
+    (void)size;
+    (void)list;
+    (void)count;
+    (void)prop;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -361,5 +398,23 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingFound = (__typeof__(&cuThingFound))dlsym(library, "cuThingFound");
     if (!driver->cuThingFound)
         driver->cuThingFound = no_cuThingFound;
+    driver->cuThingPut = (__typeof__(&cuThingPut))dlsym(library, "cuThingPut");
+    if (!driver->cuThingPut)
+        driver->cuThingPut = no_cuThingPut;
+    driver->cuThingWait = (__typeof__(&cuThingWait))dlsym(library, "cuThingWait");
+    if (!driver->cuThingWait)
+        driver->cuThingWait = no_cuThingWait;
+    driver->cuThingWaitAll = (__typeof__(&cuThingWaitAll))dlsym(library, "cuThingWaitAll");
+    if (!driver->cuThingWaitAll)
+        driver->cuThingWaitAll = no_cuThingWaitAll;
+    driver->cuThingClose = (__typeof__(&cuThingClose))dlsym(library, "cuThingClose");
+    if (!driver->cuThingClose)
+        driver->cuThingClose = no_cuThingClose;
+    driver->cuThingQuery = (__typeof__(&cuThingQuery))dlsym(library, "cuThingQuery");
+    if (!driver->cuThingQuery)
+        driver->cuThingQuery = no_cuThingQuery;
+    driver->cuThingAllow = (__typeof__(&cuThingAllow))dlsym(library, "cuThingAllow");
+    if (!driver->cuThingAllow)
+        driver->cuThingAllow = no_cuThingAllow;
     return 0;
 }

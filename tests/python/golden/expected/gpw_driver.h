@@ -45,6 +45,12 @@ struct gpw_driver {
     __typeof__(&cuThingPull) cuThingPull;
     __typeof__(&cuThingNew) cuThingNew;
     __typeof__(&cuThingFound) cuThingFound;
+    __typeof__(&cuThingPut) cuThingPut;
+    __typeof__(&cuThingWait) cuThingWait;
+    __typeof__(&cuThingWaitAll) cuThingWaitAll;
+    __typeof__(&cuThingClose) cuThingClose;
+    __typeof__(&cuThingQuery) cuThingQuery;
+    __typeof__(&cuThingAllow) cuThingAllow;
 };
 
 /* 0, or -1 with one line in `error`. */

@@ -10,11 +10,15 @@
  * Hand-written handlers. Handles are the driver's; a handle to create is left in
  * the pointer given; out[N] buffers hold *n_x bytes and *n_x says how many are used.
  * A deferred handler returns GPW_DEFERRED and answers its token later, or an error
- * that is answered at once. Anything that no client of ours would send is
+ * that is answered at once. What is noted is told of a call of the driver that
+ * went well, and may still make it fail. Anything that no client of ours would send is
  * gpw_session_broken().
  */
 CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, CUevent hEvent);
 int gpw_answer_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, CUresult result);
+int gpw_answer_cuThingWait(struct gpw_session *s, struct gpw_token token, CUresult result);
+int gpw_answer_cuThingWaitAll(struct gpw_session *s, struct gpw_token token, CUresult result);
+CUresult gpw_noted_cuThingAllow(struct gpw_session *s, CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop);
 CUresult gpw_gp_query(struct gpw_session *s, uint32_t what, void *answer, uint32_t *n_answer);
 int gpw_notify_gp_done(struct gpw_session *s, uint64_t token, const uint8_t *text);
 

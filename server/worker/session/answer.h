@@ -1,0 +1,17 @@
+/* Answers that wait until the GPU is through with something. */
+#ifndef GPW_ANSWER_H
+#define GPW_ANSWER_H
+
+#include "session.h"
+
+/* How a message is answered, later than it is handled. */
+typedef int gpw_answer(struct gpw_session *s, struct gpw_token token, CUresult result);
+
+/* Answer when everything submitted so far to the stream, or to the streams of a context
+ * (NULL: the current one), is over. GPW_DEFERRED, or the error that is the answer now. */
+CUresult gpw_answer_after_stream(struct gpw_session *s, struct gpw_token token, CUstream stream,
+                                 gpw_answer *send);
+CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
+                                  CUcontext context, gpw_answer *send);
+
+#endif
