@@ -61,14 +61,15 @@ static void fill_snapshot(struct gpw_session *s, struct gp_snapshot *snapshot)
         snapshot->flags |= GP_SNAPSHOT_SOFT;
 }
 
+#define WHY_BYTES 128
+
 /* What the client speaks and has. NULL, or why that is not enough for a session. */
 static const char *take_release(struct gpw_session *s, uint32_t newest, uint32_t oldest,
-                                const uint32_t *operations, uint32_t count)
+                                const uint32_t *operations, uint32_t count, char why[WHY_BYTES])
 {
-    static char why[128];
     s->wire = gp_wire_agree(newest, oldest);
     if (!s->wire) {
-        snprintf(why, sizeof why, "it speaks protocol %u to %u, this worker %u to %u", oldest,
+        snprintf(why, WHY_BYTES, "it speaks protocol %u to %u, this worker %u to %u", oldest,
                  newest, GP_WIRE_OLDEST, GP_WIRE_VERSION);
         return why;
     }
@@ -77,7 +78,7 @@ static const char *take_release(struct gpw_session *s, uint32_t newest, uint32_t
     const char *missing = gp_shared_lacks(&s->shared, gp_core_notifies);
     if (!missing)
         return NULL;
-    snprintf(why, sizeof why, "it does not know '%s', or in another form", missing);
+    snprintf(why, WHY_BYTES, "it does not know '%s', or in another form", missing);
     return why;
 }
 
@@ -94,7 +95,9 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
         gpw_session_broken(s, "the session's secret is wrong");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    const char *foreign = take_release(s, wire_newest, wire_oldest, operations, operation_count);
+    char why[WHY_BYTES];
+    const char *foreign =
+        take_release(s, wire_newest, wire_oldest, operations, operation_count, why);
     if (foreign) {
         gpw_session_broken(s, foreign);
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
