@@ -3,7 +3,7 @@
     python bench/pool.py [--gpus 1000 2500 5000 10000] [--leases 10] [--databases sqlite postgresql]
 
 Only the GPUs are simulated, and time goes by as fast as it can: placement, quotas, queue, ledger,
-database, messages of nodes and REST door are the manager's own. Leases come and go so that the
+database, messages of nodes and REST API are the manager's own. Leases come and go so that the
 pool is as good as full; some are refused, some wait. The results go to bench/results/pool.json
 (ignored by git), the plot to bench/results/pool.svg.
 """
@@ -38,7 +38,7 @@ import uvloop  # noqa: E402
 from pool_plot import plot  # noqa: E402
 
 from gpupool_common import logs  # noqa: E402
-from gpupool_common.node_link import (  # noqa: E402
+from gpupool_common.node_protocol import (  # noqa: E402
     Beat,
     Heartbeat,
     Report,
@@ -50,12 +50,12 @@ from gpupool_common.node_link import (  # noqa: E402
 )
 from gpupool_manager import collector  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
-from gpupool_manager.leases import Ask  # noqa: E402
+from gpupool_manager.leases import LeaseRequest  # noqa: E402
 from gpupool_manager.pool import Pool, Rules  # noqa: E402
 from gpupool_manager.problems import Problem  # noqa: E402
 from gpupool_manager.records import Lease, Token  # noqa: E402
 from gpupool_manager.store import Store  # noqa: E402
-from gpupool_manager.unit import Actor, Unit  # noqa: E402
+from gpupool_manager.transaction import Actor, Transaction  # noqa: E402
 from manager_databases import Postgres, find_binaries  # noqa: E402
 
 #: What the figures must not be above at 10,000 GPUs.
@@ -132,20 +132,22 @@ class Simulation:
 
     async def prepare(self) -> None:
         await self.pool.open()
-        do = self.pool.desk.do
-        _, self.admin = await do(lambda unit: self.pool.tenancy.create_token(unit, "admin"))
+        do = self.pool.commands.do
+        _, self.admin = await do(
+            lambda transaction: self.pool.tenancy.create_token(transaction, "admin")
+        )
         quota = {"gpus": self.gpus, "memory_mib": self.gpus << 17, "compute": self.gpus * 100}
         for number in range(TENANTS):
             await do(partial(self._add_tenant, name=f"t-{number}", quota=quota))
         for name in self.nodes:
             await do(partial(self._join, name=name))
 
-    def _add_tenant(self, unit: Unit, name: str, quota: dict[str, Any]) -> None:
-        self.pool.tenancy.create(unit, name, "", quota)
+    def _add_tenant(self, transaction: Transaction, name: str, quota: dict[str, Any]) -> None:
+        self.pool.tenancy.create(transaction, name, "", quota)
 
-    def _join(self, unit: Unit, name: str) -> None:
-        self.tokens[name], _ = self.pool.tenancy.create_token(unit, "node", node=name)
-        self.pool.fleet.report(unit, self.tokens[name], name, self._report(name))
+    def _join(self, transaction: Transaction, name: str) -> None:
+        self.tokens[name], _ = self.pool.tenancy.create_token(transaction, "node", node=name)
+        self.pool.fleet.report(transaction, self.tokens[name], name, self._report(name))
 
     def _report(self, node: str) -> Report:
         model, capability, memory = self.random.choices(MODELS, (6, 3, 1))[0]
@@ -185,16 +187,16 @@ class Simulation:
     async def _ask(self) -> None:
         ask = self._draw()
 
-        def admit(unit: Unit) -> Lease:
+        def admit(transaction: Transaction) -> Lease:
             started = time.perf_counter()
             try:
-                return self.pool.leases.admit(unit, ask)
+                return self.pool.leases.admit(transaction, ask)
             finally:
                 self.sample.decided.append((time.perf_counter() - started) * 1000)
 
         started = time.perf_counter()
         try:
-            lease = await self.pool.desk.do(admit, OPERATOR)
+            lease = await self.pool.commands.do(admit, OPERATOR)
         except Problem as problem:
             self.sample.count(problem.code)
         else:
@@ -204,17 +206,17 @@ class Simulation:
         self.sample.placed.append((time.perf_counter() - started) * 1000)
 
     async def _end(self, name: str) -> None:
-        def end(unit: Unit) -> None:
+        def end(transaction: Transaction) -> None:
             lease = self.pool.ledger.leases.get(name)
             if lease is not None:
                 state: Any = "released" if lease.state == "active" else "cancelled"
-                self.pool.leases.end(unit, lease, state, "")
+                self.pool.leases.end(transaction, lease, state, "")
 
         started = time.perf_counter()
-        await self.pool.desk.do(end, OPERATOR)
+        await self.pool.commands.do(end, OPERATOR)
         self.sample.ended.append((time.perf_counter() - started) * 1000)
 
-    def _draw(self) -> Ask:
+    def _draw(self) -> LeaseRequest:
         """Slices for the most part, some whole GPUs, a few whole nodes."""
         draw, kind = self.random, self.random.random()
         want = {**WANT, "policy": draw.choice(("binpack", "spread", "fragmentation"))}
@@ -232,7 +234,7 @@ class Simulation:
         if draw.random() < 0.1:
             want["labels"] = {"zone": f"zone-{draw.randrange(4)}"}
         wait = 120.0 if draw.random() < 0.5 else 0.0
-        return Ask(f"t-{draw.randrange(TENANTS)}", want, 0, wait, 1e6, "")
+        return LeaseRequest(f"t-{draw.randrange(TENANTS)}", want, 0, wait, 1e6, "")
 
     # Heartbeats ------------------------------------------------------------------------
 
@@ -266,7 +268,7 @@ class Simulation:
     # Lists -----------------------------------------------------------------------------
 
     async def lists(self, pages: int) -> dict[str, float]:
-        """p99 in milliseconds of a page of 100, by list, through the REST door."""
+        """p99 in milliseconds of a page of 100, by list, through the REST API."""
         transport = httpx.ASGITransport(app=make_app(self.pool))
         headers = {"Authorization": f"Bearer {self.admin}"}
         found: dict[str, float] = {}
@@ -329,10 +331,10 @@ async def measure(url: str, gpus: int, leases: int, pages: int, seed: int) -> di
         "load": load,
         "cpu_ms": cpu / timed * 1000,
         "live_leases": len(ledger.leases),
-        "queued": len(ledger.line),
+        "queued": len(ledger.queue),
         "compute_in_use": used / gpus / 100,
         "per_second": per_second,
-        "transactions": simulation.pool.desk.commits,
+        "transactions": simulation.pool.commands.commits,
     }
     for name, values in (
         ("decided", sample.decided),

@@ -11,7 +11,7 @@ from gpupool import request, show
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
-from gpupool.pool_request import Wishes, lease_body, pool_fields
+from gpupool.pool_request import PoolChoices, lease_body, pool_fields
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, since, table, until, want, when
 from gpupool_common.errors import ConfigError
 
@@ -125,13 +125,13 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Ask for GPUs without a program. --json has its servers and token."""
-    wishes = Wishes(
+    choices = PoolChoices(
         policy, model, capability, same_host, spread, tuple(label or ()),
         priority, wait, name, tenant, ttl,
     )  # fmt: skip
     options = {request.GPUS: gpus, request.MEMORY: memory, request.SHARE: share}
     _, asked = pool_fields({}, options)
-    body = lease_body(asked, wishes)
+    body = lease_body(asked, choices)
     if dry_run:
         _print_explanation(client.do("POST", "/leases/explain", body), as_json)
     else:

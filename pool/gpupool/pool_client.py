@@ -1,4 +1,4 @@
-"""Ask a pool's manager over its REST door.
+"""Ask a pool's manager over its REST API.
 
 Every outcome but success is an exception of gpupool_common.errors with one line for the user.
 No proxy is asked and no redirection followed: a token goes to the pool, or nowhere.
@@ -115,7 +115,7 @@ def read_token(path: Path | None) -> str:
 
 
 def at(*parts: str) -> str:
-    """A path of the REST door, whatever its parts hold."""
+    """A path of the REST API, whatever its parts hold."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 

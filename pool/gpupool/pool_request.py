@@ -36,7 +36,7 @@ _ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Wishes:
+class PoolChoices:
     """The options that only a pool has, as they were written."""
 
     policy: str | None = None
@@ -66,7 +66,7 @@ class Wishes:
         return [option for option, value in options.items() if value not in (None, False, ())]
 
 
-def lease_body(asked: Mapping[str, str], wishes: Wishes) -> dict[str, Any]:
+def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]:
     """The body of a request for a lease; ConfigError names the option that is wrong.
 
     ``asked`` has the fields of a request (gpupool.request), without a priority.
@@ -79,24 +79,28 @@ def lease_body(asked: Mapping[str, str], wishes: Wishes) -> dict[str, Any]:
         "gpus": int(asked.get("gpus", "1")),
         "memory_mib": _memory(asked),
         "share": _share(asked),
-        "hosts": _hosts(wishes),
-        "labels": read_labels("--label", wishes.labels),
-        "ttl_seconds": TTL_SECONDS if wishes.ttl is None else _ttl(wishes.ttl),
-        "wait_seconds": read_wait(wishes.wait),
+        "hosts": _hosts(choices),
+        "labels": read_labels("--label", choices.labels),
+        "ttl_seconds": TTL_SECONDS if choices.ttl is None else _ttl(choices.ttl),
+        "wait_seconds": read_wait(choices.wait),
     }
     if body["share"] != 100 and body["memory_mib"] is None:
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
-    if wishes.policy is not None:
-        if wishes.policy not in POLICIES:
-            raise ConfigError(f"--policy: {wishes.policy!r} is none of {', '.join(POLICIES)}")
-        body["policy"] = wishes.policy
-    if wishes.capability is not None:
-        if _CAPABILITY.fullmatch(wishes.capability) is None:
-            raise ConfigError(f"--capability: {wishes.capability!r} is not of the form 8.0")
-        body["capability"] = wishes.capability
-    if wishes.priority is not None:
-        body["priority"] = read_number("--priority", wishes.priority, 0, 100)
-    for key, text in (("model", wishes.model), ("tenant", wishes.tenant), ("label", wishes.name)):
+    if choices.policy is not None:
+        if choices.policy not in POLICIES:
+            raise ConfigError(f"--policy: {choices.policy!r} is none of {', '.join(POLICIES)}")
+        body["policy"] = choices.policy
+    if choices.capability is not None:
+        if _CAPABILITY.fullmatch(choices.capability) is None:
+            raise ConfigError(f"--capability: {choices.capability!r} is not of the form 8.0")
+        body["capability"] = choices.capability
+    if choices.priority is not None:
+        body["priority"] = read_number("--priority", choices.priority, 0, 100)
+    for key, text in (
+        ("model", choices.model),
+        ("tenant", choices.tenant),
+        ("label", choices.name),
+    ):
         if text is not None:
             body[key] = text
     return body
@@ -114,10 +118,10 @@ def _share(asked: Mapping[str, str]) -> int:
     return whole_percent("--share", int(asked.get("share", "1000")))
 
 
-def _hosts(wishes: Wishes) -> str:
-    if wishes.same_host and wishes.spread:
+def _hosts(choices: PoolChoices) -> str:
+    if choices.same_host and choices.spread:
         raise ConfigError("--same-host and --spread exclude each other")
-    return "same" if wishes.same_host else "spread" if wishes.spread else "any"
+    return "same" if choices.same_host else "spread" if choices.spread else "any"
 
 
 def _ttl(text: str) -> int:

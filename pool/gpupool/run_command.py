@@ -19,7 +19,7 @@ from gpupool.options import (
 )
 from gpupool.pool_client import POOL, choose, read_token
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
-from gpupool.pool_request import FOREVER, Wishes, lease_body, pool_fields
+from gpupool.pool_request import FOREVER, PoolChoices, lease_body, pool_fields
 from gpupool.pool_run import run_in_pool
 from gpupool.run import (
     LocalOptions,
@@ -107,7 +107,7 @@ def run(
         request.VCUDA_CORE: vcuda_core,
         request.VCUDA_MEMORY: vcuda_memory,
     }
-    wishes = Wishes(
+    choices = PoolChoices(
         policy, model, capability, same_host, spread, tuple(label or ()), None, wait, name
     )
     with one_line_errors():
@@ -118,17 +118,17 @@ def run(
         if token_file is not None:
             token = read_token(token_file)
         if _is_pool(local, pool, _on_command_line(context, "server")):
-            wishes = Wishes(
-                **{**vars(wishes), "priority": priority, "name": name or _name(command)}
+            choices = PoolChoices(
+                **{**vars(choices), "priority": priority, "name": name or _name(command)}
             )
             given = token_file is not None or _on_command_line(context, "token")
             where = choose(pool, None, ca, token if given else None)
             env, asked = pool_fields(os.environ, options)
             code = run_in_pool(
-                command, where, lease_body(asked, wishes), env, log, wait in (None, FOREVER)
+                command, where, lease_body(asked, choices), env, log, wait in (None, FOREVER)
             )
         else:
-            _refuse(wishes)
+            _refuse(choices)
             env, asked = request.with_options(os.environ, {**options, request.PRIORITY: priority})
             if local:
                 count = int(asked["gpus"]) if "gpus" in asked else None
@@ -157,14 +157,14 @@ def _name(command: list[str]) -> str:
     return "".join(char for char in Path(command[0]).name if char.isprintable())[:64]
 
 
-def _refuse(wishes: Wishes) -> None:
+def _refuse(choices: PoolChoices) -> None:
     """What only a pool can do; to take it and do nothing would be a lie."""
-    if wishes.policy is not None:
+    if choices.policy is not None:
         raise ConfigError(
             "--policy is for --pool: a GPU's policy is its operator's (gpupool gpu set);"
             " leave it out"
         )
-    for option in wishes.given():
+    for option in choices.given():
         raise ConfigError(f"{option} is for --pool; a server has its own GPUs only")
 
 

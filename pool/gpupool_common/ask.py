@@ -1,4 +1,4 @@
-"""Ask a server's front door one question from Python (the C library has its own way)."""
+"""Ask a server's front end one question from Python (the C library has its own way)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class InstallError(GpupoolError):
 
 
 class ProtocolError(GpupoolError):
-    """A message of the front door that is not what the protocol allows."""
+    """A message of the front end that is not what the protocol allows."""
 
 
 class UnreachableError(GpupoolError):

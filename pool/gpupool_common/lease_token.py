@@ -27,7 +27,7 @@ PREFIX = "gpl_"
 VERSION = 1
 MAC_BYTES = 16
 
-#: A question to a front door has 8 KiB; the rest of it needs less than half of that.
+#: A question to a front end has 8 KiB; the rest of it needs less than half of that.
 MAX_LENGTH = 6000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -1,4 +1,4 @@
-"""The front door's language: one question, one answer, both short texts.
+"""The front end's language: one question, one answer, both short texts.
 
 A message is UTF-8 with LF line ends. Its first line is ``GPUPOOL/1 WORD``; every
 other line is ``key: value``. At most 64 lines and 8 KiB, no control characters,

@@ -169,13 +169,13 @@ class Relay:
             began = time.monotonic()
             try:
                 reason = await self._live()
-            except Exception:  # ours: the door must not stay closed for it
-                self._log.exception("what came from the door could not be handled")
+            except Exception:  # a fault of ours must not close the port
+                self._log.exception("a message from the relay could not be handled")
                 reason = "its owner failed"
             self._writer = None
             await self._end()
             self._on_restart()
-            self._log.warning("the process at the door is started anew", reason=reason)
+            self._log.warning("the relay process ended; starting another", reason=reason)
             if time.monotonic() - began < SHORT_LIFE:
                 await asyncio.sleep(SHORT_LIFE)
 

@@ -70,7 +70,7 @@ class Config:
     #: which a stranger need never send. Without any left that connection ends, or the process
     #: does, and another takes its place.
     memory: int = 512 << 20
-    #: Whether a message beyond these is answered in the front door's language.
+    #: Whether a message beyond these is answered in the front end's language.
     answers: bool = False
 
     def encode(self) -> bytes:
@@ -338,7 +338,7 @@ def main() -> None:
             pass
         except (RecordError, zmq.ZMQError, MemoryError) as error:
             why = error if str(error) else type(error).__name__
-            sys.exit(f"gpupool-server: the process at the front door: {why}")
+            sys.exit(f"gpupool-server: the process at the front end: {why}")
 
 
 if __name__ == "__main__":

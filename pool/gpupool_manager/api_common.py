@@ -1,4 +1,4 @@
-"""What all parts of the REST door share: who asks, pages, ETags, idempotent writes."""
+"""What all parts of the REST API share: who asks, pages, ETags, idempotent writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field
 from gpupool_manager.records import Answer, Scope, Token
 from gpupool_manager.schemas import Page, ProblemOut
-from gpupool_manager.unit import Actor, Unit
+from gpupool_manager.transaction import Actor, Transaction
 
 T = TypeVar("T")
 
@@ -146,28 +146,28 @@ class Writing:
         if etag(version) not in (tag.strip() for tag in self.if_match.split(",")):
             raise Problem(412, "changed", f"it is at {etag(version)} now, not {self.if_match}")
 
-    async def do(self, caller: Caller, operation: Callable[[Unit], Reply]) -> Response:
+    async def do(self, caller: Caller, operation: Callable[[Transaction], Reply]) -> Response:
         """Once, however often it is asked for with the same key."""
 
-        def once(unit: Unit) -> Response:
+        def once(transaction: Transaction) -> Response:
             kept = self._kept(caller)
             if kept is not None:
                 return _response(kept.status, kept.body, kept.etag)
-            reply = operation(unit)
+            reply = operation(transaction)
             body = "" if reply.body is None else reply.body.model_dump_json()
             tag = None if reply.version is None else etag(reply.version)
             if self.key is not None:
                 status = reply.status if reply.keep else 0
                 answer = Answer(
                     caller.token.id, self.key, self.fingerprint, status,
-                    body if reply.keep else "", tag, unit.now,
+                    body if reply.keep else "", tag, transaction.now,
                 )  # fmt: skip
                 for old in self.pool.ledger.answers.keep(answer):
-                    unit.drop(old)
-                unit.put(answer)
+                    transaction.drop(old)
+                transaction.put(answer)
             return _response(reply.status, body, tag)
 
-        return await self.pool.desk.do(once, caller.actor)
+        return await self.pool.commands.do(once, caller.actor)
 
     def _kept(self, caller: Caller) -> Answer | None:
         kept = self.pool.ledger.answers.get(caller.token.id, self.key or "")

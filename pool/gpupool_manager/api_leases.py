@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import select
 
-from gpupool_common.node_link import Name
+from gpupool_common.node_protocol import Name
 from gpupool_manager import tables, views
 from gpupool_manager.api_common import (
     Caller,
@@ -20,28 +20,28 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
-from gpupool_manager.leases import Ask
+from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.ledger import parse_capability
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Lease
 from gpupool_manager.scheduler import NoRoom, Placement, explain, place, summarise, summarise_own
 from gpupool_manager.schemas import (
     ExplainOut,
-    LeaseIn,
     LeaseOut,
+    LeaseRequestIn,
     Page,
+    PlacementRequestIn,
     QueueOut,
     TenantName,
-    WantIn,
 )
-from gpupool_manager.unit import Unit
-from gpupool_manager.want import Want
+from gpupool_manager.transaction import Transaction
 
 router = APIRouter()
 
 State = Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
-_WANT = tuple(WantIn.model_fields)
+_WANT = tuple(PlacementRequestIn.model_fields)
 
 
 @router.post(
@@ -51,7 +51,7 @@ _WANT = tuple(WantIn.model_fields)
     tags=["leases"],
     responses={202: {"model": LeaseOut, "description": "The pool is full: it waits"}},
 )
-async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write) -> Response:
+async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write: Write) -> Response:
     """Ask for GPUs. 201: granted; 202: queued; 403: over quota; 409: full, and no wait asked."""
     tenant = caller.tenant(body.tenant)
     if tenant is None:
@@ -60,7 +60,7 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
             "an admin's request must name a tenant; `gpupool run` wants a tenant's token",
         )
     _check_whole(body)
-    ask = Ask(
+    ask = LeaseRequest(
         tenant=tenant,
         want=body.model_dump(include=set(_WANT)),
         priority=body.priority,
@@ -69,8 +69,8 @@ async def create_lease(body: LeaseIn, pool: ThePool, caller: User, write: Write)
         label=body.label,
     )
 
-    def admit(unit: Unit) -> Reply:
-        lease = pool.leases.admit(unit, ask)
+    def admit(transaction: Transaction) -> Reply:
+        lease = pool.leases.admit(transaction, ask)
         return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
 
     answer = await write.do(caller, admit)
@@ -101,7 +101,7 @@ async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Respo
     return send(shown, status=status)
 
 
-def _check_whole(body: WantIn) -> None:
+def _check_whole(body: PlacementRequestIn) -> None:
     if body.memory_mib is None and body.share != 100:
         raise bad_field("body.memory_mib", "needed with a share of less than 100")
 
@@ -142,7 +142,7 @@ async def list_leases(
 
 @router.post("/leases/explain", response_model=ExplainOut, tags=["leases"])
 async def explain_request(
-    body: LeaseIn,
+    body: LeaseRequestIn,
     pool: ThePool,
     caller: User,
     limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
@@ -152,7 +152,7 @@ async def explain_request(
     Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others.
     """
     _check_whole(body)
-    want = Want(
+    want = PlacementRequest(
         gpus=body.gpus,
         memory_mib=body.memory_mib,
         share=body.share,
@@ -206,7 +206,7 @@ async def _find(pool: Pool, caller: Caller, name: str) -> Lease:
     """A lease that the caller may see, from memory or from history."""
     lease = pool.ledger.leases.get(name)
     if lease is None:
-        await pool.desk.settle()  # it may be ending right now
+        await pool.commands.settle()  # it may be ending right now
         found = await pool.store.find_leases(
             select(tables.leases).where(tables.leases.c.id == name)
         )
@@ -233,15 +233,15 @@ async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> 
     """Give it back, or stop waiting for it. A second time changes nothing."""
     before = await _find(pool, caller, id)
 
-    def release(unit: Unit) -> Reply:
+    def release(transaction: Transaction) -> Reply:
         lease = pool.ledger.leases.get(id)
         if lease is None:
             return Reply(views.lease(pool.ledger, before))
         if lease.state == "queued":
-            pool.leases.end(unit, lease, "cancelled", "no longer wanted")
+            pool.leases.end(transaction, lease, "cancelled", "no longer wanted")
         else:
             who = "an operator" if caller.is_admin else "its tenant"
-            pool.leases.end(unit, lease, "released", f"released by {who}")
+            pool.leases.end(transaction, lease, "released", f"released by {who}")
         return Reply(views.lease(pool.ledger, lease))
 
     return await write.do(caller, release)
@@ -256,9 +256,9 @@ async def explain_lease(
 ) -> Response:
     """Why it is where it is, or why it waits."""
     lease = await _find(pool, caller, id)
-    waiting = pool.ledger.line.get(id)
+    waiting = pool.ledger.queue.get(id)
     if waiting is not None:
-        return send(_explained(pool, caller, lease, waiting.want, limit, waiting.reason))
+        return send(_explained(pool, caller, lease, waiting.request, limit, waiting.reason))
     if not lease.placement:
         decision = f"never granted; {lease.state}: {lease.reason}"
     else:
@@ -274,7 +274,7 @@ def _explained(
     pool: Pool,
     caller: Caller,
     lease: Lease | None,
-    want: Want,
+    want: PlacementRequest,
     limit: int,
     reason: str | None = None,
 ) -> ExplainOut:
@@ -284,8 +284,8 @@ def _explained(
         reason = _would_go(place(pool.ledger.index, want), caller.is_admin)
     else:
         assert lease is not None
-        position = pool.ledger.line.position(lease)
-        of = f" of {len(pool.ledger.line)}" if caller.is_admin else ""
+        position = pool.ledger.queue.position(lease)
+        of = f" of {len(pool.ledger.queue)}" if caller.is_admin else ""
         reason = f"it waits at position {position}{of}: {reason}"
     shown = verdicts[:limit] if caller.is_admin else []
     return ExplainOut(
@@ -317,7 +317,7 @@ async def list_queue(
     whose = caller.tenant(tenant)
     items = [
         (place, waiting)
-        for place, waiting in enumerate(pool.ledger.line, 1)
+        for place, waiting in enumerate(pool.ledger.queue, 1)
         if whose in (None, waiting.lease.tenant)
     ]
     return send(pages.cut(items, lambda pair: (pair[0],), lambda pair: views.waiting(*pair), int))

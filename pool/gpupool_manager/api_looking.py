@@ -11,14 +11,14 @@ from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import func, literal_column, select
 
-from gpupool_common.node_link import Name
+from gpupool_common.node_protocol import Name
 from gpupool_manager import tables
 from gpupool_manager.api_common import Admin, Caller, Pages, ThePool, User, send
 from gpupool_manager.events import Numbered, Watcher
 from gpupool_manager.pool import Pool
 from gpupool_manager.schemas import AuditOut, Page, TenantName, UsageOut, when
 from gpupool_manager.tokens import is_valid
-from gpupool_manager.unit import Event
+from gpupool_manager.transaction import Event
 from gpupool_manager.usage import HOUR
 
 router = APIRouter()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from gpupool_common.node_link import Name
+from gpupool_common.node_protocol import Name
 from gpupool_manager import views
 from gpupool_manager.api_common import (
     Admin,
@@ -17,6 +17,7 @@ from gpupool_manager.api_common import (
     Write,
     send,
 )
+from gpupool_manager.placement_request import matches
 from gpupool_manager.records import Gpu
 from gpupool_manager.schemas import (
     GpuChange,
@@ -28,8 +29,7 @@ from gpupool_manager.schemas import (
     SessionOut,
     TenantName,
 )
-from gpupool_manager.unit import Unit
-from gpupool_manager.want import matches
+from gpupool_manager.transaction import Transaction
 
 router = APIRouter()
 
@@ -70,9 +70,9 @@ async def change_node(
 ) -> Response:
     """Cordon, drain, open again, label."""
 
-    def change(unit: Unit) -> Reply:
+    def change(transaction: Transaction) -> Reply:
         write.check(pool.fleet.find(name).version)
-        node = pool.fleet.change(unit, name, body.mode, body.labels)
+        node = pool.fleet.change(transaction, name, body.mode, body.labels)
         return Reply(views.node(pool, node), 200, node.version)
 
     return await write.do(caller, change)
@@ -82,9 +82,9 @@ async def change_node(
 async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
     """Forget a node and its GPUs, and let it in no more. 409 while it has leases."""
 
-    def remove(unit: Unit) -> Reply:
+    def remove(transaction: Transaction) -> Reply:
         write.check(pool.fleet.find(name).version)
-        pool.fleet.remove(unit, name)
+        pool.fleet.remove(transaction, name)
         return Reply(status=204)
 
     return await write.do(caller, remove)
@@ -140,9 +140,9 @@ async def change_gpu(
 ) -> Response:
     """How a GPU's compute is divided; its server is told at once."""
 
-    def change(unit: Unit) -> Reply:
+    def change(transaction: Transaction) -> Reply:
         write.check(pool.fleet.find_gpu(uuid).version)
-        gpu = pool.fleet.change_gpu(unit, uuid, body.model_dump(exclude_none=True))
+        gpu = pool.fleet.change_gpu(transaction, uuid, body.model_dump(exclude_none=True))
         return Reply(views.gpu(pool.ledger, gpu), 200, gpu.version)
 
     return await write.do(caller, change)

@@ -26,7 +26,7 @@ async def health() -> Response:
 @router.get("/ready", response_model=ReadyOut)
 async def ready(pool: ThePool) -> Response:
     """The database answers, too, and changes can be made. No token is needed."""
-    if not pool.desk.running:
+    if not pool.commands.running:
         raise unavailable("the manager is stopping")
     await pool.store.fetch(select(literal(1)))
     return send(ReadyOut(status="ready", nodes=len(pool.ledger.nodes), gpus=len(pool.ledger.gpus)))

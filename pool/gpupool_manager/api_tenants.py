@@ -15,7 +15,7 @@ from gpupool_manager.schemas import (
     TenantName,
     TenantOut,
 )
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 router = APIRouter(tags=["tenants"])
 
@@ -32,9 +32,9 @@ async def list_tenants(pool: ThePool, caller: Admin, pages: Pages) -> Response:
 async def create_tenant(body: TenantIn, pool: ThePool, caller: Admin, write: Write) -> Response:
     """A new tenant with a quota."""
 
-    def create(unit: Unit) -> Reply:
+    def create(transaction: Transaction) -> Reply:
         quota = body.quota.model_dump()
-        tenant = pool.tenancy.create(unit, body.name, body.description, quota)
+        tenant = pool.tenancy.create(transaction, body.name, body.description, quota)
         return Reply(views.tenant(pool.ledger, tenant), 201, tenant.version)
 
     return await write.do(caller, create)
@@ -54,9 +54,9 @@ async def change_tenant(
 ) -> Response:
     """Describe it anew, disable it, enable it."""
 
-    def change(unit: Unit) -> Reply:
+    def change(transaction: Transaction) -> Reply:
         write.check(pool.tenancy.find(name).version)
-        tenant = pool.tenancy.change(unit, name, body.model_dump(exclude_none=True))
+        tenant = pool.tenancy.change(transaction, name, body.model_dump(exclude_none=True))
         return Reply(views.tenant(pool.ledger, tenant), 200, tenant.version)
 
     return await write.do(caller, change)
@@ -66,9 +66,9 @@ async def change_tenant(
 async def remove_tenant(name: TenantName, pool: ThePool, caller: Admin, write: Write) -> Response:
     """Forget it and its tokens. 409 while it has leases."""
 
-    def remove(unit: Unit) -> Reply:
+    def remove(transaction: Transaction) -> Reply:
         write.check(pool.tenancy.find(name).version)
-        pool.tenancy.remove(unit, name)
+        pool.tenancy.remove(transaction, name)
         return Reply(status=204)
 
     return await write.do(caller, remove)
@@ -97,10 +97,10 @@ async def set_quota(
 ) -> Response:
     """A whole new quota. What is granted already stays, even if it is more."""
 
-    def change(unit: Unit) -> Reply:
+    def change(transaction: Transaction) -> Reply:
         pool.tenancy.find(name)
         write.check(pool.ledger.quotas[name].version)
-        quota = pool.tenancy.set_quota(unit, name, body.model_dump())
+        quota = pool.tenancy.set_quota(transaction, name, body.model_dump())
         return Reply(views.quota(pool.ledger, quota), 200, quota.version)
 
     return await write.do(caller, change)

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from gpupool_common.node_link import Name
+from gpupool_common.node_protocol import Name
 from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
 from gpupool_manager.schemas import NewTokenOut, Page, TenantName, TokenIn, TokenOut
 from gpupool_manager.tokens import join_token
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 router = APIRouter(tags=["tokens"])
 
@@ -37,17 +37,17 @@ async def list_tokens(
 async def create_token(body: TokenIn, pool: ThePool, caller: Admin, write: Write) -> Response:
     """A new token. The answer is the only place where it ever stands."""
 
-    def create(unit: Unit) -> Reply:
+    def create(transaction: Transaction) -> Reply:
         lifetime = body.lifetime_seconds
         if body.labels is not None:
-            pool.tenancy.expect(unit, body.node or "", body.labels)
+            pool.tenancy.expect(transaction, body.node or "", body.labels)
         token, secret = pool.tenancy.create_token(
-            unit,
+            transaction,
             body.scope,
             tenant=body.tenant,
             node=body.node,
             description=body.description,
-            expires=None if lifetime is None else unit.now + lifetime,
+            expires=None if lifetime is None else transaction.now + lifetime,
         )
         shown = NewTokenOut(
             **views.token(token).model_dump(),
@@ -69,8 +69,8 @@ async def get_token(id: Name, pool: ThePool, caller: Admin) -> Response:
 async def revoke_token(id: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
     """It is refused from now on. 409 for the last valid admin token."""
 
-    def revoke(unit: Unit) -> Reply:
-        pool.tenancy.revoke_token(unit, id)
+    def revoke(transaction: Transaction) -> Reply:
+        pool.tenancy.revoke_token(transaction, id)
         return Reply(status=204)
 
     return await write.do(caller, revoke)

@@ -1,4 +1,4 @@
-"""The REST door: routes, errors as problems, request ids, one log line a request."""
+"""The REST API: routes, errors as problems, request ids, one log line a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _log = logs.get("rest")
 
 
 def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None = None) -> FastAPI:
-    """The door to a pool that is open. Without ``attempts`` nobody is slowed down."""
+    """The REST API of an open pool. Without ``attempts`` nobody is slowed down."""
     app = FastAPI(
         title="gpupool manager",
         version=__version__,
@@ -58,7 +58,7 @@ def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None =
     app.add_exception_handler(RequestValidationError, _on_wrong_field)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(StoreError, _on_store)
-    app.add_middleware(Door, metrics=app.state.metrics, pool=pool, attempts=attempts)
+    app.add_middleware(RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts)
     return app
 
 
@@ -130,7 +130,7 @@ def _allowed(request: Request) -> set[str]:
 # What is around every request ----------------------------------------------------------
 
 
-class Door:
+class RequestGuard:
     """Gives each request an id, a limit of its size, a log line and a place in the metrics."""
 
     def __init__(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpupool_common.node_link import BusyTime
+from gpupool_common.node_protocol import BusyTime
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.records import Grant, Lease
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 
 class BusyTimes:
@@ -42,10 +42,10 @@ class BusyTimes:
         grant.busy_ms = said.busy_ms
         self._changed[grant.lease, grant.ordinal] = grant
 
-    def flush(self, unit: Unit) -> None:
-        """Write the sums down; the usage that they went into is written in the same unit."""
+    def flush(self, transaction: Transaction) -> None:
+        """Write the sums down; the usage that they went into is written in the same transaction."""
         for grant in self._changed.values():
-            unit.put(grant)
+            transaction.put(grant)
         self._changed.clear()
         ended = {key for key in self._expected if key[0] not in self._ledger.leases}
         for key in ended & self._ended:

@@ -1,4 +1,4 @@
-"""Connections to the REST door: how many, from whom, and for how long without a request.
+"""Connections to the REST API: how many, from whom, and for how long without a request.
 
 uvicorn has no end for a connection that says nothing or half a request, and a loop that is
 out of descriptors once closes the listener for good. So we accept by ourselves.

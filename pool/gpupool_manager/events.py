@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpupool_manager.unit import Event
+from gpupool_manager.transaction import Event
 
 #: How many events a late watcher can still have.
 KEPT = 4096

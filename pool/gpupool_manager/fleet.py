@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Apply,
     EndedLease,
     Heartbeat,
@@ -24,7 +24,7 @@ from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 
 @dataclass(slots=True)
@@ -57,47 +57,51 @@ class Fleet:
 
     # What nodes say --------------------------------------------------------------------
 
-    def report(self, unit: Unit, token: Token, name: str, report: Report, key: str = "") -> Node:
+    def report(
+        self, transaction: Transaction, token: Token, name: str, report: Report, key: str = ""
+    ) -> Node:
         """A node joins, or says what it has now. ``key``: what its connection proved to have."""
         ledger = self._ledger
         self._check_report(token, name, report, key)
         node = ledger.nodes.get(name)
         if node is None:
-            node = self._enter(unit, token, name, report, key)
+            node = self._enter(transaction, token, name, report, key)
         else:
             if node.lost:
-                unit.log("node.back", name)
+                transaction.log("node.back", name)
             node.address = report.address
             node.server_version = report.server_version
             node.token = token.id
             node.key = key
-            node.door_key = report.door_key
+            node.front_end_key = report.front_end_key
             node.trouble = "" if node.lost else node.trouble
             node.lost = False
-            node.last_seen = unit.now
+            node.last_seen = transaction.now
             node.version += 1
-        unit.put(node)
-        self._take_gpus(unit, node, report.gpus)
+        transaction.put(node)
+        self._take_gpus(transaction, node, report.gpus)
         ledger.refresh(name)
-        self._leases.pump(unit)
+        self._leases.pump(transaction)
         return node
 
-    def _enter(self, unit: Unit, token: Token, name: str, report: Report, key: str) -> Node:
+    def _enter(
+        self, transaction: Transaction, token: Token, name: str, report: Report, key: str
+    ) -> Node:
         """A node that is new, or let in again: what an operator has said of it holds."""
         ledger = self._ledger
         known = ledger.admissions.pop(name, None)
         if known is not None:
-            unit.drop(known)
+            transaction.drop(known)
         own = known is None or known.removed is None and not known.labels
         node = Node(
             name, report.address, report.server_version,
             report.labels if known is None or own else known.labels,
             "open" if known is None else known.mode,
-            False, token.id, unit.now, unit.now, key, report.door_key,
+            False, token.id, transaction.now, transaction.now, key, report.front_end_key,
         )  # fmt: skip
         ledger.nodes[name] = node
         ledger.leases_on[name] = set()
-        unit.log("node.joined", name, address=report.address, gpus=len(report.gpus))
+        transaction.log("node.joined", name, address=report.address, gpus=len(report.gpus))
         return node
 
     def _check_report(self, token: Token, name: str, report: Report, key: str) -> None:
@@ -133,7 +137,7 @@ class Fleet:
             what = f"for the node '{token.node}'" if token.node else "no node's"
             raise Problem(403, "forbidden", f"the token is {what}, not for '{name}'")
 
-    def _take_gpus(self, unit: Unit, node: Node, reported: list[ReportedGpu]) -> None:
+    def _take_gpus(self, transaction: Transaction, node: Node, reported: list[ReportedGpu]) -> None:
         ledger = self._ledger
         named = {gpu.uuid for gpu in reported}
         for slot in list(ledger.index.nodes.get(node.name, {}).values()):
@@ -141,14 +145,14 @@ class Fleet:
             if gpu.uuid not in named and gpu.present:
                 gpu.present = False
                 gpu.version += 1
-                unit.put(gpu)
-                unit.log("gpu.gone", gpu.uuid, node=node.name)
+                transaction.put(gpu)
+                transaction.log("gpu.gone", gpu.uuid, node=node.name)
                 ledger.index.close(gpu.uuid, ledger.why_closed(gpu))
-                self._lose_grants(unit, gpu)
+                self._lose_grants(transaction, gpu)
         for new in reported:
-            self._take_gpu(unit, node, new)
+            self._take_gpu(transaction, node, new)
 
-    def _take_gpu(self, unit: Unit, node: Node, new: ReportedGpu) -> None:
+    def _take_gpu(self, transaction: Transaction, node: Node, new: ReportedGpu) -> None:
         ledger = self._ledger
         gpu = ledger.gpus.get(new.uuid)
         if gpu is None:
@@ -156,16 +160,16 @@ class Fleet:
                 new.uuid, node.name, new.index, new.model, new.compute_capability, new.memory_mib,
                 new.pci, True, new.policy, new.max_inst, new.prio_ratio,
             )  # fmt: skip
-            unit.log("gpu.added", gpu.uuid, node=node.name, model=gpu.model)
+            transaction.log("gpu.added", gpu.uuid, node=node.name, model=gpu.model)
         else:
             if not gpu.present:
-                unit.log("gpu.back", gpu.uuid, node=node.name)
+                transaction.log("gpu.back", gpu.uuid, node=node.name)
             gpu.node, gpu.number, gpu.model = node.name, new.index, new.model
             gpu.capability, gpu.memory_mib = new.compute_capability, new.memory_mib
             gpu.pci, gpu.present = new.pci, True
         slot = ledger.slot_of(gpu) if gpu.uuid not in ledger.gpus else None
         ledger.gpus[gpu.uuid] = gpu
-        unit.put(gpu)
+        transaction.put(gpu)
         if slot is None:
             # Its settings may all be others now; what it has given stays given.
             old = ledger.index.remove(gpu.uuid)
@@ -174,16 +178,16 @@ class Fleet:
             slot.holders = old.holders
         ledger.index.add(slot)
 
-    def _lose_grants(self, unit: Unit, gpu: Gpu) -> None:
+    def _lose_grants(self, transaction: Transaction, gpu: Gpu) -> None:
         """A GPU is gone: a lease goes on with what it has left, and ends with its last one."""
         for name in sorted(self._ledger.leases_on[gpu.node]):
             lease = self._ledger.leases[name]
             for grant in lease.grants:
                 if grant.gpu == gpu.uuid:
                     grant.lost = True
-                    unit.put(grant)
+                    transaction.put(grant)
             if all(grant.lost for grant in lease.grants):
-                self._leases.finish(unit, lease, "lost", "all its GPUs are gone")
+                self._leases.finish(transaction, lease, "lost", "all its GPUs are gone")
 
     def heartbeat(
         self, token: Token, name: str, beat: Heartbeat, now: float, key: str = ""
@@ -219,19 +223,19 @@ class Fleet:
             return False
         return node.trouble != trouble
 
-    def set_trouble(self, unit: Unit, name: str, trouble: str) -> None:
+    def set_trouble(self, transaction: Transaction, name: str, trouble: str) -> None:
         """Sessions do not start on a node: put it aside; they do again: use it again."""
         if not self.is_news(name, trouble):
             return
         node = self._ledger.nodes[name]
         node.trouble = trouble
         node.version += 1
-        unit.put(node)
-        unit.log("node.aside" if trouble else "node.well", name, reason=trouble)
+        transaction.put(node)
+        transaction.log("node.aside" if trouble else "node.well", name, reason=trouble)
         self._ledger.refresh(name)
-        self._leases.pump(unit)
+        self._leases.pump(transaction)
 
-    def leave(self, unit: Unit, token: Token, name: str, key: str) -> None:
+    def leave(self, transaction: Transaction, token: Token, name: str, key: str) -> None:
         """Its server stops: nothing new goes there until it reports again."""
         self.check_token(token, name)
         node = self.find(name)
@@ -239,11 +243,11 @@ class Fleet:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
         _check_key(node, key)
         if not node.lost:
-            unit.log("node.left", name)
-            self._lose(unit, node, "its server was stopped")
-            self._leases.pump(unit)
+            transaction.log("node.left", name)
+            self._lose(transaction, node, "its server was stopped")
+            self._leases.pump(transaction)
 
-    def give_up(self, unit: Unit, name: str) -> None:
+    def give_up(self, transaction: Transaction, name: str) -> None:
         """It does not say that it has its orders: what it was to have goes elsewhere."""
         node = self._ledger.nodes.get(name)
         waiting = list(self._ledger.unconfirmed.get(name, ()))
@@ -251,17 +255,17 @@ class Fleet:
             return
         why = f"the server of node '{name}' did not confirm it"
         if not node.lost:
-            unit.log("node.silent", name, leases=len(waiting))
-            self._lose(unit, node, "its server does not confirm leases")
+            transaction.log("node.silent", name, leases=len(waiting))
+            self._lose(transaction, node, "its server does not confirm leases")
         for lease in waiting:
-            self._leases.move(unit, self._ledger.leases[lease], why)
-        self._leases.pump(unit)
+            self._leases.move(transaction, self._ledger.leases[lease], why)
+        self._leases.pump(transaction)
 
-    def _lose(self, unit: Unit, node: Node, why: str) -> None:
+    def _lose(self, transaction: Transaction, node: Node, why: str) -> None:
         node.lost, node.trouble = True, why
         node.version += 1
         self.seen.pop(node.name, None)
-        unit.put(node)
+        transaction.put(node)
         self._ledger.refresh(node.name)
 
     def _has_sessions(self, lease: Lease) -> bool:
@@ -326,7 +330,7 @@ class Fleet:
     # What operators do -----------------------------------------------------------------
 
     def change(
-        self, unit: Unit, name: str, mode: Mode | None, labels: dict[str, str] | None
+        self, transaction: Transaction, name: str, mode: Mode | None, labels: dict[str, str] | None
     ) -> Node:
         """Cordon, drain, open again; label."""
         node = self.find(name)
@@ -338,10 +342,10 @@ class Fleet:
         if labels is not None:
             node.labels = labels
         node.version += 1
-        unit.put(node)
-        unit.log("node.changed", name, mode=node.mode, labels=node.labels)
+        transaction.put(node)
+        transaction.log("node.changed", name, mode=node.mode, labels=node.labels)
         self._ledger.refresh(name)
-        self._leases.pump(unit)
+        self._leases.pump(transaction)
         return node
 
     def find(self, name: str) -> Node:
@@ -356,7 +360,7 @@ class Fleet:
             raise not_found("GPU", uuid)
         return gpu
 
-    def change_gpu(self, unit: Unit, uuid: str, settings: dict[str, Any]) -> Gpu:
+    def change_gpu(self, transaction: Transaction, uuid: str, settings: dict[str, Any]) -> Gpu:
         """Policy, max_inst, prio_ratio: kept, and ordered from its node."""
         gpu = self.find_gpu(uuid)
         most = settings.get("max_inst", gpu.max_inst)
@@ -366,14 +370,14 @@ class Fleet:
         for key, value in settings.items():
             setattr(gpu, key, value)
         gpu.version += 1
-        unit.put(gpu)
-        unit.log("gpu.changed", uuid, node=gpu.node, **settings)
+        transaction.put(gpu)
+        transaction.log("gpu.changed", uuid, node=gpu.node, **settings)
         self._ledger.index.limit(uuid, gpu.max_inst)
         self._ledger.touch(gpu.node)
-        self._leases.pump(unit)
+        self._leases.pump(transaction)
         return gpu
 
-    def remove(self, unit: Unit, name: str) -> None:
+    def remove(self, transaction: Transaction, name: str) -> None:
         """Forget a node; it must have no leases.
 
         It is out until an operator makes a token for it, and then it is again what operators
@@ -385,24 +389,24 @@ class Fleet:
         for gpu in self.gpus_of(name):
             self._ledger.index.remove(gpu.uuid)
             del self._ledger.gpus[gpu.uuid]
-            unit.drop(gpu)
+            transaction.drop(gpu)
         del self._ledger.nodes[name]
         del self._ledger.leases_on[name]
         self.seen.pop(name, None)
-        unit.drop(node)
-        self._shut_out(unit, node)
-        unit.log("node.removed", name)
-        self._leases.pump(unit)
+        transaction.drop(node)
+        self._shut_out(transaction, node)
+        transaction.log("node.removed", name)
+        self._leases.pump(transaction)
 
-    def _shut_out(self, unit: Unit, node: Node) -> None:
+    def _shut_out(self, transaction: Transaction, node: Node) -> None:
         ledger = self._ledger
-        known = Admission(node.name, node.labels, node.mode, unit.now)
+        known = Admission(node.name, node.labels, node.mode, transaction.now)
         ledger.admissions[node.name] = known
-        unit.put(known)
+        transaction.put(known)
         for token in ledger.tokens.by_id.values():
             if token.node == node.name and token.revoked is None:
-                token.revoked = unit.now
-                unit.put(token)
+                token.revoked = transaction.now
+                transaction.put(token)
         ledger.touch(node.name)  # its server is to learn of it now
 
     # Time ------------------------------------------------------------------------------
@@ -415,14 +419,14 @@ class Fleet:
             if not node.lost and now - node.last_seen > self._lost_after
         ]
 
-    def lose(self, unit: Unit) -> None:
+    def lose(self, transaction: Transaction) -> None:
         """Give those up for now. Their leases stay until they expire: programs may still run."""
-        for name in self.overdue(unit.now):
+        for name in self.overdue(transaction.now):
             node = self._ledger.nodes[name]
-            silent = round(unit.now - node.last_seen, 1)
-            unit.log("node.lost", name, silent_seconds=silent)
-            self._lose(unit, node, f"not heard of for {silent:.0f} s")
-        self._leases.pump(unit)  # who waits for these alone holds nobody up any more
+            silent = round(transaction.now - node.last_seen, 1)
+            transaction.log("node.lost", name, silent_seconds=silent)
+            self._lose(transaction, node, f"not heard of for {silent:.0f} s")
+        self._leases.pump(transaction)  # who waits for these alone holds nobody up any more
 
 
 def _check_key(node: Node, key: str) -> None:

@@ -36,7 +36,7 @@ async def check_identity(pool: Pool, state_dir: Path) -> str:
         )
     found = known or kept or secrets.token_hex(8)
     if known is None:
-        await pool.desk.do(lambda unit: unit.put(Note(NOTE, found)))
+        await pool.commands.do(lambda transaction: transaction.put(Note(NOTE, found)))
     if kept is None:
         write_secret(path, found)
     return found

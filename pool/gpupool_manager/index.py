@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpupool_manager.want import WHOLE, Capability, Slot, Want, wrong_kind
+from gpupool_manager.placement_request import WHOLE, Capability, PlacementRequest, Slot, wrong_kind
 
 Entry = tuple[int, int, str, int, Slot]
 Row = list[Entry]
@@ -53,18 +53,18 @@ class Index:
         """How many GPUs of a node are unused and may be given out."""
         return self._wholes.get(node, 0)
 
-    def shelves(self, want: Want) -> list[Shelf]:
+    def shelves(self, request: PlacementRequest) -> list[Shelf]:
         """The kinds that will do."""
-        return [shelf for kind, shelf in self._shelves.items() if not wrong_kind(want, *kind)]
+        return [shelf for kind, shelf in self._shelves.items() if not wrong_kind(request, *kind)]
 
-    def kinds(self, want: Want) -> frozenset[Kind]:
+    def kinds(self, request: PlacementRequest) -> frozenset[Kind]:
         """The kinds that will do, without what stands on their shelves."""
-        return frozenset(shelf.kind for shelf in self.shelves(want))
+        return frozenset(shelf.kind for shelf in self.shelves(request))
 
-    def stock(self, want: Want) -> Iterator[tuple[str, Stock]]:
+    def stock(self, request: PlacementRequest) -> Iterator[tuple[str, Stock]]:
         """Nodes with GPUs of the kinds that will do, kind by kind."""
         for kind, nodes in self._stock.items():
-            if not wrong_kind(want, *kind):
+            if not wrong_kind(request, *kind):
                 yield from nodes.items()
 
     def stocked(self) -> Iterator[tuple[Kind, str]]:

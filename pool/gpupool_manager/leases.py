@@ -8,17 +8,17 @@ from typing import Any
 
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, want_of
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
 from gpupool_manager.records import Grant, Lease, LeaseState, Quota
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
-from gpupool_manager.want import Want
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LeaseRequest:
     """What a tenant asks for; checked by the API."""
 
     tenant: str
@@ -33,105 +33,114 @@ class Ask:
 class Leases:
     """Every change of a lease, and the queue."""
 
-    def __init__(self, ledger: Ledger, patience: float, longest_line: int, unasked: float) -> None:
+    def __init__(self, ledger: Ledger, patience: float, longest_queue: int, unasked: float) -> None:
         self._ledger = ledger
         self._patience = patience
-        self._longest_line = longest_line
+        self._longest_line = longest_queue
         self._unasked = unasked
         #: Requests that found no room since there was last more of it.
-        self._failed: dict[Want, str] = {}
+        self._failed: dict[PlacementRequest, str] = {}
 
-    def admit(self, unit: Unit, ask: Ask) -> Lease:
+    def admit(self, transaction: Transaction, asked: LeaseRequest) -> Lease:
         """Grant or queue; Problem, and nothing is changed, if neither is allowed."""
         ledger = self._ledger
-        tenant = ledger.tenants.get(ask.tenant)
+        tenant = ledger.tenants.get(asked.tenant)
         if tenant is None:
-            raise not_found("tenant", ask.tenant)
+            raise not_found("tenant", asked.tenant)
         if tenant.disabled:
-            raise Problem(403, "disabled", f"the tenant '{ask.tenant}' is disabled")
-        quota = ledger.quotas[ask.tenant]
-        _check_priority(quota, ask)
-        lease = self._draft(unit, ask)
-        want = want_of(lease, quota)
-        active, queued = (ledger.use(uses, ask.tenant) for uses in (ledger.active, ledger.queued))
-        found = excesses(quota, self._least_use(lease, want), active, queued)
+            raise Problem(403, "disabled", f"the tenant '{asked.tenant}' is disabled")
+        quota = ledger.quotas[asked.tenant]
+        _check_priority(quota, asked)
+        lease = self._draft(transaction, asked)
+        request = want_of(lease, quota)
+        active, queued = (ledger.use(uses, asked.tenant) for uses in (ledger.active, ledger.queued))
+        found = excesses(quota, self._least_use(lease, request), active, queued)
         if found:
-            raise over_quota(ask.tenant, found)
-        result = self._try_now(unit, lease, want)
+            raise over_quota(asked.tenant, found)
+        result = self._try_now(transaction, lease, request)
         if isinstance(result, Placement):
-            self._grant(unit, lease, result)
-        elif (never := could_ever(ledger.index, want)) is not None:
+            self._grant(transaction, lease, result)
+        elif (never := could_ever(ledger.index, request)) is not None:
             raise Problem(409, "impossible", never)
         else:
-            self._queue(unit, lease, want, result.reason, ask.wait)
+            self._queue(transaction, lease, request, result.reason, asked.wait)
         return lease
 
-    def _least_use(self, lease: Lease, want: Want) -> Use:
+    def _least_use(self, lease: Lease, request: PlacementRequest) -> Use:
         """What a request would count as: of whole GPUs, as many of the smallest kind."""
         use = use_of(lease)
-        kinds = self._ledger.index.kinds(want) if want.memory_mib is None else ()
+        kinds = self._ledger.index.kinds(request) if request.memory_mib is None else ()
         if kinds:
-            use.memory_mib = want.gpus * min(total_mib for _, _, total_mib in kinds)
+            use.memory_mib = request.gpus * min(total_mib for _, _, total_mib in kinds)
         return use
 
-    def _draft(self, unit: Unit, ask: Ask) -> Lease:
+    def _draft(self, transaction: Transaction, asked: LeaseRequest) -> Lease:
         return Lease(
-            id=self._ledger.ids.make("lease", unit.now),
-            tenant=ask.tenant,
+            id=self._ledger.ids.make("lease", transaction.now),
+            tenant=asked.tenant,
             state="queued",
-            want=ask.want,
-            priority=ask.priority,
-            ttl=ask.ttl,
-            label=ask.label,
-            created=unit.now,
-            deadline=unit.now + ask.wait,
-            request=unit.actor.request,
+            want=asked.want,
+            priority=asked.priority,
+            ttl=asked.ttl,
+            label=asked.label,
+            created=transaction.now,
+            deadline=transaction.now + asked.wait,
+            request=transaction.actor.request,
         )
 
-    def _try_now(self, unit: Unit, lease: Lease, want: Want) -> Placement | NoRoom:
+    def _try_now(
+        self, transaction: Transaction, lease: Lease, request: PlacementRequest
+    ) -> Placement | NoRoom:
         """A newcomer's chance: like everybody's, behind those who have waited too long."""
-        if len(self._ledger.line):
-            kinds = self._kinds(want, lease.tenant)
-            blocker = self._ledger.line.blocker(lease, kinds, unit.now, self._patience)
+        if len(self._ledger.queue):
+            kinds = self._kinds(request, lease.tenant)
+            blocker = self._ledger.queue.blocker(lease, kinds, transaction.now, self._patience)
             if blocker is not None:
                 return NoRoom(_behind(blocker))
-        return self._place(self._within(want, lease.tenant))
+        return self._place(self._within(request, lease.tenant))
 
-    def _place(self, want: Want) -> Placement | NoRoom:
-        reason = self._failed.get(want)
+    def _place(self, request: PlacementRequest) -> Placement | NoRoom:
+        reason = self._failed.get(request)
         if reason is not None:
             return NoRoom(reason)
-        result = place(self._ledger.index, want)
+        result = place(self._ledger.index, request)
         if isinstance(result, NoRoom):
-            self._failed[want] = result.reason
+            self._failed[request] = result.reason
         return result
 
-    def _within(self, want: Want, tenant: str) -> Want:
+    def _within(self, request: PlacementRequest, tenant: str) -> PlacementRequest:
         """Whole GPUs must not be larger than what the quota has left."""
         limit = self._ledger.quotas[tenant].memory_mib
-        if want.memory_mib is not None or limit is None:
-            return want
+        if request.memory_mib is not None or limit is None:
+            return request
         left = limit - self._ledger.use(self._ledger.active, tenant).memory_mib
-        return replace(want, memory_most=max(left, 0) // want.gpus)
+        return replace(request, memory_most=max(left, 0) // request.gpus)
 
-    def _kinds(self, want: Want, tenant: str) -> frozenset[Kind]:
-        return self._ledger.index.kinds(self._within(want, tenant))
+    def _kinds(self, request: PlacementRequest, tenant: str) -> frozenset[Kind]:
+        return self._ledger.index.kinds(self._within(request, tenant))
 
-    def _queue(self, unit: Unit, lease: Lease, want: Want, reason: str, wait: float) -> None:
-        line = self._ledger.line
+    def _queue(
+        self,
+        transaction: Transaction,
+        lease: Lease,
+        request: PlacementRequest,
+        reason: str,
+        wait: float,
+    ) -> None:
+        queue = self._ledger.queue
         if wait <= 0:
-            raise Problem(409, "full", reason, queue_length=len(line))
-        if len(line) >= self._longest_line:
-            raise Problem(503, "unavailable", f"{len(line)} requests wait already, the most")
+            raise Problem(409, "full", reason, queue_length=len(queue))
+        if len(queue) >= self._longest_line:
+            raise Problem(503, "unavailable", f"{len(queue)} requests wait already, the most")
         lease.reason = reason
-        line.join(lease, want, reason, self._kinds(want, lease.tenant), unit.now)
+        queue.join(lease, request, reason, self._kinds(request, lease.tenant), transaction.now)
         self._ledger.leases[lease.id] = lease
         self._ledger.use(self._ledger.queued, lease.tenant).add(use_of(lease))
         self._ledger.remind(self._waits_until(lease), lease.id)
-        unit.put(lease)
-        unit.log("lease.queued", lease.id, lease.tenant, reason=reason)
+        transaction.put(lease)
+        transaction.log("lease.queued", lease.id, lease.tenant, reason=reason)
 
-    def _grant(self, unit: Unit, lease: Lease, placement: Placement) -> None:
+    def _grant(self, transaction: Transaction, lease: Lease, placement: Placement) -> None:
         ledger = self._ledger
         before = [(slot.free_mib, slot.free_share) for slot in placement.slots]
         lease.grants = [
@@ -147,11 +156,11 @@ class Leases:
         ]
         for grant in lease.grants:
             ledger.index.take(grant.gpu, grant.memory_mib, grant.share)
-            unit.put(grant)
+            transaction.put(grant)
         lease.state = "active"
         lease.reason = ""
-        lease.granted = unit.now
-        lease.expires = unit.now + lease.ttl
+        lease.granted = transaction.now
+        lease.expires = transaction.now + lease.ttl
         lease.placement = {
             "rule": placement.rule,
             "gpus": [
@@ -162,10 +171,12 @@ class Leases:
             ],
         }  # fmt: skip
         ledger.track(lease)
-        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now, new_leases=1)
-        unit.put(lease)
+        ledger.meter.change(
+            lease.tenant, ledger.active[lease.tenant], transaction.now, new_leases=1
+        )
+        transaction.put(lease)
         gpus = [grant.gpu for grant in lease.grants]
-        unit.log("lease.granted", lease.id, lease.tenant, gpus=gpus)
+        transaction.log("lease.granted", lease.id, lease.tenant, gpus=gpus)
 
     def renew(self, lease: Lease, now: float) -> None:
         """It lasts for another period from now. Not written down: see Ledger."""
@@ -173,136 +184,140 @@ class Leases:
 
     def hear(self, lease: Lease, until: float) -> None:
         """Somebody asks for a queued lease, and listens until then."""
-        waiting = self._ledger.line.get(lease.id)
+        waiting = self._ledger.queue.get(lease.id)
         if waiting is not None:
             waiting.heard = max(waiting.heard, until)
 
     def _waits_until(self, lease: Lease) -> float:
         """When a queued lease leaves the queue, if nobody asks for it any more."""
-        waiting = self._ledger.line.get(lease.id)
+        waiting = self._ledger.queue.get(lease.id)
         heard = lease.created if waiting is None else waiting.heard
         return min(lease.deadline, heard + self._unasked)
 
-    def end(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
+    def end(self, transaction: Transaction, lease: Lease, state: LeaseState, reason: str) -> None:
         """An active or a queued lease ends; who waits may get what it had."""
-        self.finish(unit, lease, state, reason)
-        self.pump(unit)
+        self.finish(transaction, lease, state, reason)
+        self.pump(transaction)
 
-    def finish(self, unit: Unit, lease: Lease, state: LeaseState, reason: str) -> None:
+    def finish(
+        self, transaction: Transaction, lease: Lease, state: LeaseState, reason: str
+    ) -> None:
         """As :meth:`end`, for those who end several, or change more: they must pump."""
         ledger = self._ledger
         if lease.state == "queued":
-            ledger.line.leave(lease)
+            ledger.queue.leave(lease)
             del ledger.leases[lease.id]
             ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
         else:
             ledger.untrack(lease, reason)
             for grant in lease.grants:
                 ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
-            ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now)
+            ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.state = state
         lease.reason = reason
-        lease.ended = unit.now
-        unit.put(lease)
-        unit.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
+        lease.ended = transaction.now
+        transaction.put(lease)
+        transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
 
-    def move(self, unit: Unit, lease: Lease, why: str) -> None:
+    def move(self, transaction: Transaction, lease: Lease, why: str) -> None:
         """An active lease that its tenant has not seen yet goes elsewhere, or waits, or ends."""
         ledger = self._ledger
         ledger.untrack(lease, why)
         for grant in lease.grants:
             ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
-            unit.drop(grant)
-        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], unit.now)
+            transaction.drop(grant)
+        ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.grants, lease.state, lease.granted, lease.expires = [], "queued", None, None
-        want = want_of(lease, ledger.quotas[lease.tenant])
-        unit.log("lease.moved", lease.id, lease.tenant, reason=why)
-        result = self._try_now(unit, lease, want)
+        request = want_of(lease, ledger.quotas[lease.tenant])
+        transaction.log("lease.moved", lease.id, lease.tenant, reason=why)
+        result = self._try_now(transaction, lease, request)
         if isinstance(result, Placement):
-            self._grant(unit, lease, result)
-        elif lease.deadline > unit.now:
-            self._queue(unit, lease, want, result.reason, lease.deadline - unit.now)
+            self._grant(transaction, lease, result)
+        elif lease.deadline > transaction.now:
+            self._queue(
+                transaction, lease, request, result.reason, lease.deadline - transaction.now
+            )
         else:
-            lease.state, lease.ended = "lost", unit.now
+            lease.state, lease.ended = "lost", transaction.now
             lease.reason = f"{why}, and elsewhere is no room: {result.reason}"
-            unit.put(lease)
-            unit.log("lease.lost", lease.id, lease.tenant, reason=lease.reason)
+            transaction.put(lease)
+            transaction.log("lease.lost", lease.id, lease.tenant, reason=lease.reason)
 
-    def pump(self, unit: Unit) -> None:
+    def pump(self, transaction: Transaction) -> None:
         """There may be more room, or more quota: let those go who fit now, in order."""
         self._failed.clear()
         ahead: list[Waiting] = []
-        for waiting in self._ledger.line.heads():
+        for waiting in self._ledger.queue.heads():
             group = waiting.group
-            group.kinds = self._kinds(group.want, waiting.lease.tenant)
+            group.kinds = self._kinds(group.request, waiting.lease.tenant)
             blocker = next(
                 (one for one in ahead if not one.group.kinds.isdisjoint(group.kinds)), None
             )
             if blocker is not None:
                 group.reason = _behind(blocker)
                 continue
-            self._try_waiting(unit, waiting)
-            if waiting.lease.state == "queued" and self._is_late(unit, waiting):
+            self._try_waiting(transaction, waiting)
+            if waiting.lease.state == "queued" and self._is_late(transaction, waiting):
                 ahead.append(waiting)
 
-    def _is_late(self, unit: Unit, waiting: Waiting) -> bool:
+    def _is_late(self, transaction: Transaction, waiting: Waiting) -> bool:
         group = waiting.group
         group.hopeful = True
-        if not waiting.goes_first(group.kinds, unit.now, self._patience):
+        if not waiting.goes_first(group.kinds, transaction.now, self._patience):
             return False
-        group.hopeful = could_ever(self._ledger.index, group.want, open_only=True) is None
+        group.hopeful = could_ever(self._ledger.index, group.request, open_only=True) is None
         return group.hopeful
 
-    def _try_waiting(self, unit: Unit, waiting: Waiting) -> None:
+    def _try_waiting(self, transaction: Transaction, waiting: Waiting) -> None:
         ledger, lease, group = self._ledger, waiting.lease, waiting.group
         quota = ledger.quotas[lease.tenant]
         active = ledger.use(ledger.active, lease.tenant)
-        found = excesses(quota, self._least_use(lease, group.want), active, Use())
+        found = excesses(quota, self._least_use(lease, group.request), active, Use())
         if found or ledger.tenants[lease.tenant].disabled:
             group.for_room = False
             group.reason = "quota: " + "; ".join(map(str, found)) if found else "tenant: disabled"
             return
-        result = self._place(self._within(group.want, lease.tenant))
+        result = self._place(self._within(group.request, lease.tenant))
         if isinstance(result, NoRoom):
             group.for_room = True
             group.reason = result.reason
             return
-        ledger.line.leave(lease)
+        ledger.queue.leave(lease)
         ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
-        self._grant(unit, lease, result)
+        self._grant(transaction, lease, result)
 
     def rethink(self, tenant: str) -> None:
         """A tenant's quota has changed: so may what its requests can be given."""
-        for waiting in list(self._ledger.line):
+        for waiting in list(self._ledger.queue):
             if waiting.lease.tenant == tenant:
-                want = want_of(waiting.lease, self._ledger.quotas[tenant])
-                self._ledger.line.regroup(waiting.lease, want)
+                request = want_of(waiting.lease, self._ledger.quotas[tenant])
+                self._ledger.queue.regroup(waiting.lease, request)
 
     def any_due(self, now: float) -> bool:
         """Whether :meth:`sweep` has something to do."""
         return bool(self._ledger.due) and self._ledger.due[0][0] <= now
 
-    def sweep(self, unit: Unit) -> None:
+    def sweep(self, transaction: Transaction) -> None:
         """End what has expired or waited for too long."""
         due = self._ledger.due
-        while due and due[0][0] <= unit.now:
+        while due and due[0][0] <= transaction.now:
             _, name = heapq.heappop(due)
             lease = self._ledger.leases.get(name)
             if lease is None:
                 continue
             is_queued = lease.state == "queued"
             until = self._waits_until(lease) if is_queued else lease.expires or 0.0
-            if until > unit.now:
+            if until > transaction.now:
                 self._ledger.remind(until, name)
             elif is_queued and until < lease.deadline:
                 unasked = f"nobody asked for it for {self._unasked:.0f} s"
-                self.finish(unit, lease, "timed-out", unasked)
+                self.finish(transaction, lease, "timed-out", unasked)
             elif is_queued:
                 waited = f"no room within {lease.deadline - lease.created:.0f} s"
-                self.finish(unit, lease, "timed-out", waited)
+                self.finish(transaction, lease, "timed-out", waited)
             else:
-                self.finish(unit, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
-        self.pump(unit)
+                self.finish(transaction, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
+        self.pump(transaction)
 
 
 def _behind(blocker: Waiting) -> str:
@@ -310,11 +325,11 @@ def _behind(blocker: Waiting) -> str:
     return f"a request at priority {blocker.lease.priority} has waited long and goes first"
 
 
-def _check_priority(quota: Quota, ask: Ask) -> None:
-    if ask.priority > quota.priority:
+def _check_priority(quota: Quota, asked: LeaseRequest) -> None:
+    if asked.priority > quota.priority:
         raise Problem(
             403,
             "over-quota",
-            f"tenant '{ask.tenant}': priority {ask.priority} asked, quota {quota.priority}",
-            limits=[{"quantity": "priority", "asked": ask.priority, "quota": quota.priority}],
+            f"tenant '{asked.tenant}': priority {asked.priority} asked, quota {quota.priority}",
+            limits=[{"quantity": "priority", "asked": asked.priority, "quota": quota.priority}],
         )

@@ -1,7 +1,7 @@
 """The state of the pool in memory: what the database has, arranged for fast answers.
 
-Only operations of the desk (desk.py) change it, one at a time, and write what they
-change into their unit.
+Only operations of the commands (command_queue.py) change it, one at a time, and write what they
+change into their transaction.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from gpupool_manager.answers import Answers
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
+from gpupool_manager.placement_request import Capability, PlacementRequest, Slot
 from gpupool_manager.quotas import Use, use_of
 from gpupool_manager.records import Admission, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
 from gpupool_manager.tokens import TokenBook
 from gpupool_manager.usage import Meter
-from gpupool_manager.waiting import Line
-from gpupool_manager.want import Capability, Slot, Want
+from gpupool_manager.waiting import LeaseQueue
 
 #: Of so many leases that ended on a node the reason is kept: an order has room for them.
 ENDED_TOLD = 64
@@ -33,7 +33,7 @@ class Ledger:
         self.ids = Ids(name for rows in (loaded.leases, loaded.tokens) for name in map(_id, rows))
         self.epoch = epoch
         self.index = Index()
-        self.line = Line()
+        self.queue = LeaseQueue()
         self.tokens = TokenBook()
         self.tenants: dict[str, Tenant] = {tenant.name: tenant for tenant in loaded.tenants}
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in loaded.quotas}
@@ -84,7 +84,7 @@ class Ledger:
             self.use(self.queued, lease.tenant).add(use_of(lease))
             want = want_of(lease, self.quotas[lease.tenant])
             # Whoever waits could not ask while there was no manager.
-            self.line.join(lease, want, lease.reason, self.index.kinds(want), now)
+            self.queue.join(lease, want, lease.reason, self.index.kinds(want), now)
             self.remind(now, lease.id)
 
     # GPUs ------------------------------------------------------------------------------
@@ -189,10 +189,10 @@ def parse_capability(text: str) -> Capability:
     return int(major), int(minor or "0")
 
 
-def want_of(lease: Lease, quota: Quota) -> Want:
+def want_of(lease: Lease, quota: Quota) -> PlacementRequest:
     """The scheduler's request of a lease, within what its quota allows."""
     want = lease.want
-    return Want(
+    return PlacementRequest(
         gpus=want["gpus"],
         memory_mib=want["memory_mib"],
         share=want["share"],

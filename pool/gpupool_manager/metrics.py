@@ -42,7 +42,7 @@ class _Collector:
         yield _gauge("leases", "Leases now.", "state", states)
         yield self._tenants()
         commits = CounterMetricFamily("gpupool_manager_commits", "Transactions written.")
-        commits.add_metric([], self._pool.desk.commits)
+        commits.add_metric([], self._pool.commands.commits)
         yield commits
 
     def _tenants(self) -> GaugeMetricFamily:

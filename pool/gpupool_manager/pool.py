@@ -1,4 +1,4 @@
-"""The manager without its REST door: state, operations, and what happens with time."""
+"""The manager without its REST API: state, operations, and what happens with time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
-from gpupool_common.node_link import Heartbeat, Orders
-from gpupool_manager.desk import Desk
+from gpupool_common.node_protocol import Heartbeat, Orders
+from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
@@ -22,7 +22,7 @@ from gpupool_manager.records import Note, Token
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
-from gpupool_manager.unit import Actor, Event, Unit
+from gpupool_manager.transaction import Actor, Event, Transaction
 
 #: So many nodes that do not confirm may a request meet before it is told that it waits.
 CONFIRM_TRIES = 4
@@ -70,7 +70,7 @@ class Pool:
         self.clock = clock
         self.epoch = secrets.token_hex(6)
         self.bus = Bus(self.epoch)
-        self.desk = Desk(store, clock, self._published, self.reload)
+        self.commands = CommandQueue(store, clock, self._published, self.reload)
         #: Signs lease tokens; a manager that runs for longer gives it a secret that lasts.
         self.signer = Signer(secrets.token_bytes(SECRET_BYTES), self.rules.token_seconds)
         #: Where servers join, and the key by which they know that it is this pool.
@@ -105,8 +105,8 @@ class Pool:
         except BaseException:
             await self.store.close()
             raise
-        self.desk.start()
-        await self.desk.do(lambda unit: self.leases.sweep(unit))
+        self.commands.start()
+        await self.commands.do(lambda transaction: self.leases.sweep(transaction))
         self._log.info(
             "pool loaded",
             migrated=migrated,
@@ -127,12 +127,12 @@ class Pool:
         for task in list(self._confirming.values()):
             task.cancel()
         await asyncio.gather(*self._confirming.values(), return_exceptions=True)
-        if self.desk.running:
+        if self.commands.running:
             try:
-                await self.desk.do(self._flush)
+                await self.commands.do(self._flush)
             except Problem as problem:
                 self._log.warning("what was used last is not counted", reason=problem.detail)
-            await self.desk.close()
+            await self.commands.close()
         self.bus.close()
         await self.store.close()
 
@@ -235,7 +235,9 @@ class Pool:
                     await asyncio.sleep(left)
                     continue
                 try:
-                    await self.desk.do(lambda unit: self.fleet.give_up(unit, node))
+                    await self.commands.do(
+                        lambda transaction: self.fleet.give_up(transaction, node)
+                    )
                 except Problem:
                     await asyncio.sleep(1.0)  # the database is away; who asks waits meanwhile
         finally:
@@ -249,9 +251,9 @@ class Pool:
 
     async def add_admin(self, secret: str) -> None:
         """Let this be an admin token; whoever asks has kept it."""
-        await self.desk.do(
-            lambda unit: self.tenancy.create_token(
-                unit, "admin", description="made by the manager", secret=secret
+        await self.commands.do(
+            lambda transaction: self.tenancy.create_token(
+                transaction, "admin", description="made by the manager", secret=secret
             )
         )
 
@@ -263,18 +265,20 @@ class Pool:
         self.applied(name, beat.applied)
         if self.fleet.is_news(name, beat.trouble):
             trouble = beat.trouble
-            await self.desk.do(lambda unit: self.fleet.set_trouble(unit, name, trouble), actor)
+            await self.commands.do(
+                lambda transaction: self.fleet.set_trouble(transaction, name, trouble), actor
+            )
         if idle:
             names = [lease.id for lease in idle]
-            await self.desk.do(lambda unit: self._release(unit, names), actor)
+            await self.commands.do(lambda transaction: self._release(transaction, names), actor)
         return self.fleet.orders(name, beat.applied, self.clock())
 
-    def _release(self, unit: Unit, names: list[str]) -> None:
+    def _release(self, transaction: Transaction, names: list[str]) -> None:
         for name in names:
             lease = self.ledger.leases.get(name)
             if lease is not None and lease.state == "active":
-                self.leases.finish(unit, lease, "released", "its last session ended")
-        self.leases.pump(unit)
+                self.leases.finish(transaction, lease, "released", "its last session ended")
+        self.leases.pump(transaction)
 
     # Time ------------------------------------------------------------------------------
 
@@ -282,10 +286,10 @@ class Pool:
         """What is due now."""
         now = self.clock()
         if self.fleet.overdue(now):
-            await self.desk.do(lambda unit: self.fleet.lose(unit))
+            await self.commands.do(lambda transaction: self.fleet.lose(transaction))
         if self.leases.any_due(now) or self._reloaded:
             self._reloaded = False
-            await self.desk.do(lambda unit: self.leases.sweep(unit))
+            await self.commands.do(lambda transaction: self.leases.sweep(transaction))
 
     async def _run_clock(self) -> None:
         flush = purge = 0.0
@@ -300,7 +304,7 @@ class Pool:
                 if now - flush >= 60:
                     flush = now
                     self._check_wall()
-                    await self.desk.do(self._flush)
+                    await self.commands.do(self._flush)
                 if now - purge >= HOUR:
                     purge = now
                     await self._purge()
@@ -311,10 +315,10 @@ class Pool:
             except Exception:
                 self._log.exception("what is due could not be done; it is tried again")
 
-    def _flush(self, unit: Unit) -> None:
-        self.fleet.busy.flush(unit)
-        self.ledger.meter.flush(unit)
-        unit.put(Note(COUNTED, repr(unit.now)))
+    def _flush(self, transaction: Transaction) -> None:
+        self.fleet.busy.flush(transaction)
+        self.ledger.meter.flush(transaction)
+        transaction.put(Note(COUNTED, repr(transaction.now)))
 
     async def _purge(self) -> None:
         now = self.clock()

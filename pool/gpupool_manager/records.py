@@ -70,8 +70,8 @@ class Node:
     last_seen: float
     #: The CURVE public key that it joined with, in hexadecimal; no other one may speak for it.
     key: str = ""
-    #: The CURVE public key of its front door; empty: clients speak to it in clear.
-    door_key: str = ""
+    #: The CURVE public key of its front end; empty: clients speak to it in clear.
+    front_end_key: str = ""
     #: Why nothing new is placed there, whatever its mode: what its server said, or did not say.
     trouble: str = ""
     version: int = 1

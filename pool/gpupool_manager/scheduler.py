@@ -12,9 +12,15 @@ from dataclasses import dataclass
 
 from gpupool_common.sizes import format_mib
 from gpupool_manager.index import Index
+from gpupool_manager.placement_request import (
+    PlacementRequest,
+    Slot,
+    no_room,
+    wrong_kind,
+    wrong_node,
+)
 from gpupool_manager.unmet import unmet
 from gpupool_manager.walks import RULES, cost, count, walk
-from gpupool_manager.want import Slot, Want, no_room, wrong_kind, wrong_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,91 +47,95 @@ class Verdict:
     rank: int | None = None
 
 
-def place(index: Index, want: Want) -> Placement | NoRoom:
+def place(index: Index, request: PlacementRequest) -> Placement | NoRoom:
     """Where the request goes, or why nowhere."""
-    fitting = count(index, want)
-    if fitting < want.gpus:
-        return NoRoom(_too_few(want, fitting))
-    candidates = walk(index, want)
-    if want.gpus == 1:
+    fitting = count(index, request)
+    if fitting < request.gpus:
+        return NoRoom(_too_few(request, fitting))
+    candidates = walk(index, request)
+    if request.gpus == 1:
         first = next(candidates, None)
-        return NoRoom(_too_few(want, 0)) if first is None else _chosen(want, [first])
-    if want.hosts == "spread":
-        return _spread_out(want, candidates)
-    return _together(want, candidates)
+        return NoRoom(_too_few(request, 0)) if first is None else _chosen(request, [first])
+    if request.hosts == "spread":
+        return _spread_out(request, candidates)
+    return _together(request, candidates)
 
 
-def _spread_out(want: Want, candidates: Iterator[Slot]) -> Placement | NoRoom:
+def _spread_out(request: PlacementRequest, candidates: Iterator[Slot]) -> Placement | NoRoom:
     """The best GPU of each node, best nodes first."""
     by_node: dict[str, Slot] = {}
     for slot in candidates:
         by_node.setdefault(slot.node, slot)
-        if len(by_node) == want.gpus:
-            return _chosen(want, list(by_node.values()))
-    return NoRoom(f"{_what(want)} fits on {len(by_node)} nodes, and {want.gpus} must be different")
+        if len(by_node) == request.gpus:
+            return _chosen(request, list(by_node.values()))
+    return NoRoom(
+        f"{_what(request)} fits on {len(by_node)} nodes, and {request.gpus} must be different"
+    )
 
 
-def _together(want: Want, candidates: Iterator[Slot]) -> Placement | NoRoom:
+def _together(request: PlacementRequest, candidates: Iterator[Slot]) -> Placement | NoRoom:
     """The first node that has enough; with hosts "any", else as few nodes as will do."""
     by_node: dict[str, list[Slot]] = {}
     for slot in candidates:
         found = by_node.setdefault(slot.node, [])
         found.append(slot)
-        if len(found) == want.gpus:
-            return _chosen(want, found)
+        if len(found) == request.gpus:
+            return _chosen(request, found)
     fitting = sum(map(len, by_node.values()))
-    if fitting < want.gpus:
-        return NoRoom(_too_few(want, fitting))
-    if want.hosts == "same":
+    if fitting < request.gpus:
+        return NoRoom(_too_few(request, fitting))
+    if request.hosts == "same":
         most = max(map(len, by_node.values()))
-        return NoRoom(f"{_what(want)} fits on at most {most} GPUs of one node, asked {want.gpus}")
+        return NoRoom(
+            f"{_what(request)} fits on at most {most} GPUs of one node, asked {request.gpus}"
+        )
     # Sorting is stable: nodes with equally many stay in the policy's order.
     nodes = sorted(by_node.values(), key=len, reverse=True)
-    chosen = [slot for found in nodes for slot in found][: want.gpus]
-    return _chosen(want, chosen)
+    chosen = [slot for found in nodes for slot in found][: request.gpus]
+    return _chosen(request, chosen)
 
 
-def _chosen(want: Want, slots: list[Slot]) -> Placement:
-    rule = RULES[want.policy]
-    if want.gpus > 1 and want.hosts == "spread":
+def _chosen(request: PlacementRequest, slots: list[Slot]) -> Placement:
+    rule = RULES[request.policy]
+    if request.gpus > 1 and request.hosts == "spread":
         rule = f"a different node for each; on each {rule}"
-    elif want.gpus > 1:
+    elif request.gpus > 1:
         nodes = len({slot.node for slot in slots})
         where = "one node" if nodes == 1 else f"{nodes} nodes, the fewest that were enough"
         rule = f"{where}; there {rule}"
     return Placement(tuple(slots), rule)
 
 
-def _what(want: Want) -> str:
-    if want.memory_mib is None:
+def _what(request: PlacementRequest) -> str:
+    if request.memory_mib is None:
         return "a whole GPU"
-    return f"{format_mib(want.memory_mib)} with {want.share}% of a GPU"
+    return f"{format_mib(request.memory_mib)} with {request.share}% of a GPU"
 
 
-def _too_few(want: Want, fitting: int) -> str:
-    return f"{_what(want)} fits on {fitting} GPUs, asked {want.gpus}"
+def _too_few(request: PlacementRequest, fitting: int) -> str:
+    return f"{_what(request)} fits on {fitting} GPUs, asked {request.gpus}"
 
 
-def judge(want: Want, slot: Slot) -> str | None:
+def judge(request: PlacementRequest, slot: Slot) -> str | None:
     """Why this GPU will not do; None: it will."""
     return (
-        wrong_kind(want, slot.model, slot.capability, slot.total_mib)
-        or wrong_node(want, slot.node, slot.labels)
-        or no_room(want, slot)
+        wrong_kind(request, slot.model, slot.capability, slot.total_mib)
+        or wrong_node(request, slot.node, slot.labels)
+        or no_room(request, slot)
     )
 
 
-def explain(index: Index, want: Want) -> list[Verdict]:
+def explain(index: Index, request: PlacementRequest) -> list[Verdict]:
     """A verdict on every GPU: those that fit first, best first, then the others by node."""
     fit: list[Slot] = []
     unfit: list[Verdict] = []
     for slot in index:
-        reason = judge(want, slot)
+        reason = judge(request, slot)
         if reason is None:
             fit.append(slot)
         else:
             unfit.append(Verdict(slot, reason))
-    fit.sort(key=lambda slot: cost(index, want, slot))
+    fit.sort(key=lambda slot: cost(index, request, slot))
     return [Verdict(slot, None, rank) for rank, slot in enumerate(fit, 1)] + unfit
 
 
@@ -138,33 +148,37 @@ def summarise(verdicts: list[Verdict]) -> dict[str, int]:
     return dict(sorted(kinds.items()))
 
 
-def summarise_own(want: Want, verdicts: list[Verdict]) -> dict[str, int]:
+def summarise_own(request: PlacementRequest, verdicts: list[Verdict]) -> dict[str, int]:
     """As :func:`summarise`, for who must not see what others have: that is only not free."""
     kinds = Counter[str]()
     for verdict in verdicts:
         slot = verdict.slot
-        own = wrong_kind(want, slot.model, slot.capability, slot.total_mib) or wrong_node(
-            want, slot.node, slot.labels
+        own = wrong_kind(request, slot.model, slot.capability, slot.total_mib) or wrong_node(
+            request, slot.node, slot.labels
         )
         free = "fits" if verdict.reason is None else "not free"
         kinds[own.partition(":")[0] if own else free] += 1
     return dict(sorted(kinds.items()))
 
 
-def could_ever(index: Index, want: Want, open_only: bool = False) -> str | None:
+def could_ever(index: Index, request: PlacementRequest, open_only: bool = False) -> str | None:
     """Why the request fits not even an empty pool; None: one day it may.
 
     Unless ``open_only``, a GPU that is closed counts: its node may come back.
     """
     nodes = Counter[str]()
-    for node, stock in index.stock(want):
-        if not want.labels and not want.avoid or not wrong_node(want, node, index.labels(node)):
+    for node, stock in index.stock(request):
+        if (
+            not request.labels
+            and not request.avoid
+            or not wrong_node(request, node, index.labels(node))
+        ):
             nodes[node] += stock.open if open_only else stock.all
     nodes = +nodes
-    if nodes.total() < want.gpus:
-        return "" if open_only else unmet(index, want)
-    if want.hosts == "same" and max(nodes.values()) < want.gpus:
-        return f"no node has {want.gpus} such GPUs"
-    if want.hosts == "spread" and len(nodes) < want.gpus:
-        return f"{len(nodes)} nodes have such GPUs, and {want.gpus} must be different"
+    if nodes.total() < request.gpus:
+        return "" if open_only else unmet(index, request)
+    if request.hosts == "same" and max(nodes.values()) < request.gpus:
+        return f"no node has {request.gpus} such GPUs"
+    if request.hosts == "spread" and len(nodes) < request.gpus:
+        return f"{len(nodes)} nodes have such GPUs, and {request.gpus} must be different"
     return None

@@ -1,4 +1,4 @@
-"""What the REST door takes and gives, checked and documented."""
+"""What the REST API takes and gives, checked and documented."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
-from gpupool_common.node_link import Capability, GpuPolicy, Labels, Line, Name, SessionState
-from gpupool_manager.want import Hosts, Policy
+from gpupool_common.node_protocol import Capability, GpuPolicy, Labels, Line, Name, SessionState
+from gpupool_manager.placement_request import Hosts, Policy
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ class SessionOut(BaseModel):
 # Leases --------------------------------------------------------------------------------
 
 
-class WantIn(In):
+class PlacementRequestIn(In):
     """Which GPUs, and how much of each."""
 
     gpus: Annotated[Whole, Field(ge=1, le=64)] = 1
@@ -264,7 +264,7 @@ class WantIn(In):
     )
 
 
-class LeaseIn(WantIn):
+class LeaseRequestIn(PlacementRequestIn):
     tenant: TenantName | None = Field(None, description="for admin tokens; else the token's own")
     priority: Annotated[Whole, Field(ge=0, le=100)] = 0
     wait_seconds: Annotated[Whole, Field(ge=0, le=7 * 86400)] = Field(
@@ -290,11 +290,11 @@ class GrantOut(BaseModel):
 class ServerOut(BaseModel):
     node: str
     address: str
-    key: str | None = Field(description="the CURVE key of its front door; null: in clear")
+    key: str | None = Field(description="the CURVE key of its front end; null: in clear")
     devices: list[int] = Field(description="the ordinals of the lease that are there")
 
 
-class WantOut(WantIn):
+class PlacementRequestOut(PlacementRequestIn):
     model_config = ConfigDict(extra="ignore")
 
 
@@ -302,7 +302,7 @@ class LeaseOut(BaseModel):
     id: str
     tenant: str
     state: Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
-    want: WantOut
+    want: PlacementRequestOut
     priority: int
     label: str
     ttl_seconds: float

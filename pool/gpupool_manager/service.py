@@ -1,4 +1,4 @@
-"""The process: state directory, pool, REST door, signals."""
+"""The process: state directory, pool, REST API, signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpupool_manager.config import Settings
 from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
 from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
-from gpupool_manager.link import Link
+from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
@@ -118,7 +118,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class Manager:
-    """Everything between checked settings and a door that is open."""
+    """Starts the manager from checked settings, and stops it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -127,7 +127,7 @@ class Manager:
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
         self._pool: Pool | None = None
-        self._link: Link | None = None
+        self._link: NodeServer | None = None
         self.url = ""
 
     async def start(self) -> None:
@@ -183,7 +183,7 @@ class Manager:
         while not self._server.started and not self._serving.done():
             await asyncio.sleep(0.01)
         if self._serving.done():
-            raise GpupoolError(f"{settings.listen}: the door cannot be opened")
+            raise GpupoolError(f"cannot listen at {settings.listen}")
         if not settings.is_tls and not settings.is_loopback:
             self._log.warning(
                 "tokens travel readable: other machines reach this address without TLS",
@@ -202,7 +202,7 @@ class Manager:
         if listen is None:
             return
         keys = await asyncio.to_thread(load_keys, state_dir)
-        self._link = Link(pool, keys, listen)
+        self._link = NodeServer(pool, keys, listen)
         self._link.open()
         pool.join_url, pool.join_key = self._link.url, keys.public
 
@@ -248,13 +248,13 @@ class Manager:
         stop.cancel()
         lost.cancel()
         if not self._stopping.is_set():
-            raise GpupoolError("the database belongs to another manager now, or the door closed")
+            raise GpupoolError("another manager owns the database now, or the HTTP server ended")
         self._log.info("stopping")
 
     async def close(self) -> None:
-        """Close the door, finish what was asked for, write everything down."""
+        """Stop listening, finish what was asked for, write everything down."""
         if self._pool is not None:
-            self._pool.bus.close()  # those who watch would keep the door open
+            self._pool.bus.close()  # those who watch would keep their connections open
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)

@@ -41,7 +41,7 @@ from gpupool_manager.records import (
     Usage,
 )
 from gpupool_manager.tables import TABLES
-from gpupool_manager.unit import Unit, columns_of, keys_of, row_of
+from gpupool_manager.transaction import Transaction, columns_of, keys_of, row_of
 from gpupool_manager.usage import HOUR
 
 R = TypeVar("R", bound=Record)
@@ -255,20 +255,20 @@ class Store:
                 await connection.invalidate()
                 await connection.close()
 
-    async def commit(self, unit: Unit) -> None:
-        """Write all of a unit, or nothing and StoreError."""
-        if unit.empty:
+    async def commit(self, transaction: Transaction) -> None:
+        """Write all of a transaction, or nothing and StoreError."""
+        if transaction.empty:
             return
-        unit.seal()
+        transaction.seal()
         with self._explained():
             async with asyncio.timeout(self._most), self._begun() as connection:
                 await self._check_owner(connection)
                 for kind in reversed(TABLES):
-                    await self._delete(connection, kind, unit)
+                    await self._delete(connection, kind, transaction)
                 for kind in TABLES:
-                    await self._write(connection, kind, unit)
-                if unit.audit:
-                    rows = [row_of(entry) for entry in unit.audit]
+                    await self._write(connection, kind, transaction)
+                if transaction.audit:
+                    rows = [row_of(entry) for entry in transaction.audit]
                     await connection.execute(tables.audit.insert(), rows)
 
     @contextlib.asynccontextmanager
@@ -277,8 +277,10 @@ class Store:
         async with self.engine.begin() as connection:
             yield connection
 
-    async def _delete(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
-        gone = [key for key, row in unit.rows.get(kind, {}).items() if row is None]
+    async def _delete(
+        self, connection: AsyncConnection, kind: type[Record], transaction: Transaction
+    ) -> None:
+        gone = [key for key, row in transaction.rows.get(kind, {}).items() if row is None]
         names = keys_of(kind)
         table = TABLES[kind]
         for key in gone:
@@ -287,8 +289,10 @@ class Store:
                 statement = statement.where(table.c[name] == value)
             await connection.execute(statement)
 
-    async def _write(self, connection: AsyncConnection, kind: type[Record], unit: Unit) -> None:
-        rows = [row for row in unit.rows.get(kind, {}).values() if row is not None]
+    async def _write(
+        self, connection: AsyncConnection, kind: type[Record], transaction: Transaction
+    ) -> None:
+        rows = [row for row in transaction.rows.get(kind, {}).values() if row is not None]
         if rows:
             statement = self._upsert(TABLES[kind], kind)
             for start in range(0, len(rows), _MOST_ROWS):

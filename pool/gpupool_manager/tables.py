@@ -75,7 +75,7 @@ nodes = Table(
     Column("created", Double, nullable=False),
     Column("last_seen", Double, nullable=False),
     Column("key", String(64), nullable=False),
-    Column("door_key", String(64), nullable=False),
+    Column("front_end_key", String(64), nullable=False),
     Column("trouble", Text, nullable=False),
     Column("version", Integer, nullable=False),
 )

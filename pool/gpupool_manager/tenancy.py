@@ -9,7 +9,7 @@ from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Quota, Scope, Tenant, Token
 from gpupool_manager.tokens import digest, new_secret
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 #: For how long a node may join with a token, unless that was said.
 JOIN_SECONDS = 86400.0
@@ -28,53 +28,55 @@ class Tenancy:
             raise not_found("tenant", name)
         return tenant
 
-    def create(self, unit: Unit, name: str, description: str, quota: dict[str, Any]) -> Tenant:
+    def create(
+        self, transaction: Transaction, name: str, description: str, quota: dict[str, Any]
+    ) -> Tenant:
         if name in self._ledger.tenants:
             raise Problem(409, "exists", f"there is a tenant '{name}' already")
-        tenant = Tenant(name, description, False, unit.now)
+        tenant = Tenant(name, description, False, transaction.now)
         self._ledger.tenants[name] = tenant
         self._ledger.quotas[name] = Quota(name, **quota)
-        unit.put(tenant)
-        unit.put(self._ledger.quotas[name])
-        unit.log("tenant.created", name, name, quota=quota)
+        transaction.put(tenant)
+        transaction.put(self._ledger.quotas[name])
+        transaction.log("tenant.created", name, name, quota=quota)
         return tenant
 
-    def change(self, unit: Unit, name: str, changes: dict[str, Any]) -> Tenant:
+    def change(self, transaction: Transaction, name: str, changes: dict[str, Any]) -> Tenant:
         tenant = self.find(name)
         for key, value in changes.items():
             setattr(tenant, key, value)
         tenant.version += 1
-        unit.put(tenant)
-        unit.log("tenant.changed", name, name, **changes)
-        self._leases.pump(unit)
+        transaction.put(tenant)
+        transaction.log("tenant.changed", name, name, **changes)
+        self._leases.pump(transaction)
         return tenant
 
-    def remove(self, unit: Unit, name: str) -> None:
+    def remove(self, transaction: Transaction, name: str) -> None:
         """Forget a tenant and its tokens; it must have no leases."""
         tenant = self.find(name)
         if leases := sum(1 for _ in self._ledger.leases_of(name)):
             raise Problem(409, "in-use", f"the tenant '{name}' has {leases} leases")
         for token in [t for t in self._ledger.tokens.by_id.values() if t.tenant == name]:
             self._ledger.tokens.remove(token)
-            unit.drop(token)
-        unit.drop(self._ledger.quotas.pop(name))
-        unit.drop(self._ledger.tenants.pop(name))
-        unit.log("tenant.removed", tenant.name)
+            transaction.drop(token)
+        transaction.drop(self._ledger.quotas.pop(name))
+        transaction.drop(self._ledger.tenants.pop(name))
+        transaction.log("tenant.removed", tenant.name)
 
-    def set_quota(self, unit: Unit, name: str, values: dict[str, Any]) -> Quota:
+    def set_quota(self, transaction: Transaction, name: str, values: dict[str, Any]) -> Quota:
         """A whole new quota. What is granted stays; what waits is judged anew."""
         self.find(name)
         quota = Quota(name, **values, version=self._ledger.quotas[name].version + 1)
         self._ledger.quotas[name] = quota
-        unit.put(quota)
-        unit.log("quota.changed", name, name, **values)
+        transaction.put(quota)
+        transaction.log("quota.changed", name, name, **values)
         self._leases.rethink(name)
-        self._leases.pump(unit)
+        self._leases.pump(transaction)
         return quota
 
     def create_token(
         self,
-        unit: Unit,
+        transaction: Transaction,
         scope: Scope,
         tenant: str | None = None,
         node: str | None = None,
@@ -91,24 +93,24 @@ class Tenancy:
         if scope == "node":
             if node is None:
                 raise bad_field("node", "a token for joining is for one node: name it")
-            expires = unit.now + JOIN_SECONDS if expires is None else expires
+            expires = transaction.now + JOIN_SECONDS if expires is None else expires
         secret = secret or new_secret(scope)
         token = Token(
-            id=self._ledger.ids.make("token", unit.now),
+            id=self._ledger.ids.make("token", transaction.now),
             digest=digest(secret),
             scope=scope,
             tenant=tenant,
             node=node,
             description=description,
-            created=unit.now,
+            created=transaction.now,
             expires=expires,
         )
         self._ledger.tokens.add(token)
-        unit.put(token)
-        unit.log("token.created", token.id, tenant, scope=scope, node=node)
+        transaction.put(token)
+        transaction.log("token.created", token.id, tenant, scope=scope, node=node)
         return token, secret
 
-    def expect(self, unit: Unit, node: str, labels: dict[str, str]) -> None:
+    def expect(self, transaction: Transaction, node: str, labels: dict[str, str]) -> None:
         """What a node is to be labelled with when it joins; Problem if it is there already."""
         if node in self._ledger.nodes:
             raise Problem(
@@ -122,7 +124,7 @@ class Tenancy:
             None if before is None else before.removed,
         )
         self._ledger.admissions[node] = admission
-        unit.put(admission)
+        transaction.put(admission)
 
     def find_token(self, name: str) -> Token:
         token = self._ledger.tokens.by_id.get(name)
@@ -130,14 +132,14 @@ class Tenancy:
             raise not_found("token", name)
         return token
 
-    def revoke_token(self, unit: Unit, name: str) -> Token:
+    def revoke_token(self, transaction: Transaction, name: str) -> Token:
         """It is refused from now on. A second time changes nothing."""
         token = self.find_token(name)
         if token.revoked is None:
-            self._keep_one_admin(token, unit.now)
-            token.revoked = unit.now
-            unit.put(token)
-            unit.log("token.revoked", name, token.tenant, scope=token.scope)
+            self._keep_one_admin(token, transaction.now)
+            token.revoked = transaction.now
+            transaction.put(token)
+            transaction.log("token.revoked", name, token.tenant, scope=token.scope)
         return token
 
     def _keep_one_admin(self, token: Token, now: float) -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from gpupool_common.sizes import format_mib
 from gpupool_manager.index import Index, Kind
-from gpupool_manager.want import Want, dotted, matches, wrong_kind, wrong_labels
+from gpupool_manager.placement_request import (
+    PlacementRequest,
+    dotted,
+    matches,
+    wrong_kind,
+    wrong_labels,
+)
 
 #: So many models or values are named; a pool may have hundreds.
 _NAMED = 5
@@ -22,21 +28,24 @@ class _Condition:
     there: str
 
 
-def unmet(index: Index, want: Want) -> str:
+def unmet(index: Index, request: PlacementRequest) -> str:
     """One line for whoever asked. It tells of the pool's GPUs, and nothing of their users."""
     found = [(kind, index.labels(node), index.count_of(kind, node))
              for kind, node in index.stocked()]  # fmt: skip
     every = sum(count for _, _, count in found)
-    if every < want.gpus:
-        return f"the pool has {every or 'no'} GPUs, asked {want.gpus}"
-    for condition in _conditions(index, want):
+    if every < request.gpus:
+        return f"the pool has {every or 'no'} GPUs, asked {request.gpus}"
+    for condition in _conditions(index, request):
         fitting = sum(count for kind, labels, count in found if condition.meets(kind, labels))
-        if fitting < want.gpus:
-            return f"{_few(fitting, want.gpus)} {condition.asked}; {condition.there}"
-    fitting = sum(count for kind, labels, count in found
-                  if not wrong_kind(want, *kind) and not wrong_labels(want, labels))  # fmt: skip
-    asked = " and ".join(condition.asked for condition in _conditions(index, want))
-    return f"{_few(fitting, want.gpus)} {asked}; of {every} GPUs of the pool"
+        if fitting < request.gpus:
+            return f"{_few(fitting, request.gpus)} {condition.asked}; {condition.there}"
+    fitting = sum(
+        count
+        for kind, labels, count in found
+        if not wrong_kind(request, *kind) and not wrong_labels(request, labels)
+    )
+    asked = " and ".join(condition.asked for condition in _conditions(index, request))
+    return f"{_few(fitting, request.gpus)} {asked}; of {every} GPUs of the pool"
 
 
 def _few(fitting: int, asked: int) -> str:
@@ -45,37 +54,37 @@ def _few(fitting: int, asked: int) -> str:
     return f"only {fitting} GPU{'s' if fitting > 1 else ''} (asked {asked})"
 
 
-def _conditions(index: Index, want: Want) -> Iterator[_Condition]:
+def _conditions(index: Index, request: PlacementRequest) -> Iterator[_Condition]:
     kinds = sorted({kind for kind, _ in index.stocked()})
     models = "the pool has " + _list(model for model, _, _ in kinds)
     sizes = [total for _, _, total in kinds]
-    if (pattern := want.model) is not None:
+    if (pattern := request.model) is not None:
         yield _Condition(f"of model '{pattern}'", lambda kind, _: matches(pattern, kind[0]), models)
-    if (allowed := want.models) is not None:
+    if (allowed := request.models) is not None:
         yield _Condition(
             f"of a model that the quota allows ({_list(allowed)})",
             lambda kind, _: any(matches(name, kind[0]) for name in allowed),
             models,
         )
-    if (capability := want.capability) is not None:
+    if (capability := request.capability) is not None:
         yield _Condition(
             f"of compute capability {dotted(capability)} or more",
             lambda kind, _: kind[1] >= capability,
             f"the most that the pool has is {dotted(max(has for _, has, _ in kinds))}",
         )
-    if (mib := want.memory_mib) is not None:
+    if (mib := request.memory_mib) is not None:
         yield _Condition(
             f"with {format_mib(mib)} of memory",
             lambda kind, _: kind[2] >= mib,
             f"the largest of the pool has {format_mib(max(sizes))}",
         )
-    elif (most := want.memory_most) is not None:
+    elif (most := request.memory_most) is not None:
         yield _Condition(
             f"of no more memory than the {format_mib(most)} that the quota allows",
             lambda kind, _: kind[2] <= most,
             f"the smallest of the pool has {format_mib(min(sizes))}; ask for a part with --memory",
         )
-    for key, value in want.labels:
+    for key, value in request.labels:
         values = {index.labels(node).get(key) for _, node in index.stocked()} - {None}
         there = f"nodes have {key}={_list(map(str, values))}" if values else "no node has that one"
         yield _Condition(

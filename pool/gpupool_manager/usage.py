@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpupool_manager.quotas import Use
 from gpupool_manager.records import Usage
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 
 HOUR = 3600
 
@@ -36,14 +36,14 @@ class Meter:
         """GPUs were busy for a tenant, as their nodes have counted until now."""
         self._row(tenant, int(now // HOUR)).busy_seconds += seconds
 
-    def flush(self, unit: Unit) -> None:
+    def flush(self, transaction: Transaction) -> None:
         """Write everything down until now."""
         for tenant, (use, _) in list(self._running.items()):
-            self.change(tenant, use, unit.now)
+            self.change(tenant, use, transaction.now)
         for key in self._dirty:
-            unit.put(self._rows[key])
+            transaction.put(self._rows[key])
         self._dirty.clear()
-        oldest = int(unit.now // HOUR) - 1
+        oldest = int(transaction.now // HOUR) - 1
         self._rows = {key: row for key, row in self._rows.items() if key[1] >= oldest}
 
     def _count(self, tenant: str, use: Use, since: float, until: float) -> None:

@@ -1,4 +1,4 @@
-"""Records as the REST door shows them."""
+"""Records as the REST API shows them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gpupool_manager.schemas import (
     GrantOut,
     LeaseOut,
     NodeOut,
+    PlacementRequestOut,
     QueueOut,
     QuotaOut,
     ServerOut,
@@ -22,7 +23,6 @@ from gpupool_manager.schemas import (
     TokenOut,
     UseOut,
     VerdictOut,
-    WantOut,
     maybe_when,
     when,
 )
@@ -111,13 +111,13 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
 
 
 def lease(ledger: Ledger, record: Lease) -> LeaseOut:
-    waiting = ledger.line.get(record.id)
+    waiting = ledger.queue.get(record.id)
     usable = record.state != "active" or ledger.is_confirmed(record)
     return LeaseOut(
         id=record.id,
         tenant=record.tenant,
         state=record.state if usable else "queued",
-        want=WantOut.model_construct(**record.want),
+        want=PlacementRequestOut.model_construct(**record.want),
         priority=record.priority,
         label=record.label,
         ttl_seconds=record.ttl,
@@ -127,7 +127,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         wait_until=when(record.deadline) if record.state == "queued" else None,
         ended=maybe_when(record.ended),
         reason=_reason(record, waiting, usable),
-        position=None if waiting is None else ledger.line.position(record),
+        position=None if waiting is None else ledger.queue.position(record),
         grants=[
             GrantOut(
                 ordinal=grant.ordinal,
@@ -161,7 +161,9 @@ def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
             continue
         server = found.setdefault(
             node.name,
-            ServerOut(node=node.name, address=node.address, key=node.door_key or None, devices=[]),
+            ServerOut(
+                node=node.name, address=node.address, key=node.front_end_key or None, devices=[]
+            ),
         )
         server.devices.append(grant.ordinal)
     return list(found.values())

@@ -1,6 +1,6 @@
 """The queue of a full pool: by priority, then by arrival.
 
-Requests of a tenant that want the same with the same priority form a group: when the
+Requests of a tenant that request the same with the same priority form a group: when the
 first of them cannot be granted, nor can the others. So what there is to do when there is
 more room grows with the groups, not with the queue.
 """
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpupool_manager.index import Kind
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.records import Lease
-from gpupool_manager.want import Want
 
 Place = tuple[int, str]
-_GroupKey = tuple[str, int, Want]
+_GroupKey = tuple[str, int, PlacementRequest]
 
 
 @dataclass(slots=True, eq=False)
 class Group:
     """Requests that can only be granted one after the other."""
 
-    want: Want
+    request: PlacementRequest
     reason: str
     #: The kinds of GPUs that would do.
     kinds: frozenset[Kind]
@@ -46,8 +46,8 @@ class Waiting:
     heard: float
 
     @property
-    def want(self) -> Want:
-        return self.group.want
+    def request(self) -> PlacementRequest:
+        return self.group.request
 
     @property
     def reason(self) -> str:
@@ -61,7 +61,7 @@ class Waiting:
         return late and group.for_room and group.hopeful and not group.kinds.isdisjoint(kinds)
 
 
-class Line:
+class LeaseQueue:
     """Everybody who waits, in order."""
 
     def __init__(self) -> None:
@@ -80,21 +80,26 @@ class Line:
         return self._waiting.get(lease)
 
     def join(
-        self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind], now: float
+        self,
+        lease: Lease,
+        request: PlacementRequest,
+        reason: str,
+        kinds: frozenset[Kind],
+        now: float,
     ) -> None:
         # Ids rise with time, so they are the order of arrival.
         insort(self._places, _place(lease))
-        self._enter(lease, want, reason, kinds, now)
+        self._enter(lease, request, reason, kinds, now)
 
     def leave(self, lease: Lease) -> None:
         self._exit(lease)
         del self._places[bisect_left(self._places, _place(lease))]
 
-    def regroup(self, lease: Lease, want: Want) -> None:
+    def regroup(self, lease: Lease, request: PlacementRequest) -> None:
         """It keeps its place and may have something else."""
         heard = self._waiting[lease.id].heard
         group = self._exit(lease)
-        self._enter(lease, want, group.reason, group.kinds, heard)
+        self._enter(lease, request, group.reason, group.kinds, heard)
 
     def position(self, lease: Lease) -> int:
         """1 for who is next."""
@@ -126,12 +131,17 @@ class Line:
         return self._waiting[min(before)[1]] if before else None
 
     def _enter(
-        self, lease: Lease, want: Want, reason: str, kinds: frozenset[Kind], heard: float
+        self,
+        lease: Lease,
+        request: PlacementRequest,
+        reason: str,
+        kinds: frozenset[Kind],
+        heard: float,
     ) -> None:
-        key = (lease.tenant, lease.priority, want)
+        key = (lease.tenant, lease.priority, request)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(want, reason, kinds)
+            group = self._groups[key] = Group(request, reason, kinds)
         insort(group.members, _place(lease))
         self._waiting[lease.id] = Waiting(lease, group, heard)
 
@@ -139,7 +149,7 @@ class Line:
         group = self._waiting.pop(lease.id).group
         del group.members[bisect_left(group.members, _place(lease))]
         if not group.members:
-            del self._groups[(lease.tenant, lease.priority, group.want)]
+            del self._groups[(lease.tenant, lease.priority, group.request)]
         return group
 
 

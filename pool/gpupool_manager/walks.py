@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from gpupool_manager.index import Entry, Index, Row, Shelf
-from gpupool_manager.want import WHOLE, Policy, Slot, Want, wrong_node
+from gpupool_manager.placement_request import WHOLE, PlacementRequest, Policy, Slot, wrong_node
 
 Cost = tuple[float, float, float, str, int]
 
@@ -24,62 +24,64 @@ RULES: dict[Policy, str] = {
 }
 
 
-def cost(index: Index, want: Want, slot: Slot) -> Cost:
+def cost(index: Index, request: PlacementRequest, slot: Slot) -> Cost:
     """Lower is better. No two GPUs cost the same: node and index decide in the end."""
     wholes = index.wholes(slot.node) if slot.whole else 0
-    return _cost(want, (slot.free_mib, wholes, slot.node, slot.index, slot), slot.free_share)
+    return _cost(request, (slot.free_mib, wholes, slot.node, slot.index, slot), slot.free_share)
 
 
-def _cost(want: Want, entry: Entry, free_share: int) -> Cost:
+def _cost(request: PlacementRequest, entry: Entry, free_share: int) -> Cost:
     free_mib, wholes, node, number, slot = entry
-    if want.policy == "binpack":
+    if request.policy == "binpack":
         return (free_share, free_mib, wholes, node, number)
-    if want.policy == "spread":
+    if request.policy == "spread":
         return (-free_share, -free_mib, -wholes, node, number)
     # An unused GPU comes after every other, and those by how many its node has.
-    uneven = wholes * 4.0 + _uneven(want, free_share, free_mib, slot.total_mib)
+    uneven = wholes * 4.0 + _uneven(request, free_share, free_mib, slot.total_mib)
     return (uneven, free_share, free_mib, node, number)
 
 
-def _uneven(want: Want, free_share: int, free_mib: int, total_mib: int) -> float:
+def _uneven(request: PlacementRequest, free_share: int, free_mib: int, total_mib: int) -> float:
     """How differently the parts of compute and memory that would be left differ, 0..1."""
-    share = (free_share - want.share) * total_mib
-    memory = (free_mib - want.takes(total_mib)) * WHOLE
+    share = (free_share - request.share) * total_mib
+    memory = (free_mib - request.takes(total_mib)) * WHOLE
     return abs(share - memory) / (WHOLE * total_mib)
 
 
-def walk(index: Index, want: Want) -> Iterator[Slot]:
+def walk(index: Index, request: PlacementRequest) -> Iterator[Slot]:
     """Every GPU that fits, cheapest first."""
-    shelves = index.shelves(want)
-    entries = _WALKS[want.policy](shelves, want)
-    if not want.labels and not want.avoid:
+    shelves = index.shelves(request)
+    entries = _WALKS[request.policy](shelves, request)
+    if not request.labels and not request.avoid:
         return (entry[4] for entry in entries)
     return (
-        entry[4] for entry in entries if wrong_node(want, entry[4].node, entry[4].labels) is None
+        entry[4] for entry in entries if wrong_node(request, entry[4].node, entry[4].labels) is None
     )
 
 
-def count(index: Index, want: Want) -> int:
+def count(index: Index, request: PlacementRequest) -> int:
     """How many GPUs fit, not counting what nodes are labelled with."""
     return sum(
-        len(row) - start for shelf in index.shelves(want) for _, row, start in _fitting(shelf, want)
+        len(row) - start
+        for shelf in index.shelves(request)
+        for _, row, start in _fitting(shelf, request)
     )
 
 
-def _fitting(shelf: Shelf, want: Want) -> Iterator[tuple[int, Row, int]]:
+def _fitting(shelf: Shelf, request: PlacementRequest) -> Iterator[tuple[int, Row, int]]:
     """The rows with room: their free hundredths, and from where on memory suffices."""
-    memory = want.takes(shelf.total_mib)
-    lowest = WHOLE if want.memory_mib is None else want.share
+    memory = request.takes(shelf.total_mib)
+    lowest = WHOLE if request.memory_mib is None else request.share
     for share in range(lowest, WHOLE + 1):
         row = shelf.rows[share]
         if row and row[-1][0] >= memory:
             yield share, row, bisect_left(row, (memory,))
 
 
-def _by_row(shelves: list[Shelf], want: Want) -> dict[int, list[tuple[Row, int]]]:
+def _by_row(shelves: list[Shelf], request: PlacementRequest) -> dict[int, list[tuple[Row, int]]]:
     rows: dict[int, list[tuple[Row, int]]] = {}
     for shelf in shelves:
-        for share, row, start in _fitting(shelf, want):
+        for share, row, start in _fitting(shelf, request):
             rows.setdefault(share, []).append((row, start))
     return rows
 
@@ -99,14 +101,14 @@ def _downwards(row: Row, start: int, end: int) -> Iterator[Entry]:
         end = first
 
 
-def _binpack(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
-    rows = _by_row(shelves, want)
+def _binpack(shelves: list[Shelf], request: PlacementRequest) -> Iterator[Entry]:
+    rows = _by_row(shelves, request)
     for share in sorted(rows):
         yield from heapq.merge(*(_upwards(row, start) for row, start in rows[share]))
 
 
-def _spread(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
-    rows = _by_row(shelves, want)
+def _spread(shelves: list[Shelf], request: PlacementRequest) -> Iterator[Entry]:
+    rows = _by_row(shelves, request)
     for share in sorted(rows, reverse=True):
         walks = [_downwards(row, start, len(row)) for row, start in rows[share]]
         if len(walks) == 1:
@@ -115,20 +117,22 @@ def _spread(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
             yield from heapq.merge(*walks, key=lambda e: (-e[0], -e[1], e[2], e[3]))
 
 
-def _fragmentation(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
+def _fragmentation(shelves: list[Shelf], request: PlacementRequest) -> Iterator[Entry]:
     costed: list[Iterator[tuple[Cost, Entry]]] = []
     unused: list[Iterator[tuple[Cost, Entry]]] = []
 
     def with_cost(walk: Iterator[Entry], share: int) -> Iterator[tuple[Cost, Entry]]:
-        return ((_cost(want, entry, share), entry) for entry in walk)
+        return ((_cost(request, entry, share), entry) for entry in walk)
 
     for shelf in shelves:
-        for share, row, start in _fitting(shelf, want):
+        for share, row, start in _fitting(shelf, request):
             if share == WHOLE:
                 unused.append(with_cost(_upwards(row, start), share))
                 continue
             # What would be left is even at this much free memory, and less so on both sides.
-            even = want.takes(shelf.total_mib) + (share - want.share) * shelf.total_mib / WHOLE
+            even = (
+                request.takes(shelf.total_mib) + (share - request.share) * shelf.total_mib / WHOLE
+            )
             middle = max(start, bisect_left(row, (even,)))
             if middle < len(row):
                 costed.append(with_cost(_upwards(row, middle), share))
@@ -140,7 +144,7 @@ def _fragmentation(shelves: list[Shelf], want: Want) -> Iterator[Entry]:
         yield entry
 
 
-_WALKS: dict[Policy, Callable[[list[Shelf], Want], Iterator[Entry]]] = {
+_WALKS: dict[Policy, Callable[[list[Shelf], PlacementRequest], Iterator[Entry]]] = {
     "binpack": _binpack,
     "spread": _spread,
     "fragmentation": _fragmentation,

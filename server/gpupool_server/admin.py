@@ -19,7 +19,7 @@ from gpupool_server.changes import InUse
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, Group
 from gpupool_server.rundir import Meta
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.status import describe_gpu
 from gpupool_server.tenants import Tenant
 
@@ -31,11 +31,11 @@ MAX_WAIT = 86400.0
 RETRY_SECONDS = 0.1
 
 
-class AdminDesk:
+class AdminHandler:
     """Answers questions; knows nothing of sockets."""
 
-    def __init__(self, keeper: SessionKeeper, gpus: Gpus) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: SessionSupervisor, gpus: Gpus) -> None:
+        self._supervisor = supervisor
         self._gpus = gpus
         self._log = logs.get("admin")
 
@@ -68,7 +68,7 @@ class AdminDesk:
         raise Refusal("bad-request", "'do' must be one of status, gpu-set, tenant-set")
 
     async def _status(self) -> dict[str, Any]:
-        sessions = await self._keeper.describe()
+        sessions = await self._supervisor.describe()
         return {
             "version": __version__,
             "host": platform.node(),
@@ -93,7 +93,7 @@ class AdminDesk:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._log.info("limits changed", **done, **question)
-            self._keeper.say(
+            self._supervisor.say(
                 partial(_is_of, whose=found),
                 f"an operator changed the limits of '{done['tenant']}' on"
                 f" GPU {', '.join(map(str, done['gpus']))}: {changes.in_words(question)};"
@@ -147,11 +147,11 @@ def _seconds(question: dict[str, Any]) -> float:
     return float(value)
 
 
-class AdminDoor:
-    """The socket before an admin desk."""
+class AdminServer:
+    """The socket before an admin handler."""
 
-    def __init__(self, desk: AdminDesk, path: Path) -> None:
-        self._desk = desk
+    def __init__(self, handler: AdminHandler, path: Path) -> None:
+        self._handler = handler
         self._path = path
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
@@ -176,7 +176,7 @@ class AdminDoor:
             task.add_done_callback(self._serving.discard)
         try:
             while (line := await reader.readline()).endswith(b"\n"):
-                writer.write(await self._desk.answer(line))
+                writer.write(await self._handler.answer(line))
                 await writer.drain()
         except ValueError:  # a line longer than the limit
             writer.write(b'{"error": "the question is too long", "code": "bad-request"}\n')

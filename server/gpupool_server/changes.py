@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from gpupool_common.sizes import format_part, format_size, short_size
 from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
-from gpupool_server.claims import Claim, Refusal, Request
+from gpupool_server.claims import Claim, LimitsRequest, Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, Group
 from gpupool_server.ignored import ignored
@@ -122,7 +122,7 @@ def set_limits(
     name = tenant.name if group is None else group.name
     done = {"tenant": name, "gpus": [gpu.index for gpu in chosen]}
     note = ignored(
-        Request(
+        LimitsRequest(
             weight=values.get("weight"), share=values.get("share"), ceiling=values.get("ceiling")
         ),
         gpus.policies(gpu.index for gpu in chosen),

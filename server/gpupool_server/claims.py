@@ -28,7 +28,7 @@ class Refusal(GpupoolError):
 
 
 @dataclass(frozen=True)
-class Request:
+class LimitsRequest:
     """What a client asks for; None (no fractions): it did not say."""
 
     memory: int | None = None
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def empty(self) -> bool:
-        return self == Request()
+        return self == LimitsRequest()
 
     def memory_on(self, place: int, total: int) -> int | None:
         """The bytes that are asked for on the card at a place, which has ``total``."""
@@ -55,7 +55,7 @@ class Request:
         return {key: value for key, value in asdict(self).items() if value not in (None, ())}
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> Request:
+    def parse(cls, raw: Mapping[str, Any]) -> LimitsRequest:
         """What :meth:`as_dict` wrote; ValueError or TypeError if it is not that."""
         fields = dict(raw)
         fractions = tuple((int(part), int(of)) for part, of in fields.pop("fractions", ()))
@@ -101,7 +101,7 @@ class Room:
     free_weight: int | None = None
 
 
-def claim(room: Room, request: Request, place: int = 0, plain: bool = False) -> Claim:
+def claim(room: Room, request: LimitsRequest, place: int = 0, plain: bool = False) -> Claim:
     """The claim of a new group; Refusal with the numbers if the quota does not allow it.
 
     ``plain``: it is the tenant itself, for sessions without a request.

@@ -26,7 +26,7 @@ from pydantic import (
 from gpupool_common import lease_token
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
-from gpupool_common.node_link import Line, Name
+from gpupool_common.node_protocol import Line, Name
 from gpupool_common.protocol import one_line
 from gpupool_common.sizes import parse_size
 from gpupool_common.toml_file import read_toml

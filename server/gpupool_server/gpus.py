@@ -13,7 +13,7 @@ from gpupool_common import logs
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server import claims
 from gpupool_server.board import LIBRARY, MAX_TENANTS, BoardError, OpenBoard
-from gpupool_server.claims import Claim, Refusal, Request
+from gpupool_server.claims import Claim, LimitsRequest, Refusal
 from gpupool_server.config import Settings
 from gpupool_server.gpu import Gpu
 from gpupool_server.inventory import Inventory
@@ -32,7 +32,7 @@ class Group:
 
     tenant: Tenant
     group: str | None
-    request: Request
+    request: LimitsRequest
     sessions: set[str] = field(default_factory=set)
 
     @property
@@ -41,14 +41,14 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Lease:
+class Allocation:
     """One session's place in a group, on the devices that it uses."""
 
     session: str
     tenant: str
     group: str | None
     devices: tuple[int, ...]
-    request: Request = Request()
+    request: LimitsRequest = LimitsRequest()
     claims: Mapping[int, Claim] = field(default_factory=dict)
     #: Whether its worker is on boards.
     boards: tuple[Path, ...] = ()
@@ -132,7 +132,7 @@ class Gpus:
 
     # Leases -----------------------------------------------------------------------
 
-    def fits(self, tenant: Tenant, request: Request, index: int) -> bool:
+    def fits(self, tenant: Tenant, request: LimitsRequest, index: int) -> bool:
         """Whether a new group with this request would be admitted on a GPU."""
         try:
             claims.claim(self._by_index[index].room(tenant), request)
@@ -140,14 +140,14 @@ class Gpus:
             return False
         return True
 
-    def lease(
+    def allocate(
         self,
         session: str,
         tenant: Tenant,
         group: str | None,
-        request: Request,
+        request: LimitsRequest,
         devices: tuple[int, ...],
-    ) -> Lease:
+    ) -> Allocation:
         """A session's place in its group, which begins with it or is there; Refusal."""
         if not self.enforced:
             if not request.empty:
@@ -156,7 +156,7 @@ class Gpus:
                     "this server keeps no limits of memory or shares: its worker or"
                     f" {LIBRARY} is of an older release",
                 )
-            return Lease(session, tenant.name, group, devices)
+            return Allocation(session, tenant.name, group, devices)
         gpus = [self._by_index[index] for index in devices]
         if group is None and (not request.empty or any(gpu.default_memory for gpu in gpus)):
             group = session
@@ -169,7 +169,7 @@ class Gpus:
         self._extend(entry, gpus)
         entry.sessions.add(session)
         self._groups[entry.name] = entry
-        return Lease(
+        return Allocation(
             session,
             tenant.name,
             group,
@@ -218,18 +218,18 @@ class Gpus:
                 gpu.write_grants(group.tenant)
                 gpu.save()
 
-    def release(self, lease: Lease, pid: int = 0) -> None:
+    def release(self, allocation: Allocation, pid: int = 0) -> None:
         """The session has ended, and its worker ``pid`` with it."""
-        if not lease.boards:
+        if not allocation.boards:
             return
-        for index in lease.devices:
+        for index in allocation.devices:
             self._reap(self._by_index.get(index), pid)
-        group = self._groups.get(lease.name)
+        group = self._groups.get(allocation.name)
         if group is None:
             return
-        group.sessions.discard(lease.session)
+        group.sessions.discard(allocation.session)
         if not group.sessions:
-            del self._groups[lease.name]
+            del self._groups[allocation.name]
             self._retract(group, self._by_index.values())
 
     def _reap(self, gpu: Gpu | None, pid: int) -> None:
@@ -247,10 +247,10 @@ class Gpus:
         group: str | None,
         devices: tuple[int, ...],
         record: Mapping[str, Any],
-    ) -> Lease:
+    ) -> Allocation:
         """A session that an earlier server opened, with what that wrote down of it."""
         if not self.enforced or not record:
-            return Lease(session, tenant, group, devices)
+            return Allocation(session, tenant, group, devices)
         name = board_name(tenant, group)
         request, written = _read_record(record)
         entry = self._groups.get(name)
@@ -264,7 +264,7 @@ class Gpus:
                 known = self._known.get(gpu.index, {}).get(name)
                 gpu.claims[name] = known or written.get(gpu.index, Claim())
                 gpu.write_grants(entry.tenant)
-        return Lease(
+        return Allocation(
             session,
             tenant,
             group,
@@ -304,17 +304,17 @@ def promised(promise: Promise) -> Claim:
     )
 
 
-def _read_record(record: Mapping[str, Any]) -> tuple[Request, dict[int, Claim]]:
+def _read_record(record: Mapping[str, Any]) -> tuple[LimitsRequest, dict[int, Claim]]:
     try:
-        request = Request.parse(record.get("request", {}))
+        request = LimitsRequest.parse(record.get("request", {}))
         written = {int(i): Claim.parse(claim) for i, claim in record.get("claims", {}).items()}
     except (ValueError, TypeError, AttributeError) as error:
         logs.get("gpus").warning("a session's grant cannot be read", reason=str(error)[:200])
-        return Request(), {}
+        return LimitsRequest(), {}
     return request, written
 
 
-def _check_same(group: Group, request: Request) -> None:
+def _check_same(group: Group, request: LimitsRequest) -> None:
     """A later session asks for what its group has, or for nothing."""
     for key, asked in request.as_dict().items():
         if asked != getattr(group.request, key):
@@ -326,7 +326,7 @@ def _check_same(group: Group, request: Request) -> None:
             )
 
 
-def _shown(request: Request, key: str) -> str:
+def _shown(request: LimitsRequest, key: str) -> str:
     value = getattr(request, key)
     if key == "fractions":
         return ",".join(f"{part}/{whole}" for part, whole in value) or "not set"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpupool_common.sizes import format_part
 from gpupool_server.board import SLICED
-from gpupool_server.claims import Request
+from gpupool_server.claims import LimitsRequest
 
 #: The only policy that knows of shares; SLICED are those that know of weights.
 _WITH_SHARES = ("share",)
@@ -16,14 +16,14 @@ NOTE_MOST = 300
 
 
 def ignored(
-    request: Request, policies: Mapping[int, str], usual_weight: int | None = _USUAL_WEIGHT
+    request: LimitsRequest, policies: Mapping[int, str], usual_weight: int | None = _USUAL_WEIGHT
 ) -> str:
     """One line for the user; empty if all that was asked for counts on all of the GPUs.
 
     To ask for the usual weight says nothing, but where one is set (None).
     """
     said = []
-    for what, asked, knowing in _wishes(request, usual_weight):
+    for what, asked, knowing in _requested(request, usual_weight):
         deaf = {index: policy for index, policy in policies.items() if policy not in knowing}
         if asked and deaf:
             where = ", ".join(f"GPU {index} ('{policy}')" for index, policy in deaf.items())
@@ -31,7 +31,9 @@ def ignored(
     return "; ".join(said)[:NOTE_MOST]
 
 
-def _wishes(request: Request, usual_weight: int | None) -> list[tuple[str, str, tuple[str, ...]]]:
+def _requested(
+    request: LimitsRequest, usual_weight: int | None
+) -> list[tuple[str, str, tuple[str, ...]]]:
     weight = "" if request.weight in (None, usual_weight) else f"a weight of {request.weight}"
     parts = [
         f"a {name} of {format_part(value)}"

@@ -96,7 +96,7 @@ def _labels(gpu: Gpu, name: str) -> list[str]:
     return [str(gpu.index), gpu.device.uuid, tenant_of(name), name.partition("/")[2]]
 
 
-class MetricsDoor:
+class MetricsServer:
     """A small HTTP server for GET /metrics, in the event loop, where the boards are."""
 
     def __init__(self, gpus: Gpus, sessions: Callable[[], int]) -> None:

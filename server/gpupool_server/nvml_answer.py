@@ -16,8 +16,8 @@ from gpupool_common.errors import ProtocolError
 from gpupool_server.config import parse_indexes
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.nvml_cards import Cards, Facts, SoftCards, open_cards
-from gpupool_server.sessions import SessionKeeper
-from gpupool_server.tenants import PoolLease
+from gpupool_server.sessions import SessionSupervisor
+from gpupool_server.tenants import LeasePart
 
 #: What one answer may hold: less than the protocol allows, by the lines before the devices.
 PAGE_BYTES = 7400
@@ -40,7 +40,7 @@ class Asker:
     memory: int | None
     devices: tuple[int, ...] | None
     #: Of the pool, if its token is of one.
-    lease: PoolLease | None = None
+    lease: LeasePart | None = None
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ VisibleDevices = Callable[[Asker], Awaitable[Sequence[View]]]
 class WholeDevices:
     """The views without quotas: every served device, limited by the asker's own request."""
 
-    def __init__(self, inventory: Inventory, keeper: SessionKeeper) -> None:
+    def __init__(self, inventory: Inventory, supervisor: SessionSupervisor) -> None:
         self._inventory = inventory
-        self._keeper = keeper
+        self._supervisor = supervisor
 
     async def __call__(self, asker: Asker) -> list[View]:
-        sessions = await self._keeper.describe()
+        sessions = await self._supervisor.describe()
         return [
             View(device, limit=asker.memory, processes=_running(sessions, device, asker))
             for device in self._choose(asker, sessions)
@@ -107,7 +107,7 @@ def _running(
     return tuple(found)
 
 
-class NvmlDesk:
+class NvmlHandler:
     """Answers ``nvml``."""
 
     def __init__(self, inventory: Inventory, visible: VisibleDevices) -> None:
@@ -116,7 +116,7 @@ class NvmlDesk:
         self._cards: Cards | None = None
 
     async def answer(
-        self, question: protocol.Message, tenant: str, lease: PoolLease | None = None
+        self, question: protocol.Message, tenant: str, lease: LeasePart | None = None
     ) -> bytes:
         """One page of what the asker may see."""
         what = question.fields.get("what", "all")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gpupool_common.node_link import BusyTime
+from gpupool_common.node_protocol import BusyTime
 from gpupool_server.gpus import Gpus, board_name
 
 #: A lease, and the UUID of a GPU.

@@ -10,7 +10,7 @@ from gpupool_common import __version__, lease_token, logs
 from gpupool_common.clock import SteadyClock
 from gpupool_common.errors import ProtocolError
 from gpupool_common.lease_token import LeaseToken, TokenGrant
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Apply,
     Heartbeat,
     OrderedGpu,
@@ -26,9 +26,9 @@ from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 from gpupool_server.pool_busy import BusyCounts
 from gpupool_server.pool_state import PoolState
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.sharing import MEBIBYTE, name_allowed
-from gpupool_server.tenants import PoolLease, Promise, Tenant
+from gpupool_server.tenants import LeasePart, Promise, Tenant
 
 #: How far clocks may be apart after all that is known of them.
 SLACK_SECONDS = 30.0
@@ -49,13 +49,13 @@ class PoolMember:
         node: str,
         folder: Path,
         gpus: Gpus,
-        keeper: SessionKeeper,
+        supervisor: SessionSupervisor,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.node = node
         self._folder = folder
         self._gpus = gpus
-        self._keeper = keeper
+        self._supervisor = supervisor
         #: What the manager's time is reckoned from; steps of the wall clock end no lease.
         self.clock = clock or SteadyClock()
         self._state = PoolState.load(folder, node)
@@ -70,10 +70,10 @@ class PoolMember:
 
     # What it says of itself ------------------------------------------------------------
 
-    def report(self, address: str, door_key: str, labels: dict[str, str]) -> Report:
+    def report(self, address: str, front_end_key: str, labels: dict[str, str]) -> Report:
         return Report(
             address=address,
-            door_key=door_key,
+            front_end_key=front_end_key,
             server_version=__version__,
             labels=labels,
             gpus=[_reported(gpu) for gpu in self._gpus],
@@ -81,7 +81,7 @@ class PoolMember:
 
     def heartbeat(self) -> Heartbeat:
         self._end_ended()  # those that were just being opened when they should have ended
-        sessions = self._keeper.of_leases()
+        sessions = self._supervisor.of_leases()
         busy = {meta.lease for meta in sessions}
         new = {lease for lease in busy if lease is not None} - self._state.used
         if new:
@@ -95,13 +95,13 @@ class PoolMember:
                     id=meta.session,
                     lease=meta.lease or "",
                     program=one_line(meta.program)[:64],
-                    state=self._keeper.state_of(meta.session),
+                    state=self._supervisor.state_of(meta.session),
                 )
                 for meta in sessions
             ],
             # Said again and again until the lease has ended: no answer, nothing lost.
             idle=sorted((self._state.used & self._state.leases) - busy),
-            trouble=one_line(self._keeper.trouble)[:256],
+            trouble=one_line(self._supervisor.trouble)[:256],
             busy=self._busy.read()[:MOST_BUSY],
         )
 
@@ -109,7 +109,7 @@ class PoolMember:
         """The manager has answered a heartbeat: it need not be told that again."""
         if not beat.busy:
             return
-        running = {meta.lease for meta in self._keeper.of_leases() if meta.lease is not None}
+        running = {meta.lease for meta in self._supervisor.of_leases() if meta.lease is not None}
         self._busy.told(beat.busy, self._state.leases | running)
         self._state.busy = self._busy.totals
         self._state.save(self._folder)
@@ -176,13 +176,13 @@ class PoolMember:
         if orders is None:
             return
         self._shown = {k: v for k, v in self._shown.items() if k in held or v > orders.at}
-        running = {meta.lease for meta in self._keeper.of_leases() if meta.lease is not None}
+        running = {meta.lease for meta in self._supervisor.of_leases() if meta.lease is not None}
         for lease in running - held - set(self._shown):
             self._end(lease, orders)
 
     def _end(self, lease: str, orders: Apply) -> None:
         if orders.mode != "draining":
-            self._keeper.end_lease(lease, _farewell(lease, orders))
+            self._supervisor.end_lease(lease, _farewell(lease, orders))
             return
         if lease not in self._late:
             self._late[lease] = asyncio.create_task(self._end_late(lease))
@@ -192,7 +192,7 @@ class PoolMember:
         del self._late[lease]
         if lease not in self._state.leases:
             orders = self._state.orders
-            self._keeper.end_lease(lease, _farewell(lease, orders, ", and the node is drained"))
+            self._supervisor.end_lease(lease, _farewell(lease, orders, ", and the node is drained"))
 
     def close(self) -> None:
         """Stop what is waited for, and remember everything."""
@@ -224,7 +224,7 @@ class PoolMember:
         promises = self._promises(token)
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
         peers = next((grant.peer_key for grant in self._state.grants(token.lease)), "")
-        lease = PoolLease(token.lease, token.request, promises, peers)
+        lease = LeasePart(token.lease, token.request, promises, peers)
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:

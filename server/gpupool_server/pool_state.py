@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpupool_common import logs
-from gpupool_common.node_link import Apply, OrderedGrant
+from gpupool_common.node_protocol import Apply, OrderedGrant
 
 NAME = "pool.json"
 

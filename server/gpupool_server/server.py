@@ -14,15 +14,15 @@ from gpupool_common import __version__, hosts, logs, paths
 from gpupool_common.ask import split_tcp, with_key
 from gpupool_common.errors import InstallError
 from gpupool_common.keys import Keys, load_keys
-from gpupool_common.node_link import Report
+from gpupool_common.node_protocol import Report
 from gpupool_server import admin, board, worker
 from gpupool_server import inventory as inventories
-from gpupool_server.admin import AdminDesk, AdminDoor
+from gpupool_server.admin import AdminHandler, AdminServer
 from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
-from gpupool_server.front import FrontDesk, FrontDoor
+from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
-from gpupool_server.pool_link import JoinToken, PoolLink, find_address
+from gpupool_server.manager_connection import JoinToken, ManagerConnection, find_address
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
     RunDir,
@@ -31,43 +31,43 @@ from gpupool_server.rundir import (
     own_token,
     read_token,
 )
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Tenants
 
 if TYPE_CHECKING:
-    from gpupool_server.metrics import MetricsDoor
+    from gpupool_server.metrics import MetricsServer
 
 #: How long questions that are being answered may take when the server stops.
 DRAIN_SECONDS = 5.0
 
 
 class Server:
-    """Everything between a checked configuration and a front door that is open."""
+    """Everything between a checked configuration and a front end that is open."""
 
     def __init__(self, settings: Settings, home: paths.Home | None = None) -> None:
         self.settings = settings
         self._home = home or paths.find_home()
         self._log = logs.get("server")
         self._run_dir: RunDir | None = None
-        self._keeper: SessionKeeper | None = None
-        self._door: FrontDoor | None = None
-        self._admin: AdminDoor | None = None
-        self._metrics: MetricsDoor | None = None
+        self._supervisor: SessionSupervisor | None = None
+        self._door: FrontEnd | None = None
+        self._admin: AdminServer | None = None
+        self._metrics: MetricsServer | None = None
         self._join: JoinToken
         self._keys: Keys | None = None
         self._member: PoolMember | None = None
-        self._link: PoolLink | None = None
+        self._link: ManagerConnection | None = None
         self._stopping = asyncio.Event()
 
     @property
     def url(self) -> str:
-        """Where the front door is, with the port that was chosen for ``:*``."""
+        """Where the front end is, with the port that was chosen for ``:*``."""
         if self._door is None:
             raise RuntimeError("the server has not started")
         return self._door.url
 
     @property
-    def door_key(self) -> str:
+    def front_end_key(self) -> str:
         """The public key that clients must know; empty: they speak to it in clear."""
         encrypts = self.settings.curve and self.settings.listen.startswith("tcp://")
         return self._keys.public if self._keys is not None and encrypts else ""
@@ -98,27 +98,31 @@ class Server:
         open_board = await asyncio.to_thread(self._find_boards, program)
         gpus = Gpus(settings, inventory, tenants, self._run_dir.gpus, open_board)
         plugins = self._home.root / paths.PLUGINS
-        self._keeper = SessionKeeper(settings, inventory, self._run_dir, program, plugins, gpus)
-        self._keeper.adopt()
-        desk = FrontDesk(settings, gpus, inventory, self._keeper, build)
-        self._admin = AdminDoor(AdminDesk(self._keeper, gpus), self._run_dir.path / admin.NAME)
+        self._supervisor = SessionSupervisor(
+            settings, inventory, self._run_dir, program, plugins, gpus
+        )
+        self._supervisor.adopt()
+        handler = RequestHandler(settings, gpus, inventory, self._supervisor, build)
+        self._admin = AdminServer(
+            AdminHandler(self._supervisor, gpus), self._run_dir.path / admin.NAME
+        )
         await self._admin.open()
         if settings.metrics_listen != "none":
-            self._metrics = _metrics_door(gpus, self._keeper)
+            self._metrics = _metrics_server(gpus, self._supervisor)
             await self._metrics.open(settings.metrics_listen)
         if settings.curve or settings.pool is not None:
             self._keys = await asyncio.to_thread(server_keys, settings)
-        member = self._make_member(gpus, desk)
-        self._door = FrontDoor(desk, settings.listen, self._keys if self.door_key else None)
+        member = self._make_member(gpus, handler)
+        self._door = FrontEnd(handler, settings.listen, self._keys if self.front_end_key else None)
         if member is not None and settings.pool is not None:
             self._start_link(member, settings.pool)
         self._log.info(
             "ready",
             version=__version__,
-            listen=with_key(self._door.url, self.door_key),
+            listen=with_key(self._door.url, self.front_end_key),
             driver=str(inventory.driver),
             devices=[device.name for device in inventory.devices],
-            sessions=len(self._keeper),
+            sessions=len(self._supervisor),
             run_dir=str(self._run_dir.path),
         )
         if inventory.simulated:
@@ -130,18 +134,18 @@ class Server:
                 soft_gpus=len(inventory.devices),
             )
 
-    def _make_member(self, gpus: Gpus, desk: FrontDesk) -> PoolMember | None:
+    def _make_member(self, gpus: Gpus, handler: RequestHandler) -> PoolMember | None:
         settings = self.settings
         if settings.pool is None or settings.join_token is None:
             return None
-        assert self._run_dir is not None and self._keeper is not None
+        assert self._run_dir is not None and self._supervisor is not None
         self._join = JoinToken.read(settings.join_token)
-        self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._keeper)
-        desk.join(self._member)
+        self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._supervisor)
+        handler.join(self._member)
         return self._member
 
     def _start_link(self, member: PoolMember, pool: str) -> None:
-        assert self._keeper is not None and self._keys is not None
+        assert self._supervisor is not None and self._keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
         host, _ = split_tcp(address)
         if hosts.resolves_to_loopback(host):
@@ -150,10 +154,10 @@ class Server:
             self._log.info("clients of the pool are told to come here", tells=address)
 
         def make_report() -> Report:
-            return member.report(address, self.door_key, labels)
+            return member.report(address, self.front_end_key, labels)
 
-        self._link = PoolLink(pool, self._join, self._keys, member, make_report)
-        self._keeper.on_change = self._link.wake
+        self._link = ManagerConnection(pool, self._join, self._keys, member, make_report)
+        self._supervisor.on_change = self._link.wake
         self._link.start()
 
     def _find_boards(self, program: Path) -> OpenBoard | None:
@@ -204,7 +208,7 @@ class Server:
         self._log.info("stopping", on_stop=self.settings.on_stop)
 
     async def close(self) -> None:
-        """Close the front door, then let the sessions go on or end them."""
+        """Close the front end, then let the sessions go on or end them."""
         if self._link is not None:
             await self._link.leave()
         if self._door is not None:
@@ -217,11 +221,11 @@ class Server:
             await self._admin.close()
         if self._metrics is not None:
             await self._metrics.close()
-        if self._keeper is not None:
-            await self._keeper.close()
+        if self._supervisor is not None:
+            await self._supervisor.close()
         if self._run_dir is not None:
             self._run_dir.close()
-        self._door = self._admin = self._metrics = self._keeper = self._run_dir = None
+        self._door = self._admin = self._metrics = self._supervisor = self._run_dir = None
         self._link = self._member = None
 
 
@@ -230,15 +234,15 @@ def server_keys(settings: Settings) -> Keys:
     return load_keys(make_state_dir(settings, settings.run_dir or paths.default_run_dir()))
 
 
-def _metrics_door(gpus: Gpus, keeper: SessionKeeper) -> MetricsDoor:
+def _metrics_server(gpus: Gpus, supervisor: SessionSupervisor) -> MetricsServer:
     """Loads Prometheus' library, which only a server with metrics needs."""
     try:
-        from gpupool_server.metrics import MetricsDoor
+        from gpupool_server.metrics import MetricsServer
     except ImportError:
         raise InstallError(
             "key 'metrics_listen' needs the Python package prometheus-client; reinstall gpupool"
         ) from None
-    return MetricsDoor(gpus, keeper.__len__)
+    return MetricsServer(gpus, supervisor.__len__)
 
 
 def _raise_file_limit() -> None:
@@ -267,7 +271,7 @@ async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None
     try:
         await server.start()
         if ready_fd is not None:
-            os.write(ready_fd, f"{with_key(server.url, server.door_key)}\n".encode())
+            os.write(ready_fd, f"{with_key(server.url, server.front_end_key)}\n".encode())
             os.close(ready_fd)
         await server.run()
     finally:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from gpupool_common import logs
-from gpupool_common.node_link import SessionState
+from gpupool_common.node_protocol import SessionState
 from gpupool_common.sizes import format_size
 from gpupool_common.space import explain
 from gpupool_server import worker
-from gpupool_server.claims import Refusal, Request
+from gpupool_server.claims import LimitsRequest, Refusal
 from gpupool_server.config import DEFAULT_TENANT, Settings
-from gpupool_server.gpus import Gpus, Lease, board_name
+from gpupool_server.gpus import Allocation, Gpus, board_name
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.peers import Peers
 from gpupool_server.pending import Pending
@@ -84,7 +84,7 @@ def _no_descriptors(sessions: int) -> str:
 
 
 @dataclass(frozen=True)
-class Wish:
+class SessionRequest:
     """What a client that may have a session asks for."""
 
     pid: int
@@ -94,7 +94,7 @@ class Wish:
     gpus: int | None = None
     tenant: Tenant = Tenant(DEFAULT_TENANT)
     group: str | None = None
-    request: Request = Request()
+    limits: LimitsRequest = LimitsRequest()
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Session:
     folder: SessionDir
     process: Process
     control: Control
-    lease: Lease
+    allocation: Allocation
     readers: list[LineReader] = field(default_factory=list)
     last_words: list[str] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
@@ -129,7 +129,7 @@ class Session:
         self.control.close()
 
 
-class SessionKeeper:
+class SessionSupervisor:
     """All sessions of a server. Methods are for the event loop's thread only."""
 
     def __init__(
@@ -171,13 +171,13 @@ class SessionKeeper:
 
     # Admission -----------------------------------------------------------------
 
-    async def open(self, wish: Wish) -> Opened:
+    async def open(self, request: SessionRequest) -> Opened:
         """Start a worker for a client; Refusal says why not."""
         deadline = time.monotonic() + LEAVING_SECONDS
-        tenant = wish.tenant.name
+        tenant = request.tenant.name
         while True:
             try:
-                return await self._open(wish)
+                return await self._open(request)
             except Refusal as refusal:
                 if refusal.code not in ("full", "over-quota") or not self._sessions:
                     raise
@@ -192,7 +192,7 @@ class SessionKeeper:
                 finally:
                     self._patient[tenant] -= 1
 
-    async def _open(self, wish: Wish) -> Opened:
+    async def _open(self, request: SessionRequest) -> Opened:
         limit = self._settings.max_sessions
         if len(self) >= limit:
             raise Refusal(
@@ -200,22 +200,22 @@ class SessionKeeper:
                 f"the server is full: {len(self)} of {limit} sessions are in use; wait for one to"
                 " end, use another server, or raise max_sessions",
             )
-        self._check_tenant(wish.tenant)
-        self._pending.check(wish.tenant.name)
-        devices = self._choose(wish)
-        opening = (wish.tenant.name, devices)
+        self._check_tenant(request.tenant)
+        self._pending.check(request.tenant.name)
+        devices = self._choose(request)
+        opening = (request.tenant.name, devices)
         self._opening.append(opening)
         try:
-            return await self._start(wish, devices)
+            return await self._start(request, devices)
         except WorkerError as error:
-            self._log.error("a worker did not start", reason=str(error), client_pid=wish.pid)
+            self._log.error("a worker did not start", reason=str(error), client_pid=request.pid)
             self._failed(str(error))
             raise Refusal(
                 "no-worker", f"no worker could be started: {error}; see the server's log"
             ) from None
         except OSError as error:
             why = explain(error, self._run_dir.path)
-            self._log.error("a worker did not start", reason=why, client_pid=wish.pid)
+            self._log.error("a worker did not start", reason=why, client_pid=request.pid)
             self._failed(why)
             if error.errno in worker.NO_DESCRIPTORS:
                 raise Refusal("full", _no_descriptors(len(self))) from None
@@ -250,9 +250,9 @@ class SessionKeeper:
             pause = min(2 * pause, MOST_PROBE_SECONDS)
             if not self.trouble:
                 return
-            wish = Wish(os.getpid(), "gpupool probe", "the server itself")
+            request = SessionRequest(os.getpid(), "gpupool probe", "the server itself")
             try:
-                opened = await self._start(wish, self._inventory.indexes[:1])
+                opened = await self._start(request, self._inventory.indexes[:1])
             except (Refusal, WorkerError, OSError) as error:
                 self._log.warning("sessions still do not start", reason=str(error))
                 continue
@@ -291,27 +291,31 @@ class SessionKeeper:
             )
         return min(most, left)
 
-    def _choose(self, wish: Wish) -> tuple[int, ...]:
+    def _choose(self, request: SessionRequest) -> tuple[int, ...]:
         served = self._inventory.indexes
-        if wish.devices is not None:
-            return self._named(wish, wish.devices)
-        allowed = tuple(index for index in served if wish.tenant.may_use(index))
-        own = self._gpus.devices_of(board_name(wish.tenant.name, wish.group)) if wish.group else ()
-        if wish.gpus is None:
+        if request.devices is not None:
+            return self._named(request, request.devices)
+        allowed = tuple(index for index in served if request.tenant.may_use(index))
+        own = (
+            self._gpus.devices_of(board_name(request.tenant.name, request.group))
+            if request.group
+            else ()
+        )
+        if request.gpus is None:
             return own or allowed
-        if wish.gpus > len(allowed):
+        if request.gpus > len(allowed):
             fewer = len(allowed) < len(served)
             of = f", of which its tenant may use {len(allowed)}" if fewer else ""
             raise Refusal(
                 "bad-request",
-                f"{wish.gpus} GPUs are asked for and the server has {len(served)}{of};"
+                f"{request.gpus} GPUs are asked for and the server has {len(served)}{of};"
                 " ask for fewer",
             )
-        if wish.gpus <= len(own):
-            return own[: wish.gpus]
-        return self._freest(wish, allowed, own)
+        if request.gpus <= len(own):
+            return own[: request.gpus]
+        return self._freest(request, allowed, own)
 
-    def _named(self, wish: Wish, devices: tuple[int, ...]) -> tuple[int, ...]:
+    def _named(self, request: SessionRequest, devices: tuple[int, ...]) -> tuple[int, ...]:
         served = self._inventory.indexes
         unknown = [index for index in devices if index not in served]
         if unknown:
@@ -320,24 +324,24 @@ class SessionKeeper:
                 f"device {unknown[0]} is not served here; the server has"
                 f" {', '.join(map(str, served))}",
             )
-        foreign = [index for index in devices if not wish.tenant.may_use(index)]
+        foreign = [index for index in devices if not request.tenant.may_use(index)]
         if foreign:
-            allowed = sorted(wish.tenant.gpus or ())
+            allowed = sorted(request.tenant.gpus or ())
             raise Refusal(
                 "over-quota",
-                f"tenant '{wish.tenant.name}' may not use GPU {foreign[0]}; it may use"
+                f"tenant '{request.tenant.name}' may not use GPU {foreign[0]}; it may use"
                 f" {', '.join(map(str, allowed))}",
             )
-        if wish.gpus is not None and wish.gpus != len(devices):
+        if request.gpus is not None and request.gpus != len(devices):
             raise Refusal(
                 "bad-request",
-                f"{len(devices)} devices are named but {wish.gpus} GPUs asked for;"
+                f"{len(devices)} devices are named but {request.gpus} GPUs asked for;"
                 " ask for one or the other",
             )
         return devices
 
     def _freest(
-        self, wish: Wish, allowed: tuple[int, ...], own: tuple[int, ...]
+        self, request: SessionRequest, allowed: tuple[int, ...], own: tuple[int, ...]
     ) -> tuple[int, ...]:
         """The least used of the allowed devices: first those of the group, then where it fits."""
         load = Counter(
@@ -346,22 +350,24 @@ class SessionKeeper:
         load.update(index for _, devices in self._opening for index in devices)
 
         def rank(index: int) -> tuple[bool, bool, int, int]:
-            fits = self._gpus.fits(wish.tenant, wish.request, index)
+            fits = self._gpus.fits(request.tenant, request.limits, index)
             return (index not in own, not fits, load[index], index)
 
-        return tuple(sorted(sorted(allowed, key=rank)[: wish.gpus]))
+        return tuple(sorted(sorted(allowed, key=rank)[: request.gpus]))
 
-    async def _start(self, wish: Wish, devices: tuple[int, ...]) -> Opened:
-        host_memory = self._host_memory(wish.tenant)
+    async def _start(self, request: SessionRequest, devices: tuple[int, ...]) -> Opened:
+        host_memory = self._host_memory(request.tenant)
         folder = self._run_dir.new_session()
         secret = secrets.token_hex(16)
         session: Session | None = None
-        lease: Lease | None = None
-        self._pending.begin(folder.session, wish.tenant.name)
+        allocation: Allocation | None = None
+        self._pending.begin(folder.session, request.tenant.name)
         try:
-            lease = self._gpus.lease(folder.session, wish.tenant, wish.group, wish.request, devices)
+            allocation = self._gpus.allocate(
+                folder.session, request.tenant, request.group, request.limits, devices
+            )
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            session = self._launch(folder, wish, lease, secret, answer, host_memory)
+            session = self._launch(folder, request, allocation, secret, answer, host_memory)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             if session is not None:
@@ -369,8 +375,8 @@ class SessionKeeper:
                 with contextlib.suppress(asyncio.CancelledError):
                     await session.process.wait()
                 session.let_go()
-            if lease is not None:
-                self._gpus.release(lease, session.process.pid if session else 0)
+            if allocation is not None:
+                self._gpus.release(allocation, session.process.pid if session else 0)
             self._pending.end(folder.session)
             folder.remove()
             if isinstance(error, WorkerError) and session is not None and session.last_words:
@@ -382,11 +388,11 @@ class SessionKeeper:
             "session opened",
             session=folder.session,
             worker_pid=session.process.pid,
-            client_pid=wish.pid,
-            client_host=wish.host,
-            program=wish.program,
+            client_pid=request.pid,
+            client_host=request.host,
+            program=request.program,
             devices=list(devices),
-            tenant=lease.name,
+            tenant=allocation.name,
             **_pool_fields(session.meta),
         )
         return Opened(folder.session, secret, ready, devices)
@@ -394,14 +400,14 @@ class SessionKeeper:
     def _launch(
         self,
         folder: SessionDir,
-        wish: Wish,
-        lease: Lease,
+        request: SessionRequest,
+        allocation: Allocation,
         secret: str,
         answer: asyncio.Future[str],
         host_memory: int,
     ) -> Session:
-        pool = wish.tenant.lease
-        request = pool.request if pool is not None else ""
+        pool = request.tenant.lease
+        request_id = pool.request if pool is not None else ""
         stdout = worker.open_fifo(folder.stdout)
         stderr = -1
         readers: list[LineReader] = []
@@ -409,15 +415,15 @@ class SessionKeeper:
         try:
             stderr = worker.open_fifo(folder.stderr)
             readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
-            hear = self._stderr_hearer(folder.session, last_words, request)
+            hear = self._stderr_hearer(folder.session, last_words, request_id)
             readers.append(LineReader(folder.stderr, hear))
             env = {
                 **driver_environment(self._settings),
                 "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
                 "GPUPOOL_PLUGINS": str(self._plugins),
             }
-            command = self._command(folder, lease, host_memory)
-            secrets_ = secret + self._peers.key_for(wish.tenant)
+            command = self._command(folder, allocation, host_memory)
+            secrets_ = secret + self._peers.key_for(request.tenant)
             process = worker.launch(command, env, secrets_, stdout, stderr)
         except BaseException:
             for reader in readers:
@@ -431,20 +437,20 @@ class SessionKeeper:
             session=folder.session,
             pid=process.pid,
             start_time=start_time(process.pid) or 0,
-            devices=lease.devices,
+            devices=allocation.devices,
             created=time.time(),
-            client_pid=wish.pid,
-            client_host=wish.host,
-            program=wish.program,
-            tenant=lease.tenant,
-            group=lease.group,
-            grant=lease.record(),
+            client_pid=request.pid,
+            client_host=request.host,
+            program=request.program,
+            tenant=allocation.tenant,
+            group=allocation.group,
+            grant=allocation.record(),
             lease=pool.lease if pool is not None else None,
-            request=request,
+            request=request_id,
             host_memory=host_memory,
         )
         control = Control(folder.control)
-        session = Session(meta, folder, process, control, lease, readers, last_words)
+        session = Session(meta, folder, process, control, allocation, readers, last_words)
         try:
             meta.write(folder.meta)
         except BaseException:
@@ -453,16 +459,16 @@ class SessionKeeper:
             raise
         return session
 
-    def _command(self, folder: SessionDir, lease: Lease, host_memory: int) -> list[str]:
+    def _command(self, folder: SessionDir, allocation: Allocation, host_memory: int) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
         command += ["--listen", f"shm://{folder.data}"]
         if self._settings.data_url is not None:
             command += ["--listen", self._settings.data_url]
         command += ["--control", str(folder.control)]
-        command += ["--devices", ",".join(map(str, lease.devices))]
-        command += lease.worker_options
-        if lease.boards:  # a worker of this release
+        command += ["--devices", ",".join(map(str, allocation.devices))]
+        command += allocation.worker_options
+        if allocation.boards:  # a worker of this release
             command += ["--host-memory", str(host_memory)]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
         command += ["--log-level", self._settings.log_level]
@@ -547,7 +553,7 @@ class SessionKeeper:
     async def _watch(self, session: Session) -> None:
         reason = await session.process.wait()
         session.let_go()
-        self._gpus.release(session.lease, session.meta.pid)
+        self._gpus.release(session.allocation, session.meta.pid)
         self._pending.end(session.meta.session)
         session.folder.remove()
         del self._sessions[session.meta.session]
@@ -612,8 +618,10 @@ class SessionKeeper:
                 worker_pid=meta.pid,
             )
             return None
-        lease = self._gpus.adopt(meta.session, meta.tenant, meta.group, meta.devices, meta.grant)
-        session = Session(meta, folder, process, Control(folder.control), lease)
+        allocation = self._gpus.adopt(
+            meta.session, meta.tenant, meta.group, meta.devices, meta.grant
+        )
+        session = Session(meta, folder, process, Control(folder.control), allocation)
         hearers = (
             (folder.stdout, self._stdout_hearer(folder.session, None)),
             (folder.stderr, self._stderr_hearer(folder.session, session.last_words, meta.request)),

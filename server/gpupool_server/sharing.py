@@ -100,7 +100,7 @@ class TenantSettings(BaseModel):
 
 
 def token_allowed(token: str) -> bool:
-    """Whether a token can travel as a value of the front door's protocol."""
+    """Whether a token can travel as a value of the front end's protocol."""
     return 1 <= len(token) <= 256 and token.isprintable() and " " not in token
 
 

@@ -34,7 +34,7 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class PoolLease:
+class LeasePart:
     """The part of a pool's lease that is on this server."""
 
     lease: str
@@ -60,7 +60,7 @@ class Tenant:
     sessions: int | None = None
     gpus: frozenset[int] | None = None
     #: Who came with a lease of the pool has exactly what that says.
-    lease: PoolLease | None = None
+    lease: LeasePart | None = None
     #: Bytes of this host's memory that its sessions may have together; None: no limit.
     host_memory: int | None = None
 

@@ -8,18 +8,18 @@ from typing import Any
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, board_name
 from gpupool_server.nvml_answer import Asker, Running, View
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 
 
 class TenantViews:
     """What NVML says must be what CUDA says to the same process: the group's limits."""
 
-    def __init__(self, gpus: Gpus, keeper: SessionKeeper) -> None:
+    def __init__(self, gpus: Gpus, supervisor: SessionSupervisor) -> None:
         self._gpus = gpus
-        self._keeper = keeper
+        self._supervisor = supervisor
 
     async def __call__(self, asker: Asker) -> list[View]:
-        sessions = await self._keeper.describe(asker.tenant)
+        sessions = await self._supervisor.describe(asker.tenant)
         own = next((s for s in sessions if _is_of(s, asker)), None)
         group = own["group"] if own is not None else asker.group
         # A request without a name would get a group of its own, which nobody is in yet.

@@ -150,7 +150,7 @@ def parse_ready(line: str) -> Ready:
     if network is None or network == "":
         return Ready(shm, None)
     if not isinstance(network, str) or _NETWORK_URL.fullmatch(network) is None:
-        # the address has the word of the worker's door in it
+        # the address holds the secret of the worker's endpoint
         raise WorkerError("the worker's ready line has a bad zmq address")
     return Ready(shm, network)
 

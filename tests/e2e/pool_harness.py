@@ -1,4 +1,4 @@
-"""A pool for the tests: a manager's process, servers that have joined it, and its REST door."""
+"""A pool for the tests: a manager's process, servers that have joined it, and its REST API."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PoolManager:
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # The REST door -------------------------------------------------------------------------
+    # The REST API -------------------------------------------------------------------------
 
     @property
     def admin(self) -> str:

@@ -107,7 +107,7 @@ def key_in(channel: zmq.Socket[bytes], url: str) -> str:
 
 
 def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> dict[str, str]:
-    """The front door's answer: its fields, and its first word's as 'word'."""
+    """The front end's answer: its fields, and its first word's as 'word'."""
     fields = {"token": token, "wire": worker_version(server.home), "pid": str(os.getpid())}
     fields |= {"program": "raw", "host": "here", "boot-id": "x", **request}
     question = "\n".join(["GPUPOOL/1 hello", *(f"{k}: {v}" for k, v in fields.items()), ""])
@@ -116,7 +116,7 @@ def ask_for_session(server: PoolServer, token: str = TOKEN, **request: str) -> d
     try:
         asker.connect(key_in(asker, server.address))
         asker.send(question.encode())
-        assert asker.poll(int(PATIENCE * 1000)), "the front door gave no answer"
+        assert asker.poll(int(PATIENCE * 1000)), "the front end gave no answer"
         first, *lines = asker.recv_multipart()[-1].decode().splitlines()
     finally:
         context.destroy(linger=0)

@@ -196,7 +196,7 @@ def test_a_worker_takes_nobody_without_its_key(encrypting: PoolServer, key: str)
 
 @pytest.fixture
 def downgrading() -> Iterator[str]:
-    """A front door that encrypts and sends its clients on to a worker that does not."""
+    """A front end that encrypts and sends its clients on to a worker that does not."""
     context = zmq.Context()
     door = context.socket(zmq.ROUTER)
     public, secret = zmq.curve_keypair()

@@ -292,7 +292,7 @@ def test_a_port_that_is_no_gpupool_server(
 
 @pytest.fixture
 def other_release() -> Iterator[str]:
-    """A front door of another release: it refuses every question."""
+    """A front end of another release: it refuses every question."""
     context = zmq.Context()
     socket_ = context.socket(zmq.ROUTER)
     port = socket_.bind_to_random_port("tcp://127.0.0.1")

@@ -34,7 +34,7 @@ def pid_of(server: PoolServer) -> int:
 
 
 def relay_of(server: PoolServer, other_than: int = 0) -> int:
-    """The process at the front door, once it is there."""
+    """The process at the front end, once it is there."""
     found: list[int] = []
 
     def look() -> bool:
@@ -42,7 +42,7 @@ def relay_of(server: PoolServer, other_than: int = 0) -> int:
         found[:] = [pid for pid in pids if is_relay_of(pid, pid_of(server))]
         return len(found) == 1 and found[0] != other_than
 
-    wait_until(look, "one process was at the front door")
+    wait_until(look, "one process was at the front end")
     return found[0]
 
 
@@ -114,7 +114,7 @@ def test_a_front_door_that_dies_is_made_anew(
     assert alive(pid_of(server))
     relay = relay_of(server)
     server.kill()
-    wait_until(lambda: not alive(relay), "the front door ended with its server")
+    wait_until(lambda: not alive(relay), "the front end ended with its server")
 
 
 def test_no_secret_in_reach_of_the_front_door(make_server: MakeServer) -> None:

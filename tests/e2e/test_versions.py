@@ -153,9 +153,7 @@ def in_another_form(name: str) -> list[int]:
     ],
     ids=str,
 )
-def test_a_client_of_another_release_is_let_in(
-    server: PoolServer, changed: dict[str, Any]
-) -> None:
+def test_a_client_of_another_release_is_let_in(server: PoolServer, changed: dict[str, Any]) -> None:
     client, answer = greet(server, **changed)
     with client:
         result, wire, known = struct.unpack_from("<i4xII", answer)

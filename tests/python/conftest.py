@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 
 from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
-from gpupool_server.front import FrontDesk
+from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Tenants
 from gpupool_server.worker import Build
 from link_host import host, make_peer  # noqa: F401
@@ -88,14 +88,16 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
         listed = inventory.take(settings, home)
         tenants = Tenants.load(TOKEN, settings)
         gpus = Gpus(settings, listed, tenants, run_dir.gpus, opener)
-        keeper = SessionKeeper(settings, listed, run_dir, program, home.root / PLUGINS, gpus)
-        desk = FrontDesk(settings, gpus, listed, keeper, Build(wire=3, oldest=2))
-        offices.append(Office(settings, run_dir, keeper, desk, gpus, boards))
+        supervisor = SessionSupervisor(
+            settings, listed, run_dir, program, home.root / PLUGINS, gpus
+        )
+        handler = RequestHandler(settings, gpus, listed, supervisor, Build(wire=3, oldest=2))
+        offices.append(Office(settings, run_dir, supervisor, handler, gpus, boards))
         return offices[-1]
 
     yield make
     for office in offices:
-        await office.keeper.close()
+        await office.supervisor.close()
         office.run_dir.close()
 
 

@@ -13,7 +13,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from gpupool_common.keys import Keys, load_keys
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Apply,
     Join,
     Message,
@@ -25,8 +25,8 @@ from gpupool_common.node_link import (
     decode_from_manager,
     encode,
 )
-from gpupool_manager.leases import Ask
-from gpupool_manager.link import Link
+from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, Node, Token
 from gpupool_manager.store import Store
@@ -70,7 +70,7 @@ class Host:
         self.listen = "tcp://127.0.0.1:*"
         self.ahead = 0.0
         self.pool: Pool
-        self.link: Link
+        self.link: NodeServer
 
     async def start(self) -> None:
         import time
@@ -78,7 +78,7 @@ class Host:
         store = Store(f"sqlite:///{self._folder / 'manager.db'}")
         self.pool = Pool(store, self._rules, clock=lambda: time.time() + self.ahead)
         await self.pool.open()
-        self.link = Link(self.pool, self.keys, self.listen)
+        self.link = NodeServer(self.pool, self.keys, self.listen)
         self.link.open()
         self.listen = self.link.url  # the next one is at the same place
 
@@ -89,20 +89,24 @@ class Host:
     async def token(self, scope: Any = "node", **more: Any) -> tuple[Token, str]:
         if scope == "node":
             more = {"node": "n", **more}
-        return await self.pool.desk.do(
-            lambda unit: self.pool.tenancy.create_token(unit, scope, **more)
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.tenancy.create_token(transaction, scope, **more)
         )
 
     async def tenant(self, name: str = "red") -> None:
-        await self.pool.desk.do(lambda unit: self.pool.tenancy.create(unit, name, "", {}))
+        await self.pool.commands.do(
+            lambda transaction: self.pool.tenancy.create(transaction, name, "", {})
+        )
 
     async def lease(self, **want: Any) -> Lease:
-        ask = Ask("red", {**WANT, **want})
-        return await self.pool.desk.do(lambda unit: self.pool.leases.admit(unit, ask))
+        ask = LeaseRequest("red", {**WANT, **want})
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.leases.admit(transaction, ask)
+        )
 
     async def end(self, lease: Lease) -> None:
-        await self.pool.desk.do(
-            lambda unit: self.pool.leases.end(unit, lease, "released", "released")
+        await self.pool.commands.do(
+            lambda transaction: self.pool.leases.end(transaction, lease, "released", "released")
         )
 
     def seen(self, node: str) -> list[ReportedSession]:
@@ -114,7 +118,7 @@ class Host:
         return self.pool.ledger.nodes.get(name)
 
 
-class Peer:
+class NodeConnection:
     """A raw connection, to say whatever one likes."""
 
     def __init__(self, host: Host, keys: Keys | None = None, curve: bool = True) -> None:
@@ -147,7 +151,7 @@ class Peer:
         self._context.destroy(linger=0)
 
 
-MakePeer = Callable[..., Peer]
+MakePeer = Callable[..., NodeConnection]
 
 
 @pytest_asyncio.fixture
@@ -160,10 +164,10 @@ async def host(folder: Path) -> AsyncIterator[Host]:
 
 @pytest.fixture
 def make_peer(host: Host) -> Iterator[MakePeer]:
-    peers: list[Peer] = []
+    peers: list[NodeConnection] = []
 
-    def make(**more: Any) -> Peer:
-        peers.append(Peer(host, **more))
+    def make(**more: Any) -> NodeConnection:
+        peers.append(NodeConnection(host, **more))
         return peers[-1]
 
     yield make

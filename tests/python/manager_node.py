@@ -10,7 +10,7 @@ import zmq
 from zmq.utils import z85
 
 from gpupool_common import protocol
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Applied,
     Apply,
     Beat,
@@ -79,8 +79,8 @@ class FakeNode:
         self._context.destroy(linger=0)
 
 
-class FakeDoor:
-    """A server's front door that has one answer to all that is asked."""
+class FakeServer:
+    """A server's front end that has one answer to all that is asked."""
 
     def __init__(self, curve: bool = False, answer: bytes = INFO) -> None:
         self.answer = answer
@@ -114,7 +114,7 @@ class FakeDoor:
 
 
 def join(url: str, admin: str, name: str, report: Report, **token: Any) -> FakeNode:
-    """A node of the manager whose REST door is at ``url``."""
+    """A node of the manager whose REST API is at ``url``."""
     made = httpx.post(
         f"{url}/v1/tokens",
         json={"scope": "node", "node": name, **token},

@@ -1,4 +1,4 @@
-"""The REST door of a pool to test, and everything that a refused request must leave as it was."""
+"""The REST API of a pool to test, and everything that a refused request must leave as it was."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 class Rest:
-    """Short ways to ask a door."""
+    """Short ways to send requests."""
 
     def __init__(self, world: World, logged: list[EventDict]) -> None:
         self.world = world
@@ -112,7 +112,7 @@ class Rest:
     async def everything(self) -> dict[str, Any]:
         """The whole state: every row of the database, and what the manager has in memory."""
         pool = self.world.pool
-        await pool.desk.settle()
+        await pool.commands.settle()
         found: dict[str, Any] = {}
         for table in TABLES.values():
             question = select(table).order_by(*table.primary_key.columns)
@@ -147,11 +147,11 @@ class Rest:
 
 @pytest_asyncio.fixture
 async def rest(database: str) -> AsyncIterator[Rest]:
-    """The door of an empty pool, on each kind of database."""
+    """The REST API of an empty pool, on each kind of database."""
     with capture_logs() as logged:
         world = await World(database).open()
         await world.pool.add_admin(ADMIN)
-        door = Rest(world, logged)
-        yield door
-        await door.close()
+        server = Rest(world, logged)
+        yield server
+        await server.close()
         await world.close()

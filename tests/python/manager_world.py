@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpupool_common.node_link import Heartbeat, Orders, Report, ReportedGpu
-from gpupool_manager.leases import Ask
+from gpupool_common.node_protocol import Heartbeat, Orders, Report, ReportedGpu
+from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, LeaseState, Node, Quota, Tenant, Token
 from gpupool_manager.store import Store
-from gpupool_manager.unit import Actor, Unit
+from gpupool_manager.transaction import Actor, Transaction
 
 #: What a lease's request may leave out.
 WANT: dict[str, Any] = {
@@ -68,8 +68,8 @@ class World:
         for token in self.pool.ledger.tokens.by_id.values():
             if token.node == name and token.revoked is None:
                 return token
-        made, _ = await self.pool.desk.do(
-            lambda unit: self.pool.tenancy.create_token(unit, "node", node=name)
+        made, _ = await self.pool.commands.do(
+            lambda transaction: self.pool.tenancy.create_token(transaction, "node", node=name)
         )
         return made
 
@@ -81,20 +81,20 @@ class World:
         await self.pool.close()
 
     async def tenant(self, name: str, **quota: Any) -> Tenant:
-        return await self.pool.desk.do(
-            lambda unit: self.pool.tenancy.create(unit, name, "", quota), ACTOR
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.tenancy.create(transaction, name, "", quota), ACTOR
         )
 
     async def quota(self, name: str, **quota: Any) -> Quota:
-        return await self.pool.desk.do(
-            lambda unit: self.pool.tenancy.set_quota(unit, name, quota), ACTOR
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.tenancy.set_quota(transaction, name, quota), ACTOR
         )
 
     async def join(self, name: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Node:
         what = report(name, gpus, **more)
         token = await self.node_token(name)
-        return await self.pool.desk.do(
-            lambda unit: self.pool.fleet.report(unit, token, name, what), ACTOR
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.fleet.report(transaction, token, name, what), ACTOR
         )
 
     async def beat(self, name: str, **what: Any) -> Orders:
@@ -111,16 +111,18 @@ class World:
         ttl: float = 60.0,
         **want: Any,
     ) -> Lease:
-        asked = Ask(tenant, {**WANT, **want}, priority, wait, ttl)
-        return await self.pool.desk.do(lambda unit: self.pool.leases.admit(unit, asked), ACTOR)
+        asked = LeaseRequest(tenant, {**WANT, **want}, priority, wait, ttl)
+        return await self.pool.commands.do(
+            lambda transaction: self.pool.leases.admit(transaction, asked), ACTOR
+        )
 
     async def end(self, lease: Lease) -> None:
-        def operation(unit: Unit) -> None:
+        def operation(transaction: Transaction) -> None:
             live = self.pool.ledger.leases[lease.id]
             state: LeaseState = "cancelled" if live.state == "queued" else "released"
-            self.pool.leases.end(unit, live, state, "the test said so")
+            self.pool.leases.end(transaction, live, state, "the test said so")
 
-        await self.pool.desk.do(operation, ACTOR)
+        await self.pool.commands.do(operation, ACTOR)
 
     async def later(self, seconds: float) -> None:
         """Let time pass, and what is due happen."""
@@ -132,4 +134,4 @@ class World:
         return "gone" if live is None else live.state
 
     def queue(self) -> list[str]:
-        return [waiting.lease.id for waiting in self.pool.ledger.line]
+        return [waiting.lease.id for waiting in self.pool.ledger.queue]

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from manager_node import FakeDoor, FakeNode, join
+from manager_node import FakeNode, FakeServer, join
 from manager_world import gpu, report
 from server_harness import ROOT
 
@@ -43,7 +43,7 @@ class Manager:
         self.log = folder / "manager.log"
         self.process: subprocess.Popen[bytes] | None = None
         self.verify: str | bool = True
-        self.nodes: list[FakeNode | FakeDoor] = []
+        self.nodes: list[FakeNode | FakeServer] = []
 
     def start(self) -> Manager:
         ready, theirs = os.pipe()
@@ -95,13 +95,13 @@ class Manager:
 
     def node(
         self, name: str, gpus: int = 2, memory_mib: int = 10_000, curve: bool = False
-    ) -> FakeDoor:
-        """A node with GPUs, and a front door that knows one answer."""
-        door = FakeDoor(curve)
+    ) -> FakeServer:
+        """A node with GPUs, and a front end that knows one answer."""
+        server = FakeServer(curve)
         what = report(name, [gpu(name, index, memory_mib) for index in range(gpus)])
-        what.address, what.door_key = door.url, door.key
-        self.nodes += [door, join(self.url, self.admin, name, what)]
-        return door
+        what.address, what.front_end_key = server.url, server.key
+        self.nodes += [server, join(self.url, self.admin, name, what)]
+        return server
 
     def tenant(self, name: str, **quota: Any) -> str:
         """A new tenant; its token."""

@@ -16,11 +16,11 @@ from gpupool_common import protocol
 from gpupool_common.paths import Home
 from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Picture
 from gpupool_server.config import Settings
-from gpupool_server.front import FrontDesk
+from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
-from gpupool_server.sessions import SessionKeeper
+from gpupool_server.sessions import SessionSupervisor
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -122,12 +122,12 @@ class FakeBoards:
 
 @dataclass
 class Office:
-    """A desk and what stands behind it, without a socket before it."""
+    """A handler and what stands behind it, without a socket before it."""
 
     settings: Settings
     run_dir: RunDir
-    keeper: SessionKeeper
-    desk: FrontDesk
+    supervisor: SessionSupervisor
+    handler: RequestHandler
     gpus: Gpus
     boards: FakeBoards
 

@@ -13,7 +13,7 @@ import pytest
 from gpupool.admin import Admin
 from gpupool.status import Status
 from gpupool_common.errors import RefusedError
-from gpupool_server.admin import AdminDesk, AdminDoor
+from gpupool_server.admin import AdminHandler, AdminServer
 from gpupool_server.board import Grant
 from server_harness import (
     MakeOffice,
@@ -27,8 +27,8 @@ from test_tenants import MIB, ask, meta_of, refusal, research, restarted
 
 
 async def do(office: Office, **question: Any) -> dict[str, Any]:
-    desk = AdminDesk(office.keeper, office.gpus)
-    line = await desk.answer(json.dumps(question).encode() + b"\n")
+    handler = AdminHandler(office.supervisor, office.gpus)
+    line = await handler.answer(json.dumps(question).encode() + b"\n")
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     answer: dict[str, Any] = json.loads(line)
     return answer
@@ -79,7 +79,7 @@ async def test_status_names_tenants_sessions_and_processes(make_office: MakeOffi
 
 async def test_utilisation_is_of_the_last_second(make_office: MakeOffice) -> None:
     office = await make_office()
-    accepted(await office.desk.answer(hello(devices="0")))
+    accepted(await office.handler.answer(hello(devices="0")))
     board = office.boards.of(0)
     for now, busy in ((10**9, 10**9), (2 * 10**9, 1_250_000_000)):
         board.now_ns, board.busy_ns = now, {"default": busy}
@@ -137,7 +137,7 @@ async def test_bad_settings(
 
 async def test_slices_cannot_be_fewer_than_the_weights(make_office: MakeOffice) -> None:
     office = await make_office()
-    accepted(await office.desk.answer(hello(devices="0", weight="9")))
+    accepted(await office.handler.answer(hello(devices="0", weight="9")))
     code, message = await error(office, do="gpu-set", gpu=0, policy="weighted", max_inst=8)
     assert (code, "weights of its tenants sum to 9" in message) == ("over-quota", True)
     await done(office, do="gpu-set", gpu=0, policy="weighted", max_inst=9)
@@ -190,7 +190,7 @@ async def test_memory_in_use_is_not_taken_away(make_office: MakeOffice) -> None:
 
 async def test_a_wait_in_vain_ends(make_office: MakeOffice) -> None:
     office = await make_office()
-    session = accepted(await office.desk.answer(hello(memory=str(8 * MIB))))["session"]
+    session = accepted(await office.handler.answer(hello(memory=str(8 * MIB))))["session"]
     name = f"default/{session}"
     office.boards.of(0).join(meta_of(office, session).pid, name, 8 * MIB)
     code, _ = await error(office, do="tenant-set", session=session, memory=MIB, wait=0.15)
@@ -250,7 +250,7 @@ async def test_bad_limits(
 @pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{\n", b'{"do": 3}\n', b"{}\n", b"\xff\n"])
 async def test_lines_that_are_no_questions(make_office: MakeOffice, line: bytes) -> None:
     office = await make_office()
-    answer = json.loads(await AdminDesk(office.keeper, office.gpus).answer(line))
+    answer = json.loads(await AdminHandler(office.supervisor, office.gpus).answer(line))
     assert answer["code"] == "bad-request"
 
 
@@ -277,8 +277,8 @@ async def test_several_questions_long_ones_and_hang_ups(
     office = await make_office()
     path = folder / "a.sock"
     path.touch()  # what a server that was killed leaves
-    door = AdminDoor(AdminDesk(office.keeper, office.gpus), path)
-    await door.open()
+    server = AdminServer(AdminHandler(office.supervisor, office.gpus), path)
+    await server.open()
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
         for _ in range(2):
@@ -290,6 +290,6 @@ async def test_several_questions_long_ones_and_hang_ups(
         _, rude = await asyncio.open_unix_connection(str(path))
         rude.write(b'{"do": "sta')
         rude.close()
-        await eventually(lambda: not door._serving)
+        await eventually(lambda: not server._serving)
     finally:
-        await door.close()
+        await server.close()

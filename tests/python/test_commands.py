@@ -295,7 +295,7 @@ def test_run_gives_back_the_exit_code(home: Home, script: str, code: int) -> Non
 
 
 class Front:
-    """What `gpupool run` asks before it starts a program: a front door that says yes."""
+    """What `gpupool run` asks before it starts a program: a front end that says yes."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -1,4 +1,4 @@
-"""The front door: what it answers, and what a bad or slow asker cannot do to it."""
+"""The front end: what it answers, and what a bad or slow asker cannot do to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import zmq.asyncio
 
 from gpupool_common import protocol
 from gpupool_common.ask import ask, ask_info
-from gpupool_server.front import MAX_FRAME, _paginate
+from gpupool_server.front_end import MAX_FRAME, _paginate
 from gpupool_server.server import Server
 from server_harness import (
     TOKEN,
@@ -32,25 +32,25 @@ from server_harness import (
 
 async def test_hello_opens_a_session(make_office: MakeOffice) -> None:
     office = await make_office()
-    fields = accepted(await office.desk.answer(hello()))
+    fields = accepted(await office.handler.answer(hello()))
     assert fields["devices"] == "0,1"
     assert fields["shm"] == f"shm://{office.run_dir.path}/sessions/{fields['session']}/data.sock"
     assert fields["zmq"].startswith("tcp://127.0.0.1:")
     assert len(bytes.fromhex(fields["secret"])) == 16
     assert fields["boot-id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    again = accepted(await office.desk.answer(hello()))
+    again = accepted(await office.handler.answer(hello()))
     assert again["session"] != fields["session"]
     assert again["secret"] != fields["secret"]
 
 
 async def test_a_wildcard_address_is_left_to_the_client(make_office: MakeOffice) -> None:
     office = await make_office(data_listen="tcp://0.0.0.0:*")
-    assert accepted(await office.desk.answer(hello()))["zmq"].startswith("tcp://*:")
+    assert accepted(await office.handler.answer(hello()))["zmq"].startswith("tcp://*:")
 
 
 async def test_no_network_address_where_none_is_served(make_office: MakeOffice) -> None:
     office = await make_office(data_listen="none")
-    assert "zmq" not in accepted(await office.desk.answer(hello()))
+    assert "zmq" not in accepted(await office.handler.answer(hello()))
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ async def test_refusals(
     make_office: MakeOffice, changes: dict[str, str | None], code: str, says: str
 ) -> None:
     office = await make_office()
-    got, message = refused(await office.desk.answer(hello(**changes)))
+    got, message = refused(await office.handler.answer(hello(**changes)))
     assert got == code
     assert says in message
-    assert len(office.keeper) == 0
+    assert len(office.supervisor) == 0
 
 
 @pytest.mark.parametrize(
@@ -103,46 +103,46 @@ async def test_releases_that_have_a_protocol_in_common(
 ) -> None:
     office = await make_office()
     question = protocol.encode("hello", hello_fields() | spoken)
-    accepted(await office.desk.answer(question))
+    accepted(await office.handler.answer(question))
 
 
 async def test_no_refusal_repeats_the_token(make_office: MakeOffice) -> None:
     office = await make_office()
     for question in (hello(token="wrong-secret"), hello(wire="9"), hello(devices="9")):
-        _, message = refused(await office.desk.answer(question))
+        _, message = refused(await office.handler.answer(question))
         assert "wrong-secret" not in message
         assert TOKEN not in message
 
 
 async def test_other_words_are_no_questions(make_office: MakeOffice) -> None:
     office = await make_office()
-    code, message = refused(await office.desk.answer(b"GPUPOOL/1 goodbye\n"))
+    code, message = refused(await office.handler.answer(b"GPUPOOL/1 goodbye\n"))
     assert (code, "ask 'hello' or 'info'" in message) == ("bad-request", True)
 
 
 async def test_a_token_is_asked_for_before_anything_is_told(make_office: MakeOffice) -> None:
     office = await make_office()
-    code, _ = refused(await office.desk.answer(b"GPUPOOL/1 info\n"))
+    code, _ = refused(await office.handler.answer(b"GPUPOOL/1 info\n"))
     assert code == "bad-token"
-    code, _ = refused(await office.desk.answer(hello(token="x", wire="7")))
+    code, _ = refused(await office.handler.answer(hello(token="x", wire="7")))
     assert code == "bad-token"
 
 
 async def test_full_says_the_numbers(make_office: MakeOffice) -> None:
     office = await make_office(max_sessions=2)
-    answers = await asyncio.gather(*(office.desk.answer(hello()) for _ in range(5)))
+    answers = await asyncio.gather(*(office.handler.answer(hello()) for _ in range(5)))
     words = sorted(protocol.decode(answer).word for answer in answers)
     assert words == ["ok", "ok", "refused", "refused", "refused"]
-    code, message = refused(await office.desk.answer(hello()))
+    code, message = refused(await office.handler.answer(hello()))
     assert code == "full"
     assert "2 of 2 sessions" in message
 
 
 async def test_gpus_are_spread_over_the_devices(make_office: MakeOffice) -> None:
     office = await make_office(soft_gpus=3)
-    answers = [accepted(await office.desk.answer(hello(gpus="1"))) for _ in range(3)]
+    answers = [accepted(await office.handler.answer(hello(gpus="1"))) for _ in range(3)]
     assert sorted(answer["devices"] for answer in answers) == ["0", "1", "2"]
-    named = accepted(await office.desk.answer(hello(devices="2,0")))
+    named = accepted(await office.handler.answer(hello(devices="2,0")))
     assert named["devices"] == "2,0"
 
 
@@ -158,17 +158,17 @@ async def test_workers_that_fail_are_no_sessions(
     make_office: MakeOffice, folder: Path, mode: str, says: str
 ) -> None:
     office = await make_office(worker=write_worker(folder / "worker", mode))
-    code, message = refused(await office.desk.answer(hello()))
+    code, message = refused(await office.handler.answer(hello()))
     assert code == "no-worker"
     assert says in message
-    assert len(office.keeper) == 0
+    assert len(office.supervisor) == 0
     assert list(office.run_dir.sessions.iterdir()) == []
 
 
 async def test_a_worker_that_is_never_ready_is_ended(make_office: MakeOffice, folder: Path) -> None:
     worker = write_worker(folder / "worker", "silent")
     office = await make_office(worker=worker, worker_start_seconds=0.2)
-    code, message = refused(await office.desk.answer(hello()))
+    code, message = refused(await office.handler.answer(hello()))
     assert code == "no-worker"
     assert "not ready within 0.2 s" in message
     assert list(office.run_dir.sessions.iterdir()) == []
@@ -176,7 +176,7 @@ async def test_a_worker_that_is_never_ready_is_ended(make_office: MakeOffice, fo
 
 async def test_a_worker_that_cannot_be_run(make_office: MakeOffice, folder: Path) -> None:
     office = await make_office(worker=folder / "none")
-    code, message = refused(await office.desk.answer(hello()))
+    code, message = refused(await office.handler.answer(hello()))
     assert code == "no-worker"
     assert "cannot be run: No such file" in message
     assert list(office.run_dir.sessions.iterdir()) == []
@@ -184,15 +184,15 @@ async def test_a_worker_that_cannot_be_run(make_office: MakeOffice, folder: Path
 
 async def test_draining(make_office: MakeOffice) -> None:
     office = await make_office()
-    office.desk.draining = True
-    assert refused(await office.desk.answer(hello()))[0] == "draining"
-    accepted(await office.desk.answer(protocol.encode("info", {"token": TOKEN})))
+    office.handler.draining = True
+    assert refused(await office.handler.answer(hello()))[0] == "draining"
+    accepted(await office.handler.answer(protocol.encode("info", {"token": TOKEN})))
 
 
 async def test_info_lists_devices_and_sessions(make_office: MakeOffice) -> None:
     office = await make_office()
-    session = accepted(await office.desk.answer(hello(program="prog")))["session"]
-    fields = accepted(await office.desk.answer(protocol.encode("info", {"token": TOKEN})))
+    session = accepted(await office.handler.answer(hello(program="prog")))["session"]
+    fields = accepted(await office.handler.answer(protocol.encode("info", {"token": TOKEN})))
     info = json.loads(fields["json"])
     assert [device["name"] for device in info["devices"]] == ["fake GPU 0", "fake GPU 1"]
     (listed,) = info["sessions"]
@@ -202,7 +202,7 @@ async def test_info_lists_devices_and_sessions(make_office: MakeOffice) -> None:
     assert listed["calls"] == 7
     assert "secret" not in fields["json"]
     late = accepted(
-        await office.desk.answer(protocol.encode("info", {"token": TOKEN, "page": "9"}))
+        await office.handler.answer(protocol.encode("info", {"token": TOKEN, "page": "9"}))
     )
     assert json.loads(late["json"]) == {"devices": [], "sessions": []}
 
@@ -229,9 +229,9 @@ async def test_mangled_questions_are_refused_or_answered(
         for _ in range(choice.randint(1, 4)):
             at = choice.randrange(len(question))
             question[at : at + choice.randint(0, 3)] = choice.randbytes(choice.randint(0, 3))
-        answer = protocol.decode(await office.desk.answer(bytes(question)))
+        answer = protocol.decode(await office.handler.answer(bytes(question)))
         assert answer.word in ("ok", "refused")
-    assert len(office.keeper) <= 4
+    assert len(office.supervisor) <= 4
 
 
 # Over the socket ---------------------------------------------------------------
@@ -334,7 +334,7 @@ async def test_more_ask_at_once_than_are_answered(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `mpirun -n 300`: all get an answer, some of them later."""
-    monkeypatch.setattr("gpupool_server.front.MAX_ASKING", 1)
+    monkeypatch.setattr("gpupool_server.front_end.MAX_ASKING", 1)
     fields = [hello_fields(program=f"rank {rank}") for rank in range(20)]
     answers = await asyncio.gather(
         *(asyncio.to_thread(ask, server.url, "hello", each, 60.0) for each in fields)

@@ -1,4 +1,4 @@
-"""The front door under a key: who has it is answered, and nobody else holds it up."""
+"""The front end under a key: who has it is answered, and nobody else holds it up."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ async def asked(url: str, word: str = "hello", **changes: str | None) -> Message
 
 async def test_who_has_the_key_is_answered(make_server: MakeServer, folder: Path) -> None:
     server = await started(make_server)
-    assert server.door_key == load_keys(folder / "run").public
-    url = with_key(server.url, server.door_key)
+    assert server.front_end_key == load_keys(folder / "run").public
+    url = with_key(server.url, server.front_end_key)
     info = await asyncio.to_thread(ask_info, url, TOKEN)
     assert len(info["devices"]) == 2
     with pytest.raises(RefusedError, match="token"):
@@ -56,7 +56,7 @@ async def test_nobody_else_is(make_server: MakeServer) -> None:
         await asked(server.url)
     with pytest.raises(UnreachableError, match="does not have this key"):
         await asked(with_key(server.url, OTHER))
-    assert (await asked(with_key(server.url, server.door_key), "info")).word == "ok"
+    assert (await asked(with_key(server.url, server.front_end_key), "info")).word == "ok"
 
 
 async def test_the_log_says_what_was_wrong_and_not_too_often(make_server: MakeServer) -> None:
@@ -72,7 +72,7 @@ async def test_the_log_says_what_was_wrong_and_not_too_often(make_server: MakeSe
 
 async def test_a_server_without_a_key_needs_none(make_server: MakeServer) -> None:
     server = await make_server(listen=f"tcp://127.0.0.1:{free_port()}")
-    assert server.door_key == ""
+    assert server.front_end_key == ""
     assert (await asked(server.url, "info")).word == "ok"
     with pytest.raises(UnreachableError, match="does not encrypt"):
         await asked(with_key(server.url, OTHER))
@@ -80,9 +80,9 @@ async def test_a_server_without_a_key_needs_none(make_server: MakeServer) -> Non
 
 async def test_the_key_outlasts_the_server(make_server: MakeServer, folder: Path) -> None:
     server = await started(make_server, state_dir=folder / "state")
-    first = server.door_key
+    first = server.front_end_key
     await server.close()
-    assert (await started(make_server, state_dir=folder / "state")).door_key == first
+    assert (await started(make_server, state_dir=folder / "state")).front_end_key == first
     assert (folder / "state" / "curve.key").exists()
     assert not (folder / "run" / "curve.key").exists()
 
@@ -100,7 +100,7 @@ async def test_noise_ends_no_service(make_server: MakeServer) -> None:
         writer.write(noise)
         await writer.drain()
         writer.close()
-    assert (await asked(with_key(server.url, server.door_key), "info")).word == "ok"
+    assert (await asked(with_key(server.url, server.front_end_key), "info")).word == "ok"
 
 
 def test_show_key(folder: Path) -> None:

@@ -175,8 +175,8 @@ def test_no_text_is_half_an_address(text: str) -> None:
 # Asking -----------------------------------------------------------------------------
 
 
-class Door:
-    """A front door that answers every question with ok, encrypted or not."""
+class Listener:
+    """A front end that answers every question with ok, encrypted or not."""
 
     def __init__(self, encrypts: bool) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -206,28 +206,28 @@ class Door:
 
 
 @pytest.fixture(params=[True, False])
-def door(request: pytest.FixtureRequest) -> Iterator[Door]:
-    made = Door(request.param)
+def listener(request: pytest.FixtureRequest) -> Iterator[Listener]:
+    made = Listener(request.param)
     yield made
     made.close()
 
 
-def test_the_right_key_is_answered(door: Door) -> None:
-    assert ask(with_key(door.url, door.key), "info", {}).fields == {"it": "is"}
+def test_the_right_key_is_answered(listener: Listener) -> None:
+    assert ask(with_key(listener.url, listener.key), "info", {}).fields == {"it": "is"}
 
 
-def test_the_wrong_way_to_ask_is_named_at_once(door: Door) -> None:
+def test_the_wrong_way_to_ask_is_named_at_once(listener: Listener) -> None:
     # The limit is far beyond what a test may take: nothing here waits for it to pass.
-    if door.key is None:
+    if listener.key is None:
         with pytest.raises(UnreachableError, match="does not encrypt, and the address has a key"):
-            ask(with_key(door.url, KEY), "info", {}, timeout=600)
+            ask(with_key(listener.url, KEY), "info", {}, timeout=600)
         return
     with pytest.raises(UnreachableError, match="encrypts, and the address has no key"):
-        ask(door.url, "info", {}, timeout=600)
+        ask(listener.url, "info", {}, timeout=600)
     with pytest.raises(UnreachableError, match="does not have this key") as caught:
-        ask(with_key(door.url, KEY), "info", {}, timeout=600)
+        ask(with_key(listener.url, KEY), "info", {}, timeout=600)
     assert KEY not in str(caught.value)
-    assert ask(with_key(door.url, door.key), "info", {}).fields == {"it": "is"}
+    assert ask(with_key(listener.url, listener.key), "info", {}).fields == {"it": "is"}
 
 
 @pytest.mark.parametrize("key", [None, KEY])

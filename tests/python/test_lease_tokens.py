@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpupool_common import lease_token, protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_common.lease_token import LeaseToken, TokenGrant
-from gpupool_common.node_link import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
+from gpupool_common.node_protocol import Apply, OrderedGpu, OrderedGrant, Orders, SendReport, Told
 from gpupool_server import claims
 from gpupool_server.pool_member import DRAIN_SECONDS, SLACK_SECONDS, PoolMember
 from gpupool_server.pool_state import NAME
@@ -174,15 +174,15 @@ class Clock:
 
 
 class Node:
-    """A server's desk that belongs to a pool, without a link."""
+    """A server's handler that belongs to a pool, without a link."""
 
     def __init__(self, office: Office, clock: Callable[[], float] | None = None) -> None:
         self.office = office
         self.clock = Clock()
         self.member = PoolMember(
-            "here", office.run_dir.path, office.gpus, office.keeper, clock or self.clock
+            "here", office.run_dir.path, office.gpus, office.supervisor, clock or self.clock
         )
-        office.desk.join(self.member)
+        office.handler.join(self.member)
 
     def told(self, *commands: Apply | SendReport, key: bytes | None = None) -> bool:
         orders = Orders(next_heartbeat=10, commands=list(commands))
@@ -193,7 +193,7 @@ class Node:
         self.told(Apply(at=at, grants=list(grants), **values), key=KEY)
 
     async def hello(self, token: str, **changes: str | None) -> bytes:
-        return await self.office.desk.answer(hello(token=token, **changes))
+        return await self.office.handler.answer(hello(token=token, **changes))
 
     async def refused(self, token: str, **changes: str | None) -> tuple[str, str]:
         return refused(await self.hello(token, **changes))
@@ -225,13 +225,15 @@ async def test_nvml_shows_the_lease_before_and_in_a_session(make_office: MakeOff
     fields = {"token": issued(), "pid": str(os.getpid()), "host": "here"}
     question = protocol.encode("nvml", fields)
     for _ in range(2):
-        answer = accepted(await node.office.desk.answer(question))
+        answer = accepted(await node.office.handler.answer(question))
         assert answer["devices"] == "1"
         assert f"uuid={GPUS[1]}" in answer["gpu0"]
         assert f"memory-total={64 * MIB}" in answer["gpu0"]
         accepted(await node.hello(issued()))
     others = protocol.encode("info", {"token": issued()})
-    (session, _) = json.loads(accepted(await node.office.desk.answer(others))["json"])["sessions"]
+    (session, _) = json.loads(accepted(await node.office.handler.answer(others))["json"])[
+        "sessions"
+    ]
     assert (session["lease"], session["devices"]) == ("lease-1", [1])
 
 
@@ -243,7 +245,7 @@ async def test_before_the_first_join_nothing_is_opened(make_office: MakeOffice) 
 
 async def test_a_server_in_no_pool_says_so(make_office: MakeOffice) -> None:
     office = await make_office()
-    code, message = refused(await office.desk.answer(hello(token=issued())))
+    code, message = refused(await office.handler.answer(hello(token=issued())))
     assert (code, "in none" in message) == ("bad-token", True)
 
 
@@ -295,7 +297,7 @@ async def test_a_drained_node_opens_nothing(make_office: MakeOffice) -> None:
     node = Node(await make_office(own_token=True))
     node.apply(grant(), mode="draining")
     assert (await node.refused(issued()))[0] == "draining"
-    assert refused(await node.office.desk.answer(hello()))[0] == "draining"
+    assert refused(await node.office.handler.answer(hello()))[0] == "draining"
     node.apply(grant(), mode="cordoned")  # the manager places nothing here; what is here goes on
     accepted(await node.hello(issued()))
 
@@ -377,9 +379,9 @@ async def test_the_end_of_a_lease_ends_its_sessions(make_office: MakeOffice) -> 
     accepted(await node.hello(issued(lease="lease-2")))
     accepted(await node.hello("the-token-of-the-tests"))
     node.apply(grant(lease="lease-2"), at=NOW + 1)
-    keeper = node.office.keeper
-    await eventually(lambda: [meta.lease for meta in keeper.of_leases()] == ["lease-2"])
-    assert len(keeper) == 2
+    supervisor = node.office.supervisor
+    await eventually(lambda: [meta.lease for meta in supervisor.of_leases()] == ["lease-2"])
+    assert len(supervisor) == 2
     assert "red/lease-1" not in node.office.boards.of(0).grants
 
 
@@ -388,23 +390,23 @@ async def test_older_orders_do_not_end_what_is_newer(make_office: MakeOffice) ->
     node.apply(at=NOW - 2)
     accepted(await node.hello(issued()))
     node.apply(at=NOW - 1)  # they were under way when the lease was granted
-    assert [meta.lease for meta in node.office.keeper.of_leases()] == ["lease-1"]
+    assert [meta.lease for meta in node.office.supervisor.of_leases()] == ["lease-1"]
     node.apply(at=NOW + 1)
-    await eventually(lambda: len(node.office.keeper) == 0)
+    await eventually(lambda: len(node.office.supervisor) == 0)
 
 
 async def test_what_was_just_being_opened_ends_too(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     node.apply(grant())
     opening = asyncio.create_task(node.hello(issued()))
-    while len(node.office.keeper) == 0:
+    while len(node.office.supervisor) == 0:
         await asyncio.sleep(0)
-    assert node.office.keeper.of_leases() == []
+    assert node.office.supervisor.of_leases() == []
     node.apply(at=NOW + 1)
     accepted(await opening)
-    assert len(node.office.keeper) == 1
+    assert len(node.office.supervisor) == 1
     node.member.heartbeat()  # the link asks for one after every change
-    await eventually(lambda: len(node.office.keeper) == 0)
+    await eventually(lambda: len(node.office.supervisor) == 0)
 
 
 async def test_while_drained_the_end_comes_later(
@@ -417,20 +419,20 @@ async def test_while_drained_the_end_comes_later(
     accepted(await node.hello(issued()))
     node.apply(at=NOW + 1, mode="draining")
     node.member.heartbeat()
-    assert len(node.office.keeper.of_leases()) == 1
-    await eventually(lambda: len(node.office.keeper) == 0)
+    assert len(node.office.supervisor.of_leases()) == 1
+    await eventually(lambda: len(node.office.supervisor) == 0)
 
 
 async def test_idle_is_said_until_it_is_heard(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     node.apply(grant(), grant(lease="lease-2"))
     heard: list[str] = []
-    node.office.keeper.on_change = lambda: heard.append("change")
+    node.office.supervisor.on_change = lambda: heard.append("change")
     session = accepted(await node.hello(issued()))["session"]
     beat = node.member.heartbeat()
     assert [(s.id, s.lease) for s in beat.sessions] == [(session, "lease-1")]
     assert (beat.idle, beat.applied, heard) == ([], "g-1", ["change"])
-    node.office.keeper._sessions[session].process.kill()
+    node.office.supervisor._sessions[session].process.kill()
     await eventually(lambda: len(heard) == 2)
     assert node.member.heartbeat().idle == node.member.heartbeat().idle == ["lease-1"]
     node.apply(grant(lease="lease-2"), at=NOW + 1)
@@ -442,10 +444,10 @@ async def test_idle_is_said_until_it_is_heard(make_office: MakeOffice) -> None:
 
 async def restarted(node: Node, make_office: MakeOffice) -> Node:
     node.member.close()
-    await node.office.keeper.close()
+    await node.office.supervisor.close()
     node.office.run_dir.close()
     office = await make_office(on_stop="end")
-    office.keeper.adopt()
+    office.supervisor.adopt()
     return Node(office, node.clock)
 
 
@@ -455,13 +457,13 @@ async def test_the_next_server_knows_what_was_ordered(make_office: MakeOffice) -
     accepted(await node.hello(issued()))
     node.member.heartbeat()
     after = await restarted(node, make_office)
-    assert [meta.lease for meta in after.office.keeper.of_leases()] == ["lease-1"]
+    assert [meta.lease for meta in after.office.supervisor.of_leases()] == ["lease-1"]
     assert after.office.boards.of(0).grants["red/lease-1"].memory == 64 * MIB
     accepted(await after.hello(issued(lease="lease-2")))
     assert after.member.heartbeat().applied == "g-1"
     assert "has ended" in (await after.refused(issued(lease="lease-3")))[1]
     after.apply(grant(lease="lease-2"), at=NOW + 1)
-    await eventually(lambda: [m.lease for m in after.office.keeper.of_leases()] == ["lease-2"])
+    await eventually(lambda: [m.lease for m in after.office.supervisor.of_leases()] == ["lease-2"])
 
 
 @pytest.mark.parametrize(
@@ -499,9 +501,9 @@ async def test_in_a_pool_the_servers_own_token_opens_nothing_unless_it_is_said(
 ) -> None:
     """It has no limits, and whoever had it took GPUs from the pool's leases."""
     office = await make_office(own_token=own_token)
-    accepted(await office.desk.answer(hello()))  # in no pool it is what clients have
-    office.desk.join(PoolMember("here", office.run_dir.path, office.gpus, office.keeper))
-    answer = await office.desk.answer(hello())
+    accepted(await office.handler.answer(hello()))  # in no pool it is what clients have
+    office.handler.join(PoolMember("here", office.run_dir.path, office.gpus, office.supervisor))
+    answer = await office.handler.answer(hello())
     code, message = "", ""
     if own_token:
         accepted(answer)
@@ -509,7 +511,7 @@ async def test_in_a_pool_the_servers_own_token_opens_nothing_unless_it_is_said(
         code, message = refused(answer)
         assert code == "bad-token" and "only leases open sessions" in message
         assert "--own-token" in message
-    info = protocol.decode(await office.desk.answer(protocol.encode("info", {"token": TOKEN})))
+    info = protocol.decode(await office.handler.answer(protocol.encode("info", {"token": TOKEN})))
     assert info.word == "ok"  # operators may look
     # `gpupool run` reads it there, and starts no program that would get no session.
     assert json.loads(info.fields["json"])["refused"] == message
@@ -517,5 +519,5 @@ async def test_in_a_pool_the_servers_own_token_opens_nothing_unless_it_is_said(
 
 async def test_tenants_that_are_configured_beside_a_pool_get_in(make_office: MakeOffice) -> None:
     office = await make_office(tenants={"lab": {"token": "lab-token"}})
-    office.desk.join(PoolMember("here", office.run_dir.path, office.gpus, office.keeper))
-    accepted(await office.desk.answer(hello(token="lab-token")))
+    office.handler.join(PoolMember("here", office.run_dir.path, office.gpus, office.supervisor))
+    accepted(await office.handler.answer(hello(token="lab-token")))

@@ -1,4 +1,4 @@
-"""Strangers at the REST door: connections that say nothing, and tokens that are none."""
+"""Strangers at the REST API: connections that say nothing, and tokens that are none."""
 
 from __future__ import annotations
 

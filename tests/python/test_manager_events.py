@@ -17,7 +17,7 @@ from gpupool_manager import api_looking
 from gpupool_manager.config import load_settings
 from gpupool_manager.events import KEPT, MOST_BEHIND, Bus
 from gpupool_manager.service import TOKEN_FILE, Manager
-from gpupool_manager.unit import Event
+from gpupool_manager.transaction import Event
 from manager_node import FakeNode, join
 from manager_rest import bearer
 from manager_world import report
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(60)
 SECONDS = 30.0
 
 
-class Door:
-    """A manager with a real door in this process: a stream needs one."""
+class Api:
+    """A manager with a real api in this process: a stream needs one."""
 
     def __init__(self, manager: Manager, admin: str) -> None:
         self.manager = manager
@@ -88,27 +88,27 @@ async def first(events: AsyncIterator[dict[str, Any]], count: int) -> list[dict[
 
 
 @pytest_asyncio.fixture
-async def door(folder: Path) -> AsyncIterator[Door]:
+async def api(folder: Path) -> AsyncIterator[Api]:
     state = folder / "state"
     flags = {"state_dir": str(state), "listen": "http://127.0.0.1:0"}
     flags["nodes"] = "tcp://127.0.0.1:*"
     manager = Manager(load_settings(None, flags, {}))
     await manager.start()
-    door = Door(manager, (state / TOKEN_FILE).read_text().strip())
-    yield door
-    await door.client.aclose()
-    for node in door.nodes:
+    api = Api(manager, (state / TOKEN_FILE).read_text().strip())
+    yield api
+    await api.client.aclose()
+    for node in api.nodes:
         await asyncio.to_thread(node.close)
     await manager.close()
 
 
-async def test_what_happens_is_told_as_it_happens(door: Door) -> None:
-    async with door.watch() as events:
-        await door.do("POST", "/tenants", {"name": "a"})
-        await door.node("n1")
+async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
+    async with api.watch() as events:
+        await api.do("POST", "/tenants", {"name": "a"})
+        await api.node("n1")
         asked = {"tenant": "a", "memory_mib": 10, "share": 10}
-        lease = await door.do("POST", "/leases", asked)
-        await door.do("POST", f"/leases/{lease['id']}/release")
+        lease = await api.do("POST", "/leases", asked)
+        await api.do("POST", f"/leases/{lease['id']}/release")
         found = await first(events, 6)
     token = found.pop(1)
     assert (token["event"], token["data"]["node"]) == ("token.created", "n1")
@@ -119,72 +119,72 @@ async def test_what_happens_is_told_as_it_happens(door: Door) -> None:
     assert found[3]["data"]["tenant"] == "a" and found[3]["data"]["gpus"] == ["GPU-n1-0"]
 
 
-async def test_a_kind_can_be_asked_for(door: Door) -> None:
-    async with door.watch(query="?kind=node.") as events:
-        await door.do("POST", "/tenants", {"name": "a"})
-        await door.node("n1")
-        await door.do("PATCH", "/nodes/n1", {"mode": "draining"})
+async def test_a_kind_can_be_asked_for(api: Api) -> None:
+    async with api.watch(query="?kind=node.") as events:
+        await api.do("POST", "/tenants", {"name": "a"})
+        await api.node("n1")
+        await api.do("PATCH", "/nodes/n1", {"mode": "draining"})
         found = await first(events, 2)
     assert [one["event"] for one in found] == ["node.joined", "node.changed"]
     assert found[1]["data"]["mode"] == "draining"
 
 
-async def test_a_tenant_sees_what_concerns_it(door: Door) -> None:
-    mine, theirs = await door.tenant("a"), await door.tenant("b")
-    await door.node("n1")
+async def test_a_tenant_sees_what_concerns_it(api: Api) -> None:
+    mine, theirs = await api.tenant("a"), await api.tenant("b")
+    await api.node("n1")
     asked = {"memory_mib": 10, "share": 10}
-    async with door.watch(mine["secret"]) as events:
-        await door.do("POST", "/leases", asked, theirs["secret"])
-        lease = await door.do("POST", "/leases", asked, mine["secret"])
+    async with api.watch(mine["secret"]) as events:
+        await api.do("POST", "/leases", asked, theirs["secret"])
+        lease = await api.do("POST", "/leases", asked, mine["secret"])
         [found] = await first(events, 1)
     assert (found["event"], found["data"]["object"]) == ("lease.granted", lease["id"])
 
 
-async def test_who_comes_back_gets_what_was_missed(door: Door) -> None:
-    async with door.watch() as events:
-        await door.do("POST", "/tenants", {"name": "a"})
+async def test_who_comes_back_gets_what_was_missed(api: Api) -> None:
+    async with api.watch() as events:
+        await api.do("POST", "/tenants", {"name": "a"})
         [seen] = await first(events, 1)
     for name in ("b", "c"):
-        await door.do("POST", "/tenants", {"name": name})
-    async with door.watch(last=seen["id"]) as events:
-        await door.do("POST", "/tenants", {"name": "d"})
+        await api.do("POST", "/tenants", {"name": name})
+    async with api.watch(last=seen["id"]) as events:
+        await api.do("POST", "/tenants", {"name": "d"})
         found = await first(events, 3)
     assert [one["data"]["object"] for one in found] == ["b", "c", "d"]
 
 
 @pytest.mark.parametrize("last", ["", "x", "x-1", "0123456789ab-1", "-1", "x-99999999999999999999"])
-async def test_what_cannot_be_known_any_more_is_a_gap(door: Door, last: str) -> None:
-    async with door.watch(last=last) as events:
-        await door.do("POST", "/tenants", {"name": "a"})
+async def test_what_cannot_be_known_any_more_is_a_gap(api: Api, last: str) -> None:
+    async with api.watch(last=last) as events:
+        await api.do("POST", "/tenants", {"name": "a"})
         gap, found = await first(events, 2)
     assert (gap["event"], gap["data"]) == ("gap", {})
     assert found["event"] == "tenant.created"
 
 
-async def test_a_stream_ends_with_its_token(door: Door) -> None:
-    made = await door.tenant("a")
-    async with door.watch(made["secret"]) as events:
-        await door.do("DELETE", f"/tokens/{made['id']}")
+async def test_a_stream_ends_with_its_token(api: Api) -> None:
+    made = await api.tenant("a")
+    async with api.watch(made["secret"]) as events:
+        await api.do("DELETE", f"/tokens/{made['id']}")
         with pytest.raises(StopAsyncIteration):
             await first(events, 1)
 
 
 async def test_a_stream_ends_with_its_tenants_disabling(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_looking, "KEEPALIVE_SECONDS", 0.05)
-    made = await door.tenant("a")
-    async with door.watch(made["secret"]) as events:
-        await door.do("PATCH", "/tenants/a", {"disabled": True})
+    made = await api.tenant("a")
+    async with api.watch(made["secret"]) as events:
+        await api.do("PATCH", "/tenants/a", {"disabled": True})
         with pytest.raises(StopAsyncIteration):
             await first(events, 1)
 
 
 async def test_a_silent_stream_says_that_it_is_there(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_looking, "KEEPALIVE_SECONDS", 0.05)
-    async with door.client.stream("GET", "/events", headers=bearer(door.admin)) as stream:
+    async with api.client.stream("GET", "/events", headers=bearer(api.admin)) as stream:
         lines = (line async for line in stream.aiter_lines() if line)
         assert [await anext(lines) for _ in range(3)] == [
             ": watching", ": still here", ": still here",

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gpupool_common.node_link import Heartbeat, ReportedSession
+from gpupool_common.node_protocol import Heartbeat, ReportedSession
 from gpupool_manager import tables
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 from manager_world import ACTOR, World, gpu
 
 
@@ -99,7 +99,7 @@ async def test_of_many_at_once_only_as_many_get_room_as_there_is(world: World) -
     assert len(granted) == 2 * 10  # 10 times 1000 MiB; 14 times 7 % would do
     others = [answer for answer in answers if not isinstance(answer, Lease)]
     assert all(isinstance(other, Problem) and other.code == "full" for other in others)
-    assert world.pool.desk.commits < 60  # in batches, not one by one
+    assert world.pool.commands.commits < 60  # in batches, not one by one
     assert len((await world.pool.store.load()).leases) == 20
 
 
@@ -109,7 +109,7 @@ async def test_who_goes_away_while_asking_leaves_no_lease_behind_for_long(world:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    await world.pool.desk.settle()
+    await world.pool.commands.settle()
     (lease,) = world.pool.ledger.leases.values()
     await world.later(31.0)
     assert (await history(world, lease)).state == "expired"
@@ -238,15 +238,15 @@ async def test_an_operation_that_fails_half_way_leaves_nothing_of_itself(world: 
     """Nor of its changes to what others in its batch have written."""
     lease = await world.ask("a")
 
-    def fail(unit: Unit) -> None:
-        world.pool.leases.end(unit, world.pool.ledger.leases[lease.id], "released", "")
+    def fail(transaction: Transaction) -> None:
+        world.pool.leases.end(transaction, world.pool.ledger.leases[lease.id], "released", "")
         for other in world.pool.ledger.leases.values():
             other.label = "spoilt"
         raise RuntimeError("a mistake")
 
-    desk = world.pool.desk
+    commands = world.pool.commands
     before, failed, after = await asyncio.gather(
-        world.ask("b"), desk.do(fail), world.ask("b"), return_exceptions=True
+        world.ask("b"), commands.do(fail), world.ask("b"), return_exceptions=True
     )
     assert isinstance(failed, RuntimeError)
     assert isinstance(before, Lease) and isinstance(after, Lease)

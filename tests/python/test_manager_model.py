@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
 
-from gpupool_common.node_link import Heartbeat
+from gpupool_common.node_protocol import Heartbeat
 from gpupool_manager import tables
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem
 from gpupool_manager.quotas import Use
 from gpupool_manager.records import Lease
 from gpupool_manager.store import StoreError
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 from manager_databases import Postgres
 from manager_model import COUNTED, Model, ModelLease, ModelNode
 from manager_world import WANT, World, gpu
@@ -120,7 +120,7 @@ class Pools(RuleBasedStateMachine):
     @rule(data=st.data(), mode=st.sampled_from(("open", "cordoned", "draining")))
     def set_mode(self, data: st.DataObject, mode: Any) -> None:
         name = data.draw(st.sampled_from(sorted(self.model.nodes)))
-        self.do(lambda unit: self.world.pool.fleet.change(unit, name, mode, None))
+        self.do(lambda transaction: self.world.pool.fleet.change(transaction, name, mode, None))
         self.model.nodes[name].mode = mode
         self.check()
 
@@ -138,7 +138,9 @@ class Pools(RuleBasedStateMachine):
             return
         name, uuid = data.draw(st.sampled_from(sorted(places)))
         change = {"max_inst": most}
-        status = self.do(lambda unit: self.world.pool.fleet.change_gpu(unit, uuid, change))
+        status = self.do(
+            lambda transaction: self.world.pool.fleet.change_gpu(transaction, uuid, change)
+        )
         assert status == (409 if len(self.model.on_gpu(uuid)) > most else None)
         if status is None:
             self.model.nodes[name].max_inst[uuid] = most
@@ -154,7 +156,7 @@ class Pools(RuleBasedStateMachine):
             for lease in self.model.live("active")
             for grant in ledger.leases[lease.id].grants
         )
-        status = self.do(lambda unit: self.world.pool.fleet.remove(unit, name))
+        status = self.do(lambda transaction: self.world.pool.fleet.remove(transaction, name))
         assert status == (409 if used else None)
         if status is None:
             del self.model.nodes[name]
@@ -185,7 +187,10 @@ class Pools(RuleBasedStateMachine):
     def disable(self, tenant: str, disabled: bool) -> None:
         (self.model.disabled.add if disabled else self.model.disabled.discard)(tenant)
         change = {"disabled": disabled}
-        assert self.do(lambda unit: self.world.pool.tenancy.change(unit, tenant, change)) is None
+        assert (
+            self.do(lambda transaction: self.world.pool.tenancy.change(transaction, tenant, change))
+            is None
+        )
         self.check()
 
     # Leases ----------------------------------------------------------------------------
@@ -264,11 +269,11 @@ class Pools(RuleBasedStateMachine):
         store = self.world.pool.store
         commit = store.commit
 
-        async def commit_badly(unit: Unit) -> None:
-            if unit.empty:
+        async def commit_badly(transaction: Transaction) -> None:
+            if transaction.empty:
                 return
             if fails == "after":
-                await commit(unit)
+                await commit(transaction)
             raise StoreError("it broke")
 
         known = set(self.model.leases)
@@ -292,10 +297,10 @@ class Pools(RuleBasedStateMachine):
         self.model.pass_time(self.now)
         self.check()
 
-    def do(self, operation: Callable[[Unit], object]) -> int | None:
+    def do(self, operation: Callable[[Transaction], object]) -> int | None:
         """The status of the refusal, or None."""
         try:
-            self.run(self.world.pool.desk.do(operation))
+            self.run(self.world.pool.commands.do(operation))
         except Problem as problem:
             return problem.status
         return None
@@ -354,13 +359,13 @@ class Pools(RuleBasedStateMachine):
 
     def _check_queue(self, ledger: Ledger) -> None:
         """In order; and none waits who could go, unless somebody has waited too long."""
-        order = [waiting.lease.id for waiting in ledger.line]
+        order = [waiting.lease.id for waiting in ledger.queue]
         assert order == sorted(lease.id for lease in self.model.live("queued"))
         for lease in self.model.live("queued"):
             if not self.model.someone_is_late(self.now) and lease.tenant not in self.model.disabled:
                 over = self.model.over_quota(lease.tenant, lease.want, False)
                 assert over or not self.model.fits(lease.tenant, lease.want), lease
-            assert ledger.line.get(lease.id) is not None
+            assert ledger.queue.get(lease.id) is not None
 
     async def _check_database(self, ledger: Ledger) -> None:
         """What is in it is what is in memory."""

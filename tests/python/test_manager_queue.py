@@ -31,7 +31,7 @@ async def whole(world: World, tenant: str = "a", **more: object) -> Lease:
 
 
 def reason(world: World, lease: Lease) -> str:
-    waiting = world.pool.ledger.line.get(lease.id)
+    waiting = world.pool.ledger.queue.get(lease.id)
     assert waiting is not None
     return waiting.reason
 
@@ -40,7 +40,7 @@ async def test_a_full_pool_queues_and_says_where_and_why(world: World) -> None:
     await whole(world, gpus=4)
     first, second = await whole(world, wait=WAIT), await whole(world, "b", wait=WAIT)
     assert (first.state, second.state) == ("queued", "queued")
-    line = world.pool.ledger.line
+    line = world.pool.ledger.queue
     assert (line.position(first), line.position(second)) == (1, 2)
     assert "fits on 0 GPUs, asked 1" in reason(world, first)
 
@@ -141,7 +141,9 @@ async def test_who_waits_for_a_lost_node_holds_nobody_up(world: World) -> None:
     await world.later(61.0)
     with pytest.raises(Problem, match="goes first"):
         await whole(world, "b")
-    await world.pool.desk.do(lambda unit: world.pool.fleet.change(unit, "node-2", "draining", None))
+    await world.pool.commands.do(
+        lambda transaction: world.pool.fleet.change(transaction, "node-2", "draining", None)
+    )
     assert (await whole(world, "b")).state == "active"
     assert world.state(late) == "queued"
 
@@ -206,10 +208,14 @@ async def test_a_new_node_lets_people_go_and_so_does_one_that_opens(world: World
     waits = [await whole(world, wait=WAIT) for _ in range(2)]
     await world.join("node-2", 1)
     assert [world.state(lease) for lease in waits] == ["active", "queued"]
-    await world.pool.desk.do(lambda unit: fleet.change(unit, "node-2", "cordoned", None))
+    await world.pool.commands.do(
+        lambda transaction: fleet.change(transaction, "node-2", "cordoned", None)
+    )
     await world.end(waits[0])
     assert world.state(waits[1]) == "queued"
-    await world.pool.desk.do(lambda unit: fleet.change(unit, "node-2", "open", None))
+    await world.pool.commands.do(
+        lambda transaction: fleet.change(transaction, "node-2", "open", None)
+    )
     assert world.state(waits[1]) == "active"
 
 
@@ -219,9 +225,13 @@ async def test_so_do_labels_and_more_grants_for_a_gpu(world: World) -> None:
     await world.ask("a", labels=labels)
     waits = [await world.ask("b", labels=labels, wait=WAIT) for _ in range(2)]
     setting = {"max_inst": 2}
-    await world.pool.desk.do(lambda unit: fleet.change_gpu(unit, "GPU-node-2-0", setting))
+    await world.pool.commands.do(
+        lambda transaction: fleet.change_gpu(transaction, "GPU-node-2-0", setting)
+    )
     assert [world.state(lease) for lease in waits] == ["active", "queued"]
-    await world.pool.desk.do(lambda unit: fleet.change(unit, "node-1", None, labels))
+    await world.pool.commands.do(
+        lambda transaction: fleet.change(transaction, "node-1", None, labels)
+    )
     assert world.state(waits[1]) == "active"
 
 
@@ -239,11 +249,15 @@ async def test_a_disabled_tenant_keeps_its_place_and_gets_nothing(world: World) 
     tenancy = world.pool.tenancy
     holding = await whole(world, gpus=4)
     lease = await whole(world, wait=WAIT)
-    await world.pool.desk.do(lambda unit: tenancy.change(unit, "a", {"disabled": True}))
+    await world.pool.commands.do(
+        lambda transaction: tenancy.change(transaction, "a", {"disabled": True})
+    )
     await world.end(holding)
     assert reason(world, lease) == "tenant: disabled"
     with pytest.raises(Problem) as refusal:
         await whole(world)
     assert (refusal.value.status, refusal.value.code) == (403, "disabled")
-    await world.pool.desk.do(lambda unit: tenancy.change(unit, "a", {"disabled": False}))
+    await world.pool.commands.do(
+        lambda transaction: tenancy.change(transaction, "a", {"disabled": False})
+    )
     assert world.state(lease) == "active"

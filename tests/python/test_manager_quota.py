@@ -101,7 +101,7 @@ async def test_who_waits_feels_a_changed_quota_at_once(world: World) -> None:
     await world.quota("a", gpus=1)
     await world.end(holding)
     assert world.state(waits) == "queued"
-    waiting = world.pool.ledger.line.get(waits.id)
+    waiting = world.pool.ledger.queue.get(waits.id)
     assert waiting is not None
     assert waiting.reason == "quota: virtual GPUs: 2 asked, 0 in use, quota 1"
     await world.quota("a", gpus=2)

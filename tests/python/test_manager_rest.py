@@ -1,4 +1,4 @@
-"""The REST door: every resource, as operators and tenants use it."""
+"""The REST API: every resource, as operators and tenants use it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from gpupool_common import __version__
-from gpupool_common.node_link import Apply
+from gpupool_common.node_protocol import Apply
 from gpupool_manager import tables
 from gpupool_manager.tokens import digest, new_secret
 from manager_rest import ADMIN, Rest
@@ -27,14 +27,14 @@ async def test_health_and_readiness_need_no_token(rest: Rest) -> None:
 
 
 async def test_a_manager_that_stops_is_not_ready(rest: Rest) -> None:
-    await rest.world.pool.desk.close()
+    await rest.world.pool.commands.close()
     answer = await rest.ask("GET", "/ready", by=None)
     assert answer.status_code == 503
     assert answer.json()["detail"] == "the manager is stopping"
     answer = await rest.ask("POST", "/tenants", {"name": "a"})
     assert answer.status_code == 503
     assert (await rest.ask("GET", "/health", by=None)).status_code == 200
-    rest.world.pool.desk.start()
+    rest.world.pool.commands.start()
 
 
 # Tenants and quotas --------------------------------------------------------------------
@@ -379,7 +379,7 @@ async def test_asking_keeps_a_place_in_the_queue(rest: Rest) -> None:
     path = f"/leases/{queued['id']}"
 
     def silence() -> float:
-        waiting = world.pool.ledger.line.get(queued["id"])
+        waiting = world.pool.ledger.queue.get(queued["id"])
         assert waiting is not None
         return world.clock.now - waiting.heard
 
@@ -474,7 +474,7 @@ async def test_usage_is_counted_by_tenant_and_time(rest: Rest) -> None:
     clock.now += 5400
     await rest.do("POST", f"/leases/{lease['id']}/release")
     clock.now += 1800
-    await rest.world.pool.desk.do(rest.world.pool._flush)
+    await rest.world.pool.commands.do(rest.world.pool._flush)
     hours = await rest.pages("/usage", limit=1)
     assert [(row["tenant"], row["start"][11:16]) for row in hours] == [
         ("a", "08:00"), ("b", "08:00"), ("a", "09:00"), ("b", "09:00"),

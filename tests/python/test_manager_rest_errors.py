@@ -1,4 +1,4 @@
-"""What the REST door refuses: with the right number, a clear reason, and nothing half done."""
+"""What the REST API refuses: with the right number, a clear reason, and nothing half done."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ CHECKS = [
 ]
 
 
-class Door:
+class TestedManager:
     """A manager in a thread of its own: the requests of this test block."""
 
     def __init__(self, state: Path) -> None:
@@ -83,18 +83,18 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestedManager]:
     state = tmp_path_factory.mktemp("state")
     state.chmod(0o700)
-    door = Door(state)
-    door.fill()
-    yield door
-    door.close()
+    manager = TestedManager(state)
+    manager.fill()
+    yield manager
+    manager.close()
 
 
 @pytest.fixture(scope="module")
-def api(door: Door) -> Any:
-    return schemathesis.openapi.from_url(f"{door.url}/openapi.json")
+def api(manager: TestedManager) -> Any:
+    return schemathesis.openapi.from_url(f"{manager.url}/openapi.json")
 
 
 #: What watches never ends by itself; test_manager_events.py has it.
@@ -102,16 +102,18 @@ SKIPPED = {"/v1/events"}
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.name.lower())
-def test_every_operation_answers_as_documented(api: Any, door: Door, mode: GenerationMode) -> None:
+def test_every_operation_answers_as_documented(
+    api: Any, manager: TestedManager, mode: GenerationMode
+) -> None:
     asked = set()
     for result in api.get_all_operations():
         operation = result.ok()
         if operation.path in SKIPPED or (mode is GenerationMode.NEGATIVE and _bare(operation)):
             continue
         asked.add(operation.label)
-        _ask(operation, door, mode)
+        _ask(operation, manager, mode)
     assert len(asked) > 30
-    answer = httpx.get(f"{door.url}/ready", trust_env=False)
+    answer = httpx.get(f"{manager.url}/ready", trust_env=False)
     assert answer.is_success, "it is as well as before"
 
 
@@ -121,7 +123,7 @@ def _bare(operation: Any) -> bool:
     return not any(len(list(part)) for part in parts)
 
 
-def _ask(operation: Any, door: Door, mode: GenerationMode) -> None:
+def _ask(operation: Any, manager: TestedManager, mode: GenerationMode) -> None:
     kind = operation.path.split("/")[2]
 
     @settings(
@@ -133,10 +135,10 @@ def _ask(operation: Any, door: Door, mode: GenerationMode) -> None:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def answers(case: Any) -> None:
-        case.call_and_validate(headers=door.headers, checks=CHECKS, timeout=30)
-        if case.path_parameters and kind in door.known:
+        case.call_and_validate(headers=manager.headers, checks=CHECKS, timeout=30)
+        if case.path_parameters and kind in manager.known:
             for name in case.path_parameters:
-                case.path_parameters[name] = door.known[kind]
-            case.call_and_validate(headers=door.headers, checks=CHECKS, timeout=30)
+                case.path_parameters[name] = manager.known[kind]
+            case.call_and_validate(headers=manager.headers, checks=CHECKS, timeout=30)
 
     answers()

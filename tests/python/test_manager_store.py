@@ -32,7 +32,7 @@ from gpupool_manager.records import (
     Usage,
 )
 from gpupool_manager.store import COUNTED, Dispossessed, Loaded, Store, StoreError, check_url
-from gpupool_manager.unit import Actor, Unit
+from gpupool_manager.transaction import Actor, Transaction
 from manager_databases import Postgres
 from manager_world import World
 
@@ -68,13 +68,13 @@ def everything() -> list[Record]:
     ]  # fmt: skip
 
 
-def unit_of(*records: Record) -> Unit:
-    unit = Unit(NOW, Actor("operator", "request-9"))
+def transaction_of(*records: Record) -> Transaction:
+    transaction = Transaction(NOW, Actor("operator", "request-9"))
     for record in records:
-        unit.put(record)
+        transaction.put(record)
         for grant in record.grants if isinstance(record, Lease) else ():
-            unit.put(grant)
-    return unit
+            transaction.put(grant)
+    return transaction
 
 
 def flat(loaded: Loaded) -> list[Record]:
@@ -86,9 +86,9 @@ def flat(loaded: Loaded) -> list[Record]:
 
 
 async def test_what_is_written_is_read_again(store: Store) -> None:
-    unit = unit_of(*everything())
-    unit.log("thing.done", "thing", "a", number=1)
-    await store.commit(unit)
+    transaction = transaction_of(*everything())
+    transaction.log("thing.done", "thing", "a", number=1)
+    await store.commit(transaction)
     assert flat(await store.load()) == everything()
     rows = await store.fetch(select(tables.audit))
     found = AuditEntry(*[getattr(rows[0], f.name) for f in dataclasses.fields(AuditEntry)])
@@ -98,13 +98,13 @@ async def test_what_is_written_is_read_again(store: Store) -> None:
 
 
 async def test_a_record_is_changed_and_dropped_by_its_key(store: Store) -> None:
-    await store.commit(unit_of(*everything()))
+    await store.commit(transaction_of(*everything()))
     quota, lease = Quota("a", None, 5), Lease("lease-2", "a", "cancelled", {}, 0, 1, "", NOW, NOW)
-    unit = unit_of(quota, lease)
+    transaction = transaction_of(quota, lease)
     for record in everything():
         if isinstance(record, Gpu | Note | Token):
-            unit.drop(record)
-    await store.commit(unit)
+            transaction.drop(record)
+    await store.commit(transaction)
     loaded = await store.load()
     assert loaded.quotas == [quota]
     assert [lease.id for lease in loaded.leases] == ["lease-1"]  # the other is history
@@ -114,43 +114,43 @@ async def test_a_record_is_changed_and_dropped_by_its_key(store: Store) -> None:
 
 
 async def test_more_rows_than_a_statement_takes_are_written(store: Store) -> None:
-    await store.commit(unit_of(*[Tenant(f"t-{n}", "", False, NOW) for n in range(2500)]))
+    await store.commit(transaction_of(*[Tenant(f"t-{n}", "", False, NOW) for n in range(2500)]))
     assert len((await store.load()).tenants) == 2500
 
 
 async def test_a_unit_is_written_whole_or_not_at_all(store: Store) -> None:
     first, second = everything()[:2]
     bad = Token("token-1", "0" * 64, "tenant", "nobody", None, "", NOW, None)
-    unit = unit_of(first, second, bad)
-    unit.log("never", "seen")
+    transaction = transaction_of(first, second, bad)
+    transaction.log("never", "seen")
     with pytest.raises(StoreError, match=r"(?i)^the database: .*foreign key[^\n]*$"):
-        await store.commit(unit)
+        await store.commit(transaction)
     assert flat(await store.load()) == []
     assert await store.fetch(select(tables.audit)) == []
 
 
 async def test_what_changes_a_record_after_its_unit_was_sealed_is_not_written(store: Store) -> None:
     tenant = Tenant("a", "", False, NOW)
-    unit = unit_of(tenant)
-    unit.seal()
+    transaction = transaction_of(tenant)
+    transaction.seal()
     tenant.disabled = True
-    await store.commit(unit)
+    await store.commit(transaction)
     assert (await store.load()).tenants == [Tenant("a", "", False, NOW)]
 
 
 async def test_usage_that_can_still_grow_is_loaded(store: Store) -> None:
     rows = [Usage("a", hour) for hour in (100, 101, 102)]
-    await store.commit(unit_of(*rows, Note(COUNTED, repr(101 * 3600.0 + 7))))
+    await store.commit(transaction_of(*rows, Note(COUNTED, repr(101 * 3600.0 + 7))))
     assert (await store.load()).usage == rows[1:]
 
 
 async def test_what_is_old_is_purged(store: Store) -> None:
     old = Lease("lease-0", "a", "released", {}, 0, 1, "", NOW, NOW, ended=NOW - 10)
     old.grants = [Grant("lease-0", 0, "GPU-0", "node-1", 1, 1)]
-    unit = unit_of(old, Answer("a", "k", "", 200, "", None, NOW - 10))
-    unit.log("seen", "thing")
-    await store.commit(unit)
-    await store.commit(unit_of(*everything()))
+    transaction = transaction_of(old, Answer("a", "k", "", 200, "", None, NOW - 10))
+    transaction.log("seen", "thing")
+    await store.commit(transaction)
+    await store.commit(transaction_of(*everything()))
     await store.purge(NOW - 5, NOW + 5, NOW - 5)
     assert flat(await store.load()) == everything()
     assert await store.fetch(select(tables.audit)) == []
@@ -181,9 +181,9 @@ async def test_who_lost_its_lock_can_write_nothing_once_another_has_it(
     await first.open()
     await _break_connections(postgres, name)
     await second.open()
-    await second.commit(unit_of(Tenant("b", "", False, NOW)))
+    await second.commit(transaction_of(Tenant("b", "", False, NOW)))
     with pytest.raises(Dispossessed):
-        await first.commit(unit_of(Tenant("a", "", False, NOW)))
+        await first.commit(transaction_of(Tenant("a", "", False, NOW)))
     with pytest.raises(Dispossessed):
         await first.purge(NOW + 1, NOW + 1, NOW + 1)
     assert [tenant.name for tenant in (await second.load()).tenants] == ["b"]
@@ -201,7 +201,7 @@ async def test_a_lost_lock_is_taken_again(postgres: Postgres) -> None:
     assert await first.still_mine()
     with pytest.raises(Dispossessed):
         await second.open()
-    await first.commit(unit_of(Tenant("a", "", False, NOW)))
+    await first.commit(transaction_of(Tenant("a", "", False, NOW)))
     await first.close()
 
 
@@ -242,12 +242,12 @@ async def test_nothing_is_granted_without_the_lock(postgres: Postgres) -> None:
     await first.open()
     await _break_connections(postgres, name)
     # Its next commit has the lock back before it is made.
-    await first.commit(unit_of(Tenant("a", "", False, NOW)))
+    await first.commit(transaction_of(Tenant("a", "", False, NOW)))
     assert await _locks(postgres, name) == 1
     await _break_connections(postgres, name)
     await second.open()
     with pytest.raises(Dispossessed):
-        await first.commit(unit_of(Tenant("b", "", False, NOW)))
+        await first.commit(transaction_of(Tenant("b", "", False, NOW)))
     assert [tenant.name for tenant in (await second.load()).tenants] == ["a"]
     await first.close()
     await second.close()
@@ -258,7 +258,7 @@ async def test_a_database_that_stands_still_blocks_nobody_for_long(
 ) -> None:
     """Stopped by a signal, it accepted connections and said nothing: every request hung."""
     monkeypatch.setattr("gpupool_manager.store.ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr("gpupool_manager.desk.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("gpupool_manager.command_queue.STUCK_SECONDS", 0.2)
     world = await World(postgres.url(await postgres.new_database())).open()
     await world.tenant("a")
     await world.join("node-1")
@@ -325,7 +325,7 @@ async def test_a_server_that_is_not_there_is_one_clear_line(tmp_path: Path) -> N
 async def test_only_its_owner_can_read_the_files(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path}/pool.db")
     await store.open()
-    await store.commit(unit_of(*everything()))
+    await store.commit(transaction_of(*everything()))
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert {"pool.db", "pool.db.lock", "pool.db-wal"} <= modes.keys()
     assert set(modes.values()) == {0o600}
@@ -342,7 +342,7 @@ async def test_what_cannot_be_written_is_not_done(database: str) -> None:
     lease = await world.ask("a")
     before = world.pool.ledger.index.slots["GPU-node-1-0"].used_mib
 
-    async def fail(unit: Unit) -> None:
+    async def fail(transaction: Transaction) -> None:
         raise StoreError("the disk is full")
 
     commit = world.pool.store.commit
@@ -398,7 +398,7 @@ async def _until_it_answers(world: World) -> list[str]:
     """The leases that the pool has, once its database is back; the test's time-out bounds it."""
     while True:
         try:
-            await world.pool.desk.settle()
+            await world.pool.commands.settle()
             return sorted(world.pool.ledger.leases)
         except Problem:
             await asyncio.sleep(0.05)

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from gpupool_manager.problems import Problem
 from gpupool_manager.tokens import digest, join_token
-from gpupool_manager.unit import Unit
+from gpupool_manager.transaction import Transaction
 from manager_world import ACTOR, World
 
 T = TypeVar("T")
@@ -25,11 +25,11 @@ async def world(database: str) -> AsyncIterator[World]:
     await opened.close()
 
 
-async def do(world: World, operation: Callable[[Unit], T]) -> T:
-    return await world.pool.desk.do(operation, ACTOR)
+async def do(world: World, operation: Callable[[Transaction], T]) -> T:
+    return await world.pool.commands.do(operation, ACTOR)
 
 
-async def refused(world: World, operation: Callable[[Unit], object]) -> tuple[int, str]:
+async def refused(world: World, operation: Callable[[Transaction], object]) -> tuple[int, str]:
     with pytest.raises(Problem) as refusal:
         await do(world, operation)
     return refusal.value.status, refusal.value.code
@@ -37,7 +37,10 @@ async def refused(world: World, operation: Callable[[Unit], object]) -> tuple[in
 
 async def test_a_tenant_is_made_once(world: World) -> None:
     tenancy = world.pool.tenancy
-    assert await refused(world, lambda unit: tenancy.create(unit, "a", "", {})) == (409, "exists")
+    assert await refused(world, lambda transaction: tenancy.create(transaction, "a", "", {})) == (
+        409,
+        "exists",
+    )
     assert world.pool.ledger.quotas["a"].gpus == 5
 
 
@@ -45,16 +48,18 @@ async def test_a_tenant_with_leases_stays(world: World) -> None:
     await world.join("node-1")
     lease = await world.ask("a")
     remove = world.pool.tenancy.remove
-    assert await refused(world, lambda unit: remove(unit, "a")) == (409, "in-use")
+    assert await refused(world, lambda transaction: remove(transaction, "a")) == (409, "in-use")
     await world.end(lease)
-    await do(world, lambda unit: remove(unit, "a"))
-    assert await refused(world, lambda unit: remove(unit, "a")) == (404, "not-found")
+    await do(world, lambda transaction: remove(transaction, "a"))
+    assert await refused(world, lambda transaction: remove(transaction, "a")) == (404, "not-found")
 
 
 async def test_a_tenant_goes_with_its_tokens(world: World) -> None:
     tenancy = world.pool.tenancy
-    _, secret = await do(world, lambda unit: tenancy.create_token(unit, "tenant", "a"))
-    await do(world, lambda unit: tenancy.remove(unit, "a"))
+    _, secret = await do(
+        world, lambda transaction: tenancy.create_token(transaction, "tenant", "a")
+    )
+    await do(world, lambda transaction: tenancy.remove(transaction, "a"))
     with pytest.raises(Problem, match="unknown"):
         world.pool.ledger.tokens.check(secret, world.clock.now)
     await world.restart()
@@ -64,7 +69,7 @@ async def test_a_tenant_goes_with_its_tokens(world: World) -> None:
 
 async def test_every_change_gives_another_version(world: World) -> None:
     tenancy = world.pool.tenancy
-    await do(world, lambda unit: tenancy.change(unit, "a", {"description": "x"}))
+    await do(world, lambda transaction: tenancy.change(transaction, "a", {"description": "x"}))
     await world.quota("a", gpus=1)
     await world.quota("a", gpus=2)
     await world.restart()
@@ -75,7 +80,8 @@ async def test_every_change_gives_another_version(world: World) -> None:
 async def test_a_token_is_good_until_it_expires_or_is_revoked(world: World) -> None:
     tenancy, now = world.pool.tenancy, world.clock.now
     token, secret = await do(
-        world, lambda unit: tenancy.create_token(unit, "tenant", "a", expires=now + 60)
+        world,
+        lambda transaction: tenancy.create_token(transaction, "tenant", "a", expires=now + 60),
     )
     for restarted in (False, True):
         if restarted:
@@ -84,8 +90,8 @@ async def test_a_token_is_good_until_it_expires_or_is_revoked(world: World) -> N
         assert tokens.check(secret, now + 59.9).id == token.id
         with pytest.raises(Problem, match="expired"):
             tokens.check(secret, now + 60)
-    await do(world, lambda unit: world.pool.tenancy.revoke_token(unit, token.id))
-    await do(world, lambda unit: world.pool.tenancy.revoke_token(unit, token.id))
+    await do(world, lambda transaction: world.pool.tenancy.revoke_token(transaction, token.id))
+    await do(world, lambda transaction: world.pool.tenancy.revoke_token(transaction, token.id))
     with pytest.raises(Problem, match="revoked") as refusal:
         world.pool.ledger.tokens.check(secret, now)
     assert refusal.value.status == 401
@@ -100,7 +106,9 @@ async def test_what_is_no_token_is_refused_alike(world: World, secret: str | Non
 
 async def test_a_node_may_show_its_token_with_the_managers_key(world: World) -> None:
     tenancy = world.pool.tenancy
-    token, secret = await do(world, lambda unit: tenancy.create_token(unit, "node", node="n"))
+    token, secret = await do(
+        world, lambda transaction: tenancy.create_token(transaction, "node", node="n")
+    )
     shown = join_token(secret, "ab" * 32)
     assert shown != secret
     assert world.pool.ledger.tokens.check(shown, world.clock.now) is token
@@ -109,24 +117,29 @@ async def test_a_node_may_show_its_token_with_the_managers_key(world: World) -> 
 async def test_the_last_admin_token_cannot_be_revoked(world: World) -> None:
     pool, tenancy = world.pool, world.pool.tenancy
     assert pool.needs_admin()
-    first, _ = await do(world, lambda unit: tenancy.create_token(unit, "admin"))
+    first, _ = await do(world, lambda transaction: tenancy.create_token(transaction, "admin"))
     short, _ = await do(
-        world, lambda unit: tenancy.create_token(unit, "admin", expires=world.clock.now + 1)
+        world,
+        lambda transaction: tenancy.create_token(transaction, "admin", expires=world.clock.now + 1),
     )
     assert not pool.needs_admin()
     world.clock.now += 2
-    assert await refused(world, lambda unit: tenancy.revoke_token(unit, first.id)) == (
+    assert await refused(
+        world, lambda transaction: tenancy.revoke_token(transaction, first.id)
+    ) == (
         409,
         "in-use",
     )
-    await do(world, lambda unit: tenancy.create_token(unit, "admin"))
-    await do(world, lambda unit: tenancy.revoke_token(unit, first.id))
+    await do(world, lambda transaction: tenancy.create_token(transaction, "admin"))
+    await do(world, lambda transaction: tenancy.revoke_token(transaction, first.id))
     assert short.revoked is None
 
 
 async def test_no_secret_is_in_the_database(world: World) -> None:
     tenancy = world.pool.tenancy
-    _, secret = await do(world, lambda unit: tenancy.create_token(unit, "tenant", "a"))
+    _, secret = await do(
+        world, lambda transaction: tenancy.create_token(transaction, "tenant", "a")
+    )
     found = ""
     async with world.pool.store.engine.connect() as connection:
         for table in ("tokens", "audit", "notes", "tenants", "answers"):

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpupool_common.errors import GpupoolError
-from gpupool_server.metrics import GpuCollector, MetricsDoor
+from gpupool_server.metrics import GpuCollector, MetricsServer
 from server_harness import MakeOffice, Office, accepted, hello
 from test_front import free_port
 from test_tenants import MIB, ask, ended, meta_of, research
@@ -23,14 +23,14 @@ from test_tenants import MIB, ask, ended, meta_of, research
 
 def registry(office: Office) -> CollectorRegistry:
     made = CollectorRegistry()
-    made.register(GpuCollector(office.gpus, office.keeper.__len__))
+    made.register(GpuCollector(office.gpus, office.supervisor.__len__))
     return made
 
 
 async def test_each_tenant_and_gpu_has_its_own_series(make_office: MakeOffice) -> None:
     office = await make_office(tenants=research(memory="64MiB"))
     session = (await ask(office, group="g", devices="1", memory=str(40 * MIB)))["session"]
-    accepted(await office.desk.answer(hello(devices="1")))
+    accepted(await office.handler.answer(hello(devices="1")))
     board = office.boards.of(1)
     board.join(meta_of(office, session).pid, "research/g", 7 * MIB)
     board.busy_ns = {"research/g": 2_500_000_000, "default": 500_000_000}
@@ -63,7 +63,7 @@ async def test_each_tenant_and_gpu_has_its_own_series(make_office: MakeOffice) -
 
 async def test_a_gpu_s_time_never_goes_back(make_office: MakeOffice) -> None:
     office = await make_office()
-    session = accepted(await office.desk.answer(hello(devices="0")))["session"]
+    session = accepted(await office.handler.answer(hello(devices="0")))["session"]
     office.boards.of(0).busy_ns = {"default": 10**9}
     gpu = office.gpus.get(0)
     assert gpu is not None
@@ -71,17 +71,17 @@ async def test_a_gpu_s_time_never_goes_back(make_office: MakeOffice) -> None:
     for _ in range(2):
         value = registry(office).get_sample_value("gpupool_gpu_busy_seconds_total", labels)
         assert value == 1.0
-        if len(office.keeper):
+        if len(office.supervisor):
             await ended(office, session)
 
 
 async def test_http(make_office: MakeOffice) -> None:
     office = await make_office()
-    accepted(await office.desk.answer(hello()))
-    door = MetricsDoor(office.gpus, office.keeper.__len__)
-    await door.open(f"http://127.0.0.1:{free_port()}")
+    accepted(await office.handler.answer(hello()))
+    server = MetricsServer(office.gpus, office.supervisor.__len__)
+    await server.open(f"http://127.0.0.1:{free_port()}")
     try:
-        base = f"http://127.0.0.1:{door.port}"
+        base = f"http://127.0.0.1:{server.port}"
 
         def get(path: str) -> str:
             with urllib.request.urlopen(base + path, timeout=30) as answer:
@@ -94,16 +94,16 @@ async def test_http(make_office: MakeOffice) -> None:
         assert {"gpupool_tenant_busy_seconds", "gpupool_gpu_memory_total_bytes"} <= names
         with pytest.raises(urllib.error.HTTPError, match="404"):
             await asyncio.to_thread(get, "/secret")
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"x" * 100_000 + b"\r\n\r\n")
         assert await reader.read() == b""
         writer.close()
         assert "gpupool_sessions 1.0" in await asyncio.to_thread(get, "/metrics")
-        other = MetricsDoor(office.gpus, office.keeper.__len__)
+        other = MetricsServer(office.gpus, office.supervisor.__len__)
         with pytest.raises(GpupoolError, match="cannot listen at .*--metrics-listen"):
             await other.open(base)
     finally:
-        await door.close()
+        await server.close()
 
 
 def test_only_the_loopback_is_served(folder: Path) -> None:

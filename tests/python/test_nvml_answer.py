@@ -15,7 +15,7 @@ from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_server import nvml_cards
 from gpupool_server.inventory import Device, Inventory
-from gpupool_server.nvml_answer import MAX_PROCESSES, Asker, NvmlDesk, Running, View
+from gpupool_server.nvml_answer import MAX_PROCESSES, Asker, NvmlHandler, Running, View
 from server_harness import TOKEN, MakeOffice, accepted, hello, hello_fields, refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,27 +31,27 @@ def question(**fields: str) -> protocol.Message:
     return protocol.Message("nvml", fields)
 
 
-def desk_for(views: Sequence[View], asked: list[Asker] | None = None) -> NvmlDesk:
+def handler_for(views: Sequence[View], asked: list[Asker] | None = None) -> NvmlHandler:
     async def visible(asker: Asker) -> Sequence[View]:
         if asked is not None:
             asked.append(asker)
         return views
 
-    return NvmlDesk(Inventory("soft", Path("/none"), tuple(v.device for v in views)), visible)
+    return NvmlHandler(Inventory("soft", Path("/none"), tuple(v.device for v in views)), visible)
 
 
 def words(line: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split(" "))
 
 
-async def ask(desk: NvmlDesk, **fields: str) -> Mapping[str, str]:
-    answer = protocol.decode(await desk.answer(question(**fields), tenant="default"))
+async def ask(handler: NvmlHandler, **fields: str) -> Mapping[str, str]:
+    answer = protocol.decode(await handler.answer(question(**fields), tenant="default"))
     assert answer.word == "ok"
     return answer.fields
 
 
 async def test_one_device() -> None:
-    fields = await ask(desk_for([View(device(3))]))
+    fields = await ask(handler_for([View(device(3))]))
     assert fields["devices"] == "1"
     assert fields["gpu0-name"] == "GPU model 3"
     assert "next" not in fields
@@ -64,7 +64,7 @@ async def test_one_device() -> None:
 
 
 async def test_fresh_is_what_changes() -> None:
-    fields = await ask(desk_for([View(device(0))]), what="fresh")
+    fields = await ask(handler_for([View(device(0))]), what="fresh")
     said = words(fields["gpu0"])
     assert {FACTS[word]["kind"] for word in said if word != "uuid"} == {"fresh"}
     assert "gpu0-name" not in fields
@@ -72,27 +72,27 @@ async def test_fresh_is_what_changes() -> None:
 
 async def test_a_limit_is_the_total() -> None:
     view = View(device(0), limit=2 * GIB, used=GIB)
-    said = words((await ask(desk_for([view])))["gpu0"])
+    said = words((await ask(handler_for([view])))["gpu0"])
     assert (said["memory-total"], said["memory-used"]) == (str(2 * GIB), str(GIB))
     generous = replace(view, limit=100 * GIB)
-    said = words((await ask(desk_for([generous])))["gpu0"])
+    said = words((await ask(handler_for([generous])))["gpu0"])
     assert said["memory-total"] == str(8 * GIB)
 
 
 async def test_use_is_that_of_the_processes() -> None:
     running = (Running(20, 120, 5), Running(10, 110, 7), Running(30, 130))
-    fields = await ask(desk_for([View(device(0), processes=running)]))
+    fields = await ask(handler_for([View(device(0), processes=running)]))
     assert fields["gpu0-processes"] == "10=7 20=5 30=-"
     assert words(fields["gpu0"])["memory-used"] == "12"
 
 
 async def test_processes_end_where_the_client_has_no_room() -> None:
     running = tuple(Running(pid, pid, 1) for pid in range(1, 1000))
-    fields = await ask(desk_for([View(device(0), processes=running)]))
+    fields = await ask(handler_for([View(device(0), processes=running)]))
     assert len(fields["gpu0-processes"].split(" ")) == MAX_PROCESSES
     huge = tuple(Running(4_000_000 + n, n, 2**63) for n in range(1000))
     views = [View(device(index), processes=huge) for index in range(4)]
-    assert "gpu0-processes" in await ask(desk_for(views))
+    assert "gpu0-processes" in await ask(handler_for(views))
 
 
 @pytest.mark.parametrize("what", ["all", "fresh"])
@@ -101,9 +101,9 @@ async def test_pages(what: str) -> None:
         View(device(index), processes=tuple(Running(pid, pid, GIB) for pid in range(1, 50)))
         for index in range(64)
     ]
-    desk, seen, first = desk_for(views), list[str](), "0"
+    handler, seen, first = handler_for(views), list[str](), "0"
     while first:
-        fields = await ask(desk, what=what, **{"from": first})
+        fields = await ask(handler, what=what, **{"from": first})
         assert fields["devices"] == "64"
         page = [key for key in fields if key.removeprefix("gpu").isdecimal()]
         assert page
@@ -114,9 +114,9 @@ async def test_pages(what: str) -> None:
 
 async def test_names_fit() -> None:
     long = replace(device(0), name="Ä" * 60 + "\n")
-    assert (await ask(desk_for([View(long)])))["gpu0-name"] == "Ä" * 47
+    assert (await ask(handler_for([View(long)])))["gpu0-name"] == "Ä" * 47
     empty = replace(device(0), name=" \t")
-    assert (await ask(desk_for([View(empty)])))["gpu0-name"] == "GPU"
+    assert (await ask(handler_for([View(empty)])))["gpu0-name"] == "GPU"
 
 
 @pytest.mark.parametrize(
@@ -135,17 +135,17 @@ async def test_names_fit() -> None:
 )
 async def test_bad_questions(fields: dict[str, str]) -> None:
     with pytest.raises(ProtocolError, match="nvml: "):
-        await ask(desk_for([View(device(0))]), **fields)
+        await ask(handler_for([View(device(0))]), **fields)
 
 
 async def test_the_asker_is_known() -> None:
     asked: list[Asker] = []
-    desk = desk_for([View(device(0))], asked)
-    await ask(desk, group="g", host="h", pid="7", gpus="2", memory="5", devices="0,1")
+    handler = handler_for([View(device(0))], asked)
+    await ask(handler, group="g", host="h", pid="7", gpus="2", memory="5", devices="0,1")
     assert asked == [Asker("default", "g", "h", 7, 2, 5, (0, 1))]
 
 
-# At the front door ----------------------------------------------------------
+# At the front end ----------------------------------------------------------
 
 
 def nvml(**fields: str) -> bytes:
@@ -154,24 +154,24 @@ def nvml(**fields: str) -> bytes:
 
 async def test_the_front_door_answers(make_office: MakeOffice) -> None:
     office = await make_office()
-    fields = accepted(await office.desk.answer(nvml()))
+    fields = accepted(await office.handler.answer(nvml()))
     assert fields["devices"] == "2"
-    assert accepted(await office.desk.answer(nvml(gpus="1")))["devices"] == "1"
-    code, _ = refused(await office.desk.answer(protocol.encode("nvml", {"token": "wrong"})))
+    assert accepted(await office.handler.answer(nvml(gpus="1")))["devices"] == "1"
+    code, _ = refused(await office.handler.answer(protocol.encode("nvml", {"token": "wrong"})))
     assert code == "bad-token"
-    assert refused(await office.desk.answer(nvml(what="x")))[0] == "bad-request"
+    assert refused(await office.handler.answer(nvml(what="x")))[0] == "bad-request"
 
 
 async def test_sessions_are_shown_on_their_own_host(make_office: MakeOffice) -> None:
     office = await make_office()
     asker = hello_fields()
-    opened = accepted(await office.desk.answer(hello(devices="1")))
+    opened = accepted(await office.handler.answer(hello(devices="1")))
     assert opened["devices"] == "1"
     there = {"host": asker["host"], "pid": asker["pid"]}
-    own = accepted(await office.desk.answer(nvml(**there)))
+    own = accepted(await office.handler.answer(nvml(**there)))
     assert own["devices"] == "1"  # a process sees the devices that its session has
     assert own["gpu0-processes"].startswith(f"{asker['pid']}=")
-    elsewhere = accepted(await office.desk.answer(nvml(host="elsewhere", pid=asker["pid"])))
+    elsewhere = accepted(await office.handler.answer(nvml(host="elsewhere", pid=asker["pid"])))
     assert elsewhere["devices"] == "2"
     assert not any(key.endswith("-processes") for key in elsewhere)
 
@@ -249,7 +249,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 async def test_a_real_card_says_what_it_can(fake: FakeNvml) -> None:
     views = [View(device(0), processes=(Running(20, 120),)), View(device(1))]
-    fields = await ask(desk_for(views))
+    fields = await ask(handler_for(views))
     assert fields["driver-version"] == "580.1"
     said = words(fields["gpu0"])
     assert said["temperature"] == "40"
@@ -264,7 +264,7 @@ async def test_a_real_card_says_what_it_can(fake: FakeNvml) -> None:
 
 async def test_a_tenant_with_a_limit_sees_its_own_use(fake: FakeNvml) -> None:
     view = View(device(0), limit=GIB, processes=(Running(20, 120),))
-    said = words((await ask(desk_for([view])))["gpu0"])
+    said = words((await ask(handler_for([view])))["gpu0"])
     assert (said["memory-total"], said["memory-used"]) == (str(GIB), "7")
     assert "memory-reserved" not in said
 
@@ -273,10 +273,10 @@ async def test_readings_are_shared_for_a_moment(
     fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvml_cards, "FRESH_SECONDS", 1e9)
-    desk = desk_for([View(device(0))])
+    handler = handler_for([View(device(0))])
     for _ in range(5):
-        await ask(desk, what="fresh")
+        await ask(handler, what="fresh")
     assert fake.readings == 1
     monkeypatch.setattr(nvml_cards, "FRESH_SECONDS", -1.0)
-    await ask(desk, what="fresh")
+    await ask(handler, what="fresh")
     assert fake.readings == 2

@@ -11,7 +11,7 @@ from gpupool_common.errors import ConfigError
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_server.config import load_settings
 from gpupool_server.peers import NAME, Peers
-from gpupool_server.tenants import PoolLease, Tenant
+from gpupool_server.tenants import LeasePart, Tenant
 
 KEY = "0f" * 32
 ALONE = Tenant("red")
@@ -60,9 +60,9 @@ def test_a_key_file_that_is_none(folder: Path, text: str, mode: int, says: str) 
 def test_a_lease_has_the_managers_key_or_none(folder: Path) -> None:
     """Never the server's: servers that are in a pool have nothing else in common."""
     mine = peers(folder)
-    told = Tenant("red", lease=PoolLease("l", "r", {}, KEY))
+    told = Tenant("red", lease=LeasePart("l", "r", {}, KEY))
     assert mine.key_for(told) == KEY
-    assert mine.key_for(Tenant("red", lease=PoolLease("l", "r", {}))) == ""
+    assert mine.key_for(Tenant("red", lease=LeasePart("l", "r", {}))) == ""
 
 
 def test_each_lease_has_a_key_that_is_no_token(folder: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Apply,
     BusyTime,
     Heartbeat,
@@ -16,7 +16,7 @@ from gpupool_common.node_link import (
     ReportedGpu,
     Told,
 )
-from gpupool_manager.leases import Ask
+from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.records import Grant, Lease, Token, Usage
 from gpupool_manager.store import Store
@@ -123,13 +123,13 @@ async def test_other_groups_are_not_counted(make_office: MakeOffice) -> None:
 
 async def test_the_next_server_counts_on(make_office: MakeOffice) -> None:
     office = await make_office()
-    member = PoolMember("here", office.run_dir.path, office.gpus, office.keeper)
+    member = PoolMember("here", office.run_dir.path, office.gpus, office.supervisor)
     member.apply(told(grant(office)))
     work(office, 10.0)
     beat = member.heartbeat()
     assert said(beat.busy) == {"lease-1": 10}
     member.heard(beat)
-    after = PoolMember("here", office.run_dir.path, office.gpus, office.keeper)
+    after = PoolMember("here", office.run_dir.path, office.gpus, office.supervisor)
     assert said(after.heartbeat().busy) == {"lease-1": 10}
     work(office, 12.0)
     assert said(after.heartbeat().busy) == {"lease-1": 12}
@@ -153,8 +153,10 @@ class Manager:
         pool = self.pool
         for node in ("one", "two"):
             await self.report(node)
-        await pool.desk.do(lambda unit: pool.tenancy.create(unit, "red", "", {}))
-        return await pool.desk.do(lambda unit: pool.leases.admit(unit, Ask("red", dict(WANT))))
+        await pool.commands.do(lambda transaction: pool.tenancy.create(transaction, "red", "", {}))
+        return await pool.commands.do(
+            lambda transaction: pool.leases.admit(transaction, LeaseRequest("red", dict(WANT)))
+        )
 
     async def report(self, node: str) -> None:
         gpu = ReportedGpu(
@@ -162,11 +164,13 @@ class Manager:
         )
         report = Report(address="tcp://h:1", server_version="0", gpus=[gpu])
         pool = self.pool
-        token, _ = await pool.desk.do(
-            lambda unit: pool.tenancy.create_token(unit, "node", node=node)
+        token, _ = await pool.commands.do(
+            lambda transaction: pool.tenancy.create_token(transaction, "node", node=node)
         )
         self.tokens[node] = token
-        await pool.desk.do(lambda unit: pool.fleet.report(unit, token, node, report))
+        await pool.commands.do(
+            lambda transaction: pool.fleet.report(transaction, token, node, report)
+        )
         pool.fleet.orders(node, "", 0.0)
 
     def beat(self, lease: Lease, busy_ms: int, node: str = "", gpu: str = "") -> None:
@@ -178,7 +182,7 @@ class Manager:
 
     async def usage(self) -> float:
         """All that is written down of red's busy time."""
-        await self.pool.desk.do(self.pool._flush)
+        await self.pool.commands.do(self.pool._flush)
         rows: list[Usage] = (await self.pool.store.load()).usage
         assert all(row.hour <= time.time() // HOUR for row in rows)
         return round(sum(row.busy_seconds for row in rows if row.tenant == "red"), 6)
@@ -210,7 +214,9 @@ async def test_the_last_of_an_ended_lease_still_counts(folder: Path) -> None:
     lease = await manager.set_up()
     manager.beat(lease, 1000)
     pool = manager.pool
-    await pool.desk.do(lambda unit: pool.leases.end(unit, lease, "released", "released"))
+    await pool.commands.do(
+        lambda transaction: pool.leases.end(transaction, lease, "released", "released")
+    )
     manager.beat(lease, 1250)
     assert await manager.usage() == 1.25
     assert await manager.usage() == 1.25
@@ -235,7 +241,7 @@ async def test_nothing_is_counted_twice_after_a_crash(folder: Path) -> None:
     manager.beat(lease, 1000)
     assert await manager.usage() == 1.0
     manager.beat(lease, 3000)  # not written down before the crash
-    await manager.pool.desk.close()
+    await manager.pool.commands.close()
     await manager.pool.store.close()
     await manager.start()
     manager.beat(manager.pool.ledger.leases[lease.id], 3500)

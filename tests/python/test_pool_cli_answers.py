@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gpupool.cli import app
 from gpupool_common.paths import Home
-from manager_node import FakeDoor
+from manager_node import FakeServer
 from pool_process import PATIENCE, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(60)
@@ -36,10 +36,10 @@ QUEUED = {**LEASE, "state": "queued", "position": 2, "reason": "no room", "token
 @pytest.fixture(autouse=True, scope="module")
 def _door() -> Iterator[None]:
     """The server that leases name answers: who has a lease looks before the program starts."""
-    door = FakeDoor()
-    LEASE["servers"][0]["address"] = door.url
+    server = FakeServer()
+    LEASE["servers"][0]["address"] = server.url
     yield
-    door.close()
+    server.close()
 
 
 class Handler(BaseHTTPRequestHandler):

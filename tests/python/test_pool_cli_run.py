@@ -14,7 +14,7 @@ import pytest
 
 from gpupool_common import protocol
 from gpupool_common.paths import Home
-from manager_node import FakeDoor
+from manager_node import FakeServer
 from pool_process import PATIENCE, Manager, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
@@ -23,7 +23,7 @@ SHOW = 'echo "$GPUPOOL_SERVER|$GPUPOOL_TOKEN|$GPUPOOL_MEMORY|$GPUPOOL_POOL"'
 HALF = ("--memory", "4GiB", "--share", "50%")
 WHOLE = ("--gpus", "2")
 #: The front doors of the nodes of the test that runs.
-DOORS: dict[str, FakeDoor] = {}
+SERVERS: dict[str, FakeServer] = {}
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ class User:
 
 @pytest.fixture
 def red(manager: Manager, home: Home) -> User:
-    DOORS["one"] = manager.node("one")
-    DOORS["two"] = manager.node("two", curve=True)
+    SERVERS["one"] = manager.node("one")
+    SERVERS["two"] = manager.node("two", curve=True)
     return User(manager, home)
 
 
@@ -84,7 +84,7 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
     done = red.run("--gpus", "2", "--spread", *HALF, "--", "sh", "-c", f"{SHOW}; exit 7")
     assert (done.returncode, done.stderr) == (7, "")
     servers, token, memory, pool = done.stdout.strip().split("|")
-    assert servers == f"{DOORS['one'].url},{DOORS['two'].url}?key={DOORS['two'].key}"
+    assert servers == f"{SERVERS['one'].url},{SERVERS['two'].url}?key={SERVERS['two'].key}"
     assert token.startswith("gpl_") and red.token not in done.stdout
     assert (memory, pool) == ("", "")
     (lease,) = manager.leases("released")
@@ -94,10 +94,10 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
 
 def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: Manager) -> None:
     """The manager thought it was there, and the program failed on it."""
-    DOORS["one"].close()
+    SERVERS["one"].close()
     done = red.run(*HALF, "--", "sh", "-c", SHOW)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{DOORS['two'].url}?key=")
+    assert done.stdout.startswith(f"{SERVERS['two'].url}?key=")
     (line,) = done.stderr.splitlines()
     assert line.startswith("gpupool: node one: no gpupool server answers at")
     assert line.endswith("asking the pool for another")
@@ -106,15 +106,15 @@ def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: M
 
 
 def test_a_server_that_refuses_for_now_is_left_for_another(red: User, manager: Manager) -> None:
-    DOORS["one"].answer = protocol.refusal("draining", "the server is stopping")
+    SERVERS["one"].answer = protocol.refusal("draining", "the server is stopping")
     done = red.run(*HALF, "--", "sh", "-c", SHOW)
-    assert done.returncode == 0 and done.stdout.startswith(DOORS["two"].url)
+    assert done.returncode == 0 and done.stdout.startswith(SERVERS["two"].url)
     assert "node one: " in done.stderr and "the server is stopping" in done.stderr
 
 
 def test_nothing_is_started_where_no_server_answers(red: User, manager: Manager) -> None:
-    for door in DOORS.values():
-        door.close()
+    for server in SERVERS.values():
+        server.close()
     done = red.run(*HALF, "--", "echo", "started")
     assert (done.returncode, done.stdout) == (75, "")
     last = done.stderr.splitlines()[-1]

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Again,
     Applied,
     Apply,
@@ -21,9 +21,9 @@ from gpupool_common.node_link import (
     encode,
 )
 from gpupool_manager import views
-from gpupool_manager.leases import Ask
+from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.problems import Problem
-from link_host import WANT, Host, Peer, applied, no, report_of
+from link_host import WANT, Host, NodeConnection, applied, no, report_of
 from server_harness import eventually
 
 
@@ -43,16 +43,16 @@ async def hasty(folder: Path) -> AsyncIterator[Host]:
     await made.stop()
 
 
-async def pair(host: Host, *names: str) -> dict[str, Peer]:
+async def pair(host: Host, *names: str) -> dict[str, NodeConnection]:
     peers = {}
     for name in names:
         _, secret = await host.token(node=name)
-        peers[name] = Peer(host)
+        peers[name] = NodeConnection(host)
         applied(await peers[name].join(secret, name))
     return peers
 
 
-async def obey(peer: Peer, told: Apply) -> None:
+async def obey(peer: NodeConnection, told: Apply) -> None:
     await peer.socket.send(encode(Applied(generation=told.generation)))
 
 
@@ -109,11 +109,11 @@ async def test_without_another_server_it_waits_or_ends(hasty: Host) -> None:
     await peers["a"].socket.send(encode(Again(number=3, report=report_of("a"))))
     node = hasty.node("a")
     await eventually(lambda: node is not None and not node.lost)
-    ask = Ask("red", dict(WANT), wait=600.0)
+    ask = LeaseRequest("red", dict(WANT), wait=600.0)
     pool = hasty.pool
-    queued = await pool.desk.do(lambda unit: pool.leases.admit(unit, ask))
+    queued = await pool.commands.do(lambda transaction: pool.leases.admit(transaction, ask))
     await pool.confirmed(queued.id)
-    assert queued.state == "queued" and pool.ledger.line.position(queued) == 1
+    assert queued.state == "queued" and pool.ledger.queue.position(queued) == 1
     peers["a"].close()
 
 
@@ -153,7 +153,7 @@ async def test_a_node_whose_sessions_do_not_start_is_put_aside(host: Host) -> No
     # An operator knows better, until the server says something else.
     await say("sessions do not start: no driver")
     pool = host.pool
-    await pool.desk.do(lambda unit: pool.fleet.change(unit, "a", "open", None))
+    await pool.commands.do(lambda transaction: pool.fleet.change(transaction, "a", "open", None))
     await say("sessions do not start: no driver")
     assert views.state_of(node) == "ready"
     await say("sessions do not start: no memory")

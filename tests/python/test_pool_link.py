@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from gpupool_common import hosts
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.keys import Keys
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     Again,
     Beat,
     Heartbeat,
@@ -28,11 +28,11 @@ from gpupool_common.node_link import (
     Told,
     encode,
 )
-from gpupool_manager.link import Link, check_reachable
+from gpupool_manager.node_server import NodeServer, check_reachable
 from gpupool_manager.problems import Problem
-from gpupool_server import pool_link
+from gpupool_server import manager_connection
 from gpupool_server.config import Settings
-from gpupool_server.pool_link import JoinToken, PoolLink, find_address
+from gpupool_server.manager_connection import JoinToken, ManagerConnection, find_address
 from gpupool_server.pool_member import PoolMember
 from link_host import Host, MakePeer, applied, new_keys, no, report_of
 from server_harness import MakeOffice, accepted, eventually, hello
@@ -86,7 +86,9 @@ async def test_a_revoked_token_joins_nobody_and_cuts_off(host: Host, make_peer: 
     await host.token("admin")
     peer = make_peer()
     applied(await peer.join(secret))
-    await host.pool.desk.do(lambda unit: host.pool.tenancy.revoke_token(unit, token.id))
+    await host.pool.commands.do(
+        lambda transaction: host.pool.tenancy.revoke_token(transaction, token.id)
+    )
     no(await peer.ask(Beat(number=2, heartbeat=Heartbeat())), "bad-token", "revoked")
     no(await peer.ask(Beat(number=3, heartbeat=Heartbeat())), "unknown-node")
     no(await peer.join(secret), "bad-token", "revoked")
@@ -124,7 +126,7 @@ async def test_a_name_stays_with_its_key_until_it_is_removed(
     with pytest.raises(Exception, match="another key"):
         host.pool.fleet.heartbeat(token, "n", Heartbeat(), 0.0)
     assert isinstance(await first.ask(Beat(number=3, heartbeat=Heartbeat())), Told)
-    await host.pool.desk.do(lambda unit: host.pool.fleet.remove(unit, "n"))
+    await host.pool.commands.do(lambda transaction: host.pool.fleet.remove(transaction, "n"))
     no(await thief.join(secret), "bad-token", "was removed from the pool")
     no(await first.hear(), "unknown-node", "was removed")
     no(await first.ask(Again(number=4, report=report_of("n"))), "unknown-node")
@@ -260,10 +262,14 @@ async def test_changes_of_nodes_and_gpus_are_told_at_once(host: Host, make_peer:
     peer = make_peer()
     applied(await peer.join(secret))
     pool = host.pool
-    await pool.desk.do(lambda unit: pool.fleet.change(unit, "n", "draining", None))
+    await pool.commands.do(
+        lambda transaction: pool.fleet.change(transaction, "n", "draining", None)
+    )
     assert applied(await peer.told()).mode == "draining"
     changes = {"policy": "fixed", "max_inst": 5}
-    await pool.desk.do(lambda unit: pool.fleet.change_gpu(unit, "GPU-n-0", changes))
+    await pool.commands.do(
+        lambda transaction: pool.fleet.change_gpu(transaction, "GPU-n-0", changes)
+    )
     (gpu,) = applied(await peer.told()).gpus
     assert (gpu.policy, gpu.max_inst) == ("fixed", 5)
 
@@ -330,7 +336,7 @@ class End:
     def __init__(self, host: Host, member: PoolMember, secret: str, keys: Keys) -> None:
         token = JoinToken(secret, host.keys.public)
         self.member = member
-        self.link = PoolLink(
+        self.link = ManagerConnection(
             host.link.url, token, keys, member, lambda: member.report("tcp://h:7700", "", {})
         )
 
@@ -342,17 +348,17 @@ MakeEnd = Callable[..., Awaitable[End]]
 async def make_end(
     host: Host, make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[MakeEnd]:
-    monkeypatch.setattr(pool_link, "FIRST_RETRY", 0.02)
-    monkeypatch.setattr(pool_link, "LAST_RETRY", 0.1)
+    monkeypatch.setattr(manager_connection, "FIRST_RETRY", 0.02)
+    monkeypatch.setattr(manager_connection, "LAST_RETRY", 0.1)
     ends: list[End] = []
 
     async def make(secret: str | None = None, keys: Keys | None = None) -> End:
         office = await make_office()
-        member = PoolMember("n", office.run_dir.path, office.gpus, office.keeper)
-        office.desk.join(member)
+        member = PoolMember("n", office.run_dir.path, office.gpus, office.supervisor)
+        office.handler.join(member)
         end = End(host, member, secret or (await host.token())[1], keys or new_keys())
         end.link.start()
-        office.keeper.on_change = end.link.wake
+        office.supervisor.on_change = end.link.wake
         end.office = office  # type: ignore[attr-defined]
         ends.append(end)
         return end
@@ -369,12 +375,12 @@ async def test_a_lease_is_usable_at_once(host: Host, make_end: MakeEnd) -> None:
     await end.link.joined.wait()
     lease = await host.lease(gpus=2)
     token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
-    desk = end.office.desk  # type: ignore[attr-defined]
-    assert accepted(await desk.answer(hello(token=token)))["devices"] == "0,1"
+    handler = end.office.handler  # type: ignore[attr-defined]
+    assert accepted(await handler.answer(hello(token=token)))["devices"] == "0,1"
     # The session is told without waiting for the next heartbeat, a minute from now.
     await eventually(lambda: len(host.seen("n")) == 1)
     await host.end(lease)
-    await eventually(lambda: len(end.office.keeper) == 0)  # type: ignore[attr-defined]
+    await eventually(lambda: len(end.office.supervisor) == 0)  # type: ignore[attr-defined]
     await eventually(lambda: not host.seen("n"))
 
 
@@ -385,7 +391,7 @@ async def test_clocks_need_not_agree(host: Host, make_end: MakeEnd) -> None:
     await end.link.joined.wait()
     lease = await host.lease()
     token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
-    accepted(await end.office.desk.answer(hello(token=token)))  # type: ignore[attr-defined]
+    accepted(await end.office.handler.answer(hello(token=token)))  # type: ignore[attr-defined]
 
 
 async def test_the_next_manager_is_joined(host: Host, make_end: MakeEnd) -> None:
@@ -394,19 +400,19 @@ async def test_the_next_manager_is_joined(host: Host, make_end: MakeEnd) -> None
     await end.link.joined.wait()
     lease = await host.lease()
     token = host.pool.signer.issue(host.pool.ledger, lease, host.pool.clock())
-    desk = end.office.desk  # type: ignore[attr-defined]
-    accepted(await desk.answer(hello(token=token)))
+    handler = end.office.handler  # type: ignore[attr-defined]
+    accepted(await handler.answer(hello(token=token)))
     signer = host.pool.signer
     with capture_logs() as logs:
         await host.stop()
         await eventually(lambda: any("not joined" in entry["event"] for entry in logs))
-        accepted(await desk.answer(hello(token=token)))
+        accepted(await handler.answer(hello(token=token)))
         await host.start()
         host.pool.signer = signer  # the state folder keeps its secret
         await eventually(lambda: any("joined the pool" in entry["event"] for entry in logs))
     await eventually(lambda: len(host.seen("n")) == 2)
     assert [each.id for each in host.pool.ledger.leases.values()] == [lease.id]
-    accepted(await desk.answer(hello(token=token)))
+    accepted(await handler.answer(hello(token=token)))
 
 
 async def test_a_refused_server_says_why_once(host: Host, make_end: MakeEnd) -> None:
@@ -420,7 +426,7 @@ async def test_a_refused_server_says_why_once(host: Host, make_end: MakeEnd) -> 
 async def test_a_manager_without_the_key_is_not_trusted(
     host: Host, make_end: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_link, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(manager_connection, "ANSWER_SECONDS", 1.0)
     right, host.keys = host.keys, new_keys()
     with capture_logs() as logs:
         end = await make_end()
@@ -451,20 +457,20 @@ async def test_a_manager_of_another_version_is_named(
         assert "protocol 9" in reasons[-1] and "protocol 1" in reasons[-1]
     finally:
         context.destroy(linger=0)
-        host.link = Link(host.pool, keys, "tcp://127.0.0.1:*")
+        host.link = NodeServer(host.pool, keys, "tcp://127.0.0.1:*")
         host.link.open()
 
 
 async def test_a_server_goes_on_without_any_manager(make_office: MakeOffice) -> None:
     office = await make_office(own_token=True)
-    member = PoolMember("n", office.run_dir.path, office.gpus, office.keeper)
-    office.desk.join(member)
+    member = PoolMember("n", office.run_dir.path, office.gpus, office.supervisor)
+    office.handler.join(member)
     token = JoinToken("gpn_" + "x" * 43, new_keys().public)
-    link = PoolLink(
+    link = ManagerConnection(
         "tcp://127.0.0.1:1", token, new_keys(), member, lambda: member.report("tcp://h:1", "", {})
     )
     link.start()
-    accepted(await office.desk.answer(hello()))
+    accepted(await office.handler.answer(hello()))
     await asyncio.sleep(0)
     await link.close()
     member.close()
@@ -560,14 +566,14 @@ async def test_who_is_refused_for_its_address_is_told_why(
     peer = make_peer()
     told = await peer.join(secret, node="localhost")
     assert isinstance(told, Told)  # of this machine
-    serve = Link._serve
+    serve = NodeServer._serve
 
     async def from_elsewhere(
-        self: Link, connection: bytes, address: str, key: str, frames: list[bytes]
+        self: NodeServer, connection: bytes, address: str, key: str, frames: list[bytes]
     ) -> None:
         await serve(self, connection, "203.0.113.9", key, frames)
 
-    monkeypatch.setattr(Link, "_serve", from_elsewhere)
+    monkeypatch.setattr(NodeServer, "_serve", from_elsewhere)
     again = Again(number=2, report=report_of("localhost"))
     no(await peer.ask(again), "unreachable", "tcp://localhost:7700")
     no(await make_peer().join(secret, node="localhost"), "unreachable", "203.0.113.9")
@@ -590,6 +596,6 @@ def test_addresses_of_this_machine() -> None:
 
 
 async def test_an_address_in_use_is_named(host: Host) -> None:
-    second = Link(host.pool, host.keys, host.link.url)
+    second = NodeServer(host.pool, host.keys, host.link.url)
     with pytest.raises(GpupoolError, match=r"--nodes"):
         second.open()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupool_common.errors import ProtocolError
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
     Apply,
@@ -98,8 +98,8 @@ BAD_FROM_NODES: list[tuple[int, str, object]] = [
     (0, "report.gpus.0.policy", "mine"), (0, "report.gpus.0.max_inst", 26),
     (0, "report.gpus.0.compute_capability", "9"), (0, "report.gpus.0.uuid", "GPU 1"),
     (0, "report.labels", {"a b": "c"}), (0, "report.labels", {"a": 1}), (0, "report.address", ""),
-    (0, "report.labels", {f"l{i}": "" for i in range(65)}), (0, "report.door_key", "ab"),
-    (0, "report.door_key", "G" * 64), (0, "report.protocol", 2),
+    (0, "report.labels", {f"l{i}": "" for i in range(65)}), (0, "report.front_end_key", "ab"),
+    (0, "report.front_end_key", "G" * 64), (0, "report.protocol", 2),
     (2, "heartbeat.sessions.0.lease", "a/b"), (2, "heartbeat.sessions.0.program", "a\0"),
     (2, "heartbeat.sessions", [SESSION.model_dump()] * 4097), (2, "heartbeat.idle", [1]),
     (2, "heartbeat.applied", None),

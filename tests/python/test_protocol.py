@@ -1,4 +1,4 @@
-"""The front door's text protocol, above all what it must not accept."""
+"""The front end's text protocol, above all what it must not accept."""
 
 from __future__ import annotations
 

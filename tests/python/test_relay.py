@@ -1,4 +1,4 @@
-"""The process at the front door: what it lets through, and what its owner takes from it."""
+"""The process at the front end: what it lets through, and what its owner takes from it."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gpupool_manager.index import Index
+from gpupool_manager.placement_request import Hosts, PlacementRequest, Policy, Slot
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, explain, judge, place
-from gpupool_manager.want import Hosts, Policy, Slot, Want
 
 H200, A100 = ("NVIDIA H200", (9, 0), 143_771), ("NVIDIA A100", (8, 0), 81_920)
 
@@ -21,13 +21,13 @@ def pool(*nodes: tuple[str, tuple[str, tuple[int, int], int], int]) -> Index:
     )
 
 
-def chosen(index: Index, want: Want) -> list[str]:
+def chosen(index: Index, want: PlacementRequest) -> list[str]:
     found = place(index, want)
     assert isinstance(found, Placement), found
     return [slot.uuid for slot in found.slots]
 
 
-def refused(index: Index, want: Want) -> str:
+def refused(index: Index, want: PlacementRequest) -> str:
     found = place(index, want)
     assert isinstance(found, NoRoom), found
     return found.reason
@@ -36,69 +36,79 @@ def refused(index: Index, want: Want) -> str:
 def test_binpack_fills_what_is_begun_and_spread_does_not() -> None:
     index = pool(("a", H200, 2), ("b", H200, 2))
     index.take("b-1", 10_000, 50)
-    assert chosen(index, Want(1, 10_000, 50)) == ["b-1"]
-    assert chosen(index, Want(1, 10_000, 50, policy="spread"))[0] != "b-1"
-    assert chosen(index, Want(1, 10_000, 51)) != ["b-1"]  # 50% is left there
+    assert chosen(index, PlacementRequest(1, 10_000, 50)) == ["b-1"]
+    assert chosen(index, PlacementRequest(1, 10_000, 50, policy="spread"))[0] != "b-1"
+    assert chosen(index, PlacementRequest(1, 10_000, 51)) != ["b-1"]  # 50% is left there
 
 
 def test_several_go_to_one_node_or_to_as_many_as_asked() -> None:
     index = pool(("a", H200, 1), ("b", H200, 2), ("c", H200, 1))
-    assert chosen(index, Want(2, 1000, 10, hosts="same")) == ["b-0", "b-1"]
-    assert {name[0] for name in chosen(index, Want(3, 1000, 10, hosts="spread"))} == set("abc")
-    assert len(chosen(index, Want(4, 1000, 10))) == 4
-    assert "at most 2 GPUs of one node" in refused(index, Want(3, 1000, 10, hosts="same"))
-    assert "4 must be different" in refused(index, Want(4, 1000, 10, hosts="spread"))
-    assert "fits on 4 GPUs, asked 5" in refused(index, Want(5, 1000, 10))
+    assert chosen(index, PlacementRequest(2, 1000, 10, hosts="same")) == ["b-0", "b-1"]
+    assert {
+        name[0] for name in chosen(index, PlacementRequest(3, 1000, 10, hosts="spread"))
+    } == set("abc")
+    assert len(chosen(index, PlacementRequest(4, 1000, 10))) == 4
+    assert "at most 2 GPUs of one node" in refused(
+        index, PlacementRequest(3, 1000, 10, hosts="same")
+    )
+    assert "4 must be different" in refused(index, PlacementRequest(4, 1000, 10, hosts="spread"))
+    assert "fits on 4 GPUs, asked 5" in refused(index, PlacementRequest(5, 1000, 10))
 
 
 def test_a_whole_gpu_is_an_unused_one_of_the_kind_asked_for() -> None:
     index = pool(("a", H200, 1), ("b", A100, 1))
     index.take("a-0", 1, 1)
-    assert chosen(index, Want(1, None, 100)) == ["b-0"]
-    assert refused(index, Want(1, None, 100, model="*h200*"))
-    assert refused(index, Want(1, None, 100, capability=(9, 0)))
+    assert chosen(index, PlacementRequest(1, None, 100)) == ["b-0"]
+    assert refused(index, PlacementRequest(1, None, 100, model="*h200*"))
+    assert refused(index, PlacementRequest(1, None, 100, capability=(9, 0)))
     index.give("a-0", 1, 1)
-    assert chosen(index, Want(1, None, 100, capability=(9, 0))) == ["a-0"]
+    assert chosen(index, PlacementRequest(1, None, 100, capability=(9, 0))) == ["a-0"]
 
 
 def test_the_reasons_are_told_gpu_by_gpu() -> None:
     index = pool(("a", H200, 2), ("b", A100, 1))
     index.close("a-1", "cordoned: node a")
-    verdicts = {verdict.slot.uuid: verdict for verdict in explain(index, Want(1, 100_000, 10))}
+    verdicts = {
+        verdict.slot.uuid: verdict for verdict in explain(index, PlacementRequest(1, 100_000, 10))
+    }
     assert verdicts["a-0"].rank == 1
     assert verdicts["a-1"].reason == "cordoned: node a"
     assert verdicts["b-0"].reason == "memory: it has 80GiB, asked 100000MiB"
-    assert could_ever(index, Want(3, 100_000, 10)) is not None
-    assert could_ever(index, Want(2, 100_000, 10)) is None  # the closed one may come back
+    assert could_ever(index, PlacementRequest(3, 100_000, 10)) is not None
+    assert (
+        could_ever(index, PlacementRequest(2, 100_000, 10)) is None
+    )  # the closed one may come back
 
 
 @pytest.mark.parametrize(
     ("want", "reason"),
     [
-        (Want(1, 1000, 10, model="*B200*"),
+        (PlacementRequest(1, 1000, 10, model="*B200*"),
          "no GPU of model '*B200*'; the pool has NVIDIA A100, NVIDIA H200"),
-        (Want(2, 1000, 10, model="*a100"),
+        (PlacementRequest(2, 1000, 10, model="*a100"),
          "only 1 GPU (asked 2) of model '*a100'; the pool has NVIDIA A100, NVIDIA H200"),
-        (Want(1, 1000, 10, models=("NVIDIA T4",)),
+        (PlacementRequest(1, 1000, 10, models=("NVIDIA T4",)),
          "no GPU of a model that the quota allows (NVIDIA T4); the pool has NVIDIA A100,"
          " NVIDIA H200"),
-        (Want(1, 1000, 10, capability=(10, 0)),
+        (PlacementRequest(1, 1000, 10, capability=(10, 0)),
          "no GPU of compute capability 10.0 or more; the most that the pool has is 9.0"),
-        (Want(1, 200 * 1024, 10),
+        (PlacementRequest(1, 200 * 1024, 10),
          "no GPU with 200GiB of memory; the largest of the pool has 143771MiB"),
-        (Want(1, None, 100, memory_most=1024),
+        (PlacementRequest(1, None, 100, memory_most=1024),
          "no GPU of no more memory than the 1GiB that the quota allows; the smallest of the pool"
          " has 80GiB; ask for a part with --memory"),
-        (Want(1, 1000, 10, labels=(("rack", "9"),)),
+        (PlacementRequest(1, 1000, 10, labels=(("rack", "9"),)),
          "no GPU of a node with the label rack=9; nodes have rack=7"),
-        (Want(1, 1000, 10, labels=(("row", "9"),)),
+        (PlacementRequest(1, 1000, 10, labels=(("row", "9"),)),
          "no GPU of a node with the label row=9; no node has that one"),
-        (Want(4, 1000, 10), "the pool has 3 GPUs, asked 4"),
-        (Want(1, 100_000, 10, model="*A100"),
+        (PlacementRequest(4, 1000, 10), "the pool has 3 GPUs, asked 4"),
+        (PlacementRequest(1, 100_000, 10, model="*A100"),
          "no GPU of model '*A100' and with 100000MiB of memory; of 3 GPUs of the pool"),
     ],
 )  # fmt: skip
-def test_what_can_never_be_names_the_condition_that_nobody_meets(want: Want, reason: str) -> None:
+def test_what_can_never_be_names_the_condition_that_nobody_meets(
+    want: PlacementRequest, reason: str
+) -> None:
     index = Index(
         [Slot("a-0", "a", 0, *H200, labels={"rack": "7"}),
          Slot("a-1", "a", 1, *H200, labels={"rack": "7"}), Slot("b-0", "b", 0, *A100)]
@@ -110,7 +120,7 @@ def test_what_can_never_be_names_the_condition_that_nobody_meets(want: Want, rea
 
 
 def test_an_empty_pool_says_so() -> None:
-    assert could_ever(Index(), Want(1, 1000, 10)) == "the pool has no GPUs, asked 1"
+    assert could_ever(Index(), PlacementRequest(1, 1000, 10)) == "the pool has no GPUs, asked 1"
 
 
 def test_nothing_is_taken_or_given_that_is_not_there() -> None:
@@ -126,7 +136,7 @@ def test_nothing_is_taken_or_given_that_is_not_there() -> None:
         index.add(Slot("a-0", "a", 0, *H200))
 
 
-def feasible(index: Index, want: Want) -> bool:
+def feasible(index: Index, want: PlacementRequest) -> bool:
     """By looking at every GPU."""
     by_node: dict[str, int] = {}
     for slot in index:
@@ -146,8 +156,10 @@ def test_a_place_is_found_whenever_there_is_one(seed: int) -> None:
     hosts: tuple[Hosts, ...] = ("any", "same", "spread")
     for _ in range(300):
         memory = dice.choice((None, dice.randint(1, 90_000)))
-        want = Want(dice.randint(1, 4), memory, 100 if memory is None else dice.randint(1, 100),
-                    dice.choice(policies), dice.choice(hosts))  # fmt: skip
+        share = 100 if memory is None else dice.randint(1, 100)
+        want = PlacementRequest(
+            dice.randint(1, 4), memory, share, dice.choice(policies), dice.choice(hosts)
+        )
         possible = feasible(index, want)
         found = place(index, want)
         assert isinstance(found, Placement) == possible, (want, found)

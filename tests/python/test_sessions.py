@@ -43,7 +43,7 @@ def _plain_logs() -> Iterator[None]:
 
 async def opened(office: Office, **changes: str | None) -> tuple[str, int]:
     """A new session's id and its worker's pid."""
-    session = accepted(await office.desk.answer(hello(**changes)))["session"]
+    session = accepted(await office.handler.answer(hello(**changes)))["session"]
     meta = Meta.parse((office.run_dir.sessions / session / "meta.json").read_text())
     assert meta.session == session
     assert process_lives(meta.pid)
@@ -52,10 +52,10 @@ async def opened(office: Office, **changes: str | None) -> tuple[str, int]:
 
 async def restarted(office: Office, make_office: MakeOffice, **changes: object) -> Office:
     """The next server on the same run directory, after the first one let go of everything."""
-    await office.keeper.close()
+    await office.supervisor.close()
     office.run_dir.close()
     after = await make_office(**changes)
-    after.keeper.adopt()
+    after.supervisor.adopt()
     return after
 
 
@@ -65,7 +65,7 @@ async def test_the_end_of_a_worker_ends_its_session(make_office: MakeOffice) -> 
     other, _ = await opened(office)
     with capture_logs() as events:
         os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: len(office.keeper) == 1)
+        await eventually(lambda: len(office.supervisor) == 1)
     assert not (office.run_dir.sessions / session).exists()
     assert (office.run_dir.sessions / other).exists()
     (event,) = [event for event in events if event["event"] == "session ended"]
@@ -77,18 +77,18 @@ async def test_the_end_of_a_worker_ends_its_session(make_office: MakeOffice) -> 
 async def test_sessions_leave_no_descriptor_behind(make_office: MakeOffice, folder: Path) -> None:
     office = await make_office()
     _, pid = await opened(office)
-    await office.keeper.describe()  # connects to the worker, and stays so
+    await office.supervisor.describe()  # connects to the worker, and stays so
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         _, pid = await opened(office)
-        await office.keeper.describe()
+        await office.supervisor.describe()
         os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: len(office.keeper) == 1)
+        await eventually(lambda: len(office.supervisor) == 1)
     write_worker(office.run_dir.path / "../home/libexec/gpupool-worker", "exit")
     for _ in range(3):
-        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+        assert refused(await office.handler.answer(hello()))[0] == "no-worker"
     (folder / "home/libexec/gpupool-worker").unlink()
-    assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+    assert refused(await office.handler.answer(hello()))[0] == "no-worker"
     await eventually(lambda: len(list(Path("/proc/self/fd").iterdir())) == before)
 
 
@@ -105,7 +105,7 @@ async def test_a_server_without_descriptors_says_so(
         for more in range(12):
             os.close(free := os.dup(0))  # the lowest number that is not in use
             resource.setrlimit(resource.RLIMIT_NOFILE, (free + more, limits[1]))
-            answer = protocol.decode(await office.desk.answer(hello()))
+            answer = protocol.decode(await office.handler.answer(hello()))
             said.append(answer.fields.get("code", "ok"))
             if said[-1] != "ok":
                 assert "no file descriptors left" in answer.fields["message"]
@@ -124,26 +124,26 @@ async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
     worker = write_worker(folder / "worker", "exit")
     office = await make_office(worker=worker)
     changes: list[str] = []
-    office.keeper.on_change = lambda: changes.append(office.keeper.trouble)
+    office.supervisor.on_change = lambda: changes.append(office.supervisor.trouble)
     for _ in range(2):
-        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
-    assert (office.keeper.trouble, changes) == ("", [])
-    assert refused(await office.desk.answer(hello()))[0] == "no-worker"
-    assert "sessions do not start: the worker ended" in office.keeper.trouble
-    assert changes == [office.keeper.trouble]
+        assert refused(await office.handler.answer(hello()))[0] == "no-worker"
+    assert (office.supervisor.trouble, changes) == ("", [])
+    assert refused(await office.handler.answer(hello()))[0] == "no-worker"
+    assert "sessions do not start: the worker ended" in office.supervisor.trouble
+    assert changes == [office.supervisor.trouble]
     worker.unlink()
     write_worker(folder / "worker", "good")
-    await eventually(lambda: office.keeper.trouble == "" and len(office.keeper) == 0)
+    await eventually(lambda: office.supervisor.trouble == "" and len(office.supervisor) == 0)
     assert changes[-1] == ""
     # One that starts in between makes those before it be forgotten.
     write_worker(folder / "worker", "exit")
     for _ in range(2):
-        refused(await office.desk.answer(hello()))
+        refused(await office.handler.answer(hello()))
     write_worker(folder / "worker", "good")
     await opened(office)
     write_worker(folder / "worker", "exit")
-    refused(await office.desk.answer(hello()))
-    assert office.keeper.trouble == ""
+    refused(await office.handler.answer(hello()))
+    assert office.supervisor.trouble == ""
 
 
 async def test_a_server_without_a_state_directory(make_office: MakeOffice) -> None:
@@ -158,7 +158,7 @@ async def test_a_gpu_whose_board_was_ruined_is_used_again(make_office: MakeOffic
     office = await make_office()
     gpu = office.gpus.get(0)
     assert gpu is not None
-    office.keeper.adopt()
+    office.supervisor.adopt()
     _, first = await opened(office)
     for _ in range(3):
         gpu.renew(None)
@@ -180,21 +180,21 @@ async def test_sessions_nobody_comes_to_are_bounded_for_each_tenant(
     """One tenant had all places by asking for sessions and never coming to them."""
     worker = write_worker(folder / "worker", "alone")
     office = await make_office(worker=worker, max_sessions=16, tenants=RED)
-    answers = [await office.desk.answer(hello(token="of-red")) for _ in range(5)]
+    answers = [await office.handler.answer(hello(token="of-red")) for _ in range(5)]
     waiting = [accepted(answer)["session"] for answer in answers[:4]]
     code, message = refused(answers[4])
     assert code == "busy"
     assert "4 sessions of tenant 'red' wait for their programs to connect, and 4 may" in message
     await opened(office)
-    assert {s["state"] for s in await office.keeper.describe("red")} == {"waiting"}
+    assert {s["state"] for s in await office.supervisor.describe("red")} == {"waiting"}
     # One that gives up, and one whose client comes, make room.
     os.kill(pid_of(office, waiting[0]), signal.SIGKILL)
-    await eventually(lambda: len(office.keeper) == 4)
+    await eventually(lambda: len(office.supervisor) == 4)
     write_worker(folder / "worker", "good")
     for _ in range(4):
-        session = accepted(await office.desk.answer(hello(token="of-red")))["session"]
+        session = accepted(await office.handler.answer(hello(token="of-red")))["session"]
         await eventually(partial(is_running, office, session))
-    assert len(office.keeper) == 8
+    assert len(office.supervisor) == 8
 
 
 def pid_of(office: Office, session: str) -> int:
@@ -202,7 +202,7 @@ def pid_of(office: Office, session: str) -> int:
 
 
 def is_running(office: Office, session: str) -> bool:
-    return office.keeper.state_of(session) == "running"
+    return office.supervisor.state_of(session) == "running"
 
 
 async def test_those_that_do_not_start_are_not_waited_for(
@@ -210,7 +210,7 @@ async def test_those_that_do_not_start_are_not_waited_for(
 ) -> None:
     office = await make_office(worker=write_worker(folder / "worker", "exit"))
     for _ in range(20):
-        assert refused(await office.desk.answer(hello()))[0] == "no-worker"
+        assert refused(await office.handler.answer(hello()))[0] == "no-worker"
     write_worker(folder / "worker", "good")
     await opened(office)
 
@@ -222,8 +222,8 @@ async def test_few_of_a_tenant_wait_for_others_to_end(
     monkeypatch.setattr("gpupool_server.sessions.MOST_PATIENT", 2)
     monkeypatch.setattr("gpupool_server.sessions.LEAVING_SECONDS", 600.0)
     office = await make_office(tenants={"red": {"token": "of-red", "sessions": 1}})
-    session = accepted(await office.desk.answer(hello(token="of-red")))["session"]
-    asked = [asyncio.create_task(office.desk.answer(hello(token="of-red"))) for _ in range(6)]
+    session = accepted(await office.handler.answer(hello(token="of-red")))["session"]
+    asked = [asyncio.create_task(office.handler.answer(hello(token="of-red"))) for _ in range(6)]
     await eventually(lambda: sum(task.done() for task in asked) == 4)
     assert {refused(task.result())[0] for task in asked if task.done()} == {"over-quota"}
     await opened(office)
@@ -236,9 +236,9 @@ async def test_few_of_a_tenant_wait_for_others_to_end(
 async def test_a_session_that_ended_makes_room(make_office: MakeOffice) -> None:
     office = await make_office(max_sessions=1)
     _, pid = await opened(office)
-    assert refused(await office.desk.answer(hello()))[0] == "full"
+    assert refused(await office.handler.answer(hello()))[0] == "full"
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: len(office.keeper) == 0)
+    await eventually(lambda: len(office.supervisor) == 0)
     await opened(office)
 
 
@@ -257,14 +257,14 @@ async def test_leaving_keeps_workers_and_a_restart_finds_them(make_office: MakeO
     session, pid = await opened(office, devices="1", program="long")
     after = await restarted(office, make_office)
     assert process_lives(pid)
-    (listed,) = await after.keeper.describe()
+    (listed,) = await after.supervisor.describe()
     assert listed["session"] == session
     assert listed["pid"] == pid
     assert listed["devices"] == [1]
     assert listed["program"] == "long"
     assert listed["calls"] == 7
     os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: len(after.keeper) == 0)
+    await eventually(lambda: len(after.supervisor) == 0)
     assert not (after.run_dir.sessions / session).exists()
 
 
@@ -272,17 +272,17 @@ async def test_adopted_sessions_count_against_the_limit(make_office: MakeOffice)
     office = await make_office(on_stop="leave")
     await opened(office)
     after = await restarted(office, make_office, max_sessions=1)
-    assert refused(await after.desk.answer(hello()))[0] == "full"
+    assert refused(await after.handler.answer(hello()))[0] == "full"
 
 
 async def test_what_died_meanwhile_is_removed(make_office: MakeOffice) -> None:
     office = await make_office(on_stop="leave")
     session, pid = await opened(office)
-    await office.keeper.close()
+    await office.supervisor.close()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     after = await restarted(office, make_office)
-    assert len(after.keeper) == 0
+    assert len(after.supervisor) == 0
     assert not (after.run_dir.sessions / session).exists()
 
 
@@ -294,7 +294,7 @@ async def test_a_pid_that_passed_to_another_is_not_adopted(make_office: MakeOffi
     raw["start_time"] -= 1
     path.write_text(json.dumps(raw))
     after = await restarted(office, make_office)
-    assert len(after.keeper) == 0
+    assert len(after.supervisor) == 0
     assert process_lives(pid), "a process that is not ours must not be touched"
     os.kill(pid, signal.SIGKILL)
 
@@ -308,8 +308,8 @@ async def test_metas_that_cannot_be_read_are_removed(make_office: MakeOffice, te
     folder = office.run_dir.new_session()
     folder.meta.write_text(text)
     bare = office.run_dir.new_session()
-    office.keeper.adopt()
-    assert len(office.keeper) == 0
+    office.supervisor.adopt()
+    assert len(office.supervisor) == 0
     assert not folder.path.exists()
     assert not bare.path.exists()
 
@@ -318,7 +318,7 @@ async def test_only_folders_of_sessions_are_removed(make_office: MakeOffice) -> 
     office = await make_office()
     foreign = office.run_dir.sessions / "notes"
     foreign.mkdir()
-    office.keeper.adopt()
+    office.supervisor.adopt()
     assert foreign.is_dir()
 
 
@@ -326,7 +326,7 @@ async def test_ending_stops_workers_gently(make_office: MakeOffice) -> None:
     office = await make_office(on_stop="end")
     pids = [(await opened(office))[1] for _ in range(3)]
     with capture_logs() as events:
-        await office.keeper.close()
+        await office.supervisor.close()
     assert not any(map(process_lives, pids))
     reasons = [event["reason"] for event in events if event["event"] == "session ended"]
     assert reasons == ["exit code 0"] * 3
@@ -339,7 +339,7 @@ async def test_ending_kills_workers_that_will_not(
     monkeypatch.setattr("gpupool_server.sessions.STOP_SECONDS", 0.2)
     office = await make_office(on_stop="end", worker=write_worker(folder / "worker", "stubborn"))
     _, pid = await opened(office)
-    await office.keeper.close()
+    await office.supervisor.close()
     assert not process_lives(pid)
 
 
@@ -349,18 +349,18 @@ async def test_a_deaf_worker_is_listed_with_its_trouble(
     monkeypatch.setattr("gpupool_server.worker.CONTROL_SECONDS", 0.1)
     office = await make_office(worker=write_worker(folder / "worker", "deaf"))
     await opened(office)
-    (listed,) = await office.keeper.describe()
+    (listed,) = await office.supervisor.describe()
     assert "no answer from the worker" in listed["trouble"]
 
 
 async def test_a_worker_that_nobody_hears_goes_on(make_office: MakeOffice, folder: Path) -> None:
     office = await make_office(on_stop="leave", worker=write_worker(folder / "worker", "loud"))
     session, pid = await opened(office)
-    await office.keeper.close()  # from here on nobody reads what it writes
+    await office.supervisor.close()  # from here on nobody reads what it writes
     office.run_dir.close()
     after = await make_office()
-    after.keeper.adopt()
-    (listed,) = await after.keeper.describe()
+    after.supervisor.adopt()
+    (listed,) = await after.supervisor.describe()
     assert listed["calls"] == 7
     assert process_lives(pid)
 

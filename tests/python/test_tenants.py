@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpupool_common import protocol
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server.board import Grant
-from gpupool_server.claims import Claim, Refusal, Request, Room, claim, grants
+from gpupool_server.claims import Claim, LimitsRequest, Refusal, Room, claim, grants
 from gpupool_server.rundir import Meta
 from gpupool_server.sharing import TenantSettings
 from gpupool_server.tenants import Quota, Tenants
@@ -44,11 +44,11 @@ def research(**more: object) -> dict[str, dict[str, object]]:
 
 
 async def ask(office: Office, **changes: str | None) -> dict[str, str]:
-    return accepted(await office.desk.answer(hello(**{"token": "of-research", **changes})))
+    return accepted(await office.handler.answer(hello(**{"token": "of-research", **changes})))
 
 
 async def refusal(office: Office, **changes: str | None) -> tuple[str, str]:
-    return refused(await office.desk.answer(hello(**{"token": "of-research", **changes})))
+    return refused(await office.handler.answer(hello(**{"token": "of-research", **changes})))
 
 
 def meta_of(office: Office, session: str) -> Meta:
@@ -57,9 +57,9 @@ def meta_of(office: Office, session: str) -> Meta:
 
 async def ended(office: Office, session: str) -> None:
     """Kill a session's worker and wait until the server has seen it."""
-    left = len(office.keeper) - 1
+    left = len(office.supervisor) - 1
     os.kill(meta_of(office, session).pid, signal.SIGKILL)
-    await eventually(lambda: len(office.keeper) == left)
+    await eventually(lambda: len(office.supervisor) == left)
 
 
 # Tokens --------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ def test_the_default_tenant_is_limited_only_by_what_is_said(folder: Path) -> Non
 async def test_a_tenant_sees_only_its_own_sessions(make_office: MakeOffice) -> None:
     office = await make_office(tenants=research())
     mine = (await ask(office))["session"]
-    other = accepted(await office.desk.answer(hello()))["session"]
+    other = accepted(await office.handler.answer(hello()))["session"]
     for token, session in (("of-research", mine), (TOKEN, other)):
         question = protocol.encode("info", {"token": token})
-        info = json.loads(accepted(await office.desk.answer(question))["json"])
+        info = json.loads(accepted(await office.handler.answer(question))["json"])
         assert [listed["session"] for listed in info["sessions"]] == [session]
-    (listed,) = await office.keeper.describe("research")
+    (listed,) = await office.supervisor.describe("research")
     assert (listed["tenant"], listed["group"]) == ("research", None)
 
 
@@ -123,28 +123,32 @@ def room(quota: Quota, *others: Claim, free: int | None = None, default: int = 0
 @pytest.mark.parametrize(
     ("place", "request_", "says"),
     [
-        (room(Quota(memory=8 * GIB)), Request(memory=9 * GIB), "9GiB are asked for, 0B are in"),
+        (
+            room(Quota(memory=8 * GIB)),
+            LimitsRequest(memory=9 * GIB),
+            "9GiB are asked for, 0B are in",
+        ),
         (
             room(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
-            Request(memory=3 * GIB),
+            LimitsRequest(memory=3 * GIB),
             "3GiB are asked for, 6GiB are in use by its groups, its quota is 8GiB",
         ),
-        (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), Request(), "no memory is left"),
-        (room(Quota()), Request(memory=17 * GIB), "the GPU has 16GiB"),
+        (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), LimitsRequest(), "no memory is left"),
+        (room(Quota()), LimitsRequest(memory=17 * GIB), "the GPU has 16GiB"),
         (
             room(Quota(share=500), Claim(share=300)),
-            Request(share=201),
+            LimitsRequest(share=201),
             "a share of 20.1% is asked for, 30% are in use by its groups, its quota is 50%",
         ),
-        (room(Quota(ceiling=800)), Request(ceiling=900), "ceiling of 90%"),
-        (room(Quota(weight=4), Claim(weight=3)), Request(weight=2), "3 are in use"),
-        (room(Quota(weight=9), free=3), Request(weight=4), "3 of the GPU's slices are free"),
-        (room(Quota(weight=1), Claim(weight=1), free=5), Request(), "no weight is left"),
-        (room(Quota(high_priority=False)), Request(high_priority=True), "priority"),
+        (room(Quota(ceiling=800)), LimitsRequest(ceiling=900), "ceiling of 90%"),
+        (room(Quota(weight=4), Claim(weight=3)), LimitsRequest(weight=2), "3 are in use"),
+        (room(Quota(weight=9), free=3), LimitsRequest(weight=4), "3 of the GPU's slices are free"),
+        (room(Quota(weight=1), Claim(weight=1), free=5), LimitsRequest(), "no weight is left"),
+        (room(Quota(high_priority=False)), LimitsRequest(high_priority=True), "priority"),
     ],
 )
 def test_what_exceeds_a_quota_is_refused_with_the_numbers(
-    place: Room, request_: Request, says: str
+    place: Room, request_: LimitsRequest, says: str
 ) -> None:
     with pytest.raises(Refusal, match=says) as caught:
         claim(place, request_)
@@ -154,30 +158,30 @@ def test_what_exceeds_a_quota_is_refused_with_the_numbers(
 @pytest.mark.parametrize(
     ("place", "request_", "expected"),
     [
-        (room(Quota()), Request(), Claim()),
-        (room(Quota(), default=2 * GIB), Request(), Claim(memory=2 * GIB)),
-        (room(Quota(memory=8 * GIB)), Request(), Claim(memory=8 * GIB)),
-        (room(Quota(memory=99 * GIB)), Request(), Claim(memory=16 * GIB)),
+        (room(Quota()), LimitsRequest(), Claim()),
+        (room(Quota(), default=2 * GIB), LimitsRequest(), Claim(memory=2 * GIB)),
+        (room(Quota(memory=8 * GIB)), LimitsRequest(), Claim(memory=8 * GIB)),
+        (room(Quota(memory=99 * GIB)), LimitsRequest(), Claim(memory=16 * GIB)),
         (
             room(Quota(memory=8 * GIB), Claim(memory=7 * GIB), default=2 * GIB),
-            Request(),
+            LimitsRequest(),
             Claim(memory=GIB),
         ),
-        (room(Quota(memory=8 * GIB)), Request(memory=8 * GIB), Claim(memory=8 * GIB)),
-        (room(Quota(), free=0), Request(weight=5), Claim(weight=0)),
-        (room(Quota(), free=0), Request(), Claim(weight=0)),
-        (room(Quota(), free=7), Request(weight=5), Claim(weight=5)),
-        (room(Quota(), free=7), Request(), Claim(weight=1)),
-        (room(Quota()), Request(high_priority=True), Claim(high_priority=True)),
+        (room(Quota(memory=8 * GIB)), LimitsRequest(memory=8 * GIB), Claim(memory=8 * GIB)),
+        (room(Quota(), free=0), LimitsRequest(weight=5), Claim(weight=0)),
+        (room(Quota(), free=0), LimitsRequest(), Claim(weight=0)),
+        (room(Quota(), free=7), LimitsRequest(weight=5), Claim(weight=5)),
+        (room(Quota(), free=7), LimitsRequest(), Claim(weight=1)),
+        (room(Quota()), LimitsRequest(high_priority=True), Claim(high_priority=True)),
     ],
 )
-def test_claims(place: Room, request_: Request, expected: Claim) -> None:
+def test_claims(place: Room, request_: LimitsRequest, expected: Claim) -> None:
     assert claim(place, request_) == expected
 
 
 def test_fractions_are_of_each_card_and_the_last_holds_for_the_rest() -> None:
     t4 = 15109 * MIB + 4096
-    request = Request(fractions=((6, 15), (15, 15)))
+    request = LimitsRequest(fractions=((6, 15), (15, 15)))
     assert request.memory_on(0, t4) == 6043 * MIB  # what cGPU's manual shows
     assert request.memory_on(1, t4) == t4
     assert request.memory_on(5, t4) == t4
@@ -228,7 +232,7 @@ def test_more_groups_never_get_a_tenant_more(
 
 async def test_without_tenants_all_is_one_unlimited_tenant(make_office: MakeOffice) -> None:
     office = await make_office()
-    first, second = [accepted(await office.desk.answer(hello()))["session"] for _ in range(2)]
+    first, second = [accepted(await office.handler.answer(hello()))["session"] for _ in range(2)]
     for index in (0, 1):
         assert office.boards.of(index).grants == {"default": Grant()}
     await ended(office, first)
@@ -239,9 +243,9 @@ async def test_without_tenants_all_is_one_unlimited_tenant(make_office: MakeOffi
 
 async def test_with_an_older_worker_all_is_as_before(make_office: MakeOffice, folder: Path) -> None:
     office = await make_office(boards=False, worker=write_worker(folder / "worker", "old"))
-    session = accepted(await office.desk.answer(hello(group="g")))["session"]
+    session = accepted(await office.handler.answer(hello(group="g")))["session"]
     assert meta_of(office, session).grant == {}
-    code, message = refused(await office.desk.answer(hello(memory=str(GIB))))
+    code, message = refused(await office.handler.answer(hello(memory=str(GIB))))
     assert (code, "keeps no limits" in message) == ("bad-request", True)
 
 
@@ -314,7 +318,7 @@ async def test_a_group_is_one_request_for_all_its_sessions(make_office: MakeOffi
 async def test_a_request_without_a_group_is_one_session_s(make_office: MakeOffice) -> None:
     office = await make_office()
     one, two = [
-        accepted(await office.desk.answer(hello(memory=str(MIB), devices="0")))["session"]
+        accepted(await office.handler.answer(hello(memory=str(MIB), devices="0")))["session"]
         for _ in range(2)
     ]
     assert set(office.boards.of(0).grants) == {f"default/{one}", f"default/{two}"}
@@ -323,7 +327,7 @@ async def test_a_request_without_a_group_is_one_session_s(make_office: MakeOffic
 async def test_two_that_ask_at_once_do_not_both_get_the_last(make_office: MakeOffice) -> None:
     office = await make_office(tenants=research(memory="64MiB"))
     questions = [hello(token="of-research", devices="0", memory=str(40 * MIB)) for _ in range(4)]
-    answers = await asyncio.gather(*map(office.desk.answer, questions))
+    answers = await asyncio.gather(*map(office.handler.answer, questions))
     words = sorted(protocol.decode(answer).word for answer in answers)
     assert words == ["ok", "refused", "refused", "refused"]
 
@@ -348,7 +352,7 @@ async def test_a_full_board(make_office: MakeOffice) -> None:
     office = await make_office()
     for number in range(64):
         office.boards.of(1).grants[f"somebody/{number}"] = Grant()
-    code, message = refused(await office.desk.answer(hello(memory=str(MIB))))
+    code, message = refused(await office.handler.answer(hello(memory=str(MIB))))
     assert (code, "GPU 1 is full: 64 tenants" in message) == ("full", True)
     assert office.boards.of(0).grants == {}
 
@@ -363,7 +367,7 @@ async def test_gpus_and_sessions_of_a_tenant(make_office: MakeOffice) -> None:
     session = (await ask(office))["session"]
     code, message = await refusal(office)
     assert (code, "2 of 2 sessions" in message) == ("over-quota", True)
-    accepted(await office.desk.answer(hello()))  # others are not held up
+    accepted(await office.handler.answer(hello()))  # others are not held up
     await ended(office, session)
     await ask(office)
 
@@ -383,7 +387,7 @@ async def test_devices_by_uuid(make_office: MakeOffice) -> None:
     second = office.gpus.get(1)
     assert second is not None
     for name in (second.device.uuid, second.device.uuid.removeprefix("GPU-").upper()):
-        fields = accepted(await office.desk.answer(hello(devices=f"{name},0")))
+        fields = accepted(await office.handler.answer(hello(devices=f"{name},0")))
         assert fields["devices"] == "1,0"
 
 
@@ -391,7 +395,7 @@ async def test_no_free_weight_is_no_compute(make_office: MakeOffice) -> None:
     office = await make_office(gpu={"policy": "weighted", "max_inst": 3})
     for weight, granted in (("2", 2), (None, 1), ("2", 0), (None, 0)):
         session = accepted(
-            await office.desk.answer(hello(devices="0", memory=str(MIB), weight=weight))
+            await office.handler.answer(hello(devices="0", memory=str(MIB), weight=weight))
         )["session"]
         assert office.boards.of(0).grants[f"default/{session}"].weight == granted
 
@@ -414,7 +418,7 @@ async def test_what_a_policy_has_no_use_for_is_said(
 ) -> None:
     """It was taken, and changed nothing, without a word."""
     office = await make_office(gpu={"policy": policy})
-    fields = accepted(await office.desk.answer(hello(devices="0", **asked)))
+    fields = accepted(await office.handler.answer(hello(devices="0", **asked)))
     assert ("note" in fields) == (said is not None)
     if said is not None:
         assert said in fields["note"] and f"GPU 0 ('{policy}')" in fields["note"]
@@ -422,7 +426,7 @@ async def test_what_a_policy_has_no_use_for_is_said(
 
 async def test_default_memory_is_each_session_s_own(make_office: MakeOffice) -> None:
     office = await make_office(gpus={0: {"default_memory": "8MiB"}})
-    session = accepted(await office.desk.answer(hello()))["session"]
+    session = accepted(await office.handler.answer(hello()))["session"]
     assert office.boards.of(0).grants[f"default/{session}"].memory == 8 * MIB
     assert office.boards.of(1).grants[f"default/{session}"].memory == 0
 
@@ -452,10 +456,10 @@ async def test_bad_requests(
     make_office: MakeOffice, changes: dict[str, str | None], says: str
 ) -> None:
     office = await make_office()
-    code, message = refused(await office.desk.answer(hello(**changes)))
+    code, message = refused(await office.handler.answer(hello(**changes)))
     assert code == "bad-request"
     assert says in message
-    assert len(office.keeper) == 0
+    assert len(office.supervisor) == 0
 
 
 # Dying and restarting -------------------------------------------------------------------
@@ -463,7 +467,7 @@ async def test_bad_requests(
 
 async def test_the_dead_are_taken_off_the_boards(make_office: MakeOffice) -> None:
     office = await make_office()
-    session = accepted(await office.desk.answer(hello()))["session"]
+    session = accepted(await office.handler.answer(hello()))["session"]
     pid = meta_of(office, session).pid
     board = office.boards.of(0)
     board.join(pid, "default", 3 * MIB)
@@ -477,10 +481,10 @@ async def test_the_dead_are_taken_off_the_boards(make_office: MakeOffice) -> Non
 
 
 async def restarted(office: Office, make_office: MakeOffice, **changes: object) -> Office:
-    await office.keeper.close()
+    await office.supervisor.close()
     office.run_dir.close()
     after = await make_office(**changes)
-    after.keeper.adopt()
+    after.supervisor.adopt()
     return after
 
 
@@ -494,7 +498,7 @@ async def test_a_restart_keeps_groups_and_their_claims(make_office: MakeOffice) 
     assert (await refusal(after, group="h", devices="0", memory=str(25 * MIB)))[0] == "over-quota"
     code, message = await refusal(after, group="g", memory=str(MIB))
     assert "runs with another request" in message
-    (listed,) = await after.keeper.describe("research")
+    (listed,) = await after.supervisor.describe("research")
     assert (listed["session"], listed["group"]) == (session, "g")
     await ended(after, session)
     assert after.boards.of(0).grants == {}
@@ -514,14 +518,14 @@ async def test_metas_of_an_earlier_release_are_the_default_tenant_s(
 ) -> None:
     old = write_worker(folder / "worker", "old")
     office = await make_office(on_stop="leave", boards=False, worker=old)
-    session = accepted(await office.desk.answer(hello()))["session"]
+    session = accepted(await office.handler.answer(hello()))["session"]
     path = office.run_dir.sessions / session / "meta.json"
     raw: dict[str, Any] = json.loads(path.read_text())
     for key in ("tenant", "group", "grant"):
         del raw[key]
     path.write_text(json.dumps(raw))
     after = await restarted(office, make_office, tenants=research())
-    (listed,) = await after.keeper.describe("default")
+    (listed,) = await after.supervisor.describe("default")
     assert listed["session"] == session
     assert after.boards.of(0).grants == {}, "its worker is on no board"
     await ended(after, session)

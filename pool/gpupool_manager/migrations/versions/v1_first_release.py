@@ -89,7 +89,7 @@ def upgrade() -> None:
         sa.Column("created", sa.Double(), nullable=False),
         sa.Column("last_seen", sa.Double(), nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
-        sa.Column("door_key", sa.String(length=64), nullable=False),
+        sa.Column("front_end_key", sa.String(length=64), nullable=False),
         sa.Column("trouble", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("name"),

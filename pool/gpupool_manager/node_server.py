@@ -15,7 +15,7 @@ from gpupool_common import hosts, logs
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ProtocolError
 from gpupool_common.keys import Keys
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
     Applied,
@@ -37,7 +37,7 @@ from gpupool_manager.problems import Problem
 from gpupool_manager.records import Token
 from gpupool_manager.store import StoreError
 from gpupool_manager.tokens import refuse
-from gpupool_manager.unit import Actor
+from gpupool_manager.transaction import Actor
 
 #: Messages worked on at once; what comes beyond that waits in its connection.
 MAX_WORKING = 256
@@ -47,7 +47,7 @@ LOCAL = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class NodeConnection:
     """A connection that has joined as a node."""
 
     connection: bytes
@@ -73,7 +73,7 @@ def check_reachable(address: str, origin: str) -> None:
         )  # fmt: skip
 
 
-class Link:
+class NodeServer:
     """The manager's end."""
 
     def __init__(self, pool: Pool, keys: Keys, listen: str) -> None:
@@ -81,8 +81,8 @@ class Link:
         self._keys = keys
         self._listen = listen
         self._log = logs.get("link")
-        self._peers: dict[bytes, Peer] = {}
-        self._at: dict[str, Peer] = {}
+        self._peers: dict[bytes, NodeConnection] = {}
+        self._at: dict[str, NodeConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(MAX_WORKING)
         self._relay: Relay | None = None
@@ -181,7 +181,7 @@ class Link:
         token = self._token_of(join, key)
         check_reachable(join.report.address, origin)
         await self._take_report(token, join.node, join, key)
-        peer = Peer(connection, join.node, token, key)
+        peer = NodeConnection(connection, join.node, token, key)
         old = self._at.get(join.node)
         if old is not None:
             self._peers.pop(old.connection, None)
@@ -211,7 +211,7 @@ class Link:
             token = ledger.tokens.check(join.token, self._pool.clock())
         return token
 
-    async def _report(self, peer: Peer, message: Again, origin: str) -> None:
+    async def _report(self, peer: NodeConnection, message: Again, origin: str) -> None:
         self._check(peer)
         check_reachable(message.report.address, origin)
         await self._take_report(peer.token, peer.node, message, peer.key)
@@ -219,11 +219,12 @@ class Link:
 
     async def _take_report(self, token: Token, node: str, message: Join | Again, key: str) -> None:
         pool, report = self._pool, message.report
-        await pool.desk.do(
-            lambda unit: pool.fleet.report(unit, token, node, report, key), _actor(token)
+        await pool.commands.do(
+            lambda transaction: pool.fleet.report(transaction, token, node, report, key),
+            _actor(token),
         )
 
-    async def _heartbeat(self, peer: Peer, message: Beat) -> None:
+    async def _heartbeat(self, peer: NodeConnection, message: Beat) -> None:
         self._check(peer)
         beat = message.heartbeat
         orders = await self._pool.heartbeat(
@@ -231,18 +232,18 @@ class Link:
         )
         self._tell(peer, message.number, orders=orders)
 
-    async def _leave(self, peer: Peer, message: Leave) -> None:
+    async def _leave(self, peer: NodeConnection, message: Leave) -> None:
         self._check(peer)
         pool = self._pool
-        await pool.desk.do(
-            lambda unit: pool.fleet.leave(unit, peer.token, peer.node, peer.key),
+        await pool.commands.do(
+            lambda transaction: pool.fleet.leave(transaction, peer.token, peer.node, peer.key),
             _actor(peer.token),
         )
         self._log.info("a server stops", node=peer.node)
         self._tell(peer, message.number, orders=Orders(next_heartbeat=3600.0))
         self._forget(peer)
 
-    def _check(self, peer: Peer) -> None:
+    def _check(self, peer: NodeConnection) -> None:
         """Problem if what it joined with was revoked since."""
         token = self._pool.ledger.tokens.by_id.get(peer.token.id)
         if token is None or token.revoked is not None:
@@ -269,7 +270,7 @@ class Link:
 
     def _tell(
         self,
-        peer: Peer,
+        peer: NodeConnection,
         number: int,
         orders: Orders | None = None,
         signing_key: bytes | None = None,
@@ -291,7 +292,7 @@ class Link:
         if self._relay is not None:
             self._relay.send(connection, encode(message))
 
-    def _forget(self, peer: Peer) -> None:
+    def _forget(self, peer: NodeConnection) -> None:
         self._peers.pop(peer.connection, None)
         if self._at.get(peer.node) is peer:
             del self._at[peer.node]

@@ -1,4 +1,4 @@
-"""The front door: one question, one answer; relay.py has the socket."""
+"""The front end: one question, one answer; relay.py has the socket."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpupool_server.config import DEFAULT_TENANT, Settings
 from gpupool_server.gpus import Gpus
 from gpupool_server.ignored import ignored
 from gpupool_server.inventory import Inventory
-from gpupool_server.nvml_answer import NvmlDesk
+from gpupool_server.nvml_answer import NvmlHandler
 from gpupool_server.pool_member import PoolMember
-from gpupool_server.sessions import Opened, SessionKeeper
+from gpupool_server.session_request import read_number, read_session_request
+from gpupool_server.sessions import Opened, SessionSupervisor
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
-from gpupool_server.wish import read_number, read_wish
 from gpupool_server.worker import Build
 
 #: Questions worked on at once; a client beyond that is told to come again.
@@ -63,7 +63,7 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-class FrontDesk:
+class RequestHandler:
     """Answers questions; knows nothing of sockets, so that tests can ask it directly."""
 
     def __init__(
@@ -71,16 +71,16 @@ class FrontDesk:
         settings: Settings,
         gpus: Gpus,
         inventory: Inventory,
-        keeper: SessionKeeper,
+        supervisor: SessionSupervisor,
         build: Build | None,
     ) -> None:
         self._settings = settings
         self._gpus = gpus
         self._tenants = gpus.tenants
         self._inventory = inventory
-        self._keeper = keeper
+        self._supervisor = supervisor
         self._build = build
-        self._nvml = NvmlDesk(inventory, TenantViews(gpus, keeper))
+        self._nvml = NvmlHandler(inventory, TenantViews(gpus, supervisor))
         self._boot_id = boot_id()
         self._started = time.time()
         self._log = logs.get("front")
@@ -159,10 +159,10 @@ class FrontDesk:
 
     async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)
-        wish = read_wish(question, tenant, self._inventory)
-        opened = await self._keeper.open(wish)
+        request = read_session_request(question, tenant, self._inventory)
+        opened = await self._supervisor.open(request)
         fields = self._describe(opened)
-        note = ignored(wish.request, self._gpus.policies(opened.devices))
+        note = ignored(request.limits, self._gpus.policies(opened.devices))
         return protocol.encode("ok", {**fields, **({"note": note} if note else {})})
 
     def _check_version(self, question: protocol.Message) -> None:
@@ -211,7 +211,7 @@ class FrontDesk:
                 "refused": "" if self._opens(tenant) else _ONLY_LEASES,
             },
             [("devices", device.as_dict()) for device in self._inventory.devices]
-            + [("sessions", session) for session in await self._keeper.describe(tenant.name)],
+            + [("sessions", session) for session in await self._supervisor.describe(tenant.name)],
         )
         if page >= len(pages):
             # Sessions may have ended since the asker read the first page.
@@ -235,12 +235,12 @@ def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> 
     return [*pages, json.dumps(current)]
 
 
-class FrontDoor:
-    """The process before a desk, and the questions being answered."""
+class FrontEnd:
+    """The process before a handler, and the questions being answered."""
 
-    def __init__(self, desk: FrontDesk, listen: str, keys: Keys | None = None) -> None:
+    def __init__(self, handler: RequestHandler, listen: str, keys: Keys | None = None) -> None:
         """With ``keys`` it is encrypted; whoever knows the public one may speak."""
-        self._desk = desk
+        self._handler = handler
         self._asking: set[asyncio.Task[None]] = set()
         config = Config(
             listen=listen,
@@ -266,7 +266,7 @@ class FrontDoor:
     async def _serve(self, connection: bytes, address: str, frames: list[bytes]) -> None:
         framed = len(frames) == 1 or (len(frames) == 2 and frames[0] == b"")
         if framed:
-            answer = await self._desk.answer(frames[-1], address)
+            answer = await self._handler.answer(frames[-1], address)
         else:
             answer = protocol.refusal("bad-request", f"a question is one frame, not {len(frames)}")
         if protocol.refused_as(answer, "bad-token"):
@@ -279,7 +279,7 @@ class FrontDoor:
 
     async def close(self, seconds: float) -> None:
         """Take no more questions; give those being worked on ``seconds`` to be answered."""
-        self._desk.draining = True
+        self._handler.draining = True
         if self._asking:
             await asyncio.wait(set(self._asking), timeout=seconds)
         for task in self._asking:

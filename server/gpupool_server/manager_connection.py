@@ -22,7 +22,7 @@ from gpupool_common import hosts, logs
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError, ProtocolError
 from gpupool_common.keys import Keys
-from gpupool_common.node_link import (
+from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
     Applied,
@@ -91,7 +91,7 @@ class JoinToken:
 
 
 def find_address(settings: Settings, url: str) -> str:
-    """Where the pool's clients reach the front door that listens at ``url``.
+    """Where the pool's clients reach the front end that listens at ``url``.
 
     It goes to clients on any host, so it is never one that each takes for itself, unless
     the operator said so: ConfigError.
@@ -128,7 +128,7 @@ class _Unwanted(_Away):
     """It is there, and will say the same again until somebody changes something."""
 
 
-class PoolLink:
+class ManagerConnection:
     """One server's end of the link."""
 
     def __init__(

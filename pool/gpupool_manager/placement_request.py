@@ -17,7 +17,7 @@ WHOLE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class PlacementRequest:
     """A request for virtual GPUs, each on a physical GPU of its own."""
 
     gpus: int
@@ -90,50 +90,58 @@ def matches(pattern: str, model: str) -> bool:
     return fnmatch.fnmatchcase(model.lower(), pattern.lower())
 
 
-def wrong_kind(want: Want, model: str, capability: Capability, total_mib: int) -> str | None:
+def wrong_kind(
+    request: PlacementRequest, model: str, capability: Capability, total_mib: int
+) -> str | None:
     """Why no GPU of this kind will do, however free it is; None: it may."""
-    if want.model is not None and not matches(want.model, model):
-        return f"model: it is '{model}', asked for '{want.model}'"
-    if want.models is not None and not any(matches(name, model) for name in want.models):
+    if request.model is not None and not matches(request.model, model):
+        return f"model: it is '{model}', asked for '{request.model}'"
+    if request.models is not None and not any(matches(name, model) for name in request.models):
         return f"model: the quota does not allow '{model}'"
-    if want.capability is not None and capability < want.capability:
-        return f"compute capability: it has {dotted(capability)}, asked {dotted(want.capability)}"
-    if want.memory_mib is not None and total_mib < want.memory_mib:
-        return f"memory: it has {format_mib(total_mib)}, asked {format_mib(want.memory_mib)}"
-    if want.memory_mib is None and want.memory_most is not None and total_mib > want.memory_most:
-        left = format_mib(want.memory_most)
+    if request.capability is not None and capability < request.capability:
+        return (
+            f"compute capability: it has {dotted(capability)}, asked {dotted(request.capability)}"
+        )
+    if request.memory_mib is not None and total_mib < request.memory_mib:
+        return f"memory: it has {format_mib(total_mib)}, asked {format_mib(request.memory_mib)}"
+    if (
+        request.memory_mib is None
+        and request.memory_most is not None
+        and total_mib > request.memory_most
+    ):
+        left = format_mib(request.memory_most)
         return f"memory: all its {format_mib(total_mib)} are over the {left} quota left"
     return None
 
 
-def wrong_labels(want: Want, labels: dict[str, str]) -> str | None:
+def wrong_labels(request: PlacementRequest, labels: dict[str, str]) -> str | None:
     """Why a node with these labels will not do; None: it will."""
-    for key, value in want.labels:
+    for key, value in request.labels:
         if labels.get(key) != value:
             have = f"'{labels[key]}'" if key in labels else "not set"
             return f"labels: '{key}' is {have}, asked '{value}'"
     return None
 
 
-def wrong_node(want: Want, node: str, labels: dict[str, str]) -> str | None:
+def wrong_node(request: PlacementRequest, node: str, labels: dict[str, str]) -> str | None:
     """Why a node will not do, whatever GPUs it has; None: it will."""
-    if node in want.avoid:
+    if node in request.avoid:
         return "node: the request avoids it"
-    return wrong_labels(want, labels)
+    return wrong_labels(request, labels)
 
 
-def no_room(want: Want, slot: Slot) -> str | None:
+def no_room(request: PlacementRequest, slot: Slot) -> str | None:
     """Why this GPU has no room for the request; None: it has."""
     if slot.closed is not None:
         return slot.closed
     if slot.holders >= slot.most:
         return f"grants: {slot.holders} of {slot.most} are taken"
-    if want.memory_mib is None and not slot.whole:
+    if request.memory_mib is None and not slot.whole:
         return f"memory: {_free(slot)}, asked all of it"
-    if slot.free_share < want.share:
-        return f"compute: {slot.free_share}% free, asked {want.share}%"
-    if want.memory_mib is not None and slot.free_mib < want.memory_mib:
-        return f"memory: {_free(slot)}, asked {format_mib(want.memory_mib)}"
+    if slot.free_share < request.share:
+        return f"compute: {slot.free_share}% free, asked {request.share}%"
+    if request.memory_mib is not None and slot.free_mib < request.memory_mib:
+        return f"memory: {_free(slot)}, asked {format_mib(request.memory_mib)}"
     return None
 
 

@@ -59,7 +59,7 @@ def key_of(record: Record) -> Key:
 
 
 @dataclass(slots=True)
-class Unit:
+class Transaction:
     """The rows that a change writes. A record put twice is written once, as it is in the end."""
 
     now: float
@@ -101,7 +101,7 @@ class Unit:
                 rows[key] = None if record is None else row_of(record)
         self.puts.clear()
 
-    def merge(self, other: Unit) -> None:
+    def merge(self, other: Transaction) -> None:
         """Let what the other writes come after this."""
         other.seal()
         for kind, rows in other.rows.items():

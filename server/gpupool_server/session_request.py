@@ -7,12 +7,12 @@ import re
 from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_server.board import POLICIES
-from gpupool_server.claims import Request
+from gpupool_server.claims import LimitsRequest
 from gpupool_server.config import MAX_DEVICES, check_indexes, parse_indexes
 from gpupool_server.inventory import Inventory
-from gpupool_server.sessions import Wish
+from gpupool_server.sessions import SessionRequest
 from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, name_allowed
-from gpupool_server.tenants import PoolLease, Tenant
+from gpupool_server.tenants import LeasePart, Tenant
 
 _FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
 
@@ -31,14 +31,16 @@ def _maybe(question: protocol.Message, key: str, low: int, high: int) -> int | N
     return read_number(question, key, low, high) if key in question.fields else None
 
 
-def read_wish(question: protocol.Message, tenant: Tenant, inventory: Inventory) -> Wish:
-    """The wish of a hello; ProtocolError says which field is wrong."""
+def read_session_request(
+    question: protocol.Message, tenant: Tenant, inventory: Inventory
+) -> SessionRequest:
+    """The request of a hello; ProtocolError says which field is wrong."""
     if tenant.lease is not None:
-        return _read_lease_wish(question, tenant, tenant.lease)
+        return _read_lease_request(question, tenant, tenant.lease)
     group = question.fields.get("group")
     if group is not None and not name_allowed(group):
         raise ProtocolError("hello: 'group' must be 1 to 32 of A-Z a-z 0-9 . _ -")
-    return Wish(
+    return SessionRequest(
         pid=read_number(question, "pid", 1, 2**22),
         program=question.require("program")[:256],
         host=question.require("host")[:256],
@@ -46,7 +48,7 @@ def read_wish(question: protocol.Message, tenant: Tenant, inventory: Inventory) 
         gpus=_maybe(question, "gpus", 1, 1024),
         tenant=tenant,
         group=group,
-        request=read_request(question),
+        limits=read_limits(question),
     )
 
 
@@ -57,14 +59,16 @@ _OF_LEASES = (
 )  # fmt: skip
 
 
-def _read_lease_wish(question: protocol.Message, tenant: Tenant, lease: PoolLease) -> Wish:
+def _read_lease_request(
+    question: protocol.Message, tenant: Tenant, lease: LeasePart
+) -> SessionRequest:
     asked = [key for key in _OF_LEASES if key in question.fields]
     if asked:
         raise ProtocolError(
             f"hello: '{asked[0]}' cannot be asked for with a token of a lease, which says it"
             " already; unset the variable that asks for it"
         )
-    return Wish(
+    return SessionRequest(
         pid=read_number(question, "pid", 1, 2**22),
         program=question.require("program")[:256],
         host=question.require("host")[:256],
@@ -74,12 +78,12 @@ def _read_lease_wish(question: protocol.Message, tenant: Tenant, lease: PoolLeas
     )
 
 
-def read_request(question: protocol.Message) -> Request:
+def read_limits(question: protocol.Message) -> LimitsRequest:
     """The limits that a question asks for."""
     if question.fields.get("policy", "share") not in POLICIES:
         raise ProtocolError(f"{question.word}: 'policy' must be one of {', '.join(POLICIES)}")
     priority = _maybe(question, "priority", 0, 1)
-    request = Request(
+    request = LimitsRequest(
         memory=_maybe(question, "memory", MEBIBYTE, MOST_MEMORY),
         share=_maybe(question, "share", 1, 1000),
         ceiling=_maybe(question, "ceiling", 1, 1000),

@@ -1,6 +1,6 @@
 """The one place where state changes: operations in a row, committed in batches.
 
-An operation is a function that changes the ledger and says in a unit what has to be
+An operation is a function that changes the ledger and says in a transaction what has to be
 written. It never waits, so no other operation can come in between its check and its
 deed. Those that have queued up are committed as one transaction, and only then does
 anybody learn of their outcome.
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from gpupool_common import logs
 from gpupool_manager.problems import Problem, unavailable
 from gpupool_manager.store import Store, StoreError
-from gpupool_manager.unit import MANAGER, Actor, Event, Unit
+from gpupool_manager.transaction import MANAGER, Actor, Event, Transaction
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ STUCK_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Job:
-    operation: Callable[[Unit], Any]
+    operation: Callable[[Transaction], Any]
     actor: Actor
     done: asyncio.Future[Any]
 
 
-class Desk:
+class CommandQueue:
     """Runs operations; to be started once."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Desk:
         self._reload = reload
         self._jobs: asyncio.Queue[_Job | None] = asyncio.Queue()
         self._runner: asyncio.Task[None] | None = None
-        self._log = logs.get("desk")
+        self._log = logs.get("commands")
         self.commits = 0
         #: Whether the database cannot be read.
         self._down = False
@@ -63,7 +63,7 @@ class Desk:
         self._since: float | None = None
 
     def start(self) -> None:
-        self._runner = asyncio.create_task(self._run(), name="desk")
+        self._runner = asyncio.create_task(self._run(), name="commands")
 
     @property
     def running(self) -> bool:
@@ -77,7 +77,7 @@ class Desk:
             await self._runner
             self._runner = None
 
-    async def do(self, operation: Callable[[Unit], T], actor: Actor = MANAGER) -> T:
+    async def do(self, operation: Callable[[Transaction], T], actor: Actor = MANAGER) -> T:
         """The operation's result, once it is in the database; what it raised otherwise."""
         if not self.running or self._stopping:
             raise unavailable(_STOPPING)
@@ -94,7 +94,7 @@ class Desk:
 
     async def settle(self) -> None:
         """Wait until everything asked for so far is in the database."""
-        await self.do(lambda unit: None)
+        await self.do(lambda transaction: None)
 
     async def _run(self) -> None:
         stopping = False
@@ -120,12 +120,12 @@ class Desk:
 
     async def _run_batch(self, jobs: list[_Job]) -> list[_Job]:
         """Run and commit; what is left to do if one of them failed badly."""
-        unit = Unit(self._clock())
+        transaction = Transaction(self._clock())
         finished: list[tuple[_Job, Any]] = []
         left: list[_Job] = []
         broken = False
         for number, job in enumerate(jobs):
-            part = Unit(self._clock(), job.actor)
+            part = Transaction(self._clock(), job.actor)
             try:
                 finished.append((job, job.operation(part)))
             except Problem as problem:
@@ -136,19 +136,19 @@ class Desk:
                 _fail(job, error)
                 broken = True
             else:
-                unit.merge(part)
+                transaction.merge(part)
             if broken:
                 # The ledger may be half changed: what comes after starts from the database.
                 left = jobs[number + 1 :]
                 break
         self._since = time.monotonic()
         try:
-            await self._store.commit(unit)
+            await self._store.commit(transaction)
         except StoreError as error:
             self._log.error("nothing was written", reason=str(error))
             return await self._recover([job for job, _ in finished], left)
-        self.commits += not unit.empty
-        self._publish(unit.events)
+        self.commits += not transaction.empty
+        self._publish(transaction.events)
         for job, result in finished:
             if not job.done.done():
                 job.done.set_result(result)

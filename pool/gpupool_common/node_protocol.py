@@ -68,8 +68,8 @@ class Report(Message):
 
     protocol: Literal[1] = 1
     address: Annotated[Line, Field(min_length=1)]
-    #: The public key of its front door; empty: clients speak to it in clear.
-    door_key: KeyHex = ""
+    #: The public key of its front end; empty: clients speak to it in clear.
+    front_end_key: KeyHex = ""
     server_version: Line
     labels: Labels = Field(default_factory=dict)
     gpus: list[ReportedGpu] = Field(max_length=64)
@@ -245,7 +245,7 @@ class Refused(Message):
     do: Literal["refused"] = "refused"
     protocol: Literal[1] = 1
     number: Number = 0
-    #: "unknown-node" asks for a join; the others are those of the REST door's problems.
+    #: "unknown-node" asks for a join; the others are those of the REST API's problems.
     code: Name
     message: str = Field(max_length=1024)
 
