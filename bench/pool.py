@@ -38,6 +38,7 @@ import uvloop  # noqa: E402
 from pool_plot import plot  # noqa: E402
 
 from gpupool_common import logs  # noqa: E402
+from gpupool_common.lease import LeaseState  # noqa: E402
 from gpupool_common.node_protocol import (  # noqa: E402
     Beat,
     Heartbeat,
@@ -51,6 +52,7 @@ from gpupool_common.node_protocol import (  # noqa: E402
 from gpupool_manager import collector  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
 from gpupool_manager.leases import LeaseRequest  # noqa: E402
+from gpupool_manager.placement_request import PlacementRequest  # noqa: E402
 from gpupool_manager.pool import Pool, Rules  # noqa: E402
 from gpupool_manager.problems import Problem  # noqa: E402
 from gpupool_manager.records import Lease, Token  # noqa: E402
@@ -82,7 +84,6 @@ WANT: dict[str, Any] = {
     "model": None,
     "capability": None,
     "labels": {},
-    "until": "released",
 }
 
 
@@ -209,7 +210,8 @@ class Simulation:
         def end(transaction: Transaction) -> None:
             lease = self.pool.ledger.leases.get(name)
             if lease is not None:
-                state: Any = "released" if lease.state == "active" else "cancelled"
+                active = lease.state == LeaseState.ACTIVE
+                state = LeaseState.RELEASED if active else LeaseState.CANCELLED
                 self.pool.leases.end(transaction, lease, state, "")
 
         started = time.perf_counter()
@@ -234,7 +236,9 @@ class Simulation:
         if draw.random() < 0.1:
             want["labels"] = {"zone": f"zone-{draw.randrange(4)}"}
         wait = 120.0 if draw.random() < 0.5 else 0.0
-        return LeaseRequest(f"t-{draw.randrange(TENANTS)}", want, 0, wait, 1e6, "")
+        return LeaseRequest(
+            f"t-{draw.randrange(TENANTS)}", PlacementRequest.parse(want), 0, wait, 1e6, ""
+        )
 
     # Heartbeats ------------------------------------------------------------------------
 

@@ -12,7 +12,18 @@ from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import PoolChoices, lease_body, pool_fields
-from gpupool.pool_show import NONE, cell, compute, memory, sheet, since, table, until, want, when
+from gpupool.pool_show import (
+    NONE,
+    cell,
+    compute,
+    memory,
+    request_text,
+    sheet,
+    since,
+    table,
+    until,
+    when,
+)
 from gpupool_common.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")
@@ -40,7 +51,7 @@ def list_leases(
     if as_json:
         show.print_json(leases)
         return
-    columns = ("ID", "TENANT", "STATE", "WANT", "NODES", "AGE", "NAME")
+    columns = ("ID", "TENANT", "STATE", "REQUEST", "NODES", "AGE", "NAME")
     table(columns, [_row(lease) for lease in leases], "no lease")
 
 
@@ -50,7 +61,7 @@ def _row(lease: Mapping[str, Any]) -> tuple[Any, ...]:
         cell(lease, "id"),
         cell(lease, "tenant"),
         cell(lease, "state"),
-        want(cell(lease, "want")),
+        request_text(cell(lease, "request")),
         ",".join(nodes) or NONE,
         since(lease.get("created")),
         cell(lease, "label"),
@@ -74,8 +85,10 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
         rows.append(("position", lease["position"]))
     rows.append(("reason", cell(lease, "reason")))
     rows.append(("name", cell(lease, "label")))
-    asked = cell(lease, "want")
-    rows.append(("asked", f"{want(asked)}, {cell(asked, 'policy')}, hosts: {cell(asked, 'hosts')}"))
+    asked = cell(lease, "request")
+    rows.append(
+        ("asked", f"{request_text(asked)}, {cell(asked, 'policy')}, hosts: {cell(asked, 'hosts')}")
+    )
     rows.append(("priority", cell(lease, "priority")))
     rows += [(key, when(lease.get(key))) for key in ("created", "granted", "ended")]
     if lease.get("state") == "active":

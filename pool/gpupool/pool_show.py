@@ -100,7 +100,7 @@ def labels(found: Any) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
 
 
-def want(record: Mapping[str, Any]) -> str:
+def request_text(record: Mapping[str, Any]) -> str:
     """What was asked for, in short: ``2x 8GiB 50%``."""
     mib = record.get("memory_mib")
     each = "whole" if mib is None else f"{memory(mib)} {compute(record.get('share'))}"

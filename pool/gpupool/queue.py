@@ -10,7 +10,7 @@ from gpupool import show
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient
 from gpupool.pool_options import pool_command
-from gpupool.pool_show import cell, since, table, want
+from gpupool.pool_show import cell, request_text, since, table
 
 app = typer.Typer(no_args_is_help=True, help="Who waits for GPUs of a pool.")
 
@@ -26,9 +26,9 @@ def list_queue(
     if as_json:
         show.print_json(waiting)
         return
-    columns = ("POS", "LEASE", "TENANT", "WANT", "WAITED", "REASON")
+    columns = ("POS", "LEASE", "TENANT", "REQUEST", "WAITED", "REASON")
     rows = [
-        (cell(entry, "position"), cell(entry, "lease"), cell(entry, "tenant"), want(entry),
+        (cell(entry, "position"), cell(entry, "lease"), cell(entry, "tenant"), request_text(entry),
          since(entry.get("since")), cell(entry, "reason"))
         for entry in waiting
     ]  # fmt: skip

@@ -52,7 +52,7 @@ class LeaseToken:
     issued: float
     expires: float
     priority: int
-    request: str
+    request_id: str
     #: By node, in the order of ordinals.
     nodes: dict[str, tuple[TokenGrant, ...]]
 
@@ -67,7 +67,7 @@ def issue(token: LeaseToken, keys: dict[str, bytes]) -> str:
             token.issued,
             token.expires,
             token.priority,
-            token.request,
+            token.request_id,
             [
                 [node, [[g.ordinal, _pack_gpu(g.gpu), g.memory_mib, g.share] for g in grants]]
                 for node, grants in token.nodes.items()
@@ -131,14 +131,14 @@ def _read(payload: bytes) -> LeaseToken:
                 f"it is of version {version}, this server knows version {VERSION};"
                 " install the same gpupool release as the manager's"
             )
-        lease, tenant, issued, expires, priority, request, nodes = fields
+        lease, tenant, issued, expires, priority, request_id, nodes = fields
         token = LeaseToken(
             _name(lease),
             _name(tenant),
             _time(issued),
             _time(expires),
             _number(priority, 0, 100),
-            str(request)[:256],
+            str(request_id)[:256],
             {_name(node): tuple(_grant(grant) for grant in grants) for node, grants in nodes},
         )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):

@@ -124,7 +124,7 @@ class OrderedGrant(Message):
     share: int = Field(ge=1, le=100)
     priority: int = Field(ge=0, le=100)
     #: The id of the request that asked for it, for logs.
-    request: Line = ""
+    request_id: Line = ""
     #: A secret of the lease's, which its servers have in common and its client has not.
     peer_key: KeyHex = ""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import select
 
+from gpupool_common.lease import LIVE, LeaseState
 from gpupool_common.node_protocol import Name
 from gpupool_manager import tables, views
 from gpupool_manager.api_common import (
@@ -21,7 +22,6 @@ from gpupool_manager.api_common import (
     send,
 )
 from gpupool_manager.leases import LeaseRequest
-from gpupool_manager.ledger import parse_capability
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, not_found
@@ -40,8 +40,7 @@ from gpupool_manager.transaction import Transaction
 
 router = APIRouter()
 
-State = Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
-_WANT = tuple(PlacementRequestIn.model_fields)
+_REQUEST = set(PlacementRequestIn.model_fields)
 
 
 @router.post(
@@ -62,16 +61,19 @@ async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write:
     _check_whole(body)
     ask = LeaseRequest(
         tenant=tenant,
-        want=body.model_dump(include=set(_WANT)),
+        request=PlacementRequest.parse(body.model_dump(include=_REQUEST)),
         priority=body.priority,
         wait=float(body.wait_seconds),
         ttl=float(body.ttl_seconds),
         label=body.label,
+        until=body.until,
     )
 
     def admit(transaction: Transaction) -> Reply:
         lease = pool.leases.admit(transaction, ask)
-        return Reply(views.lease(pool.ledger, lease), 201 if lease.state == "active" else 202)
+        return Reply(
+            views.lease(pool.ledger, lease), 201 if lease.state == LeaseState.ACTIVE else 202
+        )
 
     answer = await write.do(caller, admit)
     name = json.loads(bytes(answer.body))["id"]
@@ -94,9 +96,9 @@ async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Respo
     """The lease as it is now, with a token that is fresh and never kept."""
     lease = await _find(pool, caller, name)
     shown = views.lease_with_token(pool, lease)
-    if lease.state == "lost" and lease.granted is None:
+    if lease.state == LeaseState.LOST and lease.granted is None:
         raise Problem(409, "full", lease.reason)  # it never was of any use
-    if status == 201 and shown.state == "queued":
+    if status == 201 and shown.state == LeaseState.QUEUED:
         status = 202
     return send(shown, status=status)
 
@@ -112,7 +114,7 @@ async def list_leases(
     caller: User,
     pages: Pages,
     tenant: Annotated[TenantName | None, Query()] = None,
-    state: Annotated[list[State] | None, Query(description="one or more")] = None,
+    state: Annotated[list[LeaseState] | None, Query(description="one or more")] = None,
     node: Annotated[Name | None, Query()] = None,
     gpu: Annotated[Name | None, Query()] = None,
 ) -> Response:
@@ -152,18 +154,8 @@ async def explain_request(
     Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others.
     """
     _check_whole(body)
-    want = PlacementRequest(
-        gpus=body.gpus,
-        memory_mib=body.memory_mib,
-        share=body.share,
-        policy=body.policy,
-        hosts=body.hosts,
-        model=body.model,
-        capability=parse_capability(body.capability) if body.capability else None,
-        labels=tuple(sorted(body.labels.items())),
-        avoid=tuple(sorted(set(body.avoid))),
-    )
-    return send(_explained(pool, caller, None, want, limit))
+    request = PlacementRequest.parse(body.model_dump(include=_REQUEST))
+    return send(_explained(pool, caller, None, request, limit))
 
 
 @router.get("/leases/{id}", response_model=LeaseOut, tags=["leases"])
@@ -178,10 +170,10 @@ async def get_lease(
     """One lease. With ``wait`` the answer to a queued one comes when it is granted or ends."""
     lease = await _find(pool, caller, id)
     _hear(pool, caller, id, wait)
-    if wait and lease.state == "queued":
+    if wait and lease.state == LeaseState.QUEUED:
         await _wait(pool, id, wait)
         lease = await _find(pool, caller, id)
-    if lease.state == "active":
+    if lease.state == LeaseState.ACTIVE:
         await pool.confirmed(id)
         lease = await _find(pool, caller, id)
     return send(views.lease_with_token(pool, lease))
@@ -192,7 +184,7 @@ async def _wait(pool: Pool, name: str, seconds: int) -> None:
     try:
         async with asyncio.timeout(seconds):
             lease = pool.ledger.leases.get(name)
-            while lease is not None and lease.state == "queued":
+            while lease is not None and lease.state == LeaseState.QUEUED:
                 if await watcher.next() is None:
                     return
                 lease = pool.ledger.leases.get(name)
@@ -220,10 +212,10 @@ async def _find(pool: Pool, caller: Caller, name: str) -> Lease:
 async def renew_lease(id: Name, pool: ThePool, caller: User) -> Response:
     """It lasts for another period from now. 409 if it has ended."""
     lease = await _find(pool, caller, id)
-    if lease.state not in ("active", "queued"):
+    if lease.state not in LIVE:
         raise Problem(409, "ended", f"the lease is {lease.state}: {lease.reason}")
     _hear(pool, caller, id, 1)  # who renews it wants it
-    if lease.state == "active":
+    if lease.state == LeaseState.ACTIVE:
         pool.leases.renew(lease, pool.clock())
     return send(views.lease_with_token(pool, lease))
 
@@ -237,11 +229,11 @@ async def release_lease(id: Name, pool: ThePool, caller: User, write: Write) -> 
         lease = pool.ledger.leases.get(id)
         if lease is None:
             return Reply(views.lease(pool.ledger, before))
-        if lease.state == "queued":
-            pool.leases.end(transaction, lease, "cancelled", "no longer wanted")
+        if lease.state == LeaseState.QUEUED:
+            pool.leases.end(transaction, lease, LeaseState.CANCELLED, "no longer wanted")
         else:
             who = "an operator" if caller.is_admin else "its tenant"
-            pool.leases.end(transaction, lease, "released", f"released by {who}")
+            pool.leases.end(transaction, lease, LeaseState.RELEASED, f"released by {who}")
         return Reply(views.lease(pool.ledger, lease))
 
     return await write.do(caller, release)
@@ -274,14 +266,14 @@ def _explained(
     pool: Pool,
     caller: Caller,
     lease: Lease | None,
-    want: PlacementRequest,
+    request: PlacementRequest,
     limit: int,
     reason: str | None = None,
 ) -> ExplainOut:
     """An admin sees it GPU by GPU; what others have there is no tenant's business."""
-    verdicts = explain(pool.ledger.index, want)
+    verdicts = explain(pool.ledger.index, request)
     if reason is None:
-        reason = _would_go(place(pool.ledger.index, want), caller.is_admin)
+        reason = _would_go(place(pool.ledger.index, request), caller.is_admin)
     else:
         assert lease is not None
         position = pool.ledger.queue.position(lease)
@@ -292,7 +284,7 @@ def _explained(
         lease=None if lease is None else lease.id,
         decision=reason,
         placement=None,
-        summary=summarise(verdicts) if caller.is_admin else summarise_own(want, verdicts),
+        summary=summarise(verdicts) if caller.is_admin else summarise_own(request, verdicts),
         gpus=[views.verdict(verdict) for verdict in shown],
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     Apply,
     EndedLease,
@@ -187,7 +188,7 @@ class Fleet:
                     grant.lost = True
                     transaction.put(grant)
             if all(grant.lost for grant in lease.grants):
-                self._leases.finish(transaction, lease, "lost", "all its GPUs are gone")
+                self._leases.finish(transaction, lease, LeaseState.LOST, "all its GPUs are gone")
 
     def heartbeat(
         self, token: Token, name: str, beat: Heartbeat, now: float, key: str = ""
@@ -210,7 +211,7 @@ class Fleet:
         return [
             self._ledger.leases[idle]
             for idle in sorted(set(beat.idle) & here)
-            if self._ledger.leases[idle].want.get("until") == "last-session"
+            if self._ledger.leases[idle].until == LeaseEnd.LAST_SESSION
             and not self._has_sessions(self._ledger.leases[idle])
         ]
 
@@ -298,7 +299,7 @@ class Fleet:
                 memory_mib=grant.memory_mib,
                 share=grant.share,
                 priority=lease.priority,
-                request=lease.request,
+                request_id=lease.request_id,
                 peer_key=self._peer_key(lease.id),
             )
             for lease in leases

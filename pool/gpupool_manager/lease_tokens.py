@@ -6,6 +6,7 @@ import hashlib
 import hmac
 
 from gpupool_common import lease_token
+from gpupool_common.lease import LeaseState
 from gpupool_common.lease_token import LeaseToken, TokenGrant
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.records import Lease, Node
@@ -40,7 +41,7 @@ class Signer:
             if not grant.lost and grant.node in ledger.nodes:
                 named = TokenGrant(grant.ordinal, grant.gpu, grant.memory_mib, grant.share)
                 nodes.setdefault(grant.node, []).append(named)
-        if lease.state != "active" or not nodes:
+        if lease.state != LeaseState.ACTIVE or not nodes:
             return None
         token = LeaseToken(
             lease.id,
@@ -48,7 +49,7 @@ class Signer:
             now,
             now + self._lifetime,
             lease.priority,
-            lease.request,
+            lease.request_id,
             {node: tuple(grants) for node, grants in nodes.items()},
         )
         return lease_token.issue(token, {node: self.key_of(ledger.nodes[node]) for node in nodes})

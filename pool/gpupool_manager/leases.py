@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, replace
-from typing import Any
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_manager.index import Kind
-from gpupool_manager.ledger import Ledger, want_of
+from gpupool_manager.ledger import Ledger, request_of
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
-from gpupool_manager.records import Grant, Lease, LeaseState, Quota
+from gpupool_manager.records import Grant, Lease, Quota
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
@@ -22,12 +22,13 @@ class LeaseRequest:
     """What a tenant asks for; checked by the API."""
 
     tenant: str
-    want: dict[str, Any]
+    request: PlacementRequest
     priority: int = 0
     #: How long to wait in the queue, in seconds; 0: not at all.
     wait: float = 0.0
     ttl: float = 60.0
     label: str = ""
+    until: LeaseEnd = LeaseEnd.RELEASED
 
 
 class Leases:
@@ -52,7 +53,7 @@ class Leases:
         quota = ledger.quotas[asked.tenant]
         _check_priority(quota, asked)
         lease = self._draft(transaction, asked)
-        request = want_of(lease, quota)
+        request = request_of(lease, quota)
         active, queued = (ledger.use(uses, asked.tenant) for uses in (ledger.active, ledger.queued))
         found = excesses(quota, self._least_use(lease, request), active, queued)
         if found:
@@ -78,14 +79,15 @@ class Leases:
         return Lease(
             id=self._ledger.ids.make("lease", transaction.now),
             tenant=asked.tenant,
-            state="queued",
-            want=asked.want,
+            state=LeaseState.QUEUED,
+            request=asked.request,
             priority=asked.priority,
             ttl=asked.ttl,
             label=asked.label,
+            until=asked.until,
             created=transaction.now,
             deadline=transaction.now + asked.wait,
-            request=transaction.actor.request,
+            request_id=transaction.actor.request_id,
         )
 
     def _try_now(
@@ -149,15 +151,15 @@ class Leases:
                 ordinal,
                 slot.uuid,
                 slot.node,
-                slot.total_mib if lease.want["memory_mib"] is None else lease.want["memory_mib"],
-                lease.want["share"],
+                slot.total_mib if lease.request.memory_mib is None else lease.request.memory_mib,
+                lease.request.share,
             )
             for ordinal, slot in enumerate(placement.slots)
         ]
         for grant in lease.grants:
             ledger.index.take(grant.gpu, grant.memory_mib, grant.share)
             transaction.put(grant)
-        lease.state = "active"
+        lease.state = LeaseState.ACTIVE
         lease.reason = ""
         lease.granted = transaction.now
         lease.expires = transaction.now + lease.ttl
@@ -204,7 +206,7 @@ class Leases:
     ) -> None:
         """As :meth:`end`, for those who end several, or change more: they must pump."""
         ledger = self._ledger
-        if lease.state == "queued":
+        if lease.state == LeaseState.QUEUED:
             ledger.queue.leave(lease)
             del ledger.leases[lease.id]
             ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
@@ -227,8 +229,8 @@ class Leases:
             ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
             transaction.drop(grant)
         ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
-        lease.grants, lease.state, lease.granted, lease.expires = [], "queued", None, None
-        request = want_of(lease, ledger.quotas[lease.tenant])
+        lease.grants, lease.state, lease.granted, lease.expires = [], LeaseState.QUEUED, None, None
+        request = request_of(lease, ledger.quotas[lease.tenant])
         transaction.log("lease.moved", lease.id, lease.tenant, reason=why)
         result = self._try_now(transaction, lease, request)
         if isinstance(result, Placement):
@@ -238,7 +240,7 @@ class Leases:
                 transaction, lease, request, result.reason, lease.deadline - transaction.now
             )
         else:
-            lease.state, lease.ended = "lost", transaction.now
+            lease.state, lease.ended = LeaseState.LOST, transaction.now
             lease.reason = f"{why}, and elsewhere is no room: {result.reason}"
             transaction.put(lease)
             transaction.log("lease.lost", lease.id, lease.tenant, reason=lease.reason)
@@ -257,7 +259,7 @@ class Leases:
                 group.reason = _behind(blocker)
                 continue
             self._try_waiting(transaction, waiting)
-            if waiting.lease.state == "queued" and self._is_late(transaction, waiting):
+            if waiting.lease.state == LeaseState.QUEUED and self._is_late(transaction, waiting):
                 ahead.append(waiting)
 
     def _is_late(self, transaction: Transaction, waiting: Waiting) -> bool:
@@ -290,7 +292,7 @@ class Leases:
         """A tenant's quota has changed: so may what its requests can be given."""
         for waiting in list(self._ledger.queue):
             if waiting.lease.tenant == tenant:
-                request = want_of(waiting.lease, self._ledger.quotas[tenant])
+                request = request_of(waiting.lease, self._ledger.quotas[tenant])
                 self._ledger.queue.regroup(waiting.lease, request)
 
     def any_due(self, now: float) -> bool:
@@ -305,18 +307,20 @@ class Leases:
             lease = self._ledger.leases.get(name)
             if lease is None:
                 continue
-            is_queued = lease.state == "queued"
+            is_queued = lease.state == LeaseState.QUEUED
             until = self._waits_until(lease) if is_queued else lease.expires or 0.0
             if until > transaction.now:
                 self._ledger.remind(until, name)
             elif is_queued and until < lease.deadline:
                 unasked = f"nobody asked for it for {self._unasked:.0f} s"
-                self.finish(transaction, lease, "timed-out", unasked)
+                self.finish(transaction, lease, LeaseState.TIMED_OUT, unasked)
             elif is_queued:
                 waited = f"no room within {lease.deadline - lease.created:.0f} s"
-                self.finish(transaction, lease, "timed-out", waited)
+                self.finish(transaction, lease, LeaseState.TIMED_OUT, waited)
             else:
-                self.finish(transaction, lease, "expired", f"not renewed for {lease.ttl:.0f} s")
+                self.finish(
+                    transaction, lease, LeaseState.EXPIRED, f"not renewed for {lease.ttl:.0f} s"
+                )
         self.pump(transaction)
 
 

@@ -10,11 +10,13 @@ import heapq
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from dataclasses import replace
 
+from gpupool_common.lease import LeaseState
 from gpupool_manager.answers import Answers
 from gpupool_manager.ids import Ids
 from gpupool_manager.index import Index
-from gpupool_manager.placement_request import Capability, PlacementRequest, Slot
+from gpupool_manager.placement_request import PlacementRequest, Slot, parse_capability
 from gpupool_manager.quotas import Use, use_of
 from gpupool_manager.records import Admission, Gpu, Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import COUNTED, Loaded
@@ -73,7 +75,7 @@ class Ledger:
             self.meter.start(tenant, use, min(counted, now))
 
     def _restore(self, lease: Lease, now: float) -> None:
-        if lease.state == "active":
+        if lease.state == LeaseState.ACTIVE:
             # Renewals are not written down, so each gets a whole period again.
             lease.expires = max(lease.expires or now, now + lease.ttl)
             for grant in lease.grants:
@@ -82,9 +84,9 @@ class Ledger:
         else:
             self.leases[lease.id] = lease
             self.use(self.queued, lease.tenant).add(use_of(lease))
-            want = want_of(lease, self.quotas[lease.tenant])
+            request = request_of(lease, self.quotas[lease.tenant])
             # Whoever waits could not ask while there was no manager.
-            self.queue.join(lease, want, lease.reason, self.index.kinds(want), now)
+            self.queue.join(lease, request, lease.reason, self.index.kinds(request), now)
             self.remind(now, lease.id)
 
     # GPUs ------------------------------------------------------------------------------
@@ -183,24 +185,7 @@ def _id(record: Lease | Token) -> str:
     return record.id
 
 
-def parse_capability(text: str) -> Capability:
-    """``9.0`` as numbers that compare."""
-    major, _, minor = text.partition(".")
-    return int(major), int(minor or "0")
-
-
-def want_of(lease: Lease, quota: Quota) -> PlacementRequest:
-    """The scheduler's request of a lease, within what its quota allows."""
-    want = lease.want
-    return PlacementRequest(
-        gpus=want["gpus"],
-        memory_mib=want["memory_mib"],
-        share=want["share"],
-        policy=want["policy"],
-        hosts=want["hosts"],
-        model=want["model"],
-        capability=parse_capability(want["capability"]) if want["capability"] else None,
-        labels=tuple(sorted(want["labels"].items())),
-        avoid=tuple(sorted(want.get("avoid", ()))),
-        models=None if quota.models is None else tuple(quota.models),
-    )
+def request_of(lease: Lease, quota: Quota) -> PlacementRequest:
+    """The placement request of a lease, within what its quota allows."""
+    models = None if quota.models is None else tuple(quota.models)
+    return replace(lease.request, models=models)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from gpupool_common.sizes import format_mib
 
@@ -39,6 +40,36 @@ class PlacementRequest:
     models: tuple[str, ...] | None = None
     #: The most memory that a whole GPU may have for the quota to allow it.
     memory_most: int | None = None
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> PlacementRequest:
+        """From the fields of the REST API, checked, or what :meth:`as_dict` wrote."""
+        capability = raw.get("capability")
+        return cls(
+            gpus=raw["gpus"],
+            memory_mib=raw["memory_mib"],
+            share=raw["share"],
+            policy=raw["policy"],
+            hosts=raw["hosts"],
+            model=raw.get("model"),
+            capability=parse_capability(capability) if capability else None,
+            labels=tuple(sorted(raw.get("labels", {}).items())),
+            avoid=tuple(sorted(set(raw.get("avoid", ())))),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields of the REST API: what was asked, without a quota's bounds."""
+        return {
+            "gpus": self.gpus,
+            "memory_mib": self.memory_mib,
+            "share": self.share,
+            "policy": self.policy,
+            "hosts": self.hosts,
+            "model": self.model,
+            "capability": dotted(self.capability) if self.capability else None,
+            "labels": dict(self.labels),
+            "avoid": list(self.avoid),
+        }
 
     def takes(self, total_mib: int) -> int:
         """The memory that a GPU of this size would give."""
@@ -152,3 +183,9 @@ def _free(slot: Slot) -> str:
 def dotted(capability: Capability) -> str:
     """As people write it: ``9.0``."""
     return f"{capability[0]}.{capability[1]}"
+
+
+def parse_capability(text: str) -> Capability:
+    """``9.0`` as numbers that compare."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or "0")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
+from gpupool_common.lease import LeaseState
 from gpupool_common.node_protocol import Heartbeat, Orders
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
@@ -276,8 +277,10 @@ class Pool:
     def _release(self, transaction: Transaction, names: list[str]) -> None:
         for name in names:
             lease = self.ledger.leases.get(name)
-            if lease is not None and lease.state == "active":
-                self.leases.finish(transaction, lease, "released", "its last session ended")
+            if lease is not None and lease.state == LeaseState.ACTIVE:
+                self.leases.finish(
+                    transaction, lease, LeaseState.RELEASED, "its last session ended"
+                )
         self.leases.pump(transaction)
 
     # Time ------------------------------------------------------------------------------

@@ -48,8 +48,9 @@ def use_of(lease: Lease) -> Use:
             sum(grant.share for grant in lease.grants),
             1,
         )
-    gpus = int(lease.want["gpus"])
-    return Use(gpus, gpus * int(lease.want["memory_mib"] or 0), gpus * int(lease.want["share"]), 1)
+    request = lease.request
+    gpus = request.gpus
+    return Use(gpus, gpus * (request.memory_mib or 0), gpus * request.share, 1)
 
 
 @dataclass(frozen=True, slots=True)

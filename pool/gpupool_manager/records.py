@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpupool_common.lease import LeaseEnd, LeaseState
+from gpupool_manager.placement_request import PlacementRequest
+
 Scope = Literal["admin", "tenant", "node"]
 Mode = Literal["open", "cordoned", "draining"]
-LeaseState = Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
-
-#: States in which a lease counts.
-LIVE: tuple[LeaseState, ...] = ("queued", "active")
 
 
 @dataclass(slots=True)
@@ -125,7 +124,7 @@ class Lease:
     id: str
     tenant: str
     state: LeaseState
-    want: dict[str, Any]
+    request: PlacementRequest
     priority: int
     #: How long it lasts without being renewed.
     ttl: float
@@ -137,11 +136,12 @@ class Lease:
     expires: float | None = None
     ended: float | None = None
     reason: str = ""
-    #: The id of the request that asked for it: it follows the lease into servers' logs.
-    request: str = ""
+    #: The id of the HTTP request that asked for it: it follows the lease into servers' logs.
+    request_id: str = ""
     #: What the scheduler said of the placement.
     placement: dict[str, Any] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
+    until: LeaseEnd = LeaseEnd.RELEASED
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class AuditEntry:
     object: str
     tenant: str | None
     detail: dict[str, Any]
-    request: str
+    request_id: str
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Capability, GpuPolicy, Labels, Line, Name, SessionState
 from gpupool_manager.placement_request import Hosts, Policy
 
@@ -259,9 +260,6 @@ class PlacementRequestIn(In):
     avoid: Annotated[list[Name], Field(max_length=64)] = Field(
         [], description="nodes that the asker cannot reach"
     )
-    until: Literal["released", "last-session"] = Field(
-        "released", description="last-session: released when its last process has ended"
-    )
 
 
 class LeaseRequestIn(PlacementRequestIn):
@@ -274,6 +272,9 @@ class LeaseRequestIn(PlacementRequestIn):
         60, description="how long the lease lasts without being renewed"
     )
     label: Line = ""
+    until: LeaseEnd = Field(
+        LeaseEnd.RELEASED, description="last-session: released when its last process has ended"
+    )
 
 
 class GrantOut(BaseModel):
@@ -301,10 +302,11 @@ class PlacementRequestOut(PlacementRequestIn):
 class LeaseOut(BaseModel):
     id: str
     tenant: str
-    state: Literal["queued", "active", "released", "expired", "timed-out", "cancelled", "lost"]
-    want: PlacementRequestOut
+    state: LeaseState
+    request: PlacementRequestOut
     priority: int
     label: str
+    until: LeaseEnd
     ttl_seconds: float
     created: datetime
     granted: datetime | None
@@ -377,7 +379,7 @@ class AuditOut(BaseModel):
     object: str
     tenant: str | None
     detail: dict[str, Any]
-    request: str
+    request_id: str
 
 
 class HealthOut(BaseModel):

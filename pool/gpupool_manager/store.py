@@ -21,12 +21,12 @@ from sqlalchemy.pool import NullPool
 
 from gpupool_common import logs
 from gpupool_common.errors import ConfigError, GpupoolError, InstallError
+from gpupool_common.lease import LIVE
 from gpupool_common.protocol import one_line
 from gpupool_manager import tables
 from gpupool_manager.extras import not_installed
 from gpupool_manager.migrate import migrate
 from gpupool_manager.records import (
-    LIVE,
     Admission,
     Answer,
     Gpu,

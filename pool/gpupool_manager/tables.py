@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -16,10 +19,45 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_manager import records
+from gpupool_manager.placement_request import PlacementRequest
 
 metadata = MetaData()
+
+
+class _PlacementRequest(TypeDecorator[PlacementRequest]):
+    """A placement request as JSON."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: PlacementRequest | None, dialect: Dialect) -> Any:
+        return None if value is None else value.as_dict()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> PlacementRequest | None:
+        return None if value is None else PlacementRequest.parse(value)
+
+
+class _State(TypeDecorator[StrEnum]):
+    """One of an enumeration's texts."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: StrEnum | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> StrEnum | None:
+        return None if value is None else self.kind(value)
+
 
 NAME = String(64)
 #: PostgreSQL numbers rows with 64 bits; SQLite does so only for a column called INTEGER.
@@ -113,8 +151,8 @@ leases = Table(
     metadata,
     Column("id", NAME, primary_key=True),
     Column("tenant", NAME, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("want", JSON, nullable=False),
+    Column("state", _State(LeaseState), nullable=False),
+    Column("request", _PlacementRequest, nullable=False),
     Column("priority", Integer, nullable=False),
     Column("ttl", Double, nullable=False),
     Column("label", Text, nullable=False),
@@ -124,8 +162,9 @@ leases = Table(
     Column("expires", Double),
     Column("ended", Double),
     Column("reason", Text, nullable=False),
-    Column("request", String(64), nullable=False),
+    Column("request_id", String(64), nullable=False),
     Column("placement", JSON, nullable=False),
+    Column("until", _State(LeaseEnd), nullable=False),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
 )
@@ -177,7 +216,7 @@ audit = Table(
     Column("object", Text, nullable=False),
     Column("tenant", NAME),
     Column("detail", JSON, nullable=False),
-    Column("request", String(64), nullable=False),
+    Column("request_id", String(64), nullable=False),
 )
 
 notes = Table(

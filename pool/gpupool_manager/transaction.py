@@ -30,7 +30,7 @@ class Actor:
     """Who asks for a change, for the audit log."""
 
     name: str
-    request: str = ""
+    request_id: str = ""
 
 
 #: The manager's own doing: expiry, lost nodes, the queue.
@@ -81,7 +81,9 @@ class Transaction:
     def log(self, action: str, thing: str, tenant: str | None = None, **detail: Any) -> None:
         """Note the change in the audit log and tell those who watch."""
         self.audit.append(
-            AuditEntry(self.now, self.actor.name, action, thing, tenant, detail, self.actor.request)
+            AuditEntry(
+                self.now, self.actor.name, action, thing, tenant, detail, self.actor.request_id
+            )
         )
         self.tell(action, thing, tenant, **detail)
 

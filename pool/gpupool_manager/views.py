@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Literal
 
+from gpupool_common.lease import LeaseState
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.pool import Pool
 from gpupool_manager.quotas import Use
@@ -112,19 +113,20 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
 
 def lease(ledger: Ledger, record: Lease) -> LeaseOut:
     waiting = ledger.queue.get(record.id)
-    usable = record.state != "active" or ledger.is_confirmed(record)
+    usable = record.state != LeaseState.ACTIVE or ledger.is_confirmed(record)
     return LeaseOut(
         id=record.id,
         tenant=record.tenant,
-        state=record.state if usable else "queued",
-        want=PlacementRequestOut.model_construct(**record.want),
+        state=record.state if usable else LeaseState.QUEUED,
+        request=PlacementRequestOut.model_construct(**record.request.as_dict()),
         priority=record.priority,
         label=record.label,
+        until=record.until,
         ttl_seconds=record.ttl,
         created=when(record.created),
         granted=maybe_when(record.granted),
         expires=maybe_when(record.expires),
-        wait_until=when(record.deadline) if record.state == "queued" else None,
+        wait_until=when(record.deadline) if record.state == LeaseState.QUEUED else None,
         ended=maybe_when(record.ended),
         reason=_reason(record, waiting, usable),
         position=None if waiting is None else ledger.queue.position(record),
@@ -155,7 +157,7 @@ def _reason(record: Lease, waiting: Waiting | None, usable: bool) -> str:
 def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
     """Where a lease's clients go. Grants on one node are neighbours: see the scheduler."""
     found: dict[str, ServerOut] = {}
-    for grant in record.grants if record.state == "active" else ():
+    for grant in record.grants if record.state == LeaseState.ACTIVE else ():
         node = ledger.nodes.get(grant.node)
         if node is None or grant.lost:
             continue
@@ -172,7 +174,7 @@ def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:
 def lease_with_token(pool: Pool, record: Lease) -> LeaseOut:
     """For who may use it."""
     shown = lease(pool.ledger, record)
-    if record.state == "active" and shown.state == "active":
+    if record.state == LeaseState.ACTIVE and shown.state == LeaseState.ACTIVE:
         shown.token = pool.signer.issue(pool.ledger, record, pool.clock())
     return shown
 
@@ -184,9 +186,9 @@ def waiting(position: int, entry: Waiting) -> QueueOut:
         lease=record.id,
         tenant=record.tenant,
         priority=record.priority,
-        gpus=record.want["gpus"],
-        memory_mib=record.want["memory_mib"],
-        share=record.want["share"],
+        gpus=record.request.gpus,
+        memory_mib=record.request.memory_mib,
+        share=record.request.share,
         since=when(record.created),
         until=when(record.deadline),
         reason=entry.reason,

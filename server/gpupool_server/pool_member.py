@@ -224,7 +224,7 @@ class PoolMember:
         promises = self._promises(token)
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
         peers = next((grant.peer_key for grant in self._state.grants(token.lease)), "")
-        lease = LeasePart(token.lease, token.request, promises, peers)
+        lease = LeasePart(token.lease, token.request_id, promises, peers)
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:

@@ -80,7 +80,7 @@ class Meta:
     grant: Mapping[str, Any] = field(default_factory=dict)
     #: The lease of the pool that it is of, and the id of the request that asked for that.
     lease: str | None = None
-    request: str = ""
+    request_id: str = ""
     #: Bytes of the host's memory that it may have.
     host_memory: int = 0
 
@@ -104,7 +104,7 @@ class Meta:
                 group=None if raw.get("group") is None else str(raw["group"]),
                 grant=dict(raw.get("grant", {})),
                 lease=None if raw.get("lease") is None else str(raw["lease"]),
-                request=str(raw.get("request", "")),
+                request_id=str(raw.get("request_id", "")),
                 host_memory=int(raw.get("host_memory", 0)),
             )
         except (KeyError, TypeError) as error:

@@ -407,7 +407,7 @@ class SessionSupervisor:
         host_memory: int,
     ) -> Session:
         pool = request.tenant.lease
-        request_id = pool.request if pool is not None else ""
+        request_id = pool.request_id if pool is not None else ""
         stdout = worker.open_fifo(folder.stdout)
         stderr = -1
         readers: list[LineReader] = []
@@ -446,7 +446,7 @@ class SessionSupervisor:
             group=allocation.group,
             grant=allocation.record(),
             lease=pool.lease if pool is not None else None,
-            request=request_id,
+            request_id=request_id,
             host_memory=host_memory,
         )
         control = Control(folder.control)
@@ -624,7 +624,10 @@ class SessionSupervisor:
         session = Session(meta, folder, process, Control(folder.control), allocation)
         hearers = (
             (folder.stdout, self._stdout_hearer(folder.session, None)),
-            (folder.stderr, self._stderr_hearer(folder.session, session.last_words, meta.request)),
+            (
+                folder.stderr,
+                self._stderr_hearer(folder.session, session.last_words, meta.request_id),
+            ),
         )
         for path, hear in hearers:
             # Without its FIFOs a session goes on; only its log is lost.
@@ -752,4 +755,4 @@ class SessionSupervisor:
 
 def _pool_fields(meta: Meta) -> dict[str, str]:
     """What a log line says of a session that is of a lease."""
-    return {} if meta.lease is None else {"lease": meta.lease, "request": meta.request}
+    return {} if meta.lease is None else {"lease": meta.lease, "request": meta.request_id}

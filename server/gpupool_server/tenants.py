@@ -39,7 +39,7 @@ class LeasePart:
 
     lease: str
     #: The id of the request that asked for it, for logs.
-    request: str
+    request_id: str
     #: By the index of the GPU, in the order in which a session sees them.
     promises: Mapping[int, Promise]
     #: What the lease's workers on all servers seal their addresses with, 64 hexadecimal digits;

@@ -13,6 +13,7 @@ import zmq.asyncio
 from zmq.utils import z85
 
 from gpupool_common.keys import Keys, load_keys
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     Apply,
     Join,
@@ -27,13 +28,14 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.node_server import NodeServer
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool, Rules
 from gpupool_manager.records import Lease, Node, Token
 from gpupool_manager.store import Store
 
 WANT: dict[str, Any] = {
     "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
-    "capability": None, "labels": {}, "until": "released",
+    "capability": None, "labels": {},
 }  # fmt: skip
 
 
@@ -98,15 +100,17 @@ class Host:
             lambda transaction: self.pool.tenancy.create(transaction, name, "", {})
         )
 
-    async def lease(self, **want: Any) -> Lease:
-        ask = LeaseRequest("red", {**WANT, **want})
+    async def lease(self, until: LeaseEnd = LeaseEnd.RELEASED, **want: Any) -> Lease:
+        ask = LeaseRequest("red", PlacementRequest.parse({**WANT, **want}), until=until)
         return await self.pool.commands.do(
             lambda transaction: self.pool.leases.admit(transaction, ask)
         )
 
     async def end(self, lease: Lease) -> None:
         await self.pool.commands.do(
-            lambda transaction: self.pool.leases.end(transaction, lease, "released", "released")
+            lambda transaction: self.pool.leases.end(
+                transaction, lease, LeaseState.RELEASED, "released"
+            )
         )
 
     def seen(self, node: str) -> list[ReportedSession]:

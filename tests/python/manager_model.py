@@ -145,7 +145,12 @@ class Model:
         known = self.leases.get(lease.id)
         if known is None:
             known = self.leases[lease.id] = ModelLease(
-                lease.id, lease.tenant, dict(lease.want), lease.ttl, lease.created, lease.deadline
+                lease.id,
+                lease.tenant,
+                lease.request.as_dict(),
+                lease.ttl,
+                lease.created,
+                lease.deadline,
             )
         if lease.state == "active":
             self._grant(known, lease)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Heartbeat, Orders, Report, ReportedGpu
 from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool, Rules
-from gpupool_manager.records import Lease, LeaseState, Node, Quota, Tenant, Token
+from gpupool_manager.records import Lease, Node, Quota, Tenant, Token
 from gpupool_manager.store import Store
 from gpupool_manager.transaction import Actor, Transaction
 
@@ -21,7 +23,6 @@ WANT: dict[str, Any] = {
     "model": None,
     "capability": None,
     "labels": {},
-    "until": "released",
 }
 
 ACTOR = Actor("a test", "request-1")
@@ -109,9 +110,12 @@ class World:
         priority: int = 0,
         wait: float = 0.0,
         ttl: float = 60.0,
+        until: LeaseEnd = LeaseEnd.RELEASED,
         **want: Any,
     ) -> Lease:
-        asked = LeaseRequest(tenant, {**WANT, **want}, priority, wait, ttl)
+        asked = LeaseRequest(
+            tenant, PlacementRequest.parse({**WANT, **want}), priority, wait, ttl, until=until
+        )
         return await self.pool.commands.do(
             lambda transaction: self.pool.leases.admit(transaction, asked), ACTOR
         )
@@ -119,7 +123,8 @@ class World:
     async def end(self, lease: Lease) -> None:
         def operation(transaction: Transaction) -> None:
             live = self.pool.ledger.leases[lease.id]
-            state: LeaseState = "cancelled" if live.state == "queued" else "released"
+            queued = live.state == LeaseState.QUEUED
+            state = LeaseState.CANCELLED if queued else LeaseState.RELEASED
             self.pool.leases.end(transaction, live, state, "the test said so")
 
         await self.pool.commands.do(operation, ACTOR)

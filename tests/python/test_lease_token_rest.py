@@ -98,7 +98,7 @@ async def test_a_lease_comes_with_servers_and_token(api: Api) -> None:
     for node, server in servers.items():
         token = api.check(lease["token"], node)
         assert (token.lease, token.tenant) == (lease["id"], "red")
-        assert token.request == answer.headers["X-Request-ID"]
+        assert token.request_id == answer.headers["X-Request-ID"]
         assert [grant.ordinal for grant in token.nodes[node]] == server["devices"]
 
 

@@ -41,7 +41,7 @@ def token_of(*grants: TokenGrant, **changes: Any) -> LeaseToken:
         "issued": NOW,
         "expires": NOW + 600,
         "priority": 0,
-        "request": "r-1",
+        "request_id": "r-1",
         "nodes": {"here": grants or (TokenGrant(0, GPUS[0], 64, 50),)},
         **changes,
     }
@@ -216,7 +216,7 @@ async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     assert (first.memory, first.share, first.high_priority) == (64 * MIB, 500, True)
     assert (second.memory, second.share) == (32 * MIB, 200)
     meta = json.loads((node.office.run_dir.sessions / answer["session"] / "meta.json").read_text())
-    assert (meta["lease"], meta["request"], meta["tenant"]) == ("lease-1", "r-1", "red")
+    assert (meta["lease"], meta["request_id"], meta["tenant"]) == ("lease-1", "r-1", "red")
 
 
 async def test_nvml_shows_the_lease_before_and_in_a_session(make_office: MakeOffice) -> None:

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
+from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Heartbeat, ReportedSession
 from gpupool_manager import tables
 from gpupool_manager.problems import Problem
@@ -53,7 +54,7 @@ async def test_a_lease_holds_what_was_asked_for_and_says_why_there(world: World)
     ]
     assert free(world, "GPU-node-1-0") == free(world, "GPU-node-1-1") == (7000, 75)
     assert (lease.expires or 0) - (lease.granted or 0) == 90.0
-    assert lease.request == ACTOR.request
+    assert lease.request_id == ACTOR.request_id
     assert "one node" in lease.placement["rule"]
     first = lease.placement["gpus"][0]
     assert (first["free_mib_before"], first["free_mib_after"]) == (10_000, 7000)
@@ -149,7 +150,7 @@ async def test_sessions_renew_the_lease_that_they_use(world: World) -> None:
 
 async def test_a_lease_ends_with_its_last_session_if_that_was_asked_for(world: World) -> None:
     await world.join("node-2")
-    ends = await world.ask("a", gpus=3, until="last-session")
+    ends = await world.ask("a", gpus=3, until=LeaseEnd.LAST_SESSION)
     stays = await world.ask("a")
     beat = Heartbeat(sessions=[ReportedSession(id="s-1", lease=ends.id)])
     await world.pool.heartbeat(await world.node_token("node-2"), "node-2", beat, ACTOR)
@@ -239,7 +240,9 @@ async def test_an_operation_that_fails_half_way_leaves_nothing_of_itself(world: 
     lease = await world.ask("a")
 
     def fail(transaction: Transaction) -> None:
-        world.pool.leases.end(transaction, world.pool.ledger.leases[lease.id], "released", "")
+        world.pool.leases.end(
+            transaction, world.pool.ledger.leases[lease.id], LeaseState.RELEASED, ""
+        )
         for other in world.pool.ledger.leases.values():
             other.label = "spoilt"
         raise RuntimeError("a mistake")

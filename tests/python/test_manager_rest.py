@@ -497,7 +497,7 @@ async def test_the_audit_log_says_who_changed_what(rest: Rest) -> None:
     assert answer.headers["x-request-id"] == "from-a-script.1"
     [admin] = await rest.pages("/tokens?scope=admin")
     [entry] = await rest.pages("/audit?action=tenant.created")
-    assert entry["actor"] == admin["id"] and entry["request"] == "from-a-script.1"
+    assert entry["actor"] == admin["id"] and entry["request_id"] == "from-a-script.1"
     assert (entry["object"], entry["tenant"]) == ("a", "a")
     assert await rest.pages(f"/audit?actor={admin['id']}&tenant=a") == [entry]
     everything = await rest.pages("/audit", limit=1)

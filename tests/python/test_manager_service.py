@@ -230,7 +230,7 @@ def test_one_request_id_goes_through_answer_log_and_audit(manager: Process) -> N
     manager.start()
     ask(manager, "POST", "/tenants", {"name": "a"}, headers={"X-Request-ID": "deploy-42"})
     [entry] = ask(manager, "GET", "/audit?action=tenant.created")["items"]
-    assert entry["request"] == "deploy-42"
+    assert entry["request_id"] == "deploy-42"
     lines = [json.loads(line) for line in manager.log.read_text().splitlines()]
     [logged] = [line for line in lines if line.get("request") == "deploy-42"]
     assert (logged["method"], logged["path"], logged["status"]) == ("POST", "/v1/tenants", 201)

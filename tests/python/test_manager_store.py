@@ -8,14 +8,15 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
 from gpupool_common.errors import ConfigError
+from gpupool_common.lease import LeaseState
 from gpupool_manager import tables
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import (
     Answer,
@@ -47,9 +48,12 @@ async def store(database: str) -> AsyncIterator[Store]:
     await opened.close()
 
 
+REQUEST = PlacementRequest(1, 1000, 50)
+
+
 def everything() -> list[Record]:
     """One record of each kind, with awkward values."""
-    want: dict[str, Any] = {"gpus": 2, "labels": {"größe": "x'; --"}, "model": None}
+    request = PlacementRequest(2, None, 100, labels=(("größe", "x'; --"),), capability=(9, 0))
     grants = [Grant("lease-1", n, f"GPU-{n}", "node-1", 1 << 30, 1, n == 1) for n in (0, 1)]
     return [
         Tenant("a", "Größe\n\u2603", False, NOW),
@@ -58,10 +62,14 @@ def everything() -> list[Record]:
         Node("node-1", "tcp://h:1", "1", {"zone": "b"}, "cordoned", True, "token-1", NOW, NOW),
         Gpu("GPU-0", "node-1", 0, "m", "9.0", 1 << 30, "0", False, "share", 20, 90, 2),
         Lease(
-            "lease-1", "a", "active", want, 1, 60.5, "", NOW, NOW, NOW, NOW + 60, None, "", "r-1",
+            "lease-1", "a", LeaseState.ACTIVE, request, 1, 60.5, "", NOW, NOW, NOW, NOW + 60, None,
+            "", "r-1",
             {"rule": "r"}, grants,
         ),
-        Lease("lease-2", "a", "queued", want, -1, 60.0, "label", NOW, NOW + 9, reason="full"),
+        Lease(
+            "lease-2", "a", LeaseState.QUEUED, request, -1, 60.0, "label", NOW, NOW + 9,
+            reason="full",
+        ),
         Usage("a", int(NOW // 3600), 1.5, 2.25, 1e15, 3),
         Answer("a", "key", "f" * 64, 201, "{}", None, NOW),
         Note("n", "v"),
@@ -99,7 +107,10 @@ async def test_what_is_written_is_read_again(store: Store) -> None:
 
 async def test_a_record_is_changed_and_dropped_by_its_key(store: Store) -> None:
     await store.commit(transaction_of(*everything()))
-    quota, lease = Quota("a", None, 5), Lease("lease-2", "a", "cancelled", {}, 0, 1, "", NOW, NOW)
+    quota, lease = (
+        Quota("a", None, 5),
+        Lease("lease-2", "a", LeaseState.CANCELLED, REQUEST, 0, 1, "", NOW, NOW),
+    )
     transaction = transaction_of(quota, lease)
     for record in everything():
         if isinstance(record, Gpu | Note | Token):
@@ -145,7 +156,7 @@ async def test_usage_that_can_still_grow_is_loaded(store: Store) -> None:
 
 
 async def test_what_is_old_is_purged(store: Store) -> None:
-    old = Lease("lease-0", "a", "released", {}, 0, 1, "", NOW, NOW, ended=NOW - 10)
+    old = Lease("lease-0", "a", LeaseState.RELEASED, REQUEST, 0, 1, "", NOW, NOW, ended=NOW - 10)
     old.grants = [Grant("lease-0", 0, "GPU-0", "node-1", 1, 1)]
     transaction = transaction_of(old, Answer("a", "k", "", 200, "", None, NOW - 10))
     transaction.log("seen", "thing")

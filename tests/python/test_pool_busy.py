@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpupool_common.lease import LeaseState
 from gpupool_common.node_protocol import (
     Apply,
     BusyTime,
@@ -17,6 +18,7 @@ from gpupool_common.node_protocol import (
     Told,
 )
 from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
 from gpupool_manager.records import Grant, Lease, Token, Usage
 from gpupool_manager.store import Store
@@ -28,7 +30,7 @@ from server_harness import FakeBoard, MakeOffice, Office
 MS = 1_000_000
 WANT = {
     "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
-    "capability": None, "labels": {}, "until": "released",
+    "capability": None, "labels": {},
 }  # fmt: skip
 
 
@@ -155,7 +157,9 @@ class Manager:
             await self.report(node)
         await pool.commands.do(lambda transaction: pool.tenancy.create(transaction, "red", "", {}))
         return await pool.commands.do(
-            lambda transaction: pool.leases.admit(transaction, LeaseRequest("red", dict(WANT)))
+            lambda transaction: pool.leases.admit(
+                transaction, LeaseRequest("red", PlacementRequest.parse(WANT))
+            )
         )
 
     async def report(self, node: str) -> None:
@@ -215,7 +219,7 @@ async def test_the_last_of_an_ended_lease_still_counts(folder: Path) -> None:
     manager.beat(lease, 1000)
     pool = manager.pool
     await pool.commands.do(
-        lambda transaction: pool.leases.end(transaction, lease, "released", "released")
+        lambda transaction: pool.leases.end(transaction, lease, LeaseState.RELEASED, "released")
     )
     manager.beat(lease, 1250)
     assert await manager.usage() == 1.25

@@ -89,7 +89,7 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
     assert (memory, pool) == ("", "")
     (lease,) = manager.leases("released")
     assert lease["label"] == "sh"
-    assert (lease["want"]["memory_mib"], lease["want"]["share"]) == (4096, 50)
+    assert (lease["request"]["memory_mib"], lease["request"]["share"]) == (4096, 50)
 
 
 def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: Manager) -> None:
@@ -102,7 +102,7 @@ def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: M
     assert line.startswith("gpupool: node one: no gpupool server answers at")
     assert line.endswith("asking the pool for another")
     first, second = manager.leases("released")
-    assert (first["want"]["avoid"], second["want"]["avoid"]) == ([], ["one"])
+    assert (first["request"]["avoid"], second["request"]["avoid"]) == ([], ["one"])
 
 
 def test_a_server_that_refuses_for_now_is_left_for_another(red: User, manager: Manager) -> None:
@@ -138,7 +138,7 @@ def test_options_become_the_request(red: User, manager: Manager) -> None:
     done = red.run(*args, *WHOLE, "--", "true")
     assert (done.returncode, done.stderr) == (0, "")
     (lease,) = manager.leases("released")
-    want = lease["want"]
+    want = lease["request"]
     assert (want["policy"], want["model"], want["hosts"]) == ("spread", "nvidia h*", "same")
     assert (want["capability"], want["labels"]) == ("8.0", {"rack": "b"})
     assert (lease["priority"], lease["label"]) == (5, "night run")
@@ -150,8 +150,8 @@ def test_variables_ask_as_they_do_of_a_server(red: User, manager: Manager) -> No
     assert red.run("--", "true", **env).returncode == 0
     assert red.run("--vcuda-core", "30", "--vcuda-memory", "4", "--", "true", **env).returncode == 0
     first, second = manager.leases("released")
-    assert (first["want"]["memory_mib"], first["want"]["share"]) == (1000, 20)
-    assert (second["want"]["memory_mib"], second["want"]["share"]) == (1024, 30)
+    assert (first["request"]["memory_mib"], first["request"]["share"]) == (1000, 20)
+    assert (second["request"]["memory_mib"], second["request"]["share"]) == (1024, 30)
 
 
 def test_a_token_file_is_read(red: User, tmp_path: Path) -> None:

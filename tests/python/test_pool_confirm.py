@@ -22,6 +22,7 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_manager import views
 from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.problems import Problem
 from link_host import WANT, Host, NodeConnection, applied, no, report_of
 from server_harness import eventually
@@ -109,7 +110,7 @@ async def test_without_another_server_it_waits_or_ends(hasty: Host) -> None:
     await peers["a"].socket.send(encode(Again(number=3, report=report_of("a"))))
     node = hasty.node("a")
     await eventually(lambda: node is not None and not node.lost)
-    ask = LeaseRequest("red", dict(WANT), wait=600.0)
+    ask = LeaseRequest("red", PlacementRequest.parse(WANT), wait=600.0)
     pool = hasty.pool
     queued = await pool.commands.do(lambda transaction: pool.leases.admit(transaction, ask))
     await pool.confirmed(queued.id)

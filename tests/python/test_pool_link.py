@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from gpupool_common import hosts
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.keys import Keys
+from gpupool_common.lease import LeaseEnd
 from gpupool_common.node_protocol import (
     Again,
     Beat,
@@ -290,7 +291,7 @@ async def test_a_heartbeat_keeps_and_releases(host: Host, make_peer: MakePeer) -
     await host.tenant()
     peer = make_peer()
     applied(await peer.join(secret))
-    lease = await host.lease(until="last-session")
+    lease = await host.lease(until=LeaseEnd.LAST_SESSION)
     orders = applied(await peer.told())
     session = ReportedSession(id="s1", lease=lease.id, program="p")
     before = lease.expires

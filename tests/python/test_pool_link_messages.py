@@ -48,7 +48,7 @@ APPLY = Apply(
     grants=[
         OrderedGrant(
             lease="l", tenant="t", ordinal=0, gpu="GPU-1", memory_mib=1, share=100, priority=0,
-            request="r",
+            request_id="r",
         )
     ],
     gpus=[OrderedGpu(uuid="GPU-1", policy="weak", max_inst=3, prio_ratio=50)],
@@ -184,7 +184,7 @@ def test_size_is_bounded_both_ways() -> None:
 def test_the_largest_orders_fit() -> None:
     grant = OrderedGrant(
         lease="l" * 64, tenant="t" * 32, ordinal=1023, gpu="g" * 64, memory_mib=1 << 30, share=100,
-        priority=100, request="r" * 64, peer_key="f" * 64,
+        priority=100, request_id="r" * 64, peer_key="f" * 64,
     )  # fmt: skip
     gpu = OrderedGpu(uuid="g" * 64, policy="preemptive", max_inst=25, prio_ratio=99)
     orders = Apply(generation="g", mode="open", grants=[grant] * 64 * 25, gpus=[gpu] * 64)

@@ -48,7 +48,7 @@ def upgrade() -> None:
         sa.Column("object", sa.Text(), nullable=False),
         sa.Column("tenant", sa.String(length=64), nullable=True),
         sa.Column("detail", sa.JSON(), nullable=False),
-        sa.Column("request", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=64), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("audit", schema=None) as batch_op:
@@ -59,7 +59,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("tenant", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("want", sa.JSON(), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("ttl", sa.Double(), nullable=False),
         sa.Column("label", sa.Text(), nullable=False),
@@ -69,8 +69,9 @@ def upgrade() -> None:
         sa.Column("expires", sa.Double(), nullable=True),
         sa.Column("ended", sa.Double(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("request", sa.String(length=64), nullable=False),
+        sa.Column("request_id", sa.String(length=64), nullable=False),
         sa.Column("placement", sa.JSON(), nullable=False),
+        sa.Column("until", sa.String(length=16), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("leases", schema=None) as batch_op:
