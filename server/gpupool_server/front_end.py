@@ -23,8 +23,9 @@ from gpupool_server.ignored import ignored
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import NvmlHandler
 from gpupool_server.pool_member import PoolMember
+from gpupool_server.session import Opened
 from gpupool_server.session_request import read_number, read_session_request
-from gpupool_server.sessions import Opened, SessionSupervisor
+from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
 from gpupool_server.worker import Build

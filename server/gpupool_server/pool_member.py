@@ -101,7 +101,7 @@ class PoolMember:
             ],
             # Said again and again until the lease has ended: no answer, nothing lost.
             idle=sorted((self._state.used & self._state.leases) - busy),
-            trouble=one_line(self._supervisor.trouble)[:256],
+            trouble=one_line(self._supervisor.health.trouble)[:256],
             busy=self._busy.read()[:MOST_BUSY],
         )
 

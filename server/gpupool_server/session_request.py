@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_server.board import POLICIES
 from gpupool_server.claims import LimitsRequest
-from gpupool_server.config import MAX_DEVICES, check_indexes, parse_indexes
+from gpupool_server.config import DEFAULT_TENANT, MAX_DEVICES, check_indexes, parse_indexes
 from gpupool_server.inventory import Inventory
-from gpupool_server.sessions import SessionRequest
 from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, name_allowed
 from gpupool_server.tenants import LeasePart, Tenant
 
 _FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """What a client that may have a session asks for."""
+
+    pid: int
+    program: str
+    host: str
+    devices: tuple[int, ...] | None = None
+    gpus: int | None = None
+    tenant: Tenant = Tenant(DEFAULT_TENANT)
+    group: str | None = None
+    limits: LimitsRequest = LimitsRequest()
 
 
 def read_number(question: protocol.Message, key: str, low: int, high: int) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import resource
-import secrets
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +17,20 @@ from gpupool_common.node_protocol import SessionState
 from gpupool_common.sizes import format_size
 from gpupool_common.space import explain
 from gpupool_server import worker
-from gpupool_server.claims import LimitsRequest, Refusal
-from gpupool_server.config import DEFAULT_TENANT, Settings
-from gpupool_server.gpus import Allocation, Gpus, board_name
-from gpupool_server.inventory import Inventory, driver_environment
-from gpupool_server.peers import Peers
+from gpupool_server.claims import Refusal
+from gpupool_server.config import Settings
+from gpupool_server.device_choice import choose
+from gpupool_server.gpus import Gpus
+from gpupool_server.inventory import Inventory
+from gpupool_server.launcher import Launcher
 from gpupool_server.pending import Pending
-from gpupool_server.process import Process, start_time
-from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
+from gpupool_server.process import Process
+from gpupool_server.rundir import Meta, RunDir, SessionDir
+from gpupool_server.session import Opened, Session, log_fields
+from gpupool_server.session_request import SessionRequest
+from gpupool_server.start_health import StartHealth
 from gpupool_server.tenants import Tenant
-from gpupool_server.worker import Control, LineReader, Ready, WorkerError
+from gpupool_server.worker import Control, WorkerError
 
 #: How long a worker that was told to stop may take before it is killed.
 STOP_SECONDS = 5.0
@@ -53,20 +54,9 @@ RUINED = (
     " start the program again"
 )
 
-#: So many workers in a row that do not start are the host's fault. It then tries by itself,
-#: at first after so many seconds, and ever more rarely.
-FAILURES = 3
-PROBE_SECONDS, MOST_PROBE_SECONDS = 5.0, 300.0
-
 #: How long a worker may be there after it has said that its client is gone: the driver may
 #: never come back from the call that it is in.
 GONE_SECONDS = 2.0
-
-#: What a worker says of itself.
-COUNTERS = (
-    *("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected"),
-    *("host_bytes", "host_limit", "host_refused"),
-)
 
 #: With less of the host's memory a session is not begun.
 LEAST_HOST_MEMORY = 16 << 20
@@ -81,52 +71,6 @@ def _no_descriptors(sessions: int) -> str:
         f"the server has no file descriptors left for another session (limit {limit}, {sessions}"
         " sessions); raise its limit (ulimit -n, LimitNOFILE=) or wait for sessions to end"
     )
-
-
-@dataclass(frozen=True)
-class SessionRequest:
-    """What a client that may have a session asks for."""
-
-    pid: int
-    program: str
-    host: str
-    devices: tuple[int, ...] | None = None
-    gpus: int | None = None
-    tenant: Tenant = Tenant(DEFAULT_TENANT)
-    group: str | None = None
-    limits: LimitsRequest = LimitsRequest()
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A new session: what its client must know to reach the worker."""
-
-    session: str
-    secret: str
-    ready: Ready
-    devices: tuple[int, ...]
-
-
-@dataclass
-class Session:
-    """One running worker."""
-
-    meta: Meta
-    folder: SessionDir
-    process: Process
-    control: Control
-    allocation: Allocation
-    readers: list[LineReader] = field(default_factory=list)
-    last_words: list[str] = field(default_factory=list)
-    watcher: asyncio.Task[None] | None = None
-    #: Whether it was told to end.
-    ending: bool = False
-
-    def let_go(self) -> None:
-        """Release what this process holds of it."""
-        for reader in self.readers:
-            reader.close()
-        self.control.close()
 
 
 class SessionSupervisor:
@@ -144,26 +88,23 @@ class SessionSupervisor:
         self._settings = settings
         self._inventory = inventory
         self._run_dir = run_dir
-        self._program = program
-        self._plugins = plugins
         self._gpus = gpus
-        self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
-        self._sessions: dict[str, Session] = {}
-        # Chosen but not yet in the table: they count, or two at once could overfill it.
-        self._opening: list[tuple[str, tuple[int, ...]]] = []
         #: How many clients of each tenant wait for others to end.
         self._patient: Counter[str] = Counter()
         self._pending = Pending(settings.max_sessions)
+        self._launcher = Launcher(
+            settings, inventory, run_dir, program, plugins, gpus, self._pending, self._hear
+        )
+        self._sessions: dict[str, Session] = {}
+        # Chosen but not yet in the table: they count, or two at once could overfill it.
+        self._opening: list[tuple[str, tuple[int, ...]]] = []
         self._clock: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
         self._leaving: set[str] = set()
         #: Called after a session began or ended.
         self.on_change: Callable[[], None] = lambda: None
-        #: Why sessions do not start; empty: they do, as far as is known.
-        self.trouble = ""
-        self._failures = 0
-        self._prober: asyncio.Task[None] | None = None
+        self.health = StartHealth(self._probe, lambda: self.on_change())
         self._log = logs.get("sessions")
 
     def __len__(self) -> int:
@@ -202,21 +143,21 @@ class SessionSupervisor:
             )
         self._check_tenant(request.tenant)
         self._pending.check(request.tenant.name)
-        devices = self._choose(request)
+        devices = choose(request, self._inventory.indexes, self._gpus, self._load())
         opening = (request.tenant.name, devices)
         self._opening.append(opening)
         try:
             return await self._start(request, devices)
         except WorkerError as error:
             self._log.error("a worker did not start", reason=str(error), client_pid=request.pid)
-            self._failed(str(error))
+            self.health.failed(str(error))
             raise Refusal(
                 "no-worker", f"no worker could be started: {error}; see the server's log"
             ) from None
         except OSError as error:
             why = explain(error, self._run_dir.path)
             self._log.error("a worker did not start", reason=why, client_pid=request.pid)
-            self._failed(why)
+            self.health.failed(why)
             if error.errno in worker.NO_DESCRIPTORS:
                 raise Refusal("full", _no_descriptors(len(self))) from None
             raise Refusal(
@@ -225,40 +166,19 @@ class SessionSupervisor:
         finally:
             self._opening.remove(opening)
 
-    def _failed(self, reason: str) -> None:
-        """A worker did not start. After a few in a row it is the host, not the program."""
-        self._failures += 1
-        if self._failures < FAILURES or self.trouble:
-            return
-        self.trouble = f"sessions do not start: {reason}"
-        self._log.error("sessions do not start; trying by ourselves from now on", reason=reason)
-        self._prober = asyncio.create_task(self._probe_until_well(), name="probe")
-        self.on_change()
+    async def _probe(self) -> None:
+        """Open a session of our own and end it."""
+        request = SessionRequest(os.getpid(), "gpupool probe", "the server itself")
+        opened = await self._start(request, self._inventory.indexes[:1])
+        probe = self._sessions.get(opened.session)
+        if probe is not None:
+            await self._end(probe, "it was only tried whether sessions start")
 
-    def _worked(self) -> None:
-        self._failures = 0
-        if self.trouble:
-            self._log.info("sessions start again")
-            self.trouble = ""
-            self.on_change()
-
-    async def _probe_until_well(self) -> None:
-        """Open sessions of our own until one starts."""
-        pause = PROBE_SECONDS
-        while self.trouble:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MOST_PROBE_SECONDS)
-            if not self.trouble:
-                return
-            request = SessionRequest(os.getpid(), "gpupool probe", "the server itself")
-            try:
-                opened = await self._start(request, self._inventory.indexes[:1])
-            except (Refusal, WorkerError, OSError) as error:
-                self._log.warning("sessions still do not start", reason=str(error))
-                continue
-            probe = self._sessions.get(opened.session)
-            if probe is not None:
-                await self._end(probe, "it was only tried whether sessions start")
+    def _load(self) -> Counter[int]:
+        """How many sessions there are on each device."""
+        chosen = [session.meta.devices for session in self._sessions.values()]
+        chosen += [devices for _, devices in self._opening]
+        return Counter(index for devices in chosen for index in devices)
 
     def _check_tenant(self, tenant: Tenant) -> None:
         if tenant.sessions is None:
@@ -291,224 +211,32 @@ class SessionSupervisor:
             )
         return min(most, left)
 
-    def _choose(self, request: SessionRequest) -> tuple[int, ...]:
-        served = self._inventory.indexes
-        if request.devices is not None:
-            return self._named(request, request.devices)
-        allowed = tuple(index for index in served if request.tenant.may_use(index))
-        own = (
-            self._gpus.devices_of(board_name(request.tenant.name, request.group))
-            if request.group
-            else ()
-        )
-        if request.gpus is None:
-            return own or allowed
-        if request.gpus > len(allowed):
-            fewer = len(allowed) < len(served)
-            of = f", of which its tenant may use {len(allowed)}" if fewer else ""
-            raise Refusal(
-                "bad-request",
-                f"{request.gpus} GPUs are asked for and the server has {len(served)}{of};"
-                " ask for fewer",
-            )
-        if request.gpus <= len(own):
-            return own[: request.gpus]
-        return self._freest(request, allowed, own)
-
-    def _named(self, request: SessionRequest, devices: tuple[int, ...]) -> tuple[int, ...]:
-        served = self._inventory.indexes
-        unknown = [index for index in devices if index not in served]
-        if unknown:
-            raise Refusal(
-                "bad-request",
-                f"device {unknown[0]} is not served here; the server has"
-                f" {', '.join(map(str, served))}",
-            )
-        foreign = [index for index in devices if not request.tenant.may_use(index)]
-        if foreign:
-            allowed = sorted(request.tenant.gpus or ())
-            raise Refusal(
-                "over-quota",
-                f"tenant '{request.tenant.name}' may not use GPU {foreign[0]}; it may use"
-                f" {', '.join(map(str, allowed))}",
-            )
-        if request.gpus is not None and request.gpus != len(devices):
-            raise Refusal(
-                "bad-request",
-                f"{len(devices)} devices are named but {request.gpus} GPUs asked for;"
-                " ask for one or the other",
-            )
-        return devices
-
-    def _freest(
-        self, request: SessionRequest, allowed: tuple[int, ...], own: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        """The least used of the allowed devices: first those of the group, then where it fits."""
-        load = Counter(
-            index for session in self._sessions.values() for index in session.meta.devices
-        )
-        load.update(index for _, devices in self._opening for index in devices)
-
-        def rank(index: int) -> tuple[bool, bool, int, int]:
-            fits = self._gpus.fits(request.tenant, request.limits, index)
-            return (index not in own, not fits, load[index], index)
-
-        return tuple(sorted(sorted(allowed, key=rank)[: request.gpus]))
-
     async def _start(self, request: SessionRequest, devices: tuple[int, ...]) -> Opened:
         host_memory = self._host_memory(request.tenant)
-        folder = self._run_dir.new_session()
-        secret = secrets.token_hex(16)
-        session: Session | None = None
-        allocation: Allocation | None = None
-        self._pending.begin(folder.session, request.tenant.name)
-        try:
-            allocation = self._gpus.allocate(
-                folder.session, request.tenant, request.group, request.limits, devices
-            )
-            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            session = self._launch(folder, request, allocation, secret, answer, host_memory)
-            ready = await self._await_ready(session, answer)
-        except BaseException as error:
-            if session is not None:
-                session.process.kill()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await session.process.wait()
-                session.let_go()
-            if allocation is not None:
-                self._gpus.release(allocation, session.process.pid if session else 0)
-            self._pending.end(folder.session)
-            folder.remove()
-            if isinstance(error, WorkerError) and session is not None and session.last_words:
-                raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
-            raise
+        session, opened = await self._launcher.start(request, devices, host_memory)
         self._keep(session)
-        self._worked()
+        self.health.worked()
         self._log.info(
             "session opened",
-            session=folder.session,
+            session=opened.session,
             worker_pid=session.process.pid,
             client_pid=request.pid,
             client_host=request.host,
             program=request.program,
             devices=list(devices),
-            tenant=allocation.name,
-            **_pool_fields(session.meta),
+            tenant=session.allocation.name,
+            **log_fields(session.meta),
         )
-        return Opened(folder.session, secret, ready, devices)
+        return opened
 
-    def _launch(
-        self,
-        folder: SessionDir,
-        request: SessionRequest,
-        allocation: Allocation,
-        secret: str,
-        answer: asyncio.Future[str],
-        host_memory: int,
-    ) -> Session:
-        pool = request.tenant.lease
-        request_id = pool.request_id if pool is not None else ""
-        stdout = worker.open_fifo(folder.stdout)
-        stderr = -1
-        readers: list[LineReader] = []
-        last_words: list[str] = []
-        try:
-            stderr = worker.open_fifo(folder.stderr)
-            readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
-            hear = self._stderr_hearer(folder.session, last_words, request_id)
-            readers.append(LineReader(folder.stderr, hear))
-            env = {
-                **driver_environment(self._settings),
-                "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
-                "GPUPOOL_PLUGINS": str(self._plugins),
-            }
-            command = self._command(folder, allocation, host_memory)
-            secrets_ = secret + self._peers.key_for(request.tenant)
-            process = worker.launch(command, env, secrets_, stdout, stderr)
-        except BaseException:
-            for reader in readers:
-                reader.close()
-            raise
-        finally:
-            os.close(stdout)
-            if stderr >= 0:
-                os.close(stderr)
-        meta = Meta(
-            session=folder.session,
-            pid=process.pid,
-            start_time=start_time(process.pid) or 0,
-            devices=allocation.devices,
-            created=time.time(),
-            client_pid=request.pid,
-            client_host=request.host,
-            program=request.program,
-            tenant=allocation.tenant,
-            group=allocation.group,
-            grant=allocation.record(),
-            lease=pool.lease if pool is not None else None,
-            request_id=request_id,
-            host_memory=host_memory,
-        )
-        control = Control(folder.control)
-        session = Session(meta, folder, process, control, allocation, readers, last_words)
-        try:
-            meta.write(folder.meta)
-        except BaseException:
-            process.kill()
-            session.let_go()
-            raise
-        return session
-
-    def _command(self, folder: SessionDir, allocation: Allocation, host_memory: int) -> list[str]:
-        command = [str(self._program), "--session", folder.session]
-        command += ["--driver", str(self._inventory.driver)]
-        command += ["--listen", f"shm://{folder.data}"]
-        if self._settings.data_url is not None:
-            command += ["--listen", self._settings.data_url]
-        command += ["--control", str(folder.control)]
-        command += ["--devices", ",".join(map(str, allocation.devices))]
-        command += allocation.worker_options
-        if allocation.boards:  # a worker of this release
-            command += ["--host-memory", str(host_memory)]
-            command += ["--peer-host", self._peers.host] if self._peers.host else []
-        command += ["--log-level", self._settings.log_level]
-        return command
-
-    async def _await_ready(self, session: Session, answer: asyncio.Future[str]) -> Ready:
-        """The worker's ready line, unless it ends or dawdles first."""
-        ended = asyncio.ensure_future(session.process.wait())
-        seconds = self._settings.worker_start_seconds
-        try:
-            await asyncio.wait(
-                (answer, ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if ended.done() and not answer.done():
-                raise WorkerError(f"the worker ended before it was ready ({ended.result()})")
-            if not answer.done():
-                raise WorkerError(f"the worker was not ready within {seconds:g} s")
-        finally:
-            ended.cancel()
-            if not answer.done():
-                answer.cancel()
-        return worker.parse_ready(answer.result())
-
-    def _stdout_hearer(
-        self, session: str, answer: asyncio.Future[str] | None
-    ) -> Callable[[str], None]:
-        log = logs.get("worker").bind(session=session)
-
-        def hear(line: str) -> None:
-            if answer is not None and not answer.done():
-                answer.set_result(line)
-            elif line == "joined":
-                if self._pending.end(session):
-                    self.on_change()
-            elif line == "leaving":
-                self._expect_end(session)
-            else:
-                log.warning("unexpected output of a worker", line=line)
-
-        return hear
+    def _hear(self, session: str, line: str) -> bool:
+        """What a worker says of its session; False if that is nothing that we know."""
+        if line == "joined":
+            if self._pending.end(session):
+                self.on_change()
+        elif line == "leaving":
+            self._expect_end(session)
+        return line in ("joined", "leaving")
 
     def _expect_end(self, session: str) -> None:
         """Its worker says that the session is over: it has a moment to end by itself."""
@@ -526,22 +254,6 @@ class SessionSupervisor:
         if left is not None:
             self._log.warning("a worker outlives its session; killing it", session=session)
             left.process.kill()
-
-    def _stderr_hearer(
-        self, session: str, last_words: list[str], request: str
-    ) -> Callable[[str], None]:
-        log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
-
-        meter = logs.Meter()
-
-        def hear(line: str) -> None:
-            left_out = meter.left_out()
-            if left_out:
-                log.warning("the worker says too much: lines were left out", count=left_out)
-            if meter.admit():
-                last_words[:] = [logs.forward_line(log, line)]
-
-        return hear
 
     # Watching ------------------------------------------------------------------
 
@@ -568,7 +280,7 @@ class SessionSupervisor:
             reason=reason,
             worker_pid=session.meta.pid,
             client_pid=session.meta.client_pid,
-            **_pool_fields(session.meta),
+            **log_fields(session.meta),
         )
         self.on_change()
 
@@ -622,17 +334,7 @@ class SessionSupervisor:
             meta.session, meta.tenant, meta.group, meta.devices, meta.grant
         )
         session = Session(meta, folder, process, Control(folder.control), allocation)
-        hearers = (
-            (folder.stdout, self._stdout_hearer(folder.session, None)),
-            (
-                folder.stderr,
-                self._stderr_hearer(folder.session, session.last_words, meta.request_id),
-            ),
-        )
-        for path, hear in hearers:
-            # Without its FIFOs a session goes on; only its log is lost.
-            with contextlib.suppress(OSError):
-                session.readers.append(LineReader(path, hear))
+        self._launcher.adopt_output(session)
         return session
 
     # Looking -------------------------------------------------------------------
@@ -641,33 +343,8 @@ class SessionSupervisor:
         """A tenant's sessions, or all, with their workers' own accounts, oldest first."""
         chosen = [s for s in self._sessions.values() if tenant in (None, s.meta.tenant)]
         sessions = sorted(chosen, key=lambda session: session.meta.created)
-        return list(await asyncio.gather(*map(self._describe, sessions)))
-
-    async def _describe(self, session: Session) -> dict[str, Any]:
-        meta = session.meta
-        known: dict[str, Any] = {
-            "session": meta.session,
-            "pid": meta.pid,
-            "client_pid": meta.client_pid,
-            "client_host": meta.client_host,
-            "program": meta.program,
-            "devices": list(meta.devices),
-            "created": meta.created,
-            "tenant": meta.tenant,
-            "group": meta.group,
-            "lease": meta.lease,
-            "state": self.state_of(meta.session),
-        }
-        try:
-            status = await session.control.status()
-        except WorkerError as error:
-            return {**known, "trouble": str(error)}
-        for key in COUNTERS:
-            if isinstance(status.get(key), str | int | None):
-                known[key] = status.get(key)
-        if isinstance(kinds := status.get("host"), dict):
-            known["host"] = {str(k): v for k, v in kinds.items() if isinstance(v, int)}
-        return known
+        described = (each.describe(self.state_of(each.meta.session)) for each in sessions)
+        return list(await asyncio.gather(*described))
 
     def state_of(self, session: str) -> SessionState:
         """Whether its client has come to it."""
@@ -694,7 +371,7 @@ class SessionSupervisor:
                 "ending a session",
                 session=session.meta.session,
                 reason=reason,
-                **_pool_fields(session.meta),
+                **log_fields(session.meta),
             )
             task = asyncio.create_task(self._end(session, reason))
             self._ending.add(task)
@@ -705,9 +382,7 @@ class SessionSupervisor:
         """Leave the workers running or end them, as ``on_stop`` says."""
         if self._clock is not None:
             self._clock.cancel()
-        if self._prober is not None:
-            self._prober.cancel()
-            await asyncio.gather(self._prober, return_exceptions=True)
+        await self.health.close()
         if self._settings.on_stop == "end":
             await asyncio.gather(*(self._end(s, STOPPING) for s in list(self._sessions.values())))
         for task in set(self._ending):
@@ -751,8 +426,3 @@ class SessionSupervisor:
             self._log.warning("a worker did not stop; killing it", session=session.meta.session)
             session.process.kill()
             await asyncio.wait((watcher,), timeout=STOP_SECONDS)
-
-
-def _pool_fields(meta: Meta) -> dict[str, str]:
-    """What a log line says of a session that is of a lease."""
-    return {} if meta.lease is None else {"lease": meta.lease, "request": meta.request_id}

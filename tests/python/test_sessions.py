@@ -120,20 +120,20 @@ async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
     make_office: MakeOffice, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pool put lease after lease there, and each program failed."""
-    monkeypatch.setattr("gpupool_server.sessions.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("gpupool_server.start_health.PROBE_SECONDS", 0.05)
     worker = write_worker(folder / "worker", "exit")
     office = await make_office(worker=worker)
     changes: list[str] = []
-    office.supervisor.on_change = lambda: changes.append(office.supervisor.trouble)
+    office.supervisor.on_change = lambda: changes.append(office.supervisor.health.trouble)
     for _ in range(2):
         assert refused(await office.handler.answer(hello()))[0] == "no-worker"
-    assert (office.supervisor.trouble, changes) == ("", [])
+    assert (office.supervisor.health.trouble, changes) == ("", [])
     assert refused(await office.handler.answer(hello()))[0] == "no-worker"
-    assert "sessions do not start: the worker ended" in office.supervisor.trouble
-    assert changes == [office.supervisor.trouble]
+    assert "sessions do not start: the worker ended" in office.supervisor.health.trouble
+    assert changes == [office.supervisor.health.trouble]
     worker.unlink()
     write_worker(folder / "worker", "good")
-    await eventually(lambda: office.supervisor.trouble == "" and len(office.supervisor) == 0)
+    await eventually(lambda: office.supervisor.health.trouble == "" and len(office.supervisor) == 0)
     assert changes[-1] == ""
     # One that starts in between makes those before it be forgotten.
     write_worker(folder / "worker", "exit")
@@ -143,7 +143,7 @@ async def test_a_host_whose_sessions_do_not_start_tries_by_itself(
     await opened(office)
     write_worker(folder / "worker", "exit")
     refused(await office.handler.answer(hello()))
-    assert office.supervisor.trouble == ""
+    assert office.supervisor.health.trouble == ""
 
 
 async def test_a_server_without_a_state_directory(make_office: MakeOffice) -> None:

@@ -1,0 +1,78 @@
+"""Which of the served devices a new session gets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpupool_server.claims import Refusal
+from gpupool_server.gpus import Gpus, board_name
+from gpupool_server.session_request import SessionRequest
+
+
+def choose(
+    request: SessionRequest, served: tuple[int, ...], gpus: Gpus, load: Counter[int]
+) -> tuple[int, ...]:
+    """The devices of a new session, of those that are served; Refusal says why there are none.
+
+    ``load`` has the number of sessions on each device.
+    """
+    if request.devices is not None:
+        return _named(request, request.devices, served)
+    allowed = tuple(index for index in served if request.tenant.may_use(index))
+    own = gpus.devices_of(board_name(request.tenant.name, request.group)) if request.group else ()
+    if request.gpus is None:
+        return own or allowed
+    if request.gpus > len(allowed):
+        fewer = len(allowed) < len(served)
+        of = f", of which its tenant may use {len(allowed)}" if fewer else ""
+        raise Refusal(
+            "bad-request",
+            f"{request.gpus} GPUs are asked for and the server has {len(served)}{of};"
+            " ask for fewer",
+        )
+    if request.gpus <= len(own):
+        return own[: request.gpus]
+    return _freest(request, allowed, own, gpus, load)
+
+
+def _named(
+    request: SessionRequest, devices: tuple[int, ...], served: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The devices that the client names, if it may have them."""
+    unknown = [index for index in devices if index not in served]
+    if unknown:
+        raise Refusal(
+            "bad-request",
+            f"device {unknown[0]} is not served here; the server has {', '.join(map(str, served))}",
+        )
+    foreign = [index for index in devices if not request.tenant.may_use(index)]
+    if foreign:
+        allowed = sorted(request.tenant.gpus or ())
+        raise Refusal(
+            "over-quota",
+            f"tenant '{request.tenant.name}' may not use GPU {foreign[0]}; it may use"
+            f" {', '.join(map(str, allowed))}",
+        )
+    if request.gpus is not None and request.gpus != len(devices):
+        raise Refusal(
+            "bad-request",
+            f"{len(devices)} devices are named but {request.gpus} GPUs asked for;"
+            " ask for one or the other",
+        )
+    return devices
+
+
+def _freest(
+    request: SessionRequest,
+    allowed: tuple[int, ...],
+    own: tuple[int, ...],
+    gpus: Gpus,
+    load: Counter[int],
+) -> tuple[int, ...]:
+    """The least used of the allowed devices: first those of the group, then where it fits."""
+
+    def rank(index: int) -> tuple[bool, bool, int, int]:
+        fits = gpus.fits(request.tenant, request.limits, index)
+        return (index not in own, not fits, load[index], index)
+
+    return tuple(sorted(sorted(allowed, key=rank)[: request.gpus]))

@@ -1,0 +1,225 @@
+"""Starts the worker of a session, and reads what workers write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpupool_common import logs
+from gpupool_server import worker
+from gpupool_server.config import Settings
+from gpupool_server.gpus import Allocation, Gpus
+from gpupool_server.inventory import Inventory, driver_environment
+from gpupool_server.peers import Peers
+from gpupool_server.pending import Pending
+from gpupool_server.process import start_time
+from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
+from gpupool_server.session import Opened, Session
+from gpupool_server.session_request import SessionRequest
+from gpupool_server.worker import Control, LineReader, Ready, WorkerError
+
+
+class Launcher:
+    """Starts workers; what they say of themselves goes into the log."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        run_dir: RunDir,
+        program: Path,
+        plugins: Path,
+        gpus: Gpus,
+        pending: Pending,
+        on_line: Callable[[str, str], bool],
+    ) -> None:
+        """``on_line`` gets a session and what its worker says; whether that is known."""
+        self._settings = settings
+        self._inventory = inventory
+        self._run_dir = run_dir
+        self._program = program
+        self._plugins = plugins
+        self._gpus = gpus
+        self._pending = pending
+        self._on_line = on_line
+        self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
+
+    async def start(
+        self, request: SessionRequest, devices: tuple[int, ...], host_memory: int
+    ) -> tuple[Session, Opened]:
+        """A session whose worker is ready; Refusal, WorkerError or OSError leave nothing behind."""
+        folder = self._run_dir.new_session()
+        secret = secrets.token_hex(16)
+        session: Session | None = None
+        allocation: Allocation | None = None
+        self._pending.begin(folder.session, request.tenant.name)
+        try:
+            allocation = self._gpus.allocate(
+                folder.session, request.tenant, request.group, request.limits, devices
+            )
+            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            session = self._launch(folder, request, allocation, secret, answer, host_memory)
+            ready = await self._await_ready(session, answer)
+        except BaseException as error:
+            await self._undo(folder, session, allocation)
+            if isinstance(error, WorkerError) and session is not None and session.last_words:
+                raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
+            raise
+        return session, Opened(folder.session, secret, ready, devices)
+
+    async def _undo(
+        self, folder: SessionDir, session: Session | None, allocation: Allocation | None
+    ) -> None:
+        if session is not None:
+            session.process.kill()
+            with contextlib.suppress(asyncio.CancelledError):
+                await session.process.wait()
+            session.let_go()
+        if allocation is not None:
+            self._gpus.release(allocation, session.process.pid if session else 0)
+        self._pending.end(folder.session)
+        folder.remove()
+
+    def _launch(
+        self,
+        folder: SessionDir,
+        request: SessionRequest,
+        allocation: Allocation,
+        secret: str,
+        answer: asyncio.Future[str],
+        host_memory: int,
+    ) -> Session:
+        pool = request.tenant.lease
+        request_id = pool.request_id if pool is not None else ""
+        stdout = worker.open_fifo(folder.stdout)
+        stderr = -1
+        readers: list[LineReader] = []
+        last_words: list[str] = []
+        try:
+            stderr = worker.open_fifo(folder.stderr)
+            readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
+            hear = self._stderr_hearer(folder.session, last_words, request_id)
+            readers.append(LineReader(folder.stderr, hear))
+            env = {
+                **driver_environment(self._settings),
+                "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
+                "GPUPOOL_PLUGINS": str(self._plugins),
+            }
+            command = self._command(folder, allocation, host_memory)
+            secrets_ = secret + self._peers.key_for(request.tenant)
+            process = worker.launch(command, env, secrets_, stdout, stderr)
+        except BaseException:
+            for reader in readers:
+                reader.close()
+            raise
+        finally:
+            os.close(stdout)
+            if stderr >= 0:
+                os.close(stderr)
+        meta = Meta(
+            session=folder.session,
+            pid=process.pid,
+            start_time=start_time(process.pid) or 0,
+            devices=allocation.devices,
+            created=time.time(),
+            client_pid=request.pid,
+            client_host=request.host,
+            program=request.program,
+            tenant=allocation.tenant,
+            group=allocation.group,
+            grant=allocation.record(),
+            lease=pool.lease if pool is not None else None,
+            request_id=request_id,
+            host_memory=host_memory,
+        )
+        control = Control(folder.control)
+        session = Session(meta, folder, process, control, allocation, readers, last_words)
+        try:
+            meta.write(folder.meta)
+        except BaseException:
+            process.kill()
+            session.let_go()
+            raise
+        return session
+
+    def _command(self, folder: SessionDir, allocation: Allocation, host_memory: int) -> list[str]:
+        command = [str(self._program), "--session", folder.session]
+        command += ["--driver", str(self._inventory.driver)]
+        command += ["--listen", f"shm://{folder.data}"]
+        if self._settings.data_url is not None:
+            command += ["--listen", self._settings.data_url]
+        command += ["--control", str(folder.control)]
+        command += ["--devices", ",".join(map(str, allocation.devices))]
+        command += allocation.worker_options
+        if allocation.boards:  # a worker of this release
+            command += ["--host-memory", str(host_memory)]
+            command += ["--peer-host", self._peers.host] if self._peers.host else []
+        command += ["--log-level", self._settings.log_level]
+        return command
+
+    async def _await_ready(self, session: Session, answer: asyncio.Future[str]) -> Ready:
+        """The worker's ready line, unless it ends or dawdles first."""
+        ended = asyncio.ensure_future(session.process.wait())
+        seconds = self._settings.worker_start_seconds
+        try:
+            await asyncio.wait(
+                (answer, ended), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if ended.done() and not answer.done():
+                raise WorkerError(f"the worker ended before it was ready ({ended.result()})")
+            if not answer.done():
+                raise WorkerError(f"the worker was not ready within {seconds:g} s")
+        finally:
+            ended.cancel()
+            if not answer.done():
+                answer.cancel()
+        return worker.parse_ready(answer.result())
+
+    def adopt_output(self, session: Session) -> None:
+        """Read on what the worker of an earlier server's session writes."""
+        folder, meta = session.folder, session.meta
+        hearers = (
+            (folder.stdout, self._stdout_hearer(folder.session, None)),
+            (
+                folder.stderr,
+                self._stderr_hearer(folder.session, session.last_words, meta.request_id),
+            ),
+        )
+        for path, hear in hearers:
+            # Without its FIFOs a session goes on; only its log is lost.
+            with contextlib.suppress(OSError):
+                session.readers.append(LineReader(path, hear))
+
+    def _stdout_hearer(
+        self, session: str, answer: asyncio.Future[str] | None
+    ) -> Callable[[str], None]:
+        log = logs.get("worker").bind(session=session)
+
+        def hear(line: str) -> None:
+            if answer is not None and not answer.done():
+                answer.set_result(line)
+            elif not self._on_line(session, line):
+                log.warning("unexpected output of a worker", line=line)
+
+        return hear
+
+    def _stderr_hearer(
+        self, session: str, last_words: list[str], request: str
+    ) -> Callable[[str], None]:
+        log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
+
+        meter = logs.Meter()
+
+        def hear(line: str) -> None:
+            left_out = meter.left_out()
+            if left_out:
+                log.warning("the worker says too much: lines were left out", count=left_out)
+            if meter.admit():
+                last_words[:] = [logs.forward_line(log, line)]
+
+        return hear

@@ -1,0 +1,83 @@
+"""One session: its worker, its folder, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpupool_common.node_protocol import SessionState
+from gpupool_server.gpus import Allocation
+from gpupool_server.process import Process
+from gpupool_server.rundir import Meta, SessionDir
+from gpupool_server.worker import Control, LineReader, Ready, WorkerError
+
+#: What a worker says of itself.
+COUNTERS = (
+    *("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected"),
+    *("host_bytes", "host_limit", "host_refused"),
+)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A new session: what its client must know to reach the worker."""
+
+    session: str
+    secret: str
+    ready: Ready
+    devices: tuple[int, ...]
+
+
+@dataclass
+class Session:
+    """One running worker."""
+
+    meta: Meta
+    folder: SessionDir
+    process: Process
+    control: Control
+    allocation: Allocation
+    readers: list[LineReader] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
+    watcher: asyncio.Task[None] | None = None
+    #: Whether it was told to end.
+    ending: bool = False
+
+    def let_go(self) -> None:
+        """Release what this process holds of it."""
+        for reader in self.readers:
+            reader.close()
+        self.control.close()
+
+    async def describe(self, state: SessionState) -> dict[str, Any]:
+        """What is known of it, with its worker's own counts if that answers."""
+        meta = self.meta
+        known: dict[str, Any] = {
+            "session": meta.session,
+            "pid": meta.pid,
+            "client_pid": meta.client_pid,
+            "client_host": meta.client_host,
+            "program": meta.program,
+            "devices": list(meta.devices),
+            "created": meta.created,
+            "tenant": meta.tenant,
+            "group": meta.group,
+            "lease": meta.lease,
+            "state": state,
+        }
+        try:
+            status = await self.control.status()
+        except WorkerError as error:
+            return {**known, "trouble": str(error)}
+        for key in COUNTERS:
+            if isinstance(status.get(key), str | int | None):
+                known[key] = status.get(key)
+        if isinstance(kinds := status.get("host"), dict):
+            known["host"] = {str(k): v for k, v in kinds.items() if isinstance(v, int)}
+        return known
+
+
+def log_fields(meta: Meta) -> dict[str, str]:
+    """The lease of a session, and the request for it, as fields of a log line."""
+    return {} if meta.lease is None else {"lease": meta.lease, "request": meta.request_id}
