@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +11,9 @@ import uvloop
 
 from gpupool_common import __version__, logs
 from gpupool_common.errors import ConfigError, GpupoolError
-from gpupool_common.setting_options import setting_help, setting_option
+from gpupool_common.setting_options import setting_help, with_settings
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
-
-_help = partial(setting_help, Settings)
-_text = partial(setting_option, Settings)
 
 
 def _show_version(value: bool) -> None:
@@ -30,48 +26,13 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
     ] = None,
-    listen: Annotated[str | None, _text("listen")] = None,
-    nodes: Annotated[str | None, _text("nodes")] = None,
-    tls_certificate: Annotated[str | None, _text("tls_certificate")] = None,
-    tls_key: Annotated[str | None, _text("tls_key")] = None,
-    require_tls: Annotated[
-        bool | None, typer.Option("--require-tls/--no-require-tls", help=_help("require_tls"))
-    ] = None,
-    database: Annotated[str | None, _text("database")] = None,
-    database_password_file: Annotated[str | None, _text("database_password_file")] = None,
-    state_dir: Annotated[str | None, _text("state_dir")] = None,
-    heartbeat_seconds: Annotated[str | None, _text("heartbeat_seconds")] = None,
-    lost_after_seconds: Annotated[str | None, _text("lost_after_seconds")] = None,
-    patience_seconds: Annotated[str | None, _text("patience_seconds")] = None,
-    longest_queue: Annotated[str | None, _text("longest_queue")] = None,
-    unasked_seconds: Annotated[str | None, _text("unasked_seconds")] = None,
-    lease_token_seconds: Annotated[str | None, _text("lease_token_seconds")] = None,
-    confirm_seconds: Annotated[str | None, _text("confirm_seconds")] = None,
-    history_days: Annotated[str | None, _text("history_days")] = None,
-    connections_each: Annotated[str | None, _text("connections_each")] = None,
-    request_seconds: Annotated[str | None, _text("request_seconds")] = None,
-    open_metrics: Annotated[
-        bool | None, typer.Option("--open-metrics/--no-open-metrics", help=_help("open_metrics"))
-    ] = None,
-    new_admin_token: Annotated[
-        bool | None,
-        typer.Option("--new-admin-token", help="make another admin token, into its file"),
-    ] = None,
-    log_level: Annotated[str | None, _text("log_level")] = None,
-    log_json: Annotated[
-        bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
-    ] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True)
     ] = False,
+    **flags: object,
 ) -> None:
     """Manage a pool: tenants, quotas, leases and placement over all its servers."""
-    flags = {
-        key: value
-        for key, value in locals().items()
-        if key in Settings.model_fields and value is not None
-    }
     try:
         settings = load_settings(config, flags)
         logs.configure(settings.log_level, settings.log_json)
@@ -91,7 +52,7 @@ def _tokens() -> None:
 @token.command("path")
 def token_path(
     config: Annotated[Path | None, typer.Option(help="the manager's own TOML file")] = None,
-    state_dir: Annotated[str | None, _text("state_dir")] = None,
+    state_dir: Annotated[str | None, typer.Option(help=setting_help(Settings, "state_dir"))] = None,
 ) -> None:
     """Print the file with the admin token that the manager's first start made."""
     try:
@@ -123,5 +84,7 @@ def main() -> None:
         app.add_typer(token, name="token")
         app.callback()(_tokens)
     else:
-        app.command(epilog="gpupool-manager token path: prints where the admin token lies")(command)
+        app.command(epilog="gpupool-manager token path: prints where the admin token lies")(
+            with_settings(Settings, command)
+        )
     app(prog_name="gpupool-manager")

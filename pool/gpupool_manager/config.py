@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from sqlalchemy.engine import make_url
 
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError, GpupoolError
-from gpupool_common.protocol import one_line
-from gpupool_common.toml_file import read_toml
+from gpupool_common.settings import Given
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
 
@@ -39,7 +37,7 @@ class Settings(BaseModel):
     tls_certificate: Path | None = Field(None, description="the path of a PEM file, for https")
     tls_key: Path | None = Field(None, description="the path of a PEM file, for https")
     require_tls: bool = Field(
-        False, description="true refuses to listen beyond this machine without https; or false"
+        False, description="true or false: refuse to listen beyond this machine without https"
     )
     database: SecretStr | None = Field(
         None, description="sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME"
@@ -70,14 +68,14 @@ class Settings(BaseModel):
     request_seconds: float = Field(
         20.0, ge=0.1, le=600, description="how long a request may take to come in, 0.1 .. 600"
     )
-    open_metrics: bool = Field(False, description="true (no token is needed for them) or false")
+    open_metrics: bool = Field(False, description="true or false: metrics need no token")
     new_admin_token: bool = Field(
-        False, description="true makes another admin token at this start: a way back in"
+        False, description="true or false: make another admin token at this start, a way back in"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )
-    log_json: bool = Field(False, description="true or false")
+    log_json: bool = Field(False, description="true or false: one JSON object an event")
 
     @field_validator("listen")
     @classmethod
@@ -167,27 +165,20 @@ def _split_listen(value: str) -> tuple[str, int]:
     return split_tcp(f"tcp://{rest.removesuffix('/')}")
 
 
+#: The settings that may come from the environment.
+VARIABLES = {"database": "GPUPOOL_MANAGER_DATABASE"}
+
+
 def load_settings(
     config: Path | None, flags: Mapping[str, object], env: Mapping[str, str] | None = None
 ) -> Settings:
     """Gather and check everything; ConfigError names source, key and what is allowed."""
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if config is not None:
-        values.update(read_toml(config))
-        sources.update((key, f"{config}: key '{key}'") for key in values)
-    database = (os.environ if env is None else env).get("GPUPOOL_MANAGER_DATABASE")
-    if database:
-        values["database"] = database
-        sources["database"] = "environment: GPUPOOL_MANAGER_DATABASE"
-    for key, value in flags.items():
-        if value is not None:
-            values[key] = value
-            sources[key] = f"flag --{key.replace('_', '-')}"
+    given = Given.gather(config, flags, VARIABLES, env)
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate(given.values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(error, sources))) from None
+        # A database's address may hold a password.
+        raise given.explain(error, Settings, secret=("database",)) from None
     _check_together(settings)
     return settings
 
@@ -212,19 +203,3 @@ def _check_together(settings: Settings) -> None:
             "key 'lost_after_seconds': must be at least twice 'heartbeat_seconds'"
             f" ({settings.heartbeat_seconds:g})"
         )
-
-
-def _explain(error: ValidationError, sources: Mapping[str, str]) -> list[str]:
-    lines: list[str] = []
-    for problem in error.errors():
-        key = str(problem["loc"][0])
-        source = sources.get(key, f"key '{key}'")
-        if problem["type"] == "extra_forbidden":
-            known = ", ".join(sorted(Settings.model_fields))
-            lines.append(f"{source} is unknown; the keys are: {known}")
-            continue
-        # A database's address may hold a password.
-        given = "" if key == "database" else f"{one_line(str(problem['input']))[:80]!r} "
-        allowed = Settings.model_fields[key].description
-        lines.append(f"{source}: {given}is not allowed; allowed: {allowed}")
-    return lines

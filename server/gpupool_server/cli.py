@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +11,13 @@ import uvloop
 
 from gpupool_common import __version__, logs
 from gpupool_common.errors import ConfigError, GpupoolError
-from gpupool_common.setting_options import setting_help, setting_option
+from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
 
-_help = partial(setting_help, Settings)
-_text = partial(setting_option, Settings)
+#: Only a file can have them.
+TABLES = ("tenants", "gpu", "gpus")
 
 
 def _show_version(value: bool) -> None:
@@ -31,58 +30,17 @@ def command(
     config: Annotated[
         Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
     ] = None,
-    listen: Annotated[str | None, _text("listen")] = None,
-    data_listen: Annotated[str | None, _text("data_listen")] = None,
-    curve: Annotated[
-        bool | None,
-        typer.Option("--curve/--no-curve", help="encrypt tcp://; clients then need the key"),
-    ] = None,
     show_key: Annotated[
         bool, typer.Option("--show-key", help="print this server's public key, and end")
     ] = False,
-    run_dir: Annotated[str | None, _text("run_dir")] = None,
-    driver: Annotated[str | None, _text("driver")] = None,
-    soft_gpus: Annotated[str | None, _text("soft_gpus")] = None,
-    soft_memory: Annotated[str | None, _text("soft_memory")] = None,
-    devices: Annotated[str | None, _text("devices")] = None,
-    token: Annotated[str | None, _text("token")] = None,
-    token_file: Annotated[str | None, _text("token_file")] = None,
-    max_sessions: Annotated[str | None, _text("max_sessions")] = None,
-    session_host_memory: Annotated[str | None, _text("session_host_memory")] = None,
-    worker: Annotated[str | None, _text("worker")] = None,
-    worker_start_seconds: Annotated[str | None, _text("worker_start_seconds")] = None,
-    silence_seconds: Annotated[str | None, _text("silence_seconds")] = None,
-    on_stop: Annotated[str | None, _text("on_stop")] = None,
-    log_level: Annotated[str | None, _text("log_level")] = None,
-    log_json: Annotated[
-        bool | None, typer.Option("--log-json/--no-log-json", help="one JSON object an event")
-    ] = None,
-    metrics_listen: Annotated[str | None, _text("metrics_listen")] = None,
-    pool: Annotated[str | None, _text("pool")] = None,
-    join_token: Annotated[str | None, _text("join_token")] = None,
-    own_token: Annotated[
-        bool | None,
-        typer.Option(
-            "--own-token/--no-own-token", help="in a pool, let the server's own token in, too"
-        ),
-    ] = None,
-    node_name: Annotated[str | None, _text("node_name")] = None,
-    advertise: Annotated[str | None, _text("advertise")] = None,
-    labels: Annotated[str | None, _text("labels")] = None,
-    state_dir: Annotated[str | None, _text("state_dir")] = None,
-    peer_key: Annotated[str | None, _text("peer_key")] = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     private: Annotated[bool, typer.Option(hidden=True)] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True)
     ] = False,
+    **flags: object,
 ) -> None:
     """Serve this host's GPUs to gpupool clients."""
-    flags = {
-        key: value
-        for key, value in locals().items()
-        if key in Settings.model_fields and value is not None
-    }
     try:
         settings = load_settings(config, flags)
         if show_key:
@@ -108,5 +66,5 @@ def main() -> None:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
     )
-    app.command()(command)
+    app.command()(with_settings(Settings, command, leave_out=TABLES))
     app(prog_name="gpupool-server")

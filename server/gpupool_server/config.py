@@ -27,9 +27,8 @@ from gpupool_common import lease_token
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
 from gpupool_common.node_protocol import Line, Name
-from gpupool_common.protocol import one_line
+from gpupool_common.settings import Given
 from gpupool_common.sizes import parse_size
-from gpupool_common.toml_file import read_toml
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,
@@ -66,7 +65,7 @@ class Settings(BaseModel):
     )
     curve: bool = Field(
         False,
-        description="true (what listens at tcp:// is encrypted, and clients need the key) or false",
+        description="true or false: encrypt tcp://; clients then need the key",
     )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
@@ -100,7 +99,7 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"
     )
-    log_json: bool = Field(False, description="true or false")
+    log_json: bool = Field(False, description="true or false: one JSON object an event")
     metrics_listen: str = Field(
         "none",
         description="none, or http://ADDRESS:PORT with an address of this machine's"
@@ -114,8 +113,8 @@ class Settings(BaseModel):
     )
     own_token: bool = Field(
         False,
-        description="true (in a pool the server's own token opens sessions, too, beside its leases)"
-        " or false",
+        description="true or false: in a pool the server's own token opens sessions, too, beside"
+        " its leases",
     )
     node_name: str | None = Field(None, description="1 to 64 of A-Z a-z 0-9 . _ -")
     advertise: str | None = Field(
@@ -333,33 +332,21 @@ def load_settings(
     ``flags`` has the keys of :class:`Settings`; None means not given. Of ``env`` only
     what VARIABLES names is read.
     """
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if config is not None:
-        values.update(read_toml(config))
-        sources.update((key, f"{config}: key '{key}'") for key in values)
-    environment = os.environ if env is None else env
-    for key, variable in VARIABLES.items():
-        if environment.get(variable):
-            values[key] = environment[variable]
-            sources[key] = f"environment: {variable}"
-    for key, value in flags.items():
-        if value is not None:
-            values[key] = value
-            sources[key] = f"flag --{key.replace('_', '-')}"
-    if "token" in values and "token_file" in values:
+    given = Given.gather(config, flags, VARIABLES, env)
+    if "token" in given.values and "token_file" in given.values:
         # The stronger source wins; within one source it is a contradiction.
-        values, sources = _choose_token(values, sources)
-    _check_variables(values, environment)
-    borrowed = _borrow_token(values, environment)
+        _choose_token(given)
+    environment = os.environ if env is None else env
+    _check_variables(given.values, environment)
+    borrowed = _borrow_token(given.values, environment)
     if borrowed is not None:
-        values["token"], sources["token"] = borrowed, f"environment: {CLIENTS_TOKEN}"
+        given.put("token", borrowed, f"environment: {CLIENTS_TOKEN}")
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate(given.values)
         settings._token_borrowed = borrowed is not None
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(error, sources, values))) from None
-    _check_pool(settings, sources)
+        raise given.explain(error, Settings, ("token", "join_token"), _TABLES) from None
+    _check_pool(settings, given.sources)
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings
@@ -405,16 +392,16 @@ def join_token_given(value: SecretStr) -> bool:
     return value.get_secret_value().startswith(JOIN_PREFIX)
 
 
-def _choose_token(
-    values: dict[str, Any], sources: dict[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _choose_token(given: Given) -> None:
     ranks = {"flag": 3, "environment": 2}
-    rank = {k: ranks.get(sources[k].split(" ")[0].rstrip(":"), 1) for k in ("token", "token_file")}
+    rank = {
+        key: ranks.get(given.sources[key].split(" ")[0].rstrip(":"), 1)
+        for key in ("token", "token_file")
+    }
     if rank["token"] == rank["token_file"]:
+        sources = given.sources
         raise ConfigError(f"{sources['token']} and {sources['token_file']} exclude each other")
-    loser = min(rank, key=lambda key: rank[key])
-    keep = {key: value for key, value in values.items() if key != loser}
-    return keep, {key: value for key, value in sources.items() if key != loser}
+    given.drop(min(rank, key=lambda key: rank[key]))
 
 
 #: Keys whose value is a table, and how many names lead to a key in it.
@@ -423,51 +410,3 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "gpu": (2, GpuSettings),
     "gpus": (3, GpuSettings),
 }
-
-
-def _explain(
-    error: ValidationError, sources: Mapping[str, str], values: Mapping[str, Any]
-) -> list[str]:
-    lines: list[str] = []
-    for problem in error.errors():
-        written = _written(values, problem["loc"], problem["input"])
-        line = _explain_one(problem["type"], problem["loc"], written, sources)
-        if line not in lines:
-            lines.append(line)
-    return lines
-
-
-def _written(values: Mapping[str, Any], place: tuple[int | str, ...], read: object) -> object:
-    """What the user wrote there, and not what was made of it (bytes, thousandths)."""
-    at: object = values
-    for name in place:
-        if not isinstance(at, Mapping) or name not in at:
-            return read
-        at = at[name]
-    return at
-
-
-def _explain_one(
-    kind: str, place: tuple[int | str, ...], value: object, sources: Mapping[str, str]
-) -> str:
-    top = str(place[0])
-    model: type[BaseModel] = Settings
-    names = place[:1]
-    if top in _TABLES:
-        depth, inner = _TABLES[top]
-        names = place[:depth]
-        if len(names) == depth and names[-1] != "[key]":
-            model = inner
-    names = tuple(name for name in names if name != "[key]")
-    source = sources.get(top, f"key '{top}'")
-    if len(names) > 1:
-        source = source.replace(f"'{top}'", f"'{'.'.join(map(str, names))}'")
-    if kind == "extra_forbidden":
-        known = ", ".join(sorted(model.model_fields))
-        return f"{source} is unknown; the keys are: {known}"
-    key = top if model is Settings else str(names[-1])
-    allowed = model.model_fields[key].description
-    # A table's content may hold a token, as may the key itself.
-    secret = key in ("token", "join_token") or isinstance(value, dict | list)
-    given = "" if secret else f"{one_line(str(value))[:80]!r} "
-    return f"{source}: {given}is not allowed; allowed: {allowed}"

@@ -280,7 +280,7 @@ def test_help_says_defaults_as_people_write_them(settings: type[BaseModel]) -> N
     for key in settings.model_fields:
         said = setting_help(settings, key)
         assert "Undefined" not in said and "{}" not in said, said
-        # No number of bytes without its transaction.
+        # No number of bytes without its unit.
         assert re.search(r"default: [0-9]{7,}", said) is None, said
     if settings is Settings:
         assert setting_help(settings, "soft_memory").endswith("(default: 1GiB)")

@@ -143,7 +143,7 @@ def test_a_large_lease_fits_in_a_question(gpus: int, nodes: int, most: int) -> N
     names = [f"node-with-a-rather-long-name.example.org-{n:02}" for n in range(nodes)]
     each = gpus // nodes
     token = token_of(
-        request="r" * 32,
+        request_id="r" * 32,
         nodes={
             name: tuple(
                 TokenGrant(place * each + i, f"GPU-{uuid.uuid4()}", 1 << 20, 100)

@@ -285,7 +285,7 @@ async def test_every_change_is_in_the_audit_log_with_who_asked(world: World) -> 
     rows = await world.pool.store.fetch(
         select(tables.audit).where(tables.audit.c.object == lease.id).order_by(tables.audit.c.id)
     )
-    assert [(row.action, row.actor, row.request, row.tenant) for row in rows] == [
+    assert [(row.action, row.actor, row.request_id, row.tenant) for row in rows] == [
         ("lease.granted", "a test", "request-1", "a"),
         ("lease.released", "a test", "request-1", "a"),
     ]

@@ -43,7 +43,7 @@ CHECKS = [
 ]
 
 
-class TestedManager:
+class FilledManager:
     """A manager in a thread of its own: the requests of this test block."""
 
     def __init__(self, state: Path) -> None:
@@ -83,17 +83,17 @@ class TestedManager:
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestedManager]:
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledManager]:
     state = tmp_path_factory.mktemp("state")
     state.chmod(0o700)
-    manager = TestedManager(state)
+    manager = FilledManager(state)
     manager.fill()
     yield manager
     manager.close()
 
 
 @pytest.fixture(scope="module")
-def api(manager: TestedManager) -> Any:
+def api(manager: FilledManager) -> Any:
     return schemathesis.openapi.from_url(f"{manager.url}/openapi.json")
 
 
@@ -103,7 +103,7 @@ SKIPPED = {"/v1/events"}
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.name.lower())
 def test_every_operation_answers_as_documented(
-    api: Any, manager: TestedManager, mode: GenerationMode
+    api: Any, manager: FilledManager, mode: GenerationMode
 ) -> None:
     asked = set()
     for result in api.get_all_operations():
@@ -123,7 +123,7 @@ def _bare(operation: Any) -> bool:
     return not any(len(list(part)) for part in parts)
 
 
-def _ask(operation: Any, manager: TestedManager, mode: GenerationMode) -> None:
+def _ask(operation: Any, manager: FilledManager, mode: GenerationMode) -> None:
     kind = operation.path.split("/")[2]
 
     @settings(
