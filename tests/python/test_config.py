@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -286,7 +287,7 @@ def test_help_says_defaults_as_people_write_them(settings: type[BaseModel]) -> N
         assert setting_help(settings, "soft_memory").endswith("(default: 1GiB)")
 
 
-def own_token(flags: dict[str, object], env: dict[str, str]) -> tuple[str | None, bool]:
+def own_token(flags: Mapping[str, object], env: dict[str, str]) -> tuple[str | None, bool]:
     """The token, and whether it is the clients'."""
     settings = load_settings(None, flags, env)
     token = settings.token.get_secret_value() if settings.token is not None else None
