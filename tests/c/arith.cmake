@@ -1,7 +1,7 @@
 # The pure arithmetic of the soft GPU's executor, on its own.
 if(GPUPOOL_SOFTGPU)
   file(GLOB SG_ARITHMETIC CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/server/softgpu/exec_pure_*.c)
-  foreach(name arith arith_float)
+  foreach(name arith arith_convert arith_float)
     add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c
       ${SG_ARITHMETIC} ${CMAKE_SOURCE_DIR}/server/softgpu/exec_float.c)
     target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/softgpu)

@@ -177,61 +177,87 @@ static void count_call(void *data)
     host_calls++;
 }
 
-static void graphs(CUfunction inc)
-{
+/* Two streams joined by events, and a word that the kernels count up. */
+struct forked {
     CUstream a, b;
     CUevent fork, join;
+    CUdeviceptr p;
+};
+
+static struct forked forked_make(void)
+{
+    struct forked f;
+    OK(cuMemAlloc(&f.p, 4));
+    OK(cuStreamCreate(&f.a, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&f.b, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&f.fork, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&f.join, CU_EVENT_DISABLE_TIMING));
+    return f;
+}
+
+static void forked_end(struct forked *f)
+{
+    OK(cuStreamDestroy(f->a));
+    OK(cuStreamDestroy(f->b));
+    OK(cuEventDestroy(f->fork));
+    OK(cuEventDestroy(f->join));
+    OK(cuMemFree(f->p));
+}
+
+static void graph_captured(struct forked *f, CUfunction inc)
+{
     CUgraph graph;
     CUgraphExec exec;
     CUstreamCaptureStatus status;
-    CUdeviceptr p, q;
     int value = 0;
     size_t count = 0;
-    OK(cuMemAlloc(&p, 4));
-    OK(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
-    OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
-    void *parameters[] = {&p};
-    EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(a, &graph));
+    void *parameters[] = {&f->p};
+    EXPECT(CUDA_ERROR_ILLEGAL_STATE, cuStreamEndCapture(f->a, &graph));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
            cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK(cuMemsetD32(p, 100, 1));
+    OK(cuMemsetD32(f->p, 100, 1));
     OK(cuCtxSynchronize());
-    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cuMemsetD32Async(p, 5, 1, a));
-    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, a, parameters, NULL));
-    OK(cuEventRecord(fork, a));
-    OK(cuStreamWaitEvent(b, fork, 0));
-    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, b, parameters, NULL));
-    OK(cuLaunchHostFunc(b, count_call, NULL));
-    OK(cuStreamIsCapturing(b, &status));
+    OK(cuStreamBeginCapture(f->a, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemsetD32Async(f->p, 5, 1, f->a));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, f->a, parameters, NULL));
+    OK(cuEventRecord(f->fork, f->a));
+    OK(cuStreamWaitEvent(f->b, f->fork, 0));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, f->b, parameters, NULL));
+    OK(cuLaunchHostFunc(f->b, count_call, NULL));
+    OK(cuStreamIsCapturing(f->b, &status));
     CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    OK(cuEventRecord(join, b));
-    OK(cuStreamWaitEvent(a, join, 0));
-    OK(cuStreamEndCapture(a, &graph));
+    OK(cuEventRecord(f->join, f->b));
+    OK(cuStreamWaitEvent(f->a, f->join, 0));
+    OK(cuStreamEndCapture(f->a, &graph));
     OK(cuGraphGetNodes(graph, NULL, &count));
     CHECK(count == 4);
-    OK(cuMemcpyDtoH(&value, p, 4));
+    OK(cuMemcpyDtoH(&value, f->p, 4));
     CHECK(value == 100); /* capturing ran nothing */
     OK(cuGraphInstantiate(&exec, graph, 0));
     OK(cuGraphDestroy(graph));
     for (int i = 0; i < 3; i++)
-        OK(cuGraphLaunch(exec, a));
-    OK(cuStreamSynchronize(a));
-    OK(cuMemcpyDtoH(&value, p, 4));
+        OK(cuGraphLaunch(exec, f->a));
+    OK(cuStreamSynchronize(f->a));
+    OK(cuMemcpyDtoH(&value, f->p, 4));
     CHECK(value == 7 && host_calls == 3);
     OK(cuGraphExecDestroy(exec));
+}
 
-    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_GLOBAL));
+static void captures_refused(struct forked *f, CUfunction inc)
+{
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    CUdeviceptr q;
+    void *parameters[] = {&f->p};
+    OK(cuStreamBeginCapture(f->a, CU_STREAM_CAPTURE_MODE_GLOBAL));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemAlloc(&q, 4));
-    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(a, &graph));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(f->a, &graph));
     CHECK(!graph);
-    OK(cuStreamBeginCapture(a, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cuEventRecord(fork, a));
-    OK(cuStreamWaitEvent(b, fork, 0));
-    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, b, parameters, NULL));
-    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(a, &graph));
+    OK(cuStreamBeginCapture(f->a, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuEventRecord(f->fork, f->a));
+    OK(cuStreamWaitEvent(f->b, f->fork, 0));
+    OK(cuLaunchKernel(inc, 1, 1, 1, 1, 1, 1, 0, f->b, parameters, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, cuStreamEndCapture(f->a, &graph));
 
     CUstream blocking;
     OK(cuStreamCreate(&blocking, 0));
@@ -239,41 +265,52 @@ static void graphs(CUfunction inc)
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(NULL, &status));
     OK(cuStreamIsCapturing(blocking, &status)); /* asking did not end it */
     CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(p, 1, 1, NULL));
+    EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD32Async(f->p, 1, 1, NULL));
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &graph));
     OK(cuStreamDestroy(blocking));
+}
 
+static void graph_of_nodes(struct forked *f, CUfunction inc)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    int value = 0;
+    void *parameters[] = {&f->p};
     CUgraphNode first, second;
     CUDA_KERNEL_NODE_PARAMS node = {.func = inc, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
                                     .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
                                     .kernelParams = parameters};
-    CUDA_MEMSET_NODE_PARAMS zero = {.dst = p, .elementSize = 4, .width = 1, .height = 1};
+    CUDA_MEMSET_NODE_PARAMS zero = {.dst = f->p, .elementSize = 4, .width = 1, .height = 1};
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddKernelNode(&second, graph, NULL, 0, &node));
     OK(cuGraphAddMemsetNode(&first, graph, NULL, 0, &zero, NULL));
     OK(cuGraphAddDependencies(graph, &first, &second, NULL, 1));
     OK(cuGraphInstantiate(&exec, graph, 0));
-    OK(cuGraphLaunch(exec, a));
-    OK(cuStreamSynchronize(a));
-    OK(cuMemcpyDtoH(&value, p, 4));
+    OK(cuGraphLaunch(exec, f->a));
+    OK(cuStreamSynchronize(f->a));
+    OK(cuMemcpyDtoH(&value, f->p, 4));
     CHECK(value == 1);
     zero.value = 40;
     OK(cuGraphExecMemsetNodeSetParams(exec, first, &zero, NULL));
-    OK(cuGraphLaunch(exec, a));
+    OK(cuGraphLaunch(exec, f->a));
     OK(cuGraphNodeSetEnabled(exec, first, 0)); /* does not reach launches already made */
-    OK(cuGraphLaunch(exec, a));
-    OK(cuMemcpyDtoHAsync(&value, p, 4, a));
+    OK(cuGraphLaunch(exec, f->a));
+    OK(cuMemcpyDtoHAsync(&value, f->p, 4, f->a));
     CHECK(value == 42);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphExecMemsetNodeSetParams(exec, second, &zero, NULL));
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphAddDependencies(graph, &second, &first, NULL, 1));
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGraphInstantiate(&exec, graph, 0)); /* a cycle */
     OK(cuGraphDestroy(graph));
-    OK(cuStreamDestroy(a));
-    OK(cuStreamDestroy(b));
-    OK(cuEventDestroy(fork));
-    OK(cuEventDestroy(join));
-    OK(cuMemFree(p));
+}
+
+static void graphs(CUfunction inc)
+{
+    struct forked f = forked_make();
+    graph_captured(&f, inc);
+    captures_refused(&f, inc);
+    graph_of_nodes(&f, inc);
+    forked_end(&f);
 }
 
 static void sticky(CUfunction bad)

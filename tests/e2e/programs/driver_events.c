@@ -1,27 +1,30 @@
 /* Events: timing, states, and the errors of events that hold no time. */
 #include "driver.h"
 
-int main(void)
-{
-    CUmodule module;
-    CUfunction spin;
-    CUstream stream, other;
-    CUevent begin, end, silent, never;
-    CUdeviceptr out, values;
-    float elapsed = -1;
-    int rounds = 20000, n = 256, host[256];
-    void *parameters[] = {&out, &rounds};
+static CUmodule module;
+static CUstream stream, other;
+static CUevent begin, end, silent;
 
+static void prepare(void)
+{
     driver_start();
     CU(cuModuleLoadData(&module, kernels_ptx));
-    spin = driver_function(module, "spin");
-    CU(cuMemAlloc(&out, 1024));
-    CU(cuMemAlloc(&values, sizeof host));
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     CU(cuEventCreate(&begin, CU_EVENT_DEFAULT));
     CU(cuEventCreate(&end, CU_EVENT_BLOCKING_SYNC));
     CU(cuEventCreate(&silent, CU_EVENT_DISABLE_TIMING));
+}
+
+static void times(void)
+{
+    CUfunction spin = driver_function(module, "spin");
+    CUdeviceptr out;
+    CUevent never;
+    float elapsed = -1;
+    int rounds = 20000;
+    void *parameters[] = {&out, &rounds};
+    CU(cuMemAlloc(&out, 1024));
     /* An event that was never recorded is complete, and holds no time. */
     CU_GIVES(CUDA_SUCCESS, cuEventQuery(begin));
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&elapsed, begin, end));
@@ -39,8 +42,15 @@ int main(void)
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&elapsed, begin, silent));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(NULL, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuEventCreate(&never, 0x1000));
+    CU(cuMemFree(out));
+}
 
-    /* A stream waits for the other's event, over several rounds. */
+/* A stream waits for the other's event, over several rounds. */
+static void waits(void)
+{
+    CUdeviceptr values;
+    int n = 256, host[256];
+    CU(cuMemAlloc(&values, sizeof host));
     CU(cuMemsetD32Async(values, 0, 256, stream));
     for (int i = 0; i < 10; i++) {
         int factor = 2, term = 1;
@@ -55,13 +65,19 @@ int main(void)
     CU(cuStreamSynchronize(stream));
     for (int i = 0; i < 256; i++)
         EXPECT(host[i] == 1023, "value %d is %d, expected 1023", i, host[i]);
+    CU(cuMemFree(values));
+}
+
+int main(void)
+{
+    prepare();
+    times();
+    waits();
     CU(cuEventDestroy(begin));
     CU(cuEventDestroy(end));
     CU(cuEventDestroy(silent));
     CU(cuStreamDestroy(stream));
     CU(cuStreamDestroy(other));
-    CU(cuMemFree(out));
-    CU(cuMemFree(values));
     CU(cuModuleUnload(module));
     driver_stop();
     return finish("driver_events");
