@@ -22,6 +22,26 @@ def is_loopback(host: str) -> bool:
     return (mapped or found).is_loopback
 
 
+def limited_as(address: str) -> str:
+    """Whom a limit of an address is for.
+
+    One machine on an IPv6 network has all of its /64 to come from, so that is limited
+    together. A link-local one is shared by everybody on the link: there each is for itself.
+    """
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.strip("[]"))
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    if found.is_link_local:
+        return str(found)
+    network = int(found) >> 64 << 64
+    return f"{ipaddress.IPv6Address(network)}/64"
+
+
 def resolves_to_loopback(host: str) -> bool:
     """Whether this machine takes a name for itself and nothing else; unknown names are not so."""
     if is_loopback(host):

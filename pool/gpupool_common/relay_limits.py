@@ -7,6 +7,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from gpupool_common.hosts import limited_as
+
 #: Budgets that are kept; addresses that meet in one share it, which strangers cannot aim at.
 CELLS = 4096
 
@@ -25,7 +27,8 @@ class Budgets:
         self._salt = os.urandom(8)
 
     def _cell(self, address: bytes) -> int:
-        cell = hash((self._salt, address)) % CELLS
+        whose = limited_as(address.decode(errors="replace"))
+        cell = hash((self._salt, whose)) % CELLS
         now = self._clock()
         refill = (now - self._since[cell]) * self._rate
         self._left[cell] = min(self._most, self._left[cell] + refill)
@@ -93,13 +96,13 @@ class Connections:
 
 
 def _peer(fd: int) -> str | None:
-    """The address at the other end; None: it has none, or the connection has gone."""
+    """Whom limits take the other end for; None: it has no address, or has gone."""
     try:
         with socket.socket(fileno=os.dup(fd)) as connection:
             name = connection.getpeername()
     except OSError:
         return None
-    return str(name[0]) if isinstance(name, tuple) else None
+    return limited_as(str(name[0])) if isinstance(name, tuple) else None
 
 
 def _shut(fd: int) -> None:

@@ -6,6 +6,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from gpupool_common.hosts import limited_as
+
 #: Of so many addresses at most is remembered what they did; the longest ago is forgotten.
 MOST_ADDRESSES = 4096
 
@@ -30,12 +32,13 @@ class Attempts:
 
     def too_many(self, address: str) -> bool:
         """Whether this address must wait before its next attempt."""
-        ahead = self._until.get(address, 0.0) - self._clock()
+        ahead = self._until.get(limited_as(address), 0.0) - self._clock()
         return ahead > (self._burst - 1) * self._seconds
 
     def failed(self, address: str) -> None:
         """A token was wrong."""
         now = self._clock()
+        address = limited_as(address)
         self._until[address] = max(self._until.get(address, 0.0), now) + self._seconds
         self._until.move_to_end(address)
         while len(self._until) > MOST_ADDRESSES:

@@ -20,6 +20,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpupool_common import logs
+from gpupool_common.hosts import limited_as
 
 #: Descriptors for everything but connections: the database, the link, files.
 RESERVED = 64
@@ -182,7 +183,7 @@ class Acceptor:
                 self._say("connections cannot be accepted", reason=error.strerror)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            self._take(sock, str(address[0]))
+            self._take(sock, limited_as(str(address[0])))
 
     def _take(self, sock: socket.socket, address: str) -> None:
         if self._counts[address] >= self._limits.each or self._counts.total() >= self._most:

@@ -6,6 +6,7 @@ add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/support.c
   ${CMAKE_CURRENT_LIST_DIR}/transport.c
   ${CMAKE_CURRENT_LIST_DIR}/inproc.c
+  ${CMAKE_CURRENT_LIST_DIR}/place.c
   ${CMAKE_CURRENT_LIST_DIR}/ring.c
   ${CMAKE_CURRENT_LIST_DIR}/shm.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_connect.c

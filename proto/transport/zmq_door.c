@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "transport/place.h"
 #include "transport/zmq_link.h"
 #include "wire/hmac.h"
 
@@ -98,14 +99,6 @@ static void host_show(const struct sockaddr_storage *a, char out[DOOR_HOST_MAX])
         return;
     }
     snprintf(out, DOOR_HOST_MAX, "%s", text);
-}
-
-static bool same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-    char first[DOOR_HOST_MAX], second[DOOR_HOST_MAX];
-    host_show(a, first);
-    host_show(b, second);
-    return strcmp(first, second) == 0;
 }
 
 static int endpoint_find(const char *endpoint, struct addrinfo **found)
@@ -215,13 +208,13 @@ static void visitor_drop(struct door *d, unsigned i)
     visitor_remove(d, i);
 }
 
-/* Who makes room for somebody from `from`: one of the same host, if many of it are here,
+/* Who makes room for somebody from `from`: one of the same place, if many of it are here,
  * so that a crowd from one place keeps out only itself; else who has been here longest. */
 static unsigned visitor_weakest(const struct door *d, const struct sockaddr_storage *from)
 {
     unsigned same = 0, first = 0;
     for (unsigned i = d->count; i-- > 0;)
-        if (same_host(&d->visitors[i].from, from)) {
+        if (gp_same_place(&d->visitors[i].from, from)) {
             same++;
             first = i;
         }

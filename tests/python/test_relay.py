@@ -13,10 +13,12 @@ import zmq.asyncio
 from structlog.testing import capture_logs
 
 from gpupool_common import protocol
+from gpupool_common.hosts import limited_as
 from gpupool_common.relay import Relay
 from gpupool_common.relay_limits import CELLS, Budgets, Connections
 from gpupool_common.relay_process import MOST_FRAMES, Config
 from gpupool_common.relay_wire import MAX_PARTS, MAX_RECORD, Kind, RecordError, Unpacker, pack
+from gpupool_manager.attempts import Attempts
 from gpupool_server.server import Server
 from server_harness import MakeServer, accepted, eventually, hello, refused
 
@@ -94,6 +96,54 @@ def test_a_budget_is_spent_and_comes_back() -> None:
     assert [budgets.spend(b"a") for _ in range(2)] == [True, False]
     now[0] += 1000
     assert [budgets.spend(b"a") for _ in range(4)] == [True] * 3 + [False]
+
+
+@pytest.mark.parametrize(
+    ("address", "whose"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2:ffff:ffff:ffff:ffff]", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::1", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("fe80::2", "fe80::2"),
+        ("::1", "::/64"),
+        ("", ""),
+        ("no:address", "no:address"),
+    ],
+)
+def test_whom_a_limit_is_for(address: str, whose: str) -> None:
+    """One machine has a whole /64: each address of it had limits of its own."""
+    assert limited_as(address) == whose
+
+
+def test_a_network_of_one_machine_has_one_budget() -> None:
+    budgets = Budgets(rate=0, most=3)
+    spent = [budgets.spend(f"2001:db8:0:1::{n:x}".encode()) for n in range(1, 6)]
+    assert spent == [True] * 3 + [False] * 2
+    attempts = Attempts(burst=3, clock=lambda: 0.0)
+    for n in range(3):
+        assert not attempts.too_many(f"2001:db8::{n:x}")
+        attempts.failed(f"2001:db8::{n:x}")
+    assert attempts.too_many("2001:db8::ffff") and not attempts.too_many("2001:db8:0:1::1")
+
+
+def test_connections_of_one_network_end_its_own_oldest() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    table = Connections(most=5, most_of_one=1)
+    with listener:
+        pairs = [
+            (socket.create_connection(listener.getsockname()[:2], 5), listener.accept()[0])
+            for _ in range(2)
+        ]
+    assert [table.opened(theirs.fileno()) for _, theirs in pairs] == [None, "::/64"]
+    for pair in pairs:
+        for each in pair:
+            each.close()
 
 
 def test_budgets_take_no_memory_of_strangers() -> None:
