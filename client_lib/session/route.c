@@ -157,7 +157,7 @@ CUresult gpc_handle_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64
     if (id == 0 && nullable)
         return CUDA_SUCCESS;
     if (!gpc_handle_live(kind, id))
-        return gpc_handle_wrong(kind);
+        return (CUresult)gp_handle_not_live[kind];
     struct gpc_session *home = gpc_session_of_handle(id);
     if ((kind == GP_HANDLE_FUNCTION || kind == GP_HANDLE_LIBRARY) && !is_at_home(call, home))
         return gpc_replica_wire(call, kind, id, wire);

@@ -104,22 +104,6 @@ bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id)
     return gp_handle_kind(id) == kind && find(id) != NULL;
 }
 
-CUresult gpc_handle_wrong(enum gp_handle_kind kind)
-{
-    switch (kind) {
-    case GP_HANDLE_CONTEXT:
-        return CUDA_ERROR_INVALID_CONTEXT;
-    case GP_HANDLE_MEMPOOL:
-    case GP_HANDLE_ALLOCATION:
-    case GP_HANDLE_GRAPH:
-    case GP_HANDLE_GRAPH_EXEC:
-    case GP_HANDLE_GRAPH_NODE:
-        return CUDA_ERROR_INVALID_VALUE;
-    default:
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
-}
-
 void *gpc_handle_shadow(enum gp_handle_kind kind, uint64_t id)
 {
     if (gp_handle_kind(id) != kind)

@@ -18,8 +18,6 @@
 uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session);
 /* Forget the id (and free nothing: the shadow's owner does). 0 is allowed. */
 void gpc_handle_drop(uint64_t id);
-/* The error CUDA gives for a wrong handle of this kind. */
-CUresult gpc_handle_wrong(enum gp_handle_kind kind);
 /* Ids that the client named are looked up; a worker-named one is taken as it is. */
 bool gpc_handle_live(enum gp_handle_kind kind, uint64_t id);
 /* The shadow set with gpc_handle_attach, NULL if none or the id is not live. */

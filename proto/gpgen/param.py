@@ -39,6 +39,12 @@ OF_CONTEXT = ("stream", "event", "module")
 
 #: Words that say how far an address may be used.
 REACHES = ("span", "device", "own")
+
+#: What CUDA says of a handle that is not live, by kind; of the others INVALID_HANDLE.
+NOT_LIVE = {"context": "CUDA_ERROR_INVALID_CONTEXT"} | dict.fromkeys(
+    ("mempool", "allocation", "graph", "graph_exec", "graph_node"), "CUDA_ERROR_INVALID_VALUE"
+)
+
 #: Words that say how a parameter travels, and those of them that take a length.
 WORDS = {
     "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",

@@ -115,16 +115,21 @@ def test_events_without_end(tight: Pool) -> None:
         is_ended(tight, pid, "it has made more objects than fit")
 
 
+def begin_capture(client: RawClient) -> tuple[int, bytes]:
+    """A stream that captures, and a memset that becomes a node of its graph."""
+    stream = handle(KIND_STREAM, 1)
+    answer = client.call("cuMemAlloc_v2", struct.pack("<Q", 512))
+    (address,) = struct.unpack_from("<Q", answer, 8)
+    assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
+    assert client.result("cuStreamBeginCapture_v2", struct.pack("<QI", stream, 0)) == 0
+    return stream, struct.pack("<QB7xQQ", address, 1, 512, stream)
+
+
 def test_a_captured_graph_without_end(tight: Pool) -> None:
     client, pid = greeted(tight)
     with client:
-        stream = handle(KIND_STREAM, 1)
-        answer = client.call("cuMemAlloc_v2", struct.pack("<Q", 512))
-        (address,) = struct.unpack_from("<Q", answer, 8)
-        assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
-        assert client.result("cuStreamBeginCapture_v2", struct.pack("<QI", stream, 0)) == 0
-        body = struct.pack("<QB7xQQ", address, 1, 512, stream)
-        flood(client, "cuMemsetD8Async", [body] * (LIMIT // 1024))
+        _, node = begin_capture(client)
+        flood(client, "cuMemsetD8Async", [node] * (LIMIT // 1024))
         is_ended(tight, pid, "its graphs need more host memory")
 
 
@@ -132,14 +137,8 @@ def test_a_capture_whose_stream_is_destroyed(tight: Pool) -> None:
     """What would have been its graph was charged for good, and asked for at every message."""
     client, _ = greeted(tight)
     with client:
-        stream = handle(KIND_STREAM, 1)
-        answer = client.call("cuMemAlloc_v2", struct.pack("<Q", 512))
-        (address,) = struct.unpack_from("<Q", answer, 8)
-        assert client.result("cuStreamCreate", struct.pack("<QI", stream, 1)) == 0
-        assert client.result("cuStreamBeginCapture_v2", struct.pack("<QI", stream, 2)) == 0
-        assert (
-            client.result("cuMemsetD8Async", struct.pack("<QB7xQQ", address, 1, 512, stream)) == 0
-        )
+        stream, node = begin_capture(client)
+        assert client.result("cuMemsetD8Async", node) == 0
 
         def charged() -> int:
             (shown,) = tight.ask(do="status")["sessions"]

@@ -7,14 +7,14 @@ GPU spent between the ends of two parts. `losses` must be the same natively and 
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
+
+from named_programs import run
 
 Report = dict[str, Any]
 BATCH = 32
@@ -62,28 +62,44 @@ def median(times: list[float]) -> float:
     return round(statistics.median(times[WARM:]), 3)
 
 
-def train(steps: int, source: str, read: bool = True) -> Report:
-    """A step of ResNet-50 in fp32. The images are resident, or copied anew for each step."""
-    import torch
-    import torchvision
+class Training:
+    """ResNet-50 in fp32. The images are resident, or copied anew for each step."""
 
-    torch.manual_seed(1234)
-    model = torchvision.models.resnet50(weights=None).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(0, 1000, (BATCH,))
-    if source == "pinned":
-        images, labels = images.pin_memory(), labels.pin_memory()
-    if source == "resident":
-        images, labels = images.cuda(), labels.cuda()
+    def __init__(self, source: str) -> None:
+        import torch
+        import torchvision
+
+        torch.manual_seed(1234)
+        self.torch = torch
+        self.model = torchvision.models.resnet50(weights=None).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.batch = [torch.randn(BATCH, 3, 224, 224), torch.randint(0, 1000, (BATCH,))]
+        self.pinned = source == "pinned"
+        if self.pinned:
+            self.batch = [part.pin_memory() for part in self.batch]
+        if source == "resident":
+            self.batch = [part.cuda() for part in self.batch]
+
+    def bring(self) -> list[Any]:
+        """The batch on the GPU: images and labels."""
+        return [part.to("cuda", non_blocking=self.pinned) for part in self.batch]
+
+    def loss(self, images: Any, labels: Any) -> Any:
+        return self.torch.nn.functional.cross_entropy(self.model(images), labels)
+
+
+def train(steps: int, source: str, read: bool = True) -> Report:
+    """What each part of a step costs."""
+    training = Training(source)
+    torch, optimizer = training.torch, training.optimizer
     parts, losses, whole = Parts(torch), [], []
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(steps + WARM):
         parts.begin()
-        x = images.to("cuda", non_blocking=source == "pinned")
-        y = labels.to("cuda", non_blocking=source == "pinned")
+        x, y = training.bring()
         parts.end("copy")
-        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss = training.loss(x, y)
         parts.end("forward")
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -104,26 +120,16 @@ def train(steps: int, source: str, read: bool = True) -> Report:
 
 def plain(steps: int, source: str, read: bool) -> Report:
     """The same without looking at parts: nothing but the step itself."""
-    import torch
-    import torchvision
-
-    torch.manual_seed(1234)
-    model = torchvision.models.resnet50(weights=None).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images, labels = torch.randn(BATCH, 3, 224, 224), torch.randint(0, 1000, (BATCH,))
-    if source == "pinned":
-        images, labels = images.pin_memory(), labels.pin_memory()
-    if source == "resident":
-        images, labels = images.cuda(), labels.cuda()
+    training = Training(source)
+    torch, optimizer = training.torch, training.optimizer
     began, losses = 0.0, []
     for step in range(steps + WARM):
         if step == WARM:
             torch.cuda.synchronize()
             began = time.perf_counter()
-        x = images.to("cuda", non_blocking=source == "pinned")
-        y = labels.to("cuda", non_blocking=source == "pinned")
+        x, y = training.bring()
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss = training.loss(x, y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item() if read else 0.0)
@@ -177,16 +183,5 @@ PROGRAMS: dict[str, Callable[[int], Report]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="one step of a program, timed")
-    parser.add_argument("name", choices=list(PROGRAMS))
-    parser.add_argument("--steps", type=int, default=60)
-    arguments = parser.parse_args()
-    if arguments.steps < 10:
-        parser.error("--steps must be at least 10")
-    print(json.dumps(PROGRAMS[arguments.name](arguments.steps)), flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("one step of a program, timed", PROGRAMS, steps=60, least=10))

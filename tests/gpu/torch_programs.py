@@ -7,15 +7,15 @@ of their names, and may differ. An exception ends it with status 1.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from named_programs import run
 
 # cuBLAS is deterministic only with a workspace of fixed size; it reads this at its start.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -427,16 +427,5 @@ def numba_smoke(steps: int) -> Report:
     return report({"sum": float(got.sum())})
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="one program for a real GPU")
-    parser.add_argument("name", choices=list(PROGRAMS))
-    parser.add_argument("--steps", type=int, default=5)
-    arguments = parser.parse_args()
-    if arguments.steps < 2:
-        parser.error("--steps must be at least 2")
-    print(json.dumps(PROGRAMS[arguments.name](arguments.steps)), flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("one program for a real GPU", PROGRAMS, steps=5, least=2))

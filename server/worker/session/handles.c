@@ -348,18 +348,7 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
 
 static CUresult not_live(enum gp_handle_kind kind)
 {
-    switch (kind) {
-    case GP_HANDLE_CONTEXT:
-        return CUDA_ERROR_INVALID_CONTEXT;
-    case GP_HANDLE_MEMPOOL:
-    case GP_HANDLE_ALLOCATION:
-    case GP_HANDLE_GRAPH:
-    case GP_HANDLE_GRAPH_EXEC:
-    case GP_HANDLE_GRAPH_NODE:
-        return CUDA_ERROR_INVALID_VALUE;
-    default:
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
+    return (CUresult)gp_handle_not_live[kind];
 }
 
 static const struct named *named_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id)

@@ -5,9 +5,7 @@
  *   first_calls [NAME]
  */
 #include "driver.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "first.h"
 
 #define OK CUDA_SUCCESS
 #define NO_CONTEXT CUDA_ERROR_INVALID_CONTEXT
@@ -288,54 +286,21 @@ static CUresult free_nothing(void)
     X(cuGraphCreate, OK, cuGraphCreate(&graph, 0))                                             \
     X(cuThreadExchangeStreamCaptureMode, OK, cuThreadExchangeStreamCaptureMode(&mode))
 
-#define RUN(label, expected, call)             \
-    static CUresult run_##label(void)          \
-    {                                          \
-        return call;                           \
-    }
-CASES(RUN)
+CASES(FIRST_RUN)
+static const struct first_call cases[] = {CASES(FIRST_ROW)};
 
-static const struct {
-    const char *name;
-    CUresult expected;
-    CUresult (*run)(void);
-} cases[] = {
-#define ROW(label, expected, call) {#label, expected, run_##label},
-    CASES(ROW)
-};
-enum { COUNT = sizeof cases / sizeof cases[0] };
-
-/* In a child: nothing of CUDA has been called in this process before. */
-static int one(int i)
+static void begin(void)
 {
-    CUresult found;
-
     CU(cuInit(0));
-    found = cases[i].run();
-    printf("%s %s\n", cases[i].name, driver_name(found));
-    EXPECT(found == cases[i].expected, "%s gave %s, expected %s", cases[i].name,
-           driver_name(found), driver_name(cases[i].expected));
-    return check_failures != 0;
+}
+
+static const char *name_of(int result)
+{
+    return driver_name((CUresult)result);
 }
 
 int main(int argc, char **argv)
 {
-    int failed = 0;
-
-    for (int i = 0; i < COUNT; i++) {
-        int how = -1;
-        if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)
-            continue;
-        fflush(stdout);
-        pid_t child = fork();
-        REQUIRE(child >= 0, "fork");
-        if (child == 0)
-            exit(one(i));
-        REQUIRE(waitpid(child, &how, 0) == child, "waitpid");
-        if (how != 0)
-            printf("%s ended with %#x\n", cases[i].name, how);
-        failed += how != 0;
-    }
-    check_failures += failed;
-    return finish("first_calls");
+    return first_main(argc, argv, "first_calls", cases, sizeof cases / sizeof cases[0], begin,
+                      name_of);
 }

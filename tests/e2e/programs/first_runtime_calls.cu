@@ -1,10 +1,7 @@
 // Every function of the runtime that may be the first CUDA call of a process, each in a
 // process of its own. One line for each: its name and the result.
 //   first_runtime_calls [NAME]
-#include "check.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "first.h"
 
 __device__ int symbol = 5;
 __constant__ int constant[4] = {1, 2, 3, 4};
@@ -181,50 +178,16 @@ static cudaError_t create_pool()
     X(cudaOccupancyAvailableDynamicSMemPerBlock, OK,                                           \
       cudaOccupancyAvailableDynamicSMemPerBlock(&size, kernel, 1, 128))
 
-#define RUN(label, expected, call)  \
-    static cudaError_t run_##label() \
-    {                                \
-        return call;                 \
-    }
-CASES(RUN)
+CASES(FIRST_RUN)
+static const struct first_call cases[] = {CASES(FIRST_ROW)};
 
-static const struct {
-    const char *name;
-    cudaError_t expected;
-    cudaError_t (*run)();
-} cases[] = {
-#define ROW(label, expected, call) {#label, expected, run_##label},
-    CASES(ROW)
-};
-
-// In a child: nothing of CUDA has been called in this process before.
-static int one(unsigned i)
+static const char *name_of(int result)
 {
-    cudaError_t found = cases[i].run();
-    printf("%s %s\n", cases[i].name, cudaGetErrorName(found));
-    EXPECT(found == cases[i].expected, "%s gave %s, expected %s", cases[i].name,
-           cudaGetErrorName(found), cudaGetErrorName(cases[i].expected));
-    return check_failures != 0;
+    return cudaGetErrorName((cudaError_t)result);
 }
 
 int main(int argc, char **argv)
 {
-    int failed = 0;
-
-    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        int how = -1;
-        if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)
-            continue;
-        fflush(stdout);
-        pid_t child = fork();
-        REQUIRE(child >= 0, "fork");
-        if (child == 0)
-            exit(one(i));
-        REQUIRE(waitpid(child, &how, 0) == child, "waitpid");
-        if (how != 0)
-            printf("%s ended with %#x\n", cases[i].name, how);
-        failed += how != 0;
-    }
-    check_failures += failed;
-    return finish("first_runtime_calls");
+    return first_main(argc, argv, "first_runtime_calls", cases, sizeof cases / sizeof cases[0],
+                      nullptr, name_of);
 }

@@ -127,6 +127,7 @@ static inline const struct gp_op_info *gp_op_info(uint16_t op)
     return op < GP_OP_COUNT ? &gp_op_table[op] : &none;
 }
 
-extern const char *const gp_handle_kind_names[GP_HANDLE_KINDS];
+/* The CUresult of a handle that is not live, by kind. */
+extern const int gp_handle_not_live[GP_HANDLE_KINDS];
 
 #endif
