@@ -6,6 +6,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "shared.h"
 
 static CUresult instantiate(uint16_t op, CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
@@ -30,11 +31,8 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
 
 /* CUDA's rule for both lists: without room, the count; with room, as many as fit,
  * the rest set to null, and the count of those filled. */
-static CUresult list(uint16_t op, CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count)
+CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     size_t room = nodes ? *count : 0;
@@ -44,7 +42,7 @@ static CUresult list(uint16_t op, CUgraph graph, bool roots, CUgraphNode *nodes,
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t total;
     uint32_t got = 0;
-    r = gpc_wire_gp_graph_nodes(graph, roots, capacity, &total, ids, &got);
+    CUresult r = gpc_wire_gp_graph_nodes(graph, roots, capacity, &total, ids, &got);
     if (r == CUDA_SUCCESS && nodes) {
         size_t filled = got / sizeof *ids;
         memset(nodes, 0, room * sizeof *nodes);
@@ -54,15 +52,5 @@ static CUresult list(uint16_t op, CUgraph graph, bool roots, CUgraphNode *nodes,
         *count = total;
     }
     free(ids);
-    return gpc_leave(r);
-}
-
-GPC_EXPORT CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
-{
-    return list(GP_OP_cuGraphGetNodes, hGraph, false, nodes, numNodes);
-}
-
-GPC_EXPORT CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
-{
-    return list(GP_OP_cuGraphGetRootNodes, hGraph, true, rootNodes, numRootNodes);
+    return r;
 }

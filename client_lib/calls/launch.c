@@ -6,13 +6,10 @@
 #include "gpc_wire.h"
 #include "module.h"
 #include "session.h"
-
-struct shape {
-    unsigned grid[3], block[3], shared;
-};
+#include "shared.h"
 
 /* What CUDA refuses before it looks at the kernel. */
-static CUresult check_shape(const struct shape *s, CUdevice device)
+static CUresult check_shape(const struct gpc_shape *s, CUdevice device)
 {
     const struct gp_device_info *d = gpc_device_info(device);
     if (!d)
@@ -47,7 +44,7 @@ static bool shared_fits(const struct gpc_kernel *k, const struct gpc_route *on, 
 }
 
 /* What the kernel itself allows. */
-static CUresult check_kernel(struct gpc_kernel *k, const struct shape *s,
+static CUresult check_kernel(struct gpc_kernel *k, const struct gpc_shape *s,
                              const struct gpc_route *on)
 {
     int most;
@@ -106,49 +103,29 @@ static CUresult pack(const struct gpc_kernel *k, void **parameters, void **extra
     return CUDA_SUCCESS;
 }
 
-static CUresult launch(uint16_t op, CUfunction f, const struct shape *s, CUstream stream,
-                       void **parameters, void **extra, uint32_t flags,
+static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *s,
+                       CUstream stream, void **parameters, void **extra, uint32_t flags,
                        const CUlaunchAttribute *attributes, unsigned attribute_count)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, op, stream);
-    if (r != CUDA_SUCCESS)
-        return r;
     struct gpc_kernel *k = gpc_kernel_of(f);
+    CUresult r;
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((r = check_shape(s, on.device)) != CUDA_SUCCESS || (r = check_kernel(k, s, &on)) ||
+    if ((r = check_shape(s, on->device)) != CUDA_SUCCESS || (r = check_kernel(k, s, on)) ||
         (r = pack(k, parameters, extra, packed)))
         return r;
-    return gpc_leave(gpc_wire_gp_launch_on(&on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
-                                        s->block[1], s->block[2], s->shared, flags, k->bytes,
-                                        attribute_count, packed, attributes));
+    return gpc_wire_gp_launch_on(on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
+                                 s->block[1], s->block[2], s->shared, flags, k->bytes,
+                                 attribute_count, packed, attributes);
 }
 
 static const CUlaunchAttribute no_attributes[1];
 
-GPC_EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-                                   unsigned int gridDimZ, unsigned int blockDimX,
-                                   unsigned int blockDimY, unsigned int blockDimZ,
-                                   unsigned int sharedMemBytes, CUstream hStream,
-                                   void **kernelParams, void **extra)
+CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *shape,
+                    CUstream stream, void **parameters, void **extra, uint32_t flags)
 {
-    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ},
-                      sharedMemBytes};
-    return launch(GP_OP_cuLaunchKernel, f, &s, hStream, kernelParams, extra, 0, no_attributes, 0);
-}
-
-GPC_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX,
-                                              unsigned int gridDimY, unsigned int gridDimZ,
-                                              unsigned int blockDimX, unsigned int blockDimY,
-                                              unsigned int blockDimZ, unsigned int sharedMemBytes,
-                                              CUstream hStream, void **kernelParams)
-{
-    struct shape s = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ},
-                      sharedMemBytes};
-    return launch(GP_OP_cuLaunchCooperativeKernel, f, &s, hStream, kernelParams, NULL,
-                  GP_LAUNCH_COOPERATIVE, no_attributes, 0);
+    return launch(on, f, shape, stream, parameters, extra, flags, no_attributes, 0);
 }
 
 /* The values of an attribute that may travel; the worker has the same list and
@@ -173,10 +150,13 @@ GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
     CUresult r = check_attributes(GP_OP_cuLaunchKernelEx, config->attrs, config->numAttrs);
     if (r != CUDA_SUCCESS)
         return r;
-    struct shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},
+    struct gpc_shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},
                       {config->blockDimX, config->blockDimY, config->blockDimZ},
                       config->sharedMemBytes};
     uint32_t flags = config->numAttrs ? GP_LAUNCH_EX : 0;
-    return launch(GP_OP_cuLaunchKernelEx, f, &s, config->hStream, kernelParams, extra, flags,
-                  config->numAttrs ? config->attrs : no_attributes, config->numAttrs);
+    struct gpc_route on;
+    if ((r = gpc_enter_stream(&on, GP_OP_cuLaunchKernelEx, config->hStream)) != CUDA_SUCCESS)
+        return r;
+    return gpc_leave(launch(&on, f, &s, config->hStream, kernelParams, extra, flags,
+                            config->numAttrs ? config->attrs : no_attributes, config->numAttrs));
 }

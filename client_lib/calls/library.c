@@ -174,29 +174,3 @@ GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
     return gpc_leave(r);
 }
 
-GPC_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
-                                       const char *name)
-{
-    CUresult r = gpc_enter(GP_OP_cuLibraryGetGlobal, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!name || (!dptr && !bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUdeviceptr address;
-    size_t size;
-    r = gpc_wire_cuLibraryGetGlobal(&address, &size, library, name);
-    if (r == CUDA_SUCCESS)
-        r = gpc_memory_note_global(address, size);
-    if (r == CUDA_SUCCESS && dptr)
-        *dptr = address;
-    if (r == CUDA_SUCCESS && bytes)
-        *bytes = size;
-    return gpc_leave(r);
-}
-
-GPC_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels,
-                                              CUlibrary lib)
-{
-    return gpc_image_enumerate(GP_OP_cuLibraryEnumerateKernels, GPC_NEEDS_INIT, library_of(lib),
-                     (CUfunction *)kernels, numKernels);
-}

@@ -10,6 +10,7 @@
 #include "ranges.h"
 #include "remote_host.h"
 #include "session.h"
+#include "shared.h"
 
 /* No driver gives addresses beyond (57 bits, five levels of tables). */
 #define ADDRESS_END (UINT64_C(1) << 57)
@@ -46,7 +47,7 @@ static CUresult keep_in(CUcontext context, CUdeviceptr at, size_t bytes, enum gp
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 {
     return keep_in(gpc_current(), at, bytes, kind);
 }
@@ -57,20 +58,7 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
     if (gpc_range_find(address, &range) &&
         (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session()))
         return CUDA_SUCCESS;
-    return keep(address, bytes, GPC_RANGE_GLOBAL);
-}
-
-GPC_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
-{
-    CUresult r = gpc_enter(GP_OP_cuMemAlloc_v2, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!dptr || bytesize == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    r = gpc_wire_cuMemAlloc_v2(dptr, bytesize);
-    if (r == CUDA_SUCCESS)
-        r = keep(*dptr, bytesize, GPC_RANGE_DEVICE);
-    return gpc_leave(r);
+    return gpc_memory_keep(address, bytes, GPC_RANGE_GLOBAL);
 }
 
 GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
@@ -84,7 +72,7 @@ GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t
     if (r == CUDA_SUCCESS && (*pPitch < WidthInBytes || __builtin_mul_overflow(*pPitch, Height, &bytes)))
         r = CUDA_ERROR_UNKNOWN;
     if (r == CUDA_SUCCESS)
-        r = keep(*dptr, bytes, GPC_RANGE_DEVICE);
+        r = gpc_memory_keep(*dptr, bytes, GPC_RANGE_DEVICE);
     return gpc_leave(r);
 }
 
@@ -132,37 +120,14 @@ GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, C
 /* --- pools ---------------------------------------------------------------------- */
 
 /* What a capture allocates is its graph's. */
-static CUresult keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
-                             CUstream stream)
+CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
+                                 CUstream stream)
 {
+    if (at == 0) /* nothing was asked for */
+        return CUDA_SUCCESS;
     bool captures;
     CUresult r = gpc_stream_captures(on, stream, &captures);
     return r ? r : keep_in(on->context, at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
-}
-
-GPC_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemAllocAsync, hStream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = gpc_wire_cuMemAllocAsync_on(&on, dptr, bytesize, hStream);
-    if (r == CUDA_SUCCESS && *dptr)
-        r = keep_ordered(&on, *dptr, bytesize, hStream);
-    return gpc_leave(r);
-}
-
-GPC_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                            CUstream hStream)
-{
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemAllocFromPoolAsync, hStream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = gpc_wire_cuMemAllocFromPoolAsync_on(&on, dptr, bytesize, pool, hStream);
-    if (r == CUDA_SUCCESS && *dptr)
-        r = keep_ordered(&on, *dptr, bytesize, hStream);
-    return gpc_leave(r);
 }
 
 /* A graph's memory is known for as long as nothing else is there: its next launch
@@ -293,18 +258,6 @@ GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 }
 
 /* --- mappings ------------------------------------------------------------------------ */
-
-GPC_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                             CUmemGenericAllocationHandle handle, unsigned long long flags)
-{
-    CUresult r = gpc_enter(GP_OP_cuMemMap, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = gpc_wire_cuMemMap(ptr, size, offset, handle, flags);
-    if (r == CUDA_SUCCESS)
-        r = keep(ptr, size, GPC_RANGE_MAPPED);
-    return gpc_leave(r);
-}
 
 GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {

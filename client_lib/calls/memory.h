@@ -17,8 +17,6 @@ void gpc_memory_context_ended(CUcontext context);
 
 /* What freeing needs: nothing is freed without a context, too. */
 enum gpc_needs gpc_free_needs(uint64_t address);
-/* A variable of a module is device memory as well. */
-CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 
 /* Copies, in stream order; `dst` and `src` have been told apart already. Host memory
  * may be pageable or pinned. Blocking ones return when the bytes are there. */

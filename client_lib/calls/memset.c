@@ -3,23 +3,19 @@
 #include <string.h>
 
 #include "call.h"
-#include "export.h"
 #include "gpc_wire.h"
 #include "memory.h"
 #include "ranges.h"
 #include "remote_host.h"
+#include "shared.h"
 
 /* Where the bytes are to be set: `*at` becomes the address that the GPU has for them.
  * Pinned memory is a legal place; where it is not shared with that host, it is of kind
  * GPC_RANGE_HOST. */
-static CUresult check(struct gpc_route *on, uint16_t op, CUstream stream, CUdeviceptr *at,
-                      size_t size, size_t pitch, size_t width, size_t rows,
-                      struct gpc_range *range)
+static CUresult check(const struct gpc_route *on, CUdeviceptr *at, size_t size, size_t pitch,
+                      size_t width, size_t rows, struct gpc_range *range)
 {
     CUdeviceptr dst = *at;
-    CUresult r = gpc_enter_stream(on, op, stream);
-    if (r != CUDA_SUCCESS)
-        return r;
     size_t row, bytes;
     if (!dst || dst % size || __builtin_mul_overflow(width, size, &row))
         return CUDA_ERROR_INVALID_VALUE;
@@ -39,7 +35,8 @@ static CUresult check(struct gpc_route *on, uint16_t op, CUstream stream, CUdevi
     return CUDA_SUCCESS;
 }
 
-/* Memory of this process's own, once the stream has come here. */
+/* Memory of this process's own, once the stream has come here. Of a value's bytes the low ones
+ * come first. */
 static CUresult set_here(const struct gpc_route *on, CUdeviceptr dst, const void *value,
                          size_t size, size_t pitch, size_t width, size_t rows, CUstream stream)
 {
@@ -52,68 +49,37 @@ static CUresult set_here(const struct gpc_route *on, CUdeviceptr dst, const void
     return r;
 }
 
-#define LINEAR(name, type)                                                                         \
-    static CUresult name##_in(uint16_t op, CUdeviceptr dst, type value, size_t n, CUstream stream) \
-    {                                                                                              \
-        struct gpc_range range;                                                                    \
-        struct gpc_route on;                                                                       \
-        CUresult r = check(&on, op, stream, &dst, sizeof value, 0, n, 1, &range);                  \
-        if (r != CUDA_SUCCESS || n == 0)                                                           \
-            return r;                                                                              \
-        if (range.kind == GPC_RANGE_HOST)                                                          \
-            return gpc_leave(set_here(&on, dst, &value, sizeof value, 0, n, 1, stream));           \
-        if (!gpc_range_is_remote(&range, &on))                                                     \
-            return gpc_leave(gpc_wire_##name##Async_on(&on, dst, value, n, stream));               \
-        struct gpc_route there;                                                                    \
-        if ((r = gpc_remote_begin(&there, &range, &on, stream)) != CUDA_SUCCESS)                   \
-            return gpc_leave(r);                                                                   \
-        r = gpc_wire_##name##Async_on(&there, dst, value, n, CU_STREAM_LEGACY);                    \
-        return gpc_leave(gpc_remote_end(&there, r));                                               \
-    }                                                                                              \
-    GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, type value, size_t N)                     \
-    {                                                                                              \
-        return name##_in(GP_OP_##name##_v2, dstDevice, value, N, NULL);                            \
-    }                                                                                              \
-    GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, type value, size_t N, CUstream hStream) \
-    {                                                                                              \
-        return name##_in(GP_OP_##name##Async, dstDevice, value, N, hStream);                       \
-    }
+/* The message of this size: a row, or rows. */
+static CUresult send(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
+                     size_t size, size_t width, size_t rows, CUstream stream)
+{
+    const uint8_t byte = (uint8_t)value;
+    const uint16_t half = (uint16_t)value;
+    bool row = rows == 1;
+    if (size == 1)
+        return row ? gpc_wire_cuMemsetD8Async_on(on, dst, byte, width, stream)
+                   : gpc_wire_cuMemsetD2D8Async_on(on, dst, pitch, byte, width, rows, stream);
+    if (size == 2)
+        return row ? gpc_wire_cuMemsetD16Async_on(on, dst, half, width, stream)
+                   : gpc_wire_cuMemsetD2D16Async_on(on, dst, pitch, half, width, rows, stream);
+    return row ? gpc_wire_cuMemsetD32Async_on(on, dst, value, width, stream)
+               : gpc_wire_cuMemsetD2D32Async_on(on, dst, pitch, value, width, rows, stream);
+}
 
-#define PITCHED(name, type)                                                                        \
-    static CUresult name##_in(uint16_t op, CUdeviceptr dst, size_t pitch, type value,              \
-                              size_t width, size_t rows, CUstream stream)                          \
-    {                                                                                              \
-        struct gpc_range range;                                                                    \
-        struct gpc_route on;                                                                       \
-        CUresult r = check(&on, op, stream, &dst, sizeof value, pitch, width, rows, &range);       \
-        if (r != CUDA_SUCCESS || width == 0 || rows == 0)                                          \
-            return r;                                                                              \
-        if (range.kind == GPC_RANGE_HOST)                                                          \
-            return gpc_leave(                                                                      \
-                set_here(&on, dst, &value, sizeof value, pitch, width, rows, stream));             \
-        if (!gpc_range_is_remote(&range, &on))                                                     \
-            return gpc_leave(                                                                      \
-                gpc_wire_##name##Async_on(&on, dst, pitch, value, width, rows, stream));           \
-        struct gpc_route there;                                                                    \
-        if ((r = gpc_remote_begin(&there, &range, &on, stream)) != CUDA_SUCCESS)                   \
-            return gpc_leave(r);                                                                   \
-        r = gpc_wire_##name##Async_on(&there, dst, pitch, value, width, rows, CU_STREAM_LEGACY);   \
-        return gpc_leave(gpc_remote_end(&there, r));                                               \
-    }                                                                                              \
-    GPC_EXPORT CUresult name##_v2(CUdeviceptr dstDevice, size_t dstPitch, type value,              \
-                                  size_t Width, size_t Height)                                     \
-    {                                                                                              \
-        return name##_in(GP_OP_##name##_v2, dstDevice, dstPitch, value, Width, Height, NULL);      \
-    }                                                                                              \
-    GPC_EXPORT CUresult name##Async(CUdeviceptr dstDevice, size_t dstPitch, type value,            \
-                                    size_t Width, size_t Height, CUstream hStream)                 \
-    {                                                                                              \
-        return name##_in(GP_OP_##name##Async, dstDevice, dstPitch, value, Width, Height, hStream); \
-    }
-
-LINEAR(cuMemsetD8, unsigned char)
-LINEAR(cuMemsetD16, unsigned short)
-LINEAR(cuMemsetD32, unsigned int)
-PITCHED(cuMemsetD2D8, unsigned char)
-PITCHED(cuMemsetD2D16, unsigned short)
-PITCHED(cuMemsetD2D32, unsigned int)
+CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
+                    size_t size, size_t width, size_t rows, CUstream stream)
+{
+    struct gpc_range range;
+    CUresult r = check(on, &dst, size, pitch, width, rows, &range);
+    if (r != CUDA_SUCCESS || width == 0 || rows == 0)
+        return r;
+    if (range.kind == GPC_RANGE_HOST)
+        return set_here(on, dst, &value, size, pitch, width, rows, stream);
+    if (!gpc_range_is_remote(&range, on))
+        return send(on, dst, pitch, value, size, width, rows, stream);
+    struct gpc_route there;
+    if ((r = gpc_remote_begin(&there, &range, on, stream)) != CUDA_SUCCESS)
+        return r;
+    r = send(&there, dst, pitch, value, size, width, rows, CU_STREAM_LEGACY);
+    return gpc_remote_end(&there, r);
+}

@@ -10,6 +10,7 @@
 #include "handle.h"
 #include "memory.h"
 #include "session.h"
+#include "shared.h"
 
 static struct gpc_image_shadow *module_of(CUmodule module)
 {
@@ -107,26 +108,6 @@ GPC_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const 
     return gpc_leave(r);
 }
 
-GPC_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod,
-                                         const char *name)
-{
-    CUresult r = gpc_enter(GP_OP_cuModuleGetGlobal_v2, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!name || (!dptr && !bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUdeviceptr address;
-    size_t size;
-    r = gpc_wire_cuModuleGetGlobal_v2(&address, &size, hmod, name);
-    if (r == CUDA_SUCCESS)
-        r = gpc_memory_note_global(address, size);
-    if (r == CUDA_SUCCESS && dptr)
-        *dptr = address;
-    if (r == CUDA_SUCCESS && bytes)
-        *bytes = size;
-    return gpc_leave(r);
-}
-
 /* --- every kernel of an image ------------------------------------------------- */
 
 /* More than any image has. */
@@ -201,23 +182,13 @@ static CUresult list_add(struct gpc_image_shadow *image, const char *name, void 
     return r;
 }
 
-CUresult gpc_image_enumerate(uint16_t op, enum gpc_needs needs, struct gpc_image_shadow *image,
-                          CUfunction *to, unsigned room)
+CUresult gpc_image_enumerate(enum gp_handle_kind kind, uint64_t id, CUfunction *to, unsigned room)
 {
-    CUresult r = gpc_enter(op, needs);
-    if (r != CUDA_SUCCESS)
-        return r;
+    struct gpc_image_shadow *image = gpc_handle_shadow(kind, id);
     if (!image)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!to || room == 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct list list = {to, room, 0};
-    return gpc_leave(each_name(image, list_add, &list));
-}
-
-GPC_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions,
-                                               CUmodule mod)
-{
-    return gpc_image_enumerate(GP_OP_cuModuleEnumerateFunctions, GPC_NEEDS_CONTEXT, module_of(mod), functions,
-                     numFunctions);
+    return each_name(image, list_add, &list);
 }

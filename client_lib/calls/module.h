@@ -92,10 +92,6 @@ CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gp
 /* The bytes of a file, NUL-terminated (the application's path; freed by the caller). */
 CUresult gpc_image_read(const char *path, void **bytes);
 
-/* The kernels of an image, at most `room`: cuModuleEnumerateFunctions and its kin. */
-CUresult gpc_image_enumerate(uint16_t op, enum gpc_needs needs, struct gpc_image_shadow *image,
-                             CUfunction *to, unsigned room);
-
 void gpc_module_context_ended(CUcontext context);
 /* The same for what libraries and their kernels have been in it. */
 void gpc_library_context_ended(CUcontext context);

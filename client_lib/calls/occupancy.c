@@ -7,6 +7,7 @@
 #include "gpc_wire.h"
 #include "module.h"
 #include "session.h"
+#include "shared.h"
 
 /*
  * The largest block that reaches the most resident threads. A callback says how
@@ -93,29 +94,13 @@ static void attributes_clean(CUlaunchAttribute *to, const CUlaunchAttribute *fro
     }
 }
 
-static CUresult clusters(uint16_t op, int *result, CUfunction func, const CUlaunchConfig *c,
-                         bool most)
+CUresult gpc_occupancy_clusters(int *result, CUfunction func, const CUlaunchConfig *c, bool most)
 {
     CUlaunchAttribute attributes[GP_ATTRIBUTES_PER_LAUNCH_MAX];
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!result || !c || (c->numAttrs && !c->attrs) || c->numAttrs > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     attributes_clean(attributes, c->attrs, c->numAttrs);
-    return gpc_leave(gpc_wire_gp_occupancy_clusters(
+    return gpc_wire_gp_occupancy_clusters(
         func, most, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
-        c->blockDimZ, c->sharedMemBytes, c->numAttrs, attributes, result));
-}
-
-GPC_EXPORT CUresult cuOccupancyMaxActiveClusters(int *numClusters, CUfunction func,
-                                                 const CUlaunchConfig *config)
-{
-    return clusters(GP_OP_cuOccupancyMaxActiveClusters, numClusters, func, config, false);
-}
-
-GPC_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *clusterSize, CUfunction func,
-                                                       const CUlaunchConfig *config)
-{
-    return clusters(GP_OP_cuOccupancyMaxPotentialClusterSize, clusterSize, func, config, true);
+        c->blockDimZ, c->sharedMemBytes, c->numAttrs, attributes, result);
 }

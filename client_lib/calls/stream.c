@@ -8,10 +8,11 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
-#include "its.h"
 #include "host_function.h"
+#include "its.h"
 #include "operations_there.h"
 #include "session.h"
+#include "shared.h"
 
 static unsigned long long last_id = 2; /* 1 and 2 are the default streams' */
 
@@ -25,53 +26,27 @@ static bool is_default(CUstream hStream)
     return hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD;
 }
 
-static CUresult attach(CUstream hStream, unsigned flags, int priority)
+/* As CUDA does with what is out of range. */
+static int clamped(int priority)
+{
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    if (!d)
+        return priority;
+    if (priority > d->least_priority)
+        return d->least_priority;
+    return priority < d->greatest_priority ? d->greatest_priority : priority;
+}
+
+CUresult gpc_stream_note(CUstream made, unsigned flags, int priority)
 {
     struct gpc_stream *s = malloc(sizeof *s);
     if (!s) {
-        gpc_wire_cuStreamDestroy_v2(hStream);
+        gpc_wire_cuStreamDestroy_v2(made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *s = (struct gpc_stream){gpc_current(), flags, priority,
-                         __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
-    gpc_handle_attach((uint64_t)hStream, s);
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
-{
-    CUresult r = gpc_enter(GP_OP_cuStreamCreate, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!phStream || (Flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUstream made;
-    if ((r = gpc_wire_cuStreamCreate(&made, Flags)) != CUDA_SUCCESS ||
-        (r = attach(made, Flags, 0)) != CUDA_SUCCESS)
-        return r;
-    *phStream = made;
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
-{
-    CUresult r = gpc_enter(GP_OP_cuStreamCreateWithPriority, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!phStream || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING))
-        return CUDA_ERROR_INVALID_VALUE;
-    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
-    if (d) { /* CUDA clamps what is out of range */
-        if (priority > d->least_priority)
-            priority = d->least_priority;
-        if (priority < d->greatest_priority)
-            priority = d->greatest_priority;
-    }
-    CUstream made;
-    if ((r = gpc_wire_cuStreamCreateWithPriority(&made, flags, priority)) != CUDA_SUCCESS ||
-        (r = attach(made, flags, priority)) != CUDA_SUCCESS)
-        return r;
-    *phStream = made;
+    *s = (struct gpc_stream){gpc_current(), flags, clamped(priority),
+                             __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
+    gpc_handle_attach((uint64_t)made, s);
     return CUDA_SUCCESS;
 }
 

@@ -14,14 +14,15 @@ its         what `its` stands for, as "kind(argument)", if it is not the first h
             device of the parameters, nor (there is none) the current context
 fails       { CUDA_ERROR_X = "C", … }: conditions behind the words', in this order
 refuses     { "what of it" = "C" }: conditions under which it is not supported; said first
-does        the C call that does it, instead of a message; `op` is the operation. At
+does        the C call that does it, instead of a message (client_lib/calls/shared.h). At
             least two entries use the same function: else it is a body written by hand
-then        the C call that notes what a message has done; `made` is the new handle. At
-            least two entries use the same function
+then        the C call that notes what a message has done; `made` is the new handle, and
+            the caller's outputs are filled behind it. At least two entries, likewise
 =========== ====================================================================
 
 E and C are C expressions over the parameters and, but for `refuses`, `its`: what the client
-has noted of the object that the call is about (ITS).
+has noted of the object that the call is about (ITS). `does` and `then` may use `op`, the
+operation, and `&on`, the route of the call's stream, or of the default one.
 """
 
 from __future__ import annotations

@@ -31,6 +31,11 @@ def _enter(f: Function, op: str) -> list[str]:
     needs = f"GPC_NEEDS_{f.needs.upper()}"
     if its and its.may_be_current:
         needs = f"{its.argument} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
+    if f.place is None and re.search(r"\bon\b", f"{f.does} {f.then}"):  # the default stream's
+        return [
+            "    struct gpc_route on;",
+            f"    CUresult r = gpc_enter_stream(&on, {op}, NULL);",
+        ]
     return route.enter(f, op, needs)
 
 
@@ -48,7 +53,8 @@ def _look(f: Function) -> list[str]:
 def _wrong_pointers(f: Function) -> list[str]:
     """Conditions under which a pointer is missing that the stub itself goes through; what
     is sent checks its own."""
-    wrong = [f"!{p.name}" for p in f.creates if f.then]
+    noted = [p for p in f.params if p.has("create") or p.has("out")] if f.then else []
+    wrong = [f"!{p.name}" for p in noted if not p.has("optional")]
     for p in f.params:
         if p.gives and not p.has("optional"):
             wrong.append(f"!{p.name}")
@@ -112,30 +118,33 @@ def _gives(f: Function) -> list[str]:
     return lines
 
 
-def _send(f: Function) -> list[str]:
+def _as(op: str, call: str) -> str:
+    return re.sub(r"\bop\b", op, call)
+
+
+def _send(f: Function, op: str) -> list[str]:
     """The message, and what is noted behind it."""
-    message = route.send(f, f.arguments)
     if not f.then:
-        return [f"    return gpc_leave({message});"]
-    lines = []
-    for p in f.params:
-        if p.is_out and p.has("optional"):  # what follows needs it all the same
-            lines.append(f"    {p.pointee} own_{p.name};")
-            lines.append(f"    if (!{p.name})\n        {p.name} = &own_{p.name};")
+        return [f"    return gpc_leave({route.send(f, f.arguments)});"]
+    # what is answered is the caller's when it has been noted; all is asked for
+    outs = [p for p in f.params if p.has("out") and not p.count]
     created = next(iter(f.creates), None)
-    if created is None:
-        return [
-            *lines,
-            f"    r = {message};\n    if (r == CUDA_SUCCESS)\n        r = {f.then};",
-            "    return gpc_leave(r);",
-        ]
+    lines = []
+    for p in outs:
+        lines.append(f"    {p.pointee} own_{p.name}, *to_{p.name} = {p.name};")
+        lines.append(f"    {p.name} = &own_{p.name};")
+    if created:
+        lines.append(f"    {created.pointee} made;")
     arguments = ", ".join("&made" if p is created else p.name for p in f.params)
+    lines.append(f"    r = {route.send(f, arguments)};")
+    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {_as(op, f.then)};")
+    for p in outs:
+        wanted = f" && to_{p.name}" if p.has("optional") else ""
+        lines.append(f"    if (r == CUDA_SUCCESS{wanted})\n        *to_{p.name} = own_{p.name};")
+    if created is None:
+        return [*lines, "    return gpc_leave(r);"]
     # an earlier call's error must not lose the new handle, so it is left to the next call
-    return [
-        f"    {created.pointee} made;\n    r = {route.send(f, arguments)};",
-        f"    if (r == CUDA_SUCCESS)\n        r = {f.then};",
-        f"    if (r == CUDA_SUCCESS)\n        *{created.name} = made;\n    return r;",
-    ]
+    return [*lines, f"    if (r == CUDA_SUCCESS)\n        *{created.name} = made;\n    return r;"]
 
 
 def _body(f: Function, op: str) -> list[str]:
@@ -145,10 +154,9 @@ def _body(f: Function, op: str) -> list[str]:
         return [*enter, f"    return gpc_leave(r ? r : {route.send(f, f.arguments)});"]
     lines = [*enter, *look, "    if (r != CUDA_SUCCESS)\n        return r;", *checks]
     if f.does:
-        call = re.sub(r"\bop\b", op, f.does)
-        return [*lines, f"    return gpc_leave({call});"]
+        return [*lines, f"    return gpc_leave({_as(op, f.does)});"]
     if f.has_wire:
-        return [*lines, *_send(f)]
+        return [*lines, *_send(f, op)]
     return [*lines, *_gives(f), "    return CUDA_SUCCESS;"]
 
 
@@ -207,7 +215,8 @@ def stubs_header(spec: Spec) -> str:
 def stubs(spec: Spec) -> str:
     targets = _targets(spec)
     lines = [NOTE, '#include "gpc_stubs.h"\n\n#include "call.h"\n#include "export.h"']
-    lines.append('#include "gpc_wire.h"\n#include "its.h"\n')
+    lines.append('#include "gpc_wire.h"\n#include "its.h"')
+    lines.append('#include "shared.h"\n')
     for f in spec.cuda:
         if f.name in targets and not f.by_hand:
             lines += [f"static {_as_prototype(f)}\n{{", *_body(f, "op"), "}\n"]

@@ -6,6 +6,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "its.h"
+#include "shared.h"
 
 static CUresult gpc_as_cuThingUnload(uint16_t op, CUmodule module)
 {
@@ -292,15 +293,17 @@ GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
         return r;
     if (!address && !bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    unsigned long long own_address;
-    if (!address)
-        address = &own_address;
-    size_t own_bytes;
-    if (!bytes)
-        bytes = &own_bytes;
+    unsigned long long own_address, *to_address = address;
+    address = &own_address;
+    size_t own_bytes, *to_bytes = bytes;
+    bytes = &own_bytes;
     r = gpc_wire_cuThingFound(address, bytes);
     if (r == CUDA_SUCCESS)
         r = gpc_thing_note(*address, *bytes);
+    if (r == CUDA_SUCCESS && to_address)
+        *to_address = own_address;
+    if (r == CUDA_SUCCESS && to_bytes)
+        *to_bytes = own_bytes;
     return gpc_leave(r);
 }
 

@@ -1,0 +1,52 @@
+/*
+ * What several exported functions share: the calls that the spec names with `does`, in the
+ * place of a message, and with `then`, behind one (proto/gpgen/client_words.py). Their stubs are
+ * generated; they have checked that the process and the thread may call, and what the
+ * spec says of the arguments.
+ */
+#ifndef GPC_SHARED_H
+#define GPC_SHARED_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gp_ops.h"
+#include "ranges.h"
+
+struct gpc_route;
+
+/* --- memory ------------------------------------------------------------------------- */
+
+/* Note what was allocated or mapped, in the current context. UNKNOWN if that cannot be. */
+CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind);
+/* The same of what was allocated in stream order. */
+CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
+                                 CUstream stream);
+/* A variable of a module is device memory as well. */
+CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
+/* `rows` of `width` values of `size` bytes, `pitch` bytes from one to the next. */
+CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
+                    size_t size, size_t width, size_t rows, CUstream stream);
+
+/* --- streams and graphs ---------------------------------------------------------------- */
+
+/* A stream was made. If there is no memory for its record it is destroyed. */
+CUresult gpc_stream_note(CUstream made, unsigned flags, int priority);
+/* CUDA's rule for lists of nodes: without room, the count; with room, as many as fit, the
+ * rest set to null, and the count of those filled. */
+CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count);
+
+/* --- kernels ----------------------------------------------------------------------------- */
+
+struct gpc_shape {
+    unsigned grid[3], block[3], shared;
+};
+CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *shape,
+                    CUstream stream, void **parameters, void **extra, uint32_t flags);
+/* How many clusters of a launch run at a time, or (`most`) how large one can be. */
+CUresult gpc_occupancy_clusters(int *result, CUfunction func, const CUlaunchConfig *c, bool most);
+/* The kernels of a module or library, at most `room`. */
+CUresult gpc_image_enumerate(enum gp_handle_kind kind, uint64_t id, CUfunction *to, unsigned room);
+
+#endif
