@@ -21,6 +21,7 @@ gp_tables_test(test_digest ${GP_TABLES_PRIVATE})
 gp_tables_test(test_storage ${GP_TABLES_PRIVATE})
 gp_tables_test(test_private_tables ${GP_TABLES_PRIVATE})
 gp_tables_test(test_compile_cache ${GP_TABLES_PRIVATE})
+gp_tables_test(test_compile_files ${GP_TABLES_PRIVATE})
 gp_tables_test(test_image ${CMAKE_SOURCE_DIR}/client_lib/images/image.c ${GP_TABLES_WIRE}/fatbin.c)
 
 # The same functions as they are when the tables are left out.
