@@ -385,14 +385,17 @@ class SessionSupervisor:
         await self.health.close()
         if self._settings.on_stop == "end":
             await asyncio.gather(*(self._end(s, STOPPING) for s in list(self._sessions.values())))
-        for task in set(self._ending):
-            task.cancel()
+        left = len(self._sessions)
         for session in list(self._sessions.values()):
             if session.watcher is not None:
                 session.watcher.cancel()
+            session.let_go()  # which hears its last words
+            if session.meta.session in self._leaving:
+                session.process.kill()  # the next server will not hear that it is over
+                left -= 1
             session.process.forget()
-            session.let_go()
-        left = len(self._sessions)
+        for task in set(self._ending):
+            task.cancel()
         self._sessions.clear()
         self._gpus.close()
         if left:

@@ -4,7 +4,8 @@ FAKE_WORKER chooses how it misbehaves: ``good``, ``exit`` (ends with code 3 befo
 is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``badurl``
 (gives addresses that are none), ``deaf`` (never answers on the control socket), ``loud``
 (writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM), ``old`` (of a
-release that knows no boards), ``alone`` (its client never comes).
+release that knows no boards), ``alone`` (its client never comes), ``hung`` (says on SIGUSR1
+that its session is over, and stays).
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ def main() -> None:
     if mode == "garbage":
         print("hello there", flush=True)
         time.sleep(600)
+    if mode == "hung":
+        signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"leaving\n") and None)
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     urls: dict[str, str] = {}

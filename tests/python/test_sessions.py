@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -363,6 +364,55 @@ async def test_a_worker_that_nobody_hears_goes_on(make_office: MakeOffice, folde
     (listed,) = await after.supervisor.describe()
     assert listed["calls"] == 7
     assert process_lives(pid)
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupool_server.sessions.GONE_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_a_worker_that_says_while_no_server_runs_that_it_is_over(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    """The next server hears it, and kills what hangs; its neighbour goes on."""
+    office = await make_office(on_stop="leave", worker=write_worker(folder / "worker", "hung"))
+    session, pid = await opened(office)
+    _, neighbour = await opened(office)
+    await office.supervisor.close()
+    office.run_dir.close()
+    os.kill(pid, signal.SIGUSR1)
+    assert process_lives(pid)
+    after = await make_office()
+    after.supervisor.adopt()
+    await eventually(lambda: len(after.supervisor) == 1)
+    assert not process_lives(pid)
+    assert not (after.run_dir.sessions / session).exists()
+    assert process_lives(neighbour)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_worker_whose_session_is_over_when_the_server_stops(
+    make_office: MakeOffice, folder: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    """Its word was taken by a server that stopped before it acted on it, and told to no other."""
+    monkeypatch.setattr("gpupool_server.sessions.GONE_SECONDS", 600.0)
+    office = await make_office(on_stop="leave", worker=write_worker(folder / "worker", "hung"))
+    session, pid = await opened(office)
+    _, neighbour = await opened(office)
+    fifo = os.open(office.run_dir.sessions / session / "stdout", os.O_RDONLY | os.O_NONBLOCK)
+    os.kill(pid, signal.SIGUSR1)
+    if heard:
+        await eventually(lambda: session in office.supervisor._leaving)
+    else:
+        assert select.select([fifo], [], [], 60)[0]  # and nothing else runs here meanwhile
+    os.close(fifo)
+    with capture_logs() as events:
+        after = await restarted(office, make_office)
+    assert [e["count"] for e in events if "go on without the server" in e["event"]] == [1]
+    await eventually(lambda: not process_lives(pid))
+    await eventually(lambda: len(after.supervisor) == 1)
+    assert process_lives(neighbour)
 
 
 async def test_two_servers_on_one_run_dir(make_office: MakeOffice, folder: Path) -> None:
