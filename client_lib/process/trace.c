@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "call.h"
 #include "cancel.h"
 #include "gp_errors.h"
+#include "monotonic.h"
 #include "transport/support.h"
 
 int gpc_trace_on;
@@ -26,13 +26,6 @@ static int file = -1;
 static struct gp_fd_mark file_mark; /* the program may close it and use its number */
 /* Whose first half is the last thing in the file; only compared, never followed. */
 static const struct gpc_trace *open_call;
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void hold(void)
 {
@@ -49,7 +42,7 @@ __attribute__((constructor)) static void look(void)
     const char *path = getenv("GPUPOOL_TRACE");
     if (!path || !*path)
         return;
-    start_ns = now_ns();
+    start_ns = gp_now_ns();
     /* a child must not inherit the lock of a thread that it does not have */
     gpc_trace_on = pthread_atfork(hold, let_go, let_go) == 0;
 }
@@ -87,7 +80,7 @@ void gpc_trace_begin(struct gpc_trace *t, const char *name)
     t->name = name;
     t->used = 0;
     t->separator = "";
-    t->began_ns = now_ns();
+    t->began_ns = gp_now_ns();
     add(t, "%" PRIu64 " %d %s(", (t->began_ns - start_ns) / 1000, (int)gettid(), name);
 }
 
@@ -147,7 +140,7 @@ void gpc_trace_end(struct gpc_trace *t)
     char before[160] = "";
     char after[40];
     int saved = errno, cancel = gpc_cancel_off();
-    uint64_t now = now_ns();
+    uint64_t now = gp_now_ns();
     snprintf(after, sizeof after, " (%" PRIu64 " us)\n", (now - t->began_ns) / 1000);
     hold();
     if (open_call != t)

@@ -25,6 +25,7 @@
 #include "gp_errors.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "monotonic.h"
 #include "operations_there.h"
 #include "process.h"
 #include "stats.h"
@@ -458,13 +459,6 @@ CUresult gpc_call_post(struct gpc_call *call)
     return r;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Wait until the call is over, reading for everybody whenever nobody else does. */
 static void wait_for(struct gpc_session *s, const struct gpc_call *call)
 {
@@ -494,9 +488,9 @@ CUresult gpc_call_begin(struct gpc_call *call)
 
 CUresult gpc_call_finish(struct gpc_call *call)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = gp_now_ns();
     wait_for(call->route.session, call);
-    GPC_STATS_ADD(waited_ns, now_ns() - begin);
+    GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
     gpc_thread()->last_answer = call->seq;
     if (gp_op_table[call->request->op].deferred)
         gpc_thread()->may_end = true;

@@ -22,7 +22,8 @@ add_executable(test_board_damage ${CMAKE_CURRENT_LIST_DIR}/test_board_damage.c
   ${CMAKE_SOURCE_DIR}/server/arbiter/turn.c)
 target_compile_definitions(test_board_damage PRIVATE LOOKS=2)
 target_compile_options(test_board_damage PRIVATE -fwrapv)
-target_include_directories(test_board_damage PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)
+target_include_directories(test_board_damage PRIVATE
+  ${CMAKE_SOURCE_DIR}/proto/wire ${CMAKE_SOURCE_DIR}/server/arbiter)
 target_link_libraries(test_board_damage PRIVATE gp_options Threads::Threads
   ${GPUPOOL_CMOCKA_LIBRARY})
 add_test(NAME board_damage COMMAND test_board_damage)

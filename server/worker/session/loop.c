@@ -14,6 +14,7 @@
 #include "handles.h"
 #include "later.h"
 #include "memory.h"
+#include "monotonic.h"
 #include "peer.h"
 #include "place.h"
 #include "staging.h"
@@ -25,13 +26,6 @@
 #define IDLE_US 200000
 /* For so long messages may keep waits from being asked. */
 #define LOOK_MOST_NS 1000000u
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static int64_t patience(uint64_t waited_ns)
 {
@@ -165,7 +159,7 @@ static uint64_t held_since;
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     return s->fences == 0 && gpw_peers_admit(h) &&
-           gpw_staging_admit(s, h, h == held ? now_ns() - held_since : 0, gpw_streams_stand());
+           gpw_staging_admit(s, h, h == held ? gp_now_ns() - held_since : 0, gpw_streams_stand());
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h)
@@ -207,7 +201,7 @@ static bool pass(struct gpw_session *s, const struct gp_header *h)
 static void hold(const struct gp_header *h)
 {
     held = h;
-    held_since = now_ns();
+    held_since = gp_now_ns();
 }
 
 /* One message, waiting at most `timeout_us` for it. False when none was handled. */
@@ -265,7 +259,7 @@ static int64_t waits_patience(struct gpw_session *s)
         oldest = NULL;
         return IDLE_US;
     }
-    uint64_t now = now_ns();
+    uint64_t now = gp_now_ns();
     if (s->waits != oldest) {
         oldest = s->waits;
         waiting_since = now;
@@ -280,17 +274,17 @@ static void waits_look(struct gpw_session *s, bool messages)
     static uint64_t looked, took;
     if (!s->waits)
         return;
-    uint64_t now = now_ns();
+    uint64_t now = gp_now_ns();
     if (messages && now - looked < took)
         return;
     gpw_waits_poll(s);
-    looked = now_ns();
+    looked = gp_now_ns();
     took = looked - now < LOOK_MOST_NS ? looked - now : LOOK_MOST_NS;
 }
 
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
 {
-    uint64_t looked = now_ns();
+    uint64_t looked = gp_now_ns();
     while (!s->ended) {
         int64_t timeout = gpw_gate_patience(waits_patience(s));
         if (held && may_come_to_gate(s, held))
@@ -300,7 +294,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
         waits_look(s, take(s, timeout));
         gpw_gate_poll(s);
         gpw_capture_watch(s, "the gate's poll", "");
-        uint64_t now = now_ns();
+        uint64_t now = gp_now_ns();
         if (now - looked > IDLE_US * 1000u) {
             looked = now;
             if (!idle(s) || !client_lives(s))

@@ -12,6 +12,7 @@
 #include "loop.h"
 #include "memory.h"
 #include "message_fields.h"
+#include "monotonic.h"
 #include "peer.h"
 #include "quota.h"
 #include "slices.h"
@@ -69,13 +70,6 @@ struct gate {
 static struct gate gates[GP_DEVICES_MAX];
 static unsigned gate_count; /* gates[0 … gate_count) may have a board */
 static struct gate *closed; /* the one that the next message waits at */
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static int join(const char *path, const char *tenant, struct gp_board **board)
 {
@@ -168,7 +162,7 @@ static void mark_place(struct gpw_session *s, struct gate *g)
     if (g->unmarked == 0 || g->mark_count == MARKS)
         return;
     struct mark *m = &g->marks[(g->first + g->mark_count) % MARKS];
-    *m = (struct mark){.context = g->context, .placed = now_ns()};
+    *m = (struct mark){.context = g->context, .placed = gp_now_ns()};
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     if (before != g->context)
@@ -208,7 +202,7 @@ static void marks_check(struct gpw_session *s, struct gate *g)
             gpw_event_give(s, m->context, m->events[--m->count]);
         if (m->count)
             return;
-        mark_adapt(g, m, now_ns());
+        mark_adapt(g, m, gp_now_ns());
         g->first = (g->first + 1) % MARKS;
         g->mark_count--;
     }
@@ -253,7 +247,7 @@ static void mark_drop(struct gpw_session *s, struct gate *g)
  * can bear; once it goes on it is charged again (gpw_gate_resume). */
 static void yield_standing(struct gpw_session *s, struct gate *g)
 {
-    uint64_t now = now_ns();
+    uint64_t now = gp_now_ns();
     if (!gp_board_must_yield(g->board, g->member)) {
         g->yields = 0;
         return;
