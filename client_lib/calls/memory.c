@@ -52,6 +52,17 @@ CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
     return keep_in(gpc_current(), at, bytes, kind);
 }
 
+/* What a capture allocates is its graph's. */
+CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
+                                 CUstream stream)
+{
+    if (at == 0) /* nothing was asked for */
+        return CUDA_SUCCESS;
+    bool captures;
+    CUresult r = gpc_stream_captures(on, stream, &captures);
+    return r ? r : keep_in(on->context, at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
+}
+
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
 {
     struct gpc_range range;
@@ -81,8 +92,7 @@ enum gpc_needs gpc_free_needs(uint64_t address)
     return address || gpc_current() ? GPC_NEEDS_CONTEXT : GPC_NEEDS_INIT;
 }
 
-/* `on` is NULL for the thread's route. */
-static CUresult free_here(const struct gpc_route *on, CUdeviceptr dptr)
+CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
 {
     struct gpc_range range;
     if (!gpc_range_find(dptr, &range) || range.begin != dptr ||
@@ -99,7 +109,7 @@ static CUresult free_here(const struct gpc_route *on, CUdeviceptr dptr)
 GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult r = gpc_enter(GP_OP_cuMemFree_v2, gpc_free_needs(dptr));
-    return r != CUDA_SUCCESS || dptr == 0 ? r : gpc_leave(free_here(NULL, dptr));
+    return r != CUDA_SUCCESS || dptr == 0 ? r : gpc_leave(gpc_memory_free(NULL, dptr));
 }
 
 GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -115,160 +125,4 @@ GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, C
     if (psize)
         *psize = range.size;
     return CUDA_SUCCESS;
-}
-
-/* --- pools ---------------------------------------------------------------------- */
-
-/* What a capture allocates is its graph's. */
-CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
-                                 CUstream stream)
-{
-    if (at == 0) /* nothing was asked for */
-        return CUDA_SUCCESS;
-    bool captures;
-    CUresult r = gpc_stream_captures(on, stream, &captures);
-    return r ? r : keep_in(on->context, at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
-}
-
-/* A graph's memory is known for as long as nothing else is there: its next launch
- * allocates it again. The rest is forgotten before the free is sent: from then on
- * another thread may get the address anew. */
-static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range *range,
-                             CUstream stream)
-{
-    struct gpc_range removed;
-    bool captures;
-    CUresult r = gpc_stream_captures(on, stream, &captures);
-    if (r != CUDA_SUCCESS)
-        return r;
-    /* in a capture it becomes a node, for memory of the same graph only */
-    bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
-                  gpc_range_remove(range->begin, &removed);
-    r = gpc_wire_cuMemFreeAsync_on(on, range->begin, stream);
-    if (r != CUDA_SUCCESS && forget)
-        gpc_range_add(&removed);
-    return r;
-}
-
-/* Freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by waiting for
- * everything. */
-static CUresult free_plain(const struct gpc_route *on, CUdeviceptr dptr, CUstream stream)
-{
-    bool captures;
-    CUresult r = gpc_stream_captures(on, stream, &captures);
-    if (r == CUDA_SUCCESS && captures)
-        r = CUDA_ERROR_INVALID_VALUE;
-    return r ? r : free_here(on, dptr);
-}
-
-GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemFreeAsync, hStream);
-    if (r != CUDA_SUCCESS || dptr == 0)
-        return r;
-    struct gpc_range range;
-    if (!gpc_range_find(dptr, &range) || range.begin != dptr)
-        return CUDA_ERROR_INVALID_VALUE;
-    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(&on, dptr, hStream)
-                                                    : free_ordered(&on, &range, hStream));
-}
-
-/* The first three attributes are ints, the others 64-bit counts. */
-static size_t pool_value_size(CUmemPool_attribute attr)
-{
-    return attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int)
-                                                                     : sizeof(cuuint64_t);
-}
-
-GPC_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
-    uint64_t wide = 0;
-    CUresult r = gpc_enter(GP_OP_cuMemPoolSetAttribute, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&wide, value, pool_value_size(attr));
-    return gpc_leave(gpc_wire_cuMemPoolSetAttribute(pool, attr, &wide));
-}
-
-GPC_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
-{
-    uint64_t wide = 0;
-    CUresult r = gpc_enter(GP_OP_cuMemPoolGetAttribute, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    r = gpc_wire_cuMemPoolGetAttribute(pool, attr, &wide);
-    if (r == CUDA_SUCCESS)
-        memcpy(value, &wide, pool_value_size(attr));
-    return gpc_leave(r);
-}
-
-/* One handle per device and kind for ever: the default pool, and the current one
- * where cuDeviceSetMemPool has not chosen another. */
-static CUmemoryPool default_pools[GP_DEVICES_MAX], current_pools[GP_DEVICES_MAX];
-
-static CUresult default_pool(CUdevice dev, CUmemoryPool *pool)
-{
-    if (!gpc_device_info(dev))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!default_pools[dev]) {
-        CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&default_pools[dev], dev);
-        if (r != CUDA_SUCCESS)
-            return r;
-    }
-    *pool = default_pools[dev];
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
-{
-    CUresult r = gpc_enter(GP_OP_cuDeviceGetDefaultMemPool, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return pool_out ? default_pool(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
-}
-
-GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
-{
-    CUresult r = gpc_enter(GP_OP_cuDeviceGetMemPool, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (gpc_device_info(dev) && current_pools[dev]) {
-        *pool = current_pools[dev];
-        return CUDA_SUCCESS;
-    }
-    return default_pool(dev, pool);
-}
-
-GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
-{
-    CUresult r = gpc_enter(GP_OP_cuDeviceSetMemPool, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    r = gpc_wire_cuDeviceSetMemPool(dev, pool);
-    if (r == CUDA_SUCCESS)
-        current_pools[dev] = pool;
-    return gpc_leave(r);
-}
-
-/* --- mappings ------------------------------------------------------------------------ */
-
-GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
-{
-    CUresult r = gpc_enter(GP_OP_cuMemUnmap, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if ((r = gpc_wire_cuMemUnmap(ptr, size)) != CUDA_SUCCESS)
-        return gpc_leave(r);
-    /* several mappings may go at once */
-    struct gpc_range range;
-    for (CUdeviceptr at = ptr; at < ptr + size && gpc_range_remove(at, &range);)
-        at += range.size;
-    return gpc_leave(CUDA_SUCCESS);
 }

@@ -1,5 +1,4 @@
-/* What GPUs know of each other: within a host as the driver says, over hosts nothing,
- * but that streams can wait for each other's events. */
+/* What GPUs know of each other: within a host as the driver says, over hosts nothing. */
 #include "peer.h"
 
 #include "call.h"
@@ -82,21 +81,4 @@ GPC_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
         return r;
     return two ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
                : gpc_leave(gpc_wire_cuCtxDisablePeerAccess(peerContext));
-}
-
-/* Within a host the driver knows; an event of another host is waited for over there. */
-GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamWaitEvent, hStream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    uint64_t wire;
-    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
-        return r;
-    if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
-        return gpc_leave(gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags));
-    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, &on, hStream, hEvent, Flags));
 }

@@ -23,6 +23,8 @@ CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 /* The same of what was allocated in stream order. */
 CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
                                  CUstream stream);
+/* Free what was allocated; `on` is NULL for the thread's route. */
+CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr);
 /* A variable of a module is device memory as well. */
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 /* `rows` of `width` values of `size` bytes, `pitch` bytes from one to the next. */

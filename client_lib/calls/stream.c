@@ -11,6 +11,7 @@
 #include "host_function.h"
 #include "its.h"
 #include "operations_there.h"
+#include "peer.h"
 #include "session.h"
 #include "shared.h"
 
@@ -138,6 +139,23 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
             gpc_session_settle(&on, gpc_thread()->last_answer);
     }
     return gpc_leave(r);
+}
+
+/* Within a host the driver knows; an event of another host is waited for over there. */
+GPC_EXPORT CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamWaitEvent, hStream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    uint64_t wire;
+    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
+        return r;
+    if (!gpc_handle_live(GP_HANDLE_EVENT, (uint64_t)hEvent))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (gpc_session_of_handle((uint64_t)hEvent) == on.session)
+        return gpc_leave(gpc_wire_cuStreamWaitEvent_on(&on, hStream, hEvent, Flags));
+    return gpc_leave(gpc_peer_wait(GP_OP_cuStreamWaitEvent, &on, hStream, hEvent, Flags));
 }
 
 static bool is_per_thread(CUstream hStream)

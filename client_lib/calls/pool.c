@@ -1,0 +1,137 @@
+/* Memory in stream order, and the pools that it comes from. */
+#include <string.h>
+
+#include "call.h"
+#include "captured_copy.h"
+#include "export.h"
+#include "gpc_wire.h"
+#include "ranges.h"
+#include "session.h"
+#include "shared.h"
+
+/* A graph's memory is known for as long as nothing else is there: its next launch
+ * allocates it again. The rest is forgotten before the free is sent: from then on
+ * another thread may get the address anew. */
+static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range *range,
+                             CUstream stream)
+{
+    struct gpc_range removed;
+    bool captures;
+    CUresult r = gpc_stream_captures(on, stream, &captures);
+    if (r != CUDA_SUCCESS)
+        return r;
+    /* in a capture it becomes a node, for memory of the same graph only */
+    bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
+                  gpc_range_remove(range->begin, &removed);
+    r = gpc_wire_cuMemFreeAsync_on(on, range->begin, stream);
+    if (r != CUDA_SUCCESS && forget)
+        gpc_range_add(&removed);
+    return r;
+}
+
+/* Freeing cuMemAlloc's memory in stream order: what CUDA promises is kept by waiting for
+ * everything. */
+static CUresult free_plain(const struct gpc_route *on, CUdeviceptr dptr, CUstream stream)
+{
+    bool captures;
+    CUresult r = gpc_stream_captures(on, stream, &captures);
+    if (r == CUDA_SUCCESS && captures)
+        r = CUDA_ERROR_INVALID_VALUE;
+    return r ? r : gpc_memory_free(on, dptr);
+}
+
+GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuMemFreeAsync, hStream);
+    if (r != CUDA_SUCCESS || dptr == 0)
+        return r;
+    struct gpc_range range;
+    if (!gpc_range_find(dptr, &range) || range.begin != dptr)
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(&on, dptr, hStream)
+                                                    : free_ordered(&on, &range, hStream));
+}
+
+/* The first three attributes are ints, the others 64-bit counts. */
+static size_t pool_value_size(CUmemPool_attribute attr)
+{
+    return attr <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? sizeof(int)
+                                                                     : sizeof(cuuint64_t);
+}
+
+GPC_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    uint64_t wide = 0;
+    CUresult r = gpc_enter(GP_OP_cuMemPoolSetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&wide, value, pool_value_size(attr));
+    return gpc_leave(gpc_wire_cuMemPoolSetAttribute(pool, attr, &wide));
+}
+
+GPC_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    uint64_t wide = 0;
+    CUresult r = gpc_enter(GP_OP_cuMemPoolGetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = gpc_wire_cuMemPoolGetAttribute(pool, attr, &wide);
+    if (r == CUDA_SUCCESS)
+        memcpy(value, &wide, pool_value_size(attr));
+    return gpc_leave(r);
+}
+
+/* One handle per device and kind for ever: the default pool, and the current one
+ * where cuDeviceSetMemPool has not chosen another. */
+static CUmemoryPool default_pools[GP_DEVICES_MAX], current_pools[GP_DEVICES_MAX];
+
+static CUresult default_pool(CUdevice dev, CUmemoryPool *pool)
+{
+    if (!gpc_device_info(dev))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!default_pools[dev]) {
+        CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&default_pools[dev], dev);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    *pool = default_pools[dev];
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetDefaultMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return pool_out ? default_pool(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (gpc_device_info(dev) && current_pools[dev]) {
+        *pool = current_pools[dev];
+        return CUDA_SUCCESS;
+    }
+    return default_pool(dev, pool);
+}
+
+GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceSetMemPool, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuDeviceSetMemPool(dev, pool);
+    if (r == CUDA_SUCCESS)
+        current_pools[dev] = pool;
+    return gpc_leave(r);
+}
