@@ -68,6 +68,8 @@ static nvmlReturn_t refusal(const char *code)
         return NVML_ERROR_NO_PERMISSION;
     if (strcmp(code, "version") == 0)
         return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    if (strcmp(code, "bad-request") == 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
     return NVML_ERROR_DRIVER_NOT_LOADED;
 }
 

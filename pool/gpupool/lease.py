@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpupool import request, show
+from gpupool import show
 from gpupool.options import JsonOption
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
@@ -24,6 +24,7 @@ from gpupool.pool_show import (
     until,
     when,
 )
+from gpupool_common import request
 from gpupool_common.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")

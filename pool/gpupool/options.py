@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from gpupool import request
+from gpupool import request_options
+from gpupool_common import request
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.sizes import UNITS, format_part, parse_part, parse_size
 
@@ -111,4 +112,4 @@ def read_seconds(option: str, text: str, most: float) -> float:
 
 def read_request(options: Mapping[str, str | None]) -> dict[str, str]:
     """Options as fields of a request, by the rules that hold for programs' requests."""
-    return request.fields(request.given_options(options), request.OPTIONS)
+    return request.fields(request_options.given_options(options), request_options.OPTIONS)

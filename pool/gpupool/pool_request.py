@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpupool import request
+from gpupool import request_options
 from gpupool.options import read_number, whole_percent
+from gpupool_common import request
 from gpupool_common.errors import ConfigError
 from gpupool_common.sizes import UNITS
 
@@ -69,7 +70,7 @@ class PoolChoices:
 def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]:
     """The body of a request for a lease; ConfigError names the option that is wrong.
 
-    ``asked`` has the fields of a request (gpupool.request), without a priority.
+    ``asked`` has the fields of a request (gpupool_common.request), without a priority.
     """
     for field, why in _ELSEWHERE.items():
         # vCUDA's ceiling is its share, and so is a lease's.
@@ -167,14 +168,14 @@ def pool_fields(
 
     The lease says what the program has: nothing else in its environment may.
     """
-    given = request.given_options(options)
-    own = [request.OPTIONS[name] for name in given if name in request.OWN]
-    old = [request.OPTIONS[name] for name in given if name in request.VCUDA]
+    given = request_options.given_options(options)
+    own = [request_options.OPTIONS[name] for name in given if name in request.OWN]
+    old = [request_options.OPTIONS[name] for name in given if name in request.VCUDA]
     if own and old:
         raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
     asking = {*request.OWN, *request.CGPU, *request.VCUDA}
     # A group in the environment is of servers' own tenants; so are the names of priorities.
     silent = {request.GROUP, request.PRIORITY} | (asking if old else set())
     merged = {key: value for key, value in env.items() if key not in silent} | given
-    asked = request.fields(merged, {name: request.OPTIONS[name] for name in given})
+    asked = request.fields(merged, {name: request_options.OPTIONS[name] for name in given})
     return {k: v for k, v in env.items() if k not in asking | {request.GROUP}}, asked

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gpupool import request
+from gpupool import request_options
 from gpupool.options import (
     ServerOption,
     ServerTokenOption,
@@ -30,7 +30,7 @@ from gpupool.run import (
     replace_process,
     run_child,
 )
-from gpupool_common import paths
+from gpupool_common import paths, request
 from gpupool_common.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -129,7 +129,9 @@ def run(
             )
         else:
             _refuse(choices)
-            env, asked = request.with_options(os.environ, {**options, request.PRIORITY: priority})
+            env, asked = request_options.with_options(
+                os.environ, {**options, request.PRIORITY: priority}
+            )
             if local:
                 count = int(asked["gpus"]) if "gpus" in asked else None
                 code = _run_local(command, LocalOptions(soft, count, log or "warning"), env, log)

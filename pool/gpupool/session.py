@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpupool import request, show
+from gpupool import show
 from gpupool.admin import TIMEOUT, Admin
 from gpupool.options import (
     JsonOption,
@@ -23,6 +23,7 @@ from gpupool.pool_client import PoolClient, choose
 from gpupool.pool_gpu import list_pool_sessions
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.status import Session, Status, ask_status
+from gpupool_common import request
 from gpupool_common.errors import ConfigError
 from gpupool_common.sizes import short_size
 

@@ -1,8 +1,7 @@
 """Memory and parts of a GPU as people write them, and as messages give them back.
 
 Inside, memory is a number of bytes and a part of a GPU a number of its thousandths; what is
-typed is read here and nowhere else (in C: client_lib/session/request.c, held to the same vectors),
-and what is shown is what could have been typed.
+typed is read here and nowhere else, and what is shown is what could have been typed.
 
 A unit is a power of 1024 however it is written, since GPUs are sold so: a card of 80 GB has
 80 GiB. A part is a percentage, or of the GPU itself where it has a point: 50% is 50 is 0.5. A

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpupool_common import __version__, lease_token, logs, protocol
-from gpupool_common.errors import ProtocolError
+from gpupool_common import __version__, lease_token, logs, protocol, request
+from gpupool_common.errors import ConfigError, ProtocolError
 from gpupool_common.keys import Keys
 from gpupool_common.relay import open_relay
 from gpupool_common.relay_limits import Budgets
@@ -102,6 +102,7 @@ class RequestHandler:
         try:
             question = protocol.decode(payload)
             tenant = self._admit(question)
+            question = _with_request(question)
             if question.word == "hello":
                 return await self._hello(question, tenant)
             if question.word == "nvml":
@@ -218,6 +219,14 @@ class RequestHandler:
             # Sessions may have ended since the asker read the first page.
             pages, page = [json.dumps({"devices": [], "sessions": []})], 0
         return protocol.encode("ok", {"pages": str(len(pages)), "json": pages[page]})
+
+
+def _with_request(question: protocol.Message) -> protocol.Message:
+    """The question with what its variables ask for as fields; ProtocolError."""
+    try:
+        return protocol.Message(question.word, request.expand(question.fields))
+    except ConfigError as error:
+        raise ProtocolError(str(error)) from None
 
 
 def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -1,7 +1,8 @@
-"""The environment as a request, held to the vectors that the C library is held to."""
+"""The environment as a request: of the launcher, and as a client sends it to a server."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool import request
-from gpupool_common import protocol
+from gpupool_common import protocol, request
 from gpupool_common.errors import ConfigError
 
 VECTORS: list[dict[str, Any]] = tomllib.loads(
@@ -26,8 +26,42 @@ def test_vector(vector: dict[str, Any]) -> None:
             request.fields(vector["env"])
         assert str(caught.value) == vector["error"]
     else:
-        # The order, too: the C library writes them in this one.
+        # The order, too: logs and tests read them in this one.
         assert list(request.fields(vector["env"]).items()) == list(vector["fields"].items())
+
+
+def as_sent(env: dict[str, str]) -> dict[str, str]:
+    """The lines of a question, as client_lib/session/request.c writes them."""
+    lines = {}
+    for name, value in env.items():
+        data = value.strip(" \t\r\n").encode()
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "?" for byte in data)
+        if text:
+            lines[name.lower().replace("_", "-")] = text
+    return lines
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
+def test_vector_as_a_server_reads_it(vector: dict[str, Any]) -> None:
+    sent = protocol.decode(protocol.encode("hello", {"pid": "7", **as_sent(vector["env"])}))
+    if "error" in vector:
+        with pytest.raises(ConfigError) as caught:
+            request.expand(sent.fields)
+        assert str(caught.value) == vector["error"]
+    else:
+        assert request.expand(sent.fields) == {"pid": "7", **vector["fields"]}
+
+
+def test_nothing_is_asked_for_twice() -> None:
+    with pytest.raises(ConfigError, match=r"^'memory' is asked for twice"):
+        request.expand({"gpupool-memory": "1GiB", "memory": "1"})
+
+
+def test_the_client_sends_every_variable() -> None:
+    source = Path(__file__).parents[2] / "client_lib" / "session" / "request.c"
+    sent = re.findall(r'^    "([A-Z_]+)",$', source.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(sent) == sorted(request.KEYS.values())
+    assert all(protocol.encode("hello", {key: "1"}) for key in request.KEYS)
 
 
 def test_the_vectors_name_every_variable_in_a_good_and_in_a_bad_request() -> None:

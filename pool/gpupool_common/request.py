@@ -1,8 +1,8 @@
-"""What a program asks of the GPUs it gets: the environment, as fields of the hello.
+"""What a program asks of the GPUs it gets: variables of its environment, as limits.
 
-The client library does the same in C (client_lib/session/request.c); both are held to
-tests/python/request_vectors.toml, down to the words of the errors. Nothing here is a
-limit: the server checks every field against the tenant's quota.
+The client sends the variables as they stand and the server reads them here; `gpupool run`
+reads them here as well, so that a mistake is found before the program starts. Nothing here
+is a limit: the server checks every field against the tenant's quota.
 
 The names of gpupool come first. Without any of them, those of cGPU and of vCUDA are
 read, with the meaning they have there. An empty variable is an absent one.
@@ -11,7 +11,6 @@ read, with the meaning they have there. An empty variable is an absent one.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -42,6 +41,9 @@ CGPU = (CGPU_DEV, CGPU_CONTAINER, CGPU_DEVICES, CGPU_WEIGHT, CGPU_PRIORITY, CGPU
 VCUDA_CORE = "TENCENT_VCUDA_CORE"
 VCUDA_MEMORY = "TENCENT_VCUDA_MEMORY"
 VCUDA = (VCUDA_CORE, VCUDA_MEMORY)
+
+#: The key of each variable in a question: GPUPOOL_MEMORY is ``gpupool-memory``.
+KEYS = {name.lower().replace("_", "-"): name for name in (GROUP, *OWN, *CGPU, *VCUDA)}
 
 MAX_GPUS = 64
 MAX_WEIGHT = 25
@@ -242,45 +244,12 @@ def _vcuda(reader: _Reader) -> dict[str, str]:
     return {"memory": str(memory * VCUDA_UNIT), "share": share, "ceiling": share}
 
 
-#: What `gpupool run` calls the variables that its options set.
-OPTIONS = {
-    GROUP: "--group",
-    GPUS: "--gpus",
-    MEMORY: "--memory",
-    SHARE: "--share",
-    CEILING: "--ceiling",
-    WEIGHT: "--weight",
-    PRIORITY: "--priority",
-    VCUDA_CORE: "--vcuda-core",
-    VCUDA_MEMORY: "--vcuda-memory",
-}
-
-
-def given_options(options: Mapping[str, str | None]) -> dict[str, str]:
-    """The options that are there; one that is there and empty is a mistake, no wish."""
-    given = {variable: value for variable, value in options.items() if value is not None}
-    for variable, value in given.items():
-        if not value.strip(_BLANKS):
-            raise ConfigError(f"{OPTIONS[variable]}: the value is empty")
-    return given
-
-
-def with_options(
-    env: Mapping[str, str], options: Mapping[str, str | None]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """The environment of a program that was asked for with options, and its request's fields.
-
-    Options come before variables. A request with limits gets a group of its own, so
-    that all processes that the program starts share what was asked for once.
-    """
-    given = given_options(options)
-    own = [OPTIONS[variable] for variable in given if variable in OWN]
-    old = [OPTIONS[variable] for variable in given if variable in VCUDA]
-    if own and old:
-        raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
-    hidden = {*OWN, *CGPU, *VCUDA} if old else set()
-    changed = {key: value for key, value in env.items() if key not in hidden} | given
-    asked = fields(changed, {variable: OPTIONS[variable] for variable in given})
-    if has_limits(asked) and "group" not in asked:
-        asked["group"] = changed[GROUP] = secrets.token_hex(6)
-    return changed, asked
+def expand(question: Mapping[str, str]) -> dict[str, str]:
+    """A question's fields with those of its variables in their place; ConfigError."""
+    env = {KEYS[key]: value for key, value in question.items() if key in KEYS}
+    others = {key: value for key, value in question.items() if key not in KEYS}
+    asked = fields(env)
+    for key in asked:
+        if key in others:
+            raise ConfigError(f"'{key}' is asked for twice, by a variable and by itself")
+    return others | asked
