@@ -296,6 +296,20 @@ def twin_functions(tree: Tree) -> Figure:
     return Figure(len(places), places)
 
 
+_UNFORMATTED = re.compile(r"# fmt: (?:skip|off)$|/[*/] clang-format off")
+
+
+def format_exceptions(tree: Tree) -> Figure:
+    """Places that ask the formatter to leave them alone."""
+    places = [
+        Place(path, number, line.strip())
+        for path in tree.files([*SOURCE, *TESTS], ".c", ".h", ".py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if _UNFORMATTED.search(line)
+    ]
+    return Figure(len(places), places)
+
+
 @dataclass(frozen=True)
 class Kind:
     """One row of the table."""
@@ -318,6 +332,7 @@ KINDS = {
     "long_files": Kind(long_files, f"source files over {FILE_LINES} lines"),
     "long_test_files": Kind(long_test_files, f"test files over {FILE_LINES} lines"),
     "twin_functions": Kind(twin_functions, "C functions that stand twice"),
+    "format_exceptions": Kind(format_exceptions, "exceptions from formatting"),
     "operation_lists": Kind(operation_lists, "lists of operations in C"),
     "worker_statics": Kind(worker_statics, "variables of the worker in no session"),
     "local_sends": Kind(local_sends, "local entries that send"),

@@ -181,6 +181,15 @@ def test_the_same_words_in_two_files_are_twins(tree: Path) -> None:
     assert places(tree, "twin_functions") == ["proto/wire/b.c:2: b is that of proto/wire/a.c:1"]
 
 
+def test_exceptions_from_formatting_are_counted(tree: Path) -> None:
+    skipped = "x = [1,\n  2]  " + "# fmt: skip" + "\n"
+    write(tree, {"pool/a/skipped.py": skipped, "proto/wire/off.c": "/* clang-format off */"})
+    assert places(tree, "format_exceptions") == [
+        "pool/a/skipped.py:2: 2]  " + "# fmt: skip",
+        "proto/wire/off.c:1: /* clang-format off */",
+    ]
+
+
 def test_braces_that_do_not_match_are_refused(tree: Path) -> None:
     write(tree, {"proto/wire/odd.c": "#if A\nint f(int a) {\n#else\nint f(void) {\n#endif\n}"})
     with pytest.raises(figures.CSourceError, match=r"odd\.c:2: .*#if"):
