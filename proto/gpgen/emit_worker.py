@@ -114,9 +114,9 @@ def _notify(f: Function) -> list[str]:
 
 #: What the worker lets go of before the driver ends an object of a kind.
 _ENDING = {
-    "module": "gpw_functions_forget()",
-    "library": "gpw_functions_forget()",
-    "graph": "gpw_graph_ending({})",
+    "module": "gpw_functions_forget(s)",
+    "library": "gpw_functions_forget(s)",
+    "graph": "gpw_graph_ending(s, {})",
 }
 
 

@@ -30,16 +30,13 @@ static void prepare(struct gpw_session *s, CUcontext context)
     s->driver->cuCtxSetCurrent(before);
 }
 
-/* Retained by the client: there is one for each device. */
-static CUcontext primary[GP_DEVICES_MAX];
-
 CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice dev,
                                uint32_t flags)
 {
     CUdevice device;
     if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context) || primary[dev]) {
+    if (!gpw_handle_free(s, GP_HANDLE_CONTEXT, context) || s->primary[dev]) {
         gpw_session_broken(s, "a primary context that is retained already");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -58,7 +55,7 @@ CUresult gpw_gp_primary_retain(struct gpw_session *s, uint64_t context, CUdevice
         prepare(s, real);
     gpw_handle_put(s, GP_HANDLE_CONTEXT, context, (uint64_t)real, r);
     if (r == CUDA_SUCCESS)
-        primary[dev] = real;
+        s->primary[dev] = real;
     return r;
 }
 
@@ -74,8 +71,8 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_event_waits_context_ended(s);
     gpw_waits_poll(s); /* what they hold is given back while there is somewhere to */
     gpw_captured_context_ended(s, context);
-    gpw_place_forget();
-    gpw_functions_forget();
+    gpw_place_forget(s);
+    gpw_functions_forget(s);
     gpw_staging_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
@@ -90,7 +87,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     CUresult r = gpw_handle_get(s, GP_HANDLE_CONTEXT, context, false, &real);
     if (r != CUDA_SUCCESS)
         return r;
-    if ((CUcontext)real != primary[dev]) {
+    if ((CUcontext)real != s->primary[dev]) {
         gpw_session_broken(s, "the primary context of a device is another one");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -98,7 +95,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     gpw_peers_context_ended(s, (CUcontext)real);
     gpw_memory_context_ended(s, dev, (CUcontext)real);
     context_ending(s, (CUcontext)real);
-    primary[dev] = NULL;
+    s->primary[dev] = NULL;
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
@@ -134,7 +131,7 @@ CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice d
 static bool is_primary(const struct gpw_session *s, CUcontext context)
 {
     for (uint32_t i = 0; i < s->device_count; i++)
-        if (primary[i] == context)
+        if (s->primary[i] == context)
             return true;
     return false;
 }

@@ -7,21 +7,33 @@
 
 #define KNOWN_MIN 1024u
 
-/* Open addressing by the function's address. The worker has one session. */
-static struct known {
+struct known {
     CUfunction function;
     struct gp_parameter *parameters;
     uint32_t count, bytes, local;
-} *known;
-static uint32_t known_room, known_count;
+};
 
-void gpw_functions_forget(void)
+/* Open addressing by the function's address. */
+struct gpw_functions {
+    struct known *table;
+    uint32_t room, count;
+};
+
+int gpw_functions_open(struct gpw_session *s)
 {
-    for (uint32_t i = 0; i < known_room; i++)
-        free(known[i].parameters);
-    free(known);
-    known = NULL;
-    known_room = known_count = 0;
+    s->functions = calloc(1, sizeof *s->functions);
+    return s->functions ? 0 : -1;
+}
+
+void gpw_functions_forget(struct gpw_session *s)
+{
+    struct gpw_functions *f = s->functions;
+    for (uint32_t i = 0; f && i < f->room; i++)
+        free(f->table[i].parameters);
+    if (!f)
+        return;
+    free(f->table);
+    *f = (struct gpw_functions){NULL, 0, 0};
 }
 
 static struct known *known_at(struct known *table, uint32_t room, CUfunction function)
@@ -34,20 +46,20 @@ static struct known *known_at(struct known *table, uint32_t room, CUfunction fun
 }
 
 /* Room for one more; false when there is no memory. */
-static bool known_grow(void)
+static bool known_grow(struct gpw_functions *f)
 {
-    if (known_room && known_count < known_room / 2)
+    if (f->room && f->count < f->room / 2)
         return true;
-    uint32_t room = known_room ? 2 * known_room : KNOWN_MIN;
+    uint32_t room = f->room ? 2 * f->room : KNOWN_MIN;
     struct known *more = calloc(room, sizeof *more);
     if (!more)
         return false;
-    for (uint32_t i = 0; i < known_room; i++)
-        if (known[i].function)
-            *known_at(more, room, known[i].function) = known[i];
-    free(known);
-    known = more;
-    known_room = room;
+    for (uint32_t i = 0; i < f->room; i++)
+        if (f->table[i].function)
+            *known_at(more, room, f->table[i].function) = f->table[i];
+    free(f->table);
+    f->table = more;
+    f->room = room;
     return true;
 }
 
@@ -121,15 +133,16 @@ static CUresult learn(struct gpw_session *s, CUfunction f, struct known *k)
     k->count = count;
     k->bytes = bytes;
     k->local = local_bytes_of(s, f);
-    known_count++;
+    s->functions->count++;
     return CUDA_SUCCESS;
 }
 
 CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out)
 {
-    if (!known_grow())
+    struct gpw_functions *f = s->functions;
+    if (!known_grow(f))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct known *k = known_at(known, known_room, function);
+    struct known *k = known_at(f->table, f->room, function);
     CUresult r = k->function ? CUDA_SUCCESS : learn(s, function, k);
     if (r == CUDA_SUCCESS)
         *out = (struct gpw_parameters){k->count, k->bytes, k->local, k->parameters};

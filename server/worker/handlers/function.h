@@ -4,6 +4,9 @@
 
 #include "session.h"
 
+/* 0, or -1 when there is no memory. */
+int gpw_functions_open(struct gpw_session *s);
+
 /* The parameters of a function or kernel, from the driver the first time. The
  * table is valid until gpw_functions_forget. */
 struct gpw_parameters {
@@ -15,6 +18,6 @@ struct gpw_parameters {
 CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gpw_parameters *out);
 
 /* A module or a context has ended: addresses of its functions may come again. */
-void gpw_functions_forget(void);
+void gpw_functions_forget(struct gpw_session *s);
 
 #endif

@@ -5,30 +5,43 @@
 #include "graph.h"
 #include "handles.h"
 
-/* Of all graphs of the session: a few, so a list does. They go with their graph, whose
- * nodes' addresses may then be those of another's. */
+/* A node that stands in a graph of the client's and is not the application's. */
 struct hidden {
     CUgraphNode node;
     CUgraph graph;
 };
-static struct hidden *hidden;
-static size_t hidden_count, hidden_room;
 
-static bool is_hidden(CUgraphNode node)
+struct gpw_graphs {
+    unsigned captures;          /* begun and not ended */
+    uint64_t captured_contexts; /* in which something was asked for since the first began */
+    /* Of all graphs of the session: a few, so a list does. They go with their graph, whose
+     * nodes' addresses may then be those of another's. */
+    struct hidden *hidden;
+    size_t count, room;
+};
+
+int gpw_graphs_open(struct gpw_session *s)
 {
-    for (size_t i = 0; i < hidden_count; i++)
-        if (hidden[i].node == node)
+    s->graphs = calloc(1, sizeof *s->graphs);
+    return s->graphs ? 0 : -1;
+}
+
+static bool is_hidden(const struct gpw_graphs *g, CUgraphNode node)
+{
+    for (size_t i = 0; i < g->count; i++)
+        if (g->hidden[i].node == node)
             return true;
     return false;
 }
 
-void gpw_graph_ending(CUgraph graph)
+void gpw_graph_ending(struct gpw_session *s, CUgraph graph)
 {
+    struct gpw_graphs *g = s->graphs;
     size_t kept = 0;
-    for (size_t i = 0; i < hidden_count; i++)
-        if (hidden[i].graph != graph)
-            hidden[kept++] = hidden[i];
-    hidden_count = kept;
+    for (size_t i = 0; i < g->count; i++)
+        if (g->hidden[i].graph != graph)
+            g->hidden[kept++] = g->hidden[i];
+    g->count = kept;
 }
 
 static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
@@ -59,49 +72,48 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
     CUresult r = capture_info(s, stream, &state, &id, &graph, &nodes, &count);
     if (r != CUDA_SUCCESS || state != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1)
         return r;
-    if (hidden_count == hidden_room) {
-        size_t room = hidden_room ? 2 * hidden_room : 64;
-        struct hidden *more = realloc(hidden, room * sizeof *more);
+    struct gpw_graphs *g = s->graphs;
+    if (g->count == g->room) {
+        size_t room = g->room ? 2 * g->room : 64;
+        struct hidden *more = realloc(g->hidden, room * sizeof *more);
         if (!more)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        hidden = more;
-        hidden_room = room;
+        g->hidden = more;
+        g->room = room;
     }
-    hidden[hidden_count++] = (struct hidden){nodes[0], graph};
+    g->hidden[g->count++] = (struct hidden){nodes[0], graph};
     return CUDA_SUCCESS;
 }
 
 /* --- captures ------------------------------------------------------------------------ */
 
-static unsigned captures;          /* begun and not ended */
-static uint64_t captured_contexts; /* in which something was asked for since the first began */
-
-bool gpw_captures_any(void)
+bool gpw_captures_any(const struct gpw_session *s)
 {
-    return captures > 0;
+    return s->graphs->captures > 0;
 }
 
 void gpw_captures_note(struct gpw_session *s)
 {
-    if (captures)
-        captured_contexts |= gpw_handle_context_bit(s);
+    if (s->graphs->captures)
+        s->graphs->captured_contexts |= gpw_handle_context_bit(s);
 }
 
 void gpw_capture_begun(struct gpw_session *s, CUresult r)
 {
-    captures += r == CUDA_SUCCESS;
+    s->graphs->captures += r == CUDA_SUCCESS;
     gpw_captures_note(s);
 }
 
 void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph)
 {
+    struct gpw_graphs *g = s->graphs;
     gpw_captures_note(s);
-    gpw_handle_next_graph(s, captured_contexts, 0);
+    gpw_handle_next_graph(s, g->captured_contexts, 0);
     gpw_handle_capture_over(s, r == CUDA_SUCCESS ? (uint64_t)graph : 0);
     bool over = r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED &&
                 r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    if (over && captures && --captures == 0)
-        captured_contexts = 0;
+    if (over && g->captures && --g->captures == 0)
+        g->captured_contexts = 0;
 }
 
 CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
@@ -147,7 +159,7 @@ static CUgraphNode shown(struct gpw_session *s, CUgraphNode node, bool root)
 {
     CUgraphNode behind = NULL;
     size_t one = 1;
-    if (!is_hidden(node))
+    if (!is_hidden(s->graphs, node))
         return node;
     if (!root || s->driver->cuGraphNodeGetDependentNodes(node, &behind, &one) != CUDA_SUCCESS)
         return NULL;

@@ -4,11 +4,14 @@
 
 #include "session.h"
 
+/* 0, or -1 when there is no memory. */
+int gpw_graphs_open(struct gpw_session *s);
+
 /* The node captured last into `stream` is in no list that the client asks for. */
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
 /* Its nodes' addresses may come again. */
-void gpw_graph_ending(CUgraph graph);
+void gpw_graph_ending(struct gpw_session *s, CUgraph graph);
 
 /* A capture has begun, or not; it has ended and left a graph, or not (`r`). */
 void gpw_capture_begun(struct gpw_session *s, CUresult r);
@@ -19,7 +22,7 @@ CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream);
 /* What is captured from here on may be of the current context; for every message. */
 void gpw_captures_note(struct gpw_session *s);
 /* Whether some stream may be under capture. */
-bool gpw_captures_any(void);
+bool gpw_captures_any(const struct gpw_session *s);
 /* Whether and into what a stream is captured. */
 CUresult gpw_capture_of(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
                         cuuint64_t *id, CUgraph *graph);

@@ -78,7 +78,7 @@ CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stre
                        uint32_t parameter_bytes, uint32_t attribute_count, const void *parameters,
                        const CUlaunchAttribute *attributes)
 {
-    static void *pointers[GP_PARAMETERS_MAX]; /* the worker has one thread */
+    void *pointers[GP_PARAMETERS_MAX];
     struct gpw_parameters p;
     CUresult r = gpw_parameters_of(s, function, &p);
     if (r != CUDA_SUCCESS)

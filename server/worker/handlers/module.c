@@ -56,7 +56,7 @@ void gpw_modules_close(struct gpw_session *s)
         image_drop(s->modules, &s->modules->images);
     free(s->modules);
     s->modules = NULL;
-    gpw_functions_forget();
+    gpw_functions_forget(s);
 }
 
 static struct image *image_new(struct gpw_session *s, const uint8_t *hash, uint64_t total)

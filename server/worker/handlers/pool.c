@@ -24,17 +24,16 @@ struct pool {
     uint64_t counted; /* on the board */
     bool destroyed;   /* by the client, with memory in use: the driver keeps that, and so do we */
 };
-static struct pool *pools;
 
-static struct pool *pool_note(CUmemoryPool real, uint32_t ordinal)
+static struct pool *pool_note(struct gpw_session *s, CUmemoryPool real, uint32_t ordinal)
 {
-    for (struct pool *p = pools; p; p = p->next)
+    for (struct pool *p = s->memory->pools; p; p = p->next)
         if (p->real == real)
             return p;
     struct pool *p = malloc(sizeof *p);
     if (p) {
-        *p = (struct pool){.next = pools, .real = real, .ordinal = ordinal};
-        pools = p;
+        *p = (struct pool){.next = s->memory->pools, .real = real, .ordinal = ordinal};
+        s->memory->pools = p;
     }
     return p;
 }
@@ -82,7 +81,7 @@ static bool pool_in_use(struct gpw_session *s, const struct pool *p)
 
 void gpw_pools_count(struct gpw_session *s)
 {
-    for (struct pool **at = &pools; *at;) {
+    for (struct pool **at = &s->memory->pools; *at;) {
         pool_count(s, *at, 0);
         if (!(*at)->destroyed || pool_in_use(s, *at) || pool_end(s, at) != CUDA_SUCCESS)
             at = &(*at)->next;
@@ -91,16 +90,15 @@ void gpw_pools_count(struct gpw_session *s)
 
 void gpw_pools_trim(struct gpw_session *s, uint32_t ordinal)
 {
-    static bool within; /* counting may ask for more */
-    if (within)
+    if (s->memory->trims_pools)
         return;
-    within = true;
-    for (struct pool *p = pools; p; p = p->next)
+    s->memory->trims_pools = true;
+    for (struct pool *p = s->memory->pools; p; p = p->next)
         if (p->ordinal == ordinal && p->counted) {
             s->driver->cuMemPoolTrimTo(p->real, 0);
             pool_count(s, p, 0);
         }
-    within = false;
+    s->memory->trims_pools = false;
 }
 
 /* From our own allocator, as cuMemAlloc does. */
@@ -175,14 +173,14 @@ CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t by
     if (bytesize == 0 || capturing ||
         s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
         return captured(s, s->driver->cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
-    return take_relaxed(s, pool_note(real, (uint32_t)ordinal), bytesize, hStream, dptr);
+    return take_relaxed(s, pool_note(s, real, (uint32_t)ordinal), bytesize, hStream, dptr);
 }
 
 /* Whose memory is in the pool: a pool is one that was made here, or one of a device's own.
  * -1: no device's. */
 static int pool_ordinal(struct gpw_session *s, CUmemoryPool real)
 {
-    for (const struct pool *p = pools; p; p = p->next)
+    for (const struct pool *p = s->memory->pools; p; p = p->next)
         if (p->real == real)
             return (int)p->ordinal;
     for (uint32_t i = 0; i < s->device_count; i++) {
@@ -206,7 +204,7 @@ CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, s
     if (bytesize == 0 || capturing)
         return captured(s, s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr,
                         bytesize);
-    return take_relaxed(s, pool_note(pool, (uint32_t)ordinal), bytesize, hStream, dptr);
+    return take_relaxed(s, pool_note(s, pool, (uint32_t)ordinal), bytesize, hStream, dptr);
 }
 
 struct free_later {
@@ -255,7 +253,7 @@ CUresult gpw_cuMemPoolCreate(struct gpw_session *s, CUmemoryPool *pool,
     props.win32SecurityAttributes = NULL;
     CUresult r = s->driver->cuMemPoolCreate(pool, &props);
     if (r == CUDA_SUCCESS)
-        pool_note(*pool, (uint32_t)ordinal);
+        pool_note(s, *pool, (uint32_t)ordinal);
     return r;
 }
 
@@ -278,7 +276,7 @@ static void leave(struct gpw_session *s, const struct pool *p)
 
 CUresult gpw_cuMemPoolDestroy(struct gpw_session *s, CUmemoryPool pool)
 {
-    struct pool **at = &pools;
+    struct pool **at = &s->memory->pools;
     while (*at && (*at)->real != pool)
         at = &(*at)->next;
     struct pool *p = *at;

@@ -23,12 +23,9 @@ struct mapping {
     struct physical *physical;
 };
 
-static struct physical *physicals;
-static struct mapping *mappings;
-
-static struct physical *find(CUmemGenericAllocationHandle real)
+static struct physical *find(struct gpw_session *s, CUmemGenericAllocationHandle real)
 {
-    struct physical *p = physicals;
+    struct physical *p = s->memory->physicals;
     while (p && p->real != real)
         p = p->next;
     return p;
@@ -57,7 +54,7 @@ static void drop(struct gpw_session *s, struct physical *p)
 {
     if (--p->references)
         return;
-    struct physical **at = &physicals;
+    struct physical **at = &s->memory->physicals;
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
@@ -86,14 +83,14 @@ CUresult gpw_cuMemCreate(struct gpw_session *s, CUmemGenericAllocationHandle *ha
         free(p);
         return r;
     }
-    *p = (struct physical){physicals, *handle, size, ordinal, 1};
-    physicals = p;
+    *p = (struct physical){s->memory->physicals, *handle, size, ordinal, 1};
+    s->memory->physicals = p;
     return r;
 }
 
 CUresult gpw_noted_cuMemRelease(struct gpw_session *s, CUmemGenericAllocationHandle handle)
 {
-    struct physical *p = find(handle);
+    struct physical *p = find(s, handle);
     if (p)
         drop(s, p);
     return CUDA_SUCCESS;
@@ -104,7 +101,7 @@ CUresult gpw_noted_cuMemRelease(struct gpw_session *s, CUmemGenericAllocationHan
 CUresult gpw_noted_cuMemRetainAllocationHandle(struct gpw_session *s,
                                                CUmemGenericAllocationHandle handle, void *addr)
 {
-    struct physical *p = find(handle);
+    struct physical *p = find(s, handle);
     (void)s, (void)addr;
     if (p)
         p->references++;
@@ -114,7 +111,7 @@ CUresult gpw_noted_cuMemRetainAllocationHandle(struct gpw_session *s,
 CUresult gpw_noted_cuMemMap(struct gpw_session *s, CUdeviceptr ptr, size_t size, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    struct physical *p = find(handle);
+    struct physical *p = find(s, handle);
     struct mapping *m = p ? malloc(sizeof *m) : NULL;
     (void)offset, (void)flags;
     if (p && !m) {
@@ -123,15 +120,15 @@ CUresult gpw_noted_cuMemMap(struct gpw_session *s, CUdeviceptr ptr, size_t size,
     }
     if (!p)
         return CUDA_SUCCESS;
-    *m = (struct mapping){mappings, ptr, size, p};
-    mappings = m;
+    *m = (struct mapping){s->memory->mappings, ptr, size, p};
+    s->memory->mappings = m;
     p->references++;
     return CUDA_SUCCESS;
 }
 
 CUresult gpw_noted_cuMemUnmap(struct gpw_session *s, CUdeviceptr ptr, size_t size)
 {
-    for (struct mapping **at = &mappings; *at;) {
+    for (struct mapping **at = &s->memory->mappings; *at;) {
         struct mapping *m = *at;
         if (m->at < ptr || m->at - ptr >= size) {
             at = &m->next;

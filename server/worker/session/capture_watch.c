@@ -46,6 +46,6 @@ static void look_at(struct gpw_session *s, uint64_t id, uint64_t real, void *arg
 void gpw_capture_look(struct gpw_session *s, const char *step, const char *what)
 {
     struct step after = {step, what ? what : ""};
-    if (gpw_captures_any())
+    if (gpw_captures_any(s))
         gpw_handle_each(s, GP_HANDLE_STREAM, look_at, &after);
 }

@@ -1,6 +1,7 @@
 #include "held.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "quota.h"
@@ -14,36 +15,41 @@ struct process_info {
 };
 #define PROCESSES_MAX 1024
 
-static int (*by_pci)(const char *bus_id, void **device);
-static int (*processes_of)(void *device, unsigned *count, struct process_info *infos);
+struct gpw_held {
+    int (*by_pci)(const char *bus_id, void **device);
+    int (*processes_of)(void *device, unsigned *count, struct process_info *infos);
+    void *devices[GP_DEVICES_MAX];
+    struct process_info infos[PROCESSES_MAX];
+};
 
-/* Once; false where there is no NVML. */
-static bool open_nvml(void)
+static void open_nvml(struct gpw_held *h)
 {
-    static bool tried;
-    if (tried)
-        return processes_of != NULL;
-    tried = true;
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return false;
+        return;
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
-    by_pci = (__typeof__(by_pci))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
-    processes_of =
-        (__typeof__(processes_of))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
-    if (!init || !by_pci || !processes_of || init() != 0)
-        processes_of = NULL;
-    return processes_of != NULL;
+    h->by_pci = (__typeof__(h->by_pci))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
+    h->processes_of =
+        (__typeof__(h->processes_of))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (!init || !h->by_pci || init() != 0)
+        h->processes_of = NULL;
 }
 
-static void *nvml_device(struct gpw_session *s, uint32_t ordinal)
+/* Looked for once; NULL where there is no NVML. */
+static struct gpw_held *nvml_of(struct gpw_session *s)
 {
-    static void *devices[GP_DEVICES_MAX];
+    if (!s->held && (s->held = calloc(1, sizeof *s->held)))
+        open_nvml(s->held);
+    return s->held && s->held->processes_of ? s->held : NULL;
+}
+
+static void *nvml_device(struct gpw_session *s, struct gpw_held *h, uint32_t ordinal)
+{
     char bus_id[32];
-    if (!devices[ordinal] &&
+    if (!h->devices[ordinal] &&
         s->driver->cuDeviceGetPCIBusId(bus_id, sizeof bus_id, s->devices[ordinal]) == CUDA_SUCCESS)
-        by_pci(bus_id, &devices[ordinal]);
-    return devices[ordinal];
+        h->by_pci(bus_id, &h->devices[ordinal]);
+    return h->devices[ordinal];
 }
 
 /* Drivers take memory by themselves in such pieces. */
@@ -70,16 +76,14 @@ bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
     if (s->soft)
         return held_of_soft(s, ordinal, bytes);
-    static struct process_info infos[PROCESSES_MAX];
+    struct gpw_held *h = gpw_slices_groups() ? nvml_of(s) : NULL; /* no kernel driver, no NVML */
+    void *device = h ? nvml_device(s, h, ordinal) : NULL;
     unsigned count = PROCESSES_MAX;
-    if (gpw_slices_groups() == 0 || !open_nvml()) /* no kernel driver, no NVML */
-        return false;
-    void *device = nvml_device(s, ordinal);
-    if (!device || processes_of(device, &count, infos) != 0)
+    if (!device || h->processes_of(device, &count, h->infos) != 0)
         return false;
     for (unsigned i = 0; i < count; i++)
-        if (infos[i].pid == (unsigned)getpid() && infos[i].used != ~0ull) {
-            *bytes = infos[i].used;
+        if (h->infos[i].pid == (unsigned)getpid() && h->infos[i].used != ~0ull) {
+            *bytes = h->infos[i].used;
             return true;
         }
     return false;

@@ -27,6 +27,14 @@
 /* For so long messages may keep waits from being asked. */
 #define LOOK_MOST_NS 1000000u
 
+struct gpw_loop {
+    const struct gp_header *held; /* waits at the gate, in the channel until it is released */
+    uint64_t held_since;
+    const struct gpw_wait *oldest; /* of the waits, and since when it is */
+    uint64_t oldest_since;
+    uint64_t looked, took; /* when waits were asked last, and how long that took */
+};
+
 static int64_t patience(uint64_t waited_ns)
 {
     if (waited_ns < SPIN_NS)
@@ -151,15 +159,12 @@ int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
     return put_off(s, h, s->strict_call, true);
 }
 
-/* A message, in the channel until it is released, that waits at the gate. */
-static const struct gp_header *held;
-static uint64_t held_since;
-
 /* Whether nothing but the gate may keep it back. */
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     return s->fences == 0 && gpw_peers_admit(h) &&
-           gpw_staging_admit(s, h, h == held ? gp_now_ns() - held_since : 0, gpw_streams_stand());
+           gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0,
+                             gpw_streams_stand());
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h)
@@ -170,7 +175,7 @@ static bool admit(struct gpw_session *s, const struct gp_header *h)
 static void handle(struct gpw_session *s, const struct gp_header *h)
 {
     if (gp_op_info(h->op)->stream_ended_at) {
-        gpw_place_forget();
+        gpw_place_forget(s);
         gpw_gate_stream_ending(s, h);
         gpw_peers_stream_ending(s, h);
     }
@@ -198,21 +203,22 @@ static bool pass(struct gpw_session *s, const struct gp_header *h)
     return admitted;
 }
 
-static void hold(const struct gp_header *h)
+static void hold(struct gpw_loop *l, const struct gp_header *h)
 {
-    held = h;
-    held_since = gp_now_ns();
+    l->held = h;
+    l->held_since = gp_now_ns();
 }
 
 /* One message, waiting at most `timeout_us` for it. False when none was handled. */
 static bool take(struct gpw_session *s, int64_t timeout_us)
 {
+    struct gpw_loop *l = s->loop;
     const void *message;
     size_t size;
-    if (held) {
-        if (!pass(s, held))
+    if (l->held) {
+        if (!pass(s, l->held))
             return false;
-        held = NULL;
+        l->held = NULL;
         return true;
     }
     int r = s->transport->recv(s->channel, timeout_us, &message, &size);
@@ -231,14 +237,14 @@ static bool take(struct gpw_session *s, int64_t timeout_us)
     else if (!s->greeted && h->op != GP_OP_gp_hello)
         gpw_session_broken(s, "no greeting");
     else if (!pass(s, h))
-        hold(h);
-    return !held;
+        hold(l, h);
+    return !l->held;
 }
 
 /* Before a closed gate nothing is received, so nothing else tells that the client died. */
 static bool client_lives(struct gpw_session *s)
 {
-    if (!held || s->transport->flush(s->channel) == 0)
+    if (!s->loop->held || s->transport->flush(s->channel) == 0)
         return true;
     gpw_log("info", "the client is gone");
     return false;
@@ -253,43 +259,39 @@ static void pause_us(int64_t us)
 
 static int64_t waits_patience(struct gpw_session *s)
 {
-    static const struct gpw_wait *oldest;
-    static uint64_t waiting_since;
-    if (!s->waits) {
-        oldest = NULL;
-        return IDLE_US;
-    }
-    uint64_t now = gp_now_ns();
-    if (s->waits != oldest) {
-        oldest = s->waits;
-        waiting_since = now;
-    }
-    return patience(now - waiting_since);
+    struct gpw_loop *l = s->loop;
+    uint64_t now = s->waits ? gp_now_ns() : 0;
+    if (s->waits != l->oldest)
+        l->oldest_since = now;
+    l->oldest = s->waits;
+    return s->waits ? patience(now - l->oldest_since) : IDLE_US;
 }
 
 /* To ask all waits takes the longer the more there are: messages that are there get as much
  * time, up to a limit, or each would cost a question to every wait. */
 static void waits_look(struct gpw_session *s, bool messages)
 {
-    static uint64_t looked, took;
+    struct gpw_loop *l = s->loop;
     if (!s->waits)
         return;
     uint64_t now = gp_now_ns();
-    if (messages && now - looked < took)
+    if (messages && now - l->looked < l->took)
         return;
     gpw_waits_poll(s);
-    looked = gp_now_ns();
-    took = looked - now < LOOK_MOST_NS ? looked - now : LOOK_MOST_NS;
+    l->looked = gp_now_ns();
+    l->took = l->looked - now < LOOK_MOST_NS ? l->looked - now : LOOK_MOST_NS;
 }
 
 void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
 {
+    struct gpw_loop loop = {.held = NULL};
     uint64_t looked = gp_now_ns();
+    s->loop = &loop;
     while (!s->ended) {
         int64_t timeout = gpw_gate_patience(waits_patience(s));
-        if (held && may_come_to_gate(s, held))
+        if (loop.held && may_come_to_gate(s, loop.held))
             gpw_gate_wait(s, timeout);
-        else if (held)
+        else if (loop.held)
             pause_us(timeout);
         waits_look(s, take(s, timeout));
         gpw_gate_poll(s);
@@ -302,4 +304,5 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
             gpw_capture_watch(s, "the idle step", "");
         }
     }
+    s->loop = NULL;
 }

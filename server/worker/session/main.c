@@ -21,7 +21,9 @@
 #include "budget.h"
 #include "capture_watch.h"
 #include "control.h"
+#include "function.h"
 #include "gate.h"
+#include "graph.h"
 #include "gpw_handlers.h"
 #include "handles.h"
 #include "leave.h"
@@ -259,6 +261,8 @@ static int session_open(struct gpw_session *s, const struct options *o)
         return -1;
     s->soft = is_soft(s);
     gpw_slices_open(s);
+    if (gpw_functions_open(s) != 0 || gpw_graphs_open(s) != 0)
+        return -1;
     return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
 }
 
@@ -266,7 +270,7 @@ static bool idle(struct gpw_session *s)
 {
     static unsigned ticks;
     gpw_gate_tick(s);
-    gpw_output_bound();
+    gpw_output_bound(s->output);
     gpw_pools_count(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
      * for, so then only every tenth time */
@@ -313,12 +317,14 @@ int main(int argc, char **argv)
     }
     static struct gpw_session s;
     static struct gpw_peers_at peers;
+    static struct gpw_output output;
+    s.output = &output;
     if (take_secret(s.secret, &peers) != 0)
         return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
     struct door door = {0};
     if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
         return 1;
-    if (gpw_tell_open() != 0 || gpw_output_open() != 0) {
+    if (gpw_tell_open() != 0 || gpw_output_open(&output) != 0) {
         gpw_log("error", "cannot redirect the output of kernels: %m");
         return 1;
     }

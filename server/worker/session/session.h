@@ -17,9 +17,32 @@
 #include "operations.h"
 #include "transport/transport.h"
 
+struct gpw_functions; /* function.c: what launches need to know */
+struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
 struct gpw_handles;
+struct gpw_held; /* held.c: how NVML is asked */
+struct gpw_loop; /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;  /* memory.c: allocations, windows, pinned shares, arena */
 struct gpw_modules; /* module.c: images, functions' parameters */
+
+/* The contexts of the streams that were named lately (place.c). */
+#define GPW_PLACES_KEPT 16
+struct gpw_places {
+    struct {
+        uint64_t stream; /* the client's id; 0: none */
+        CUcontext context;
+    } kept[GPW_PLACES_KEPT];
+};
+
+/* Events without timing that nobody uses (wait.c): making one costs more than recording it. */
+#define GPW_EVENTS_KEPT 64
+struct gpw_events {
+    struct {
+        CUcontext context;
+        CUevent event;
+    } kept[GPW_EVENTS_KEPT];
+    unsigned count;
+};
 
 struct gpw_session {
     struct gpw_driver *driver;
@@ -28,6 +51,14 @@ struct gpw_session {
     struct gpw_handles *handles;
     struct gpw_memory *memory;
     struct gpw_modules *modules;
+    struct gpw_functions *functions;
+    struct gpw_graphs *graphs;
+    struct gpw_held *held;
+    struct gpw_loop *loop;
+    struct gpw_output *output; /* what kernels print; output.h */
+    struct gpw_places places;
+    struct gpw_events events;
+    CUcontext primary[GP_DEVICES_MAX]; /* retained by the client: one for each device */
     struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
     struct gpw_wait *waits_due; /* over, and still to be polled */
     void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */

@@ -108,21 +108,13 @@ void gpw_waits_cancel(struct gpw_session *s)
     }
 }
 
-/* Events are reused: making one costs more than recording it. */
-#define EVENTS_KEPT 64
-struct kept_event {
-    CUcontext context;
-    CUevent event;
-};
-static struct kept_event kept[EVENTS_KEPT];
-static unsigned kept_count;
-
 CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event)
 {
-    for (unsigned i = kept_count; i-- > 0;)
-        if (kept[i].context == context) {
-            *event = kept[i].event;
-            kept[i] = kept[--kept_count];
+    struct gpw_events *e = &s->events;
+    for (unsigned i = e->count; i-- > 0;)
+        if (e->kept[i].context == context) {
+            *event = e->kept[i].event;
+            e->kept[i] = e->kept[--e->count];
             return CUDA_SUCCESS;
         }
     return s->driver->cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
@@ -130,10 +122,13 @@ CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event
 
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
 {
-    if (kept_count < EVENTS_KEPT)
-        kept[kept_count++] = (struct kept_event){context, event};
-    else
+    struct gpw_events *e = &s->events;
+    if (e->count == GPW_EVENTS_KEPT) {
         s->driver->cuEventDestroy_v2(event);
+        return;
+    }
+    e->kept[e->count].context = context;
+    e->kept[e->count++].event = event;
 }
 
 /* Several events, one answer. */
@@ -166,9 +161,10 @@ void gpw_waits_context_ended(struct gpw_session *s, CUcontext context)
 {
     after_context_ended(s->waits, context);
     after_context_ended(s->waits_due, context);
-    for (unsigned i = 0; i < kept_count;)
-        if (kept[i].context == context)
-            kept[i] = kept[--kept_count];
+    struct gpw_events *e = &s->events;
+    for (unsigned i = 0; i < e->count;)
+        if (e->kept[i].context == context)
+            e->kept[i] = e->kept[--e->count];
         else
             i++;
 }

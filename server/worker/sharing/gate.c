@@ -394,7 +394,7 @@ static bool is_transfer(enum gp_work kind)
 static bool is_captured(struct gpw_session *s, const struct gp_header *h)
 {
     CUstream stream;
-    return gpw_captures_any() && stream_of(s, h, &stream) && !may_mark(s, stream);
+    return gpw_captures_any(s) && stream_of(s, h, &stream) && !may_mark(s, stream);
 }
 
 static bool admit_transfer(const struct gate *g, const struct gp_header *h,

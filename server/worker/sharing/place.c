@@ -5,16 +5,9 @@
 #include "handles.h"
 #include "message_fields.h"
 
-/* Contexts of the streams that were named lately. */
-#define KEPT 16
-static struct kept {
-    uint64_t stream; /* the client's id; 0: none */
-    CUcontext context;
-} kept[KEPT];
-
-void gpw_place_forget(void)
+void gpw_place_forget(struct gpw_session *s)
 {
-    memset(kept, 0, sizeof kept);
+    memset(&s->places, 0, sizeof s->places);
 }
 
 /* The explicit stream that the message names, 0 if it names none. */
@@ -26,15 +19,16 @@ static uint64_t stream_named(const struct gp_header *h)
 
 static CUcontext context_of(struct gpw_session *s, uint64_t id)
 {
-    struct kept *k = &kept[gp_handle_index(id) % KEPT];
+    unsigned at = gp_handle_index(id) % GPW_PLACES_KEPT;
     uint64_t real = 0;
     CUcontext context = NULL;
-    if (k->stream == id)
-        return k->context;
+    if (s->places.kept[at].stream == id)
+        return s->places.kept[at].context;
     if (gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
         s->driver->cuStreamGetCtx((CUstream)real, &context) != CUDA_SUCCESS)
         return NULL;
-    *k = (struct kept){id, context};
+    s->places.kept[at].stream = id;
+    s->places.kept[at].context = context;
     return context;
 }
 

@@ -18,6 +18,6 @@ void gpw_place_leave(struct gpw_session *s, struct gpw_place *p);
 /* Whether there is a context for the call: without one nobody can be charged for it. */
 bool gpw_place_known(struct gpw_session *s);
 /* A stream or a context has ended: what its handle stood for is another's, or nobody's. */
-void gpw_place_forget(void);
+void gpw_place_forget(struct gpw_session *s);
 
 #endif

@@ -24,7 +24,7 @@ static void now_cuThingClose(struct gpw_session *s, void *arg)
 
 static CUresult idle_cuThingClose(struct gpw_session *s, CUlibrary library)
 {
-    gpw_functions_forget();
+    gpw_functions_forget(s);
     gpw_when_none_stands(s, now_cuThingClose, library);
     return CUDA_SUCCESS;
 }
@@ -284,7 +284,7 @@ static int do_cuThingUnload(struct gpw_session *s, const struct gp_header *h)
     struct gpw_growth growth;
     gpw_growth_begin(s, GP_OP_cuThingUnload, &growth);
     if (r == CUDA_SUCCESS)
-        gpw_functions_forget();
+        gpw_functions_forget(s);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingUnload(module);
     if (r == CUDA_SUCCESS)
@@ -453,7 +453,7 @@ static int do_cuThingEnd(struct gpw_session *s, const struct gp_header *h)
     if (r == CUDA_SUCCESS)
         r = gpw_handle_take(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
     if (r == CUDA_SUCCESS)
-        gpw_graph_ending(graph);
+        gpw_graph_ending(s, graph);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingEnd(graph, hStream);
     return gpw_async_result(s, h, r);
