@@ -1,6 +1,6 @@
 /*
- * One question to gpupool-server's front door, and how its answer is read: lines of
- * text (proto/wire-format.md, "The front door"). Both client libraries link it.
+ * One question to gpupool-server's front end, and how its answer is read: lines of
+ * text (proto/wire-format.md, "The front end"). Both client libraries link it.
  */
 #ifndef GPC_ASK_H
 #define GPC_ASK_H
@@ -26,7 +26,7 @@ struct gpc_answer {
  * 0 it is an "ok", 1 a "refused", -1 it is no answer. */
 int gpc_answer_open(struct gpc_answer *a, const char *answer, size_t size, char *text);
 
-/* The next line: 1 and its key and value, 0 when there are no more, -1 for what is no line. */
+/* The next line: 1 and its key and value, 0 when there are no more, -1 for a malformed line. */
 int gpc_answer_next(struct gpc_answer *a, const char **key, const char **value);
 
 /* Copy a value into `room` bytes; -1 if it is too long. */

@@ -1,6 +1,6 @@
 /*
  * The question a client asks gpupool-server before it has a worker, and the
- * answer: lines of text (proto/wire-format.md, "The front door").
+ * answer: lines of text (proto/wire-format.md, "The front end").
  */
 #ifndef GPC_FRONT_DOOR_H
 #define GPC_FRONT_DOOR_H

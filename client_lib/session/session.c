@@ -129,7 +129,7 @@ static const char *why_lost(int error)
 {
     switch (error) {
     case -EPROTO:
-        return "the worker sent what is no message";
+        return "the worker sent a malformed message";
     case -EBADF:
         return "the program has closed descriptors that were gpupool's";
     default:

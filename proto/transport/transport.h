@@ -6,7 +6,7 @@
  * which they were sent on that channel. Functions return 0 or a negative errno:
  *   -EAGAIN    nothing within the time given (only with a time-out)
  *   -EPIPE     the peer is gone; every later call says the same
- *   -EPROTO    the peer sent what is no message; the channel is dead
+ *   -EPROTO    the peer sent a malformed message; the channel is dead
  *   -EBADF     the program has closed the channel's descriptors; the channel is dead
  *   -EMSGSIZE  the message is shorter or longer than the limits; nothing sent
  *   -ENOMEM, -ENOTSUP
@@ -115,7 +115,7 @@ struct gp_transport {
      * After it the peer's calls give -EPIPE once it has drained its messages. */
     void (*close)(struct gp_channel *ch);
 
-    /* One question to a server's front door and its one answer (zmq only; NULL
+    /* One question to a server's front end and its one answer (zmq only; NULL
      * elsewhere). Blocks up to timeout_ms. Errors as connect. The answer is at
      * most `*answer_size` bytes, which is set to its length. */
     int (*ask)(const char *url, const void *question, size_t question_size, void *answer,

@@ -33,7 +33,7 @@ struct gp_batch_reader {
     size_t size, at;
 };
 
-/* The next message: 0, -EAGAIN at the end, -EPROTO for what is no batch (an
+/* The next message: 0, -EAGAIN at the end, -EPROTO for a malformed batch (an
  * empty one included). */
 int gp_batch_next(struct gp_batch_reader *r, const void **message, size_t *size);
 

@@ -34,7 +34,7 @@ struct gp_channel {
      * each has an eventfd that becomes and stays readable with it. The peer's
      * last messages may still come while nothing can be sent any more. */
     _Atomic bool send_dead, recv_dead;
-    _Atomic bool garbled; /* the peer sent what is no message */
+    _Atomic bool garbled; /* the peer sent a malformed message */
     /* The program has closed the descriptors, ZeroMQ's among them: it must not be called any
      * more, because it ends the process when it finds one missing. The mark is of a file of
      * ours that was opened before them. */

@@ -201,7 +201,7 @@ static void windows_over_our_own_memory(void **state)
     munmap(aside, size);
 }
 
-/* --- what the front door says --- */
+/* --- what the front end says --- */
 
 static int parsed(const char *lines)
 {

@@ -30,7 +30,7 @@ static void expect_words(const struct gp_error *err, const char *words)
     assert_null(strchr(err->text, '\n'));
 }
 
-/* --- a front door ----------------------------------------------------------- */
+/* --- a front end ----------------------------------------------------------- */
 
 /* A ROUTER that answers every question with "yes" until it is stopped. */
 struct server {

@@ -140,6 +140,6 @@ def test_connections_that_break_off_at_the_manager_s_link() -> None:
         count = storm_size() // 4
         assert storm(port_of(manager.nodes), count, answers) == count
         answers()
-        assert "started anew" not in manager.log.read_text()
+        assert "starting another" not in manager.log.read_text()
     finally:
         manager.close()

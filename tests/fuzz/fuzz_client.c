@@ -1,5 +1,5 @@
 /*
- * A hostile worker and front door: everything that the client decodes of what they send. The
+ * A hostile worker and front end: everything that the client decodes of what they send. The
  * first byte chooses; messages are cut from the rest by a length before each. The call that
  * waits has buffers of their exact size, so that one byte too many is seen.
  */

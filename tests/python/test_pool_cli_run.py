@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 SHOW = 'echo "$GPUPOOL_SERVER|$GPUPOOL_TOKEN|$GPUPOOL_MEMORY|$GPUPOOL_POOL"'
 HALF = ("--memory", "4GiB", "--share", "50%")
 WHOLE = ("--gpus", "2")
-#: The front doors of the nodes of the test that runs.
+#: The front ends of the nodes of the test that runs.
 SERVERS: dict[str, FakeServer] = {}
 
 
