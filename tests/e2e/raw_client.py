@@ -216,13 +216,13 @@ class RawClient:
         """The answer to a message that was sent: its body behind the header."""
         _, op, _, wanted = HEADER.unpack_from(message)
         while True:
-            while not self._replies:
-                assert self.down.poll(int(PATIENCE * 1000)), f"no answer to operation {op}"
-                self._take(self.down.recv())
-            reply = self._replies.pop(0)
-            _, _, flags, sequence = HEADER.unpack_from(reply)
-            if flags & 1 and sequence == wanted:
-                return reply[HEADER.size :]
+            for reply in self._replies:  # those of others may come first
+                _, _, flags, sequence = HEADER.unpack_from(reply)
+                if flags & 1 and sequence == wanted:
+                    self._replies.remove(reply)
+                    return reply[HEADER.size :]
+            assert self.down.poll(int(PATIENCE * 1000)), f"no answer to operation {op}"
+            self._take(self.down.recv())
 
     def result(self, name: str, body: bytes = b"") -> int:
         """The CUresult of a call."""
