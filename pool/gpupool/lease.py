@@ -122,6 +122,9 @@ def create(
     policy: Annotated[str | None, typer.Option(help="binpack, spread or fragmentation")] = None,
     model: Annotated[str | None, typer.Option(help="a pattern of GPU models")] = None,
     capability: Annotated[str | None, typer.Option(help="at least this, e.g. 8.0")] = None,
+    min_driver: Annotated[
+        str | None, typer.Option(help="hosts whose driver knows this CUDA, e.g. 12.4")
+    ] = None,
     same_host: Annotated[bool, typer.Option("--same-host", help="all on one host")] = False,
     spread: Annotated[bool, typer.Option("--spread", help="each on another host")] = False,
     label: Annotated[
@@ -140,7 +143,7 @@ def create(
 ) -> None:
     """Ask for GPUs without a program. --json has its servers and token."""
     choices = PoolChoices(
-        policy, model, capability, same_host, spread, tuple(label or ()),
+        policy, model, capability, min_driver, same_host, spread, tuple(label or ()),
         priority, wait, name, tenant, ttl,
     )  # fmt: skip
     options = {request.GPUS: gpus, request.MEMORY: memory, request.SHARE: share}

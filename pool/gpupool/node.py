@@ -74,6 +74,7 @@ def _print_node(node: Mapping[str, Any], as_json: bool) -> None:
         "leases",
         "sessions",
         "server_version",
+        "driver",
     )
     rows: list[tuple[str, Any]] = [(key.replace("_", " "), cell(node, key)) for key in keys]
     rows += [("labels", labels(node.get("labels"))), ("joined", when(node.get("created")))]

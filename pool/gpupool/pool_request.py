@@ -43,6 +43,7 @@ class PoolChoices:
     policy: str | None = None
     model: str | None = None
     capability: str | None = None
+    min_driver: str | None = None
     same_host: bool = False
     spread: bool = False
     labels: tuple[str, ...] = ()
@@ -58,6 +59,7 @@ class PoolChoices:
             "--policy": self.policy,
             "--model": self.model,
             "--capability": self.capability,
+            "--min-driver": self.min_driver,
             "--same-host": self.same_host,
             "--spread": self.spread,
             "--label": self.labels,
@@ -95,6 +97,10 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         if _CAPABILITY.fullmatch(choices.capability) is None:
             raise ConfigError(f"--capability: {choices.capability!r} is not of the form 8.0")
         body["capability"] = choices.capability
+    if choices.min_driver is not None:
+        if _CAPABILITY.fullmatch(choices.min_driver) is None:
+            raise ConfigError(f"--min-driver: {choices.min_driver!r} is not of the form 12.4")
+        body["min_driver"] = choices.min_driver
     if choices.priority is not None:
         body["priority"] = read_number("--priority", choices.priority, 0, 100)
     for key, text in (

@@ -75,6 +75,9 @@ def run(
     capability: Annotated[
         str | None, typer.Option(help="of a pool: at least this compute capability, e.g. 8.0")
     ] = None,
+    min_driver: Annotated[
+        str | None, typer.Option(help="of a pool: hosts whose driver knows this CUDA, e.g. 12.4")
+    ] = None,
     same_host: Annotated[
         bool, typer.Option("--same-host", help="of a pool: all GPUs on one host")
     ] = False,
@@ -108,8 +111,9 @@ def run(
         request.VCUDA_MEMORY: vcuda_memory,
     }
     choices = PoolChoices(
-        policy, model, capability, same_host, spread, tuple(label or ()), None, wait, name
-    )
+        policy, model, capability, min_driver, same_host, spread, tuple(label or ()),
+        None, wait, name,
+    )  # fmt: skip
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:
             raise ConfigError(f"--log: {log!r} is not one of {', '.join(LOG_LEVELS)}")

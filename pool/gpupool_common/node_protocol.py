@@ -31,6 +31,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 #: One line of text.
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
 Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
+Driver = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")]
 #: A CURVE public key in hexadecimal, or nothing.
 KeyHex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
 Labels = Annotated[dict[Name, Line], Field(max_length=64)]
@@ -41,9 +42,13 @@ Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
 
 class Message(BaseModel):
-    """What both sides refuse: fields that the protocol does not have."""
+    """Fields that we do not have are a later release's, and ignored.
 
-    model_config = ConfigDict(extra="forbid")
+    So a release may add a field that has a default. What the other side must understand (a
+    new kind of message or command, another meaning) needs a new number of the protocol.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
 
 # What a node has -----------------------------------------------------------------------
@@ -71,6 +76,8 @@ class Report(Message):
     #: The public key of its front end; empty: clients speak to it in clear.
     front_end_key: KeyHex = ""
     server_version: Line
+    #: The newest CUDA that its driver knows, e.g. 12.4; empty: it does not say.
+    driver: Driver = ""
     labels: Labels = Field(default_factory=dict)
     gpus: list[ReportedGpu] = Field(max_length=64)
 

@@ -72,6 +72,7 @@ class Fleet:
                 transaction.log("node.back", name)
             node.address = report.address
             node.server_version = report.server_version
+            node.driver = report.driver
             node.token = token.id
             node.key = key
             node.front_end_key = report.front_end_key
@@ -99,6 +100,7 @@ class Fleet:
             report.labels if known is None or own else known.labels,
             "open" if known is None else known.mode,
             False, token.id, transaction.now, transaction.now, key, report.front_end_key,
+            report.driver,
         )  # fmt: skip
         ledger.nodes[name] = node
         ledger.leases_on[name] = set()

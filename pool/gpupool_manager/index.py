@@ -77,9 +77,9 @@ class Index:
         """How many GPUs of a kind a node has, closed ones too."""
         return self._stock[kind][node].all
 
-    def labels(self, node: str) -> dict[str, str]:
-        """What a node that has GPUs is labelled with."""
-        return next(iter(self.nodes[node].values())).labels
+    def example(self, node: str) -> Slot:
+        """Some GPU of a node that has GPUs: what it says of its node holds for all of them."""
+        return next(iter(self.nodes[node].values()))
 
     def add(self, slot: Slot) -> None:
         """A GPU appears; its use so far counts."""

@@ -102,6 +102,7 @@ class Ledger:
             total_mib=gpu.memory_mib,
             most=gpu.max_inst,
             labels=self.nodes[gpu.node].labels,
+            driver=parse_capability(self.nodes[gpu.node].driver or "0.0"),
             closed=self.why_closed(gpu),
         )
 
@@ -122,6 +123,7 @@ class Ledger:
         """Labels or state of a node have changed."""
         for slot in list(self.index.nodes.get(node, {}).values()):
             slot.labels = self.nodes[node].labels
+            slot.driver = parse_capability(self.nodes[node].driver or "0.0")
             self.index.close(slot.uuid, self.why_closed(self.gpus[slot.uuid]))
         self.touch(node)
 

@@ -36,6 +36,8 @@ class PlacementRequest:
     labels: tuple[tuple[str, str], ...] = ()
     #: Nodes that the asker cannot reach.
     avoid: tuple[str, ...] = ()
+    #: The CUDA that a node's driver must know at least.
+    min_driver: Capability | None = None
     #: Patterns of the models that the tenant's quota allows; None: all.
     models: tuple[str, ...] | None = None
     #: The most memory that a whole GPU may have for the quota to allow it.
@@ -44,7 +46,7 @@ class PlacementRequest:
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> PlacementRequest:
         """From the fields of the REST API, checked, or what :meth:`as_dict` wrote."""
-        capability = raw.get("capability")
+        capability, min_driver = raw.get("capability"), raw.get("min_driver")
         return cls(
             gpus=raw["gpus"],
             memory_mib=raw["memory_mib"],
@@ -55,6 +57,7 @@ class PlacementRequest:
             capability=parse_capability(capability) if capability else None,
             labels=tuple(sorted(raw.get("labels", {}).items())),
             avoid=tuple(sorted(set(raw.get("avoid", ())))),
+            min_driver=parse_capability(min_driver) if min_driver else None,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,7 +72,13 @@ class PlacementRequest:
             "capability": dotted(self.capability) if self.capability else None,
             "labels": dict(self.labels),
             "avoid": list(self.avoid),
+            "min_driver": dotted(self.min_driver) if self.min_driver else None,
         }
+
+    @property
+    def any_node(self) -> bool:
+        """Whether it asks nothing of nodes."""
+        return not self.labels and not self.avoid and self.min_driver is None
 
     def takes(self, total_mib: int) -> int:
         """The memory that a GPU of this size would give."""
@@ -89,6 +98,8 @@ class Slot:
     #: The most grants at once.
     most: int = 20
     labels: dict[str, str] = field(default_factory=dict)
+    #: The newest CUDA that its node's driver knows; (0, 0): unknown.
+    driver: Capability = (0, 0)
     #: Why nothing new may be placed here; None: it may.
     closed: str | None = None
     used_mib: int = 0
@@ -154,11 +165,19 @@ def wrong_labels(request: PlacementRequest, labels: dict[str, str]) -> str | Non
     return None
 
 
-def wrong_node(request: PlacementRequest, node: str, labels: dict[str, str]) -> str | None:
-    """Why a node will not do, whatever GPUs it has; None: it will."""
-    if node in request.avoid:
+def wrong_driver(request: PlacementRequest, driver: Capability) -> str | None:
+    """Why a node with this driver will not do; None: it will."""
+    if request.min_driver is None or driver >= request.min_driver:
+        return None
+    known = f"it knows CUDA {dotted(driver)}" if driver > (0, 0) else "it is unknown"
+    return f"driver: {known}, asked {dotted(request.min_driver)}"
+
+
+def wrong_node(request: PlacementRequest, slot: Slot) -> str | None:
+    """Why a GPU's node will not do, whatever GPUs it has; None: it will."""
+    if slot.node in request.avoid:
         return "node: the request avoids it"
-    return wrong_labels(request, labels)
+    return wrong_driver(request, slot.driver) or wrong_labels(request, slot.labels)
 
 
 def no_room(request: PlacementRequest, slot: Slot) -> str | None:

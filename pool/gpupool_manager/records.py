@@ -71,6 +71,8 @@ class Node:
     key: str = ""
     #: The CURVE public key of its front end; empty: clients speak to it in clear.
     front_end_key: str = ""
+    #: The newest CUDA that its driver knows, e.g. 12.4; empty: it does not say.
+    driver: str = ""
     #: Why nothing new is placed there, whatever its mode: what its server said, or did not say.
     trouble: str = ""
     version: int = 1

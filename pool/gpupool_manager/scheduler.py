@@ -120,7 +120,7 @@ def judge(request: PlacementRequest, slot: Slot) -> str | None:
     """Why this GPU will not do; None: it will."""
     return (
         wrong_kind(request, slot.model, slot.capability, slot.total_mib)
-        or wrong_node(request, slot.node, slot.labels)
+        or wrong_node(request, slot)
         or no_room(request, slot)
     )
 
@@ -153,9 +153,8 @@ def summarise_own(request: PlacementRequest, verdicts: list[Verdict]) -> dict[st
     kinds = Counter[str]()
     for verdict in verdicts:
         slot = verdict.slot
-        own = wrong_kind(request, slot.model, slot.capability, slot.total_mib) or wrong_node(
-            request, slot.node, slot.labels
-        )
+        own = wrong_kind(request, slot.model, slot.capability, slot.total_mib)
+        own = own or wrong_node(request, slot)
         free = "fits" if verdict.reason is None else "not free"
         kinds[own.partition(":")[0] if own else free] += 1
     return dict(sorted(kinds.items()))
@@ -168,11 +167,7 @@ def could_ever(index: Index, request: PlacementRequest, open_only: bool = False)
     """
     nodes = Counter[str]()
     for node, stock in index.stock(request):
-        if (
-            not request.labels
-            and not request.avoid
-            or not wrong_node(request, node, index.labels(node))
-        ):
+        if request.any_node or not wrong_node(request, index.example(node)):
             nodes[node] += stock.open if open_only else stock.all
     nodes = +nodes
     if nodes.total() < request.gpus:

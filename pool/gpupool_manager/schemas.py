@@ -188,6 +188,7 @@ class NodeOut(BaseModel):
     name: str
     address: str
     server_version: str
+    driver: str = Field(description="the newest CUDA that its driver knows, e.g. 12.4; or empty")
     labels: dict[str, str]
     mode: Literal["open", "cordoned", "draining"]
     state: Literal["ready", "aside", "lost"] = Field(
@@ -255,6 +256,9 @@ class PlacementRequestIn(In):
     )
     model: Pattern | None = Field(None, description="a pattern, e.g. 'NVIDIA H100*'")
     capability: Capability | None = Field(None, description="at least this, e.g. 8.0")
+    min_driver: Capability | None = Field(
+        None, description="of a node whose driver knows at least this CUDA, e.g. 12.4"
+    )
     labels: Labels = Field(default_factory=dict, description="what nodes must be labelled with")
     # No factory: leases are listed without it, and pydantic reads a factory's signature each time.
     avoid: Annotated[list[Name], Field(max_length=64)] = Field(

@@ -114,6 +114,7 @@ nodes = Table(
     Column("last_seen", Double, nullable=False),
     Column("key", String(64), nullable=False),
     Column("front_end_key", String(64), nullable=False),
+    Column("driver", String(8), nullable=False),
     Column("trouble", Text, nullable=False),
     Column("version", Integer, nullable=False),
 )

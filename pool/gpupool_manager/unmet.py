@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from gpupool_common.sizes import format_mib
 from gpupool_manager.index import Index, Kind
 from gpupool_manager.placement_request import (
+    Capability,
     PlacementRequest,
+    Slot,
     dotted,
     matches,
+    wrong_driver,
     wrong_kind,
     wrong_labels,
 )
@@ -24,25 +27,27 @@ class _Condition:
     """One part of a request: what it asks for, who meets it, and what there is instead."""
 
     asked: str
-    meets: Callable[[Kind, dict[str, str]], bool]
+    meets: Callable[[Kind, Slot], bool]
     there: str
 
 
 def unmet(index: Index, request: PlacementRequest) -> str:
     """One line for whoever asked. It tells of the pool's GPUs, and nothing of their users."""
-    found = [(kind, index.labels(node), index.count_of(kind, node))
+    found = [(kind, index.example(node), index.count_of(kind, node))
              for kind, node in index.stocked()]  # fmt: skip
     every = sum(count for _, _, count in found)
     if every < request.gpus:
         return f"the pool has {every or 'no'} GPUs, asked {request.gpus}"
     for condition in _conditions(index, request):
-        fitting = sum(count for kind, labels, count in found if condition.meets(kind, labels))
+        fitting = sum(count for kind, slot, count in found if condition.meets(kind, slot))
         if fitting < request.gpus:
             return f"{_few(fitting, request.gpus)} {condition.asked}; {condition.there}"
     fitting = sum(
         count
-        for kind, labels, count in found
-        if not wrong_kind(request, *kind) and not wrong_labels(request, labels)
+        for kind, slot, count in found
+        if not wrong_kind(request, *kind)
+        and not wrong_driver(request, slot.driver)
+        and not wrong_labels(request, slot.labels)
     )
     asked = " and ".join(condition.asked for condition in _conditions(index, request))
     return f"{_few(fitting, request.gpus)} {asked}; of {every} GPUs of the pool"
@@ -84,14 +89,25 @@ def _conditions(index: Index, request: PlacementRequest) -> Iterator[_Condition]
             lambda kind, _: kind[2] <= most,
             f"the smallest of the pool has {format_mib(min(sizes))}; ask for a part with --memory",
         )
+    if (driver := request.min_driver) is not None:
+        known = {index.example(node).driver for _, node in index.stocked()}
+        yield _Condition(
+            f"with a driver of CUDA {dotted(driver)} or more",
+            lambda _, slot: slot.driver >= driver,
+            "the pool has " + _list(map(_driver, sorted(known))),
+        )
     for key, value in request.labels:
-        values = {index.labels(node).get(key) for _, node in index.stocked()} - {None}
+        values = {index.example(node).labels.get(key) for _, node in index.stocked()} - {None}
         there = f"nodes have {key}={_list(map(str, values))}" if values else "no node has that one"
         yield _Condition(
             f"of a node with the label {key}={value}",
-            lambda _, labels, key=key, value=value: labels.get(key) == value,  # type: ignore[misc]
+            lambda _, slot, key=key, value=value: slot.labels.get(key) == value,  # type: ignore[misc]
             there,
         )
+
+
+def _driver(version: Capability) -> str:
+    return dotted(version) if version > (0, 0) else "unknown ones"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -78,6 +78,7 @@ def node(pool: Pool, record: Node) -> NodeOut:
         name=record.name,
         address=record.address,
         server_version=record.server_version,
+        driver=record.driver,
         labels=record.labels,
         mode=record.mode,
         state=state_of(record),

@@ -52,11 +52,9 @@ def walk(index: Index, request: PlacementRequest) -> Iterator[Slot]:
     """Every GPU that fits, cheapest first."""
     shelves = index.shelves(request)
     entries = _WALKS[request.policy](shelves, request)
-    if not request.labels and not request.avoid:
+    if request.any_node:
         return (entry[4] for entry in entries)
-    return (
-        entry[4] for entry in entries if wrong_node(request, entry[4].node, entry[4].labels) is None
-    )
+    return (entry[4] for entry in entries if wrong_node(request, entry[4]) is None)
 
 
 def count(index: Index, request: PlacementRequest) -> int:

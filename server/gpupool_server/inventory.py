@@ -34,6 +34,8 @@ class Device:
     pci: str
     #: The compute capability, e.g. 9.0.
     capability: str = "0.0"
+    #: The newest CUDA that its driver knows, e.g. 12.4; empty: it does not say.
+    driver: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -122,7 +124,16 @@ def _nvml_device(nvml: Any, index: int) -> Device:
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         pci=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
         capability=_nvml_capability(nvml, handle),
+        driver=_nvml_driver(nvml),
     )
+
+
+def _nvml_driver(nvml: Any) -> str:
+    try:
+        version = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+    except Exception:
+        return ""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _nvml_capability(nvml: Any, handle: Any) -> str:

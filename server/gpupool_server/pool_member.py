@@ -75,6 +75,7 @@ class PoolMember:
             address=address,
             front_end_key=front_end_key,
             server_version=__version__,
+            driver=next((gpu.device.driver for gpu in self._gpus), ""),
             labels=labels,
             gpus=[_reported(gpu) for gpu in self._gpus],
         )

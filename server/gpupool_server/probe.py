@@ -46,12 +46,15 @@ class _Driver:
         domain, bus, slot = (
             self.attribute(device, number) for number in (_PCI_DOMAIN, _PCI_BUS, _PCI_DEVICE)
         )
+        version = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(version))
         return {
             "index": index,
             "name": name.value.decode("utf-8", errors="replace"),
             "uuid": f"GPU-{uuid.UUID(bytes=bytes(ident))}",
             "memory_bytes": memory.value,
             "pci": f"{domain:08x}:{bus:02x}:{slot:02x}.0",
+            "driver": f"{version.value // 1000}.{version.value % 1000 // 10}",
             "capability": f"{self.attribute(device, _MAJOR)}.{self.attribute(device, _MINOR)}",
         }
 

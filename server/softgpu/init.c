@@ -1,6 +1,9 @@
 /* The start, functions by name, errors by number. */
 #include "defaults.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 _Thread_local int sg_per_thread;
 
 CUresult cuInit(unsigned int flags)
@@ -15,11 +18,22 @@ CUresult cuInit(unsigned int flags)
     return CUDA_SUCCESS;
 }
 
+int sg_driver_version(void)
+{
+    const char *wish = getenv("GPUPOOL_SOFT_DRIVER");
+    unsigned major = 0, minor = 0;
+    if (!wish || !*wish)
+        return SG_DRIVER_VERSION;
+    bool read = sscanf(wish, "%2u.%2u", &major, &minor) == 2;
+    int version = (int)(major * 1000 + minor * 10);
+    return read && version < SG_DRIVER_VERSION ? version : SG_DRIVER_VERSION;
+}
+
 CUresult cuDriverGetVersion(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = SG_DRIVER_VERSION;
+    *version = sg_driver_version();
     return CUDA_SUCCESS;
 }
 
@@ -27,10 +41,11 @@ CUresult cuDriverGetVersion(int *version)
 static void *find(const char *name, int version, bool per_thread, bool *newer)
 {
     void *best = NULL, *plain = NULL;
+    const int driver = sg_driver_version();
     *newer = false;
     for (size_t i = 0; i < sg_symbol_count; i++) {
         const struct sg_symbol *symbol = &sg_symbols[i];
-        if (strcmp(symbol->name, name) != 0)
+        if (strcmp(symbol->name, name) != 0 || symbol->since > driver)
             continue;
         if (symbol->since > version)
             *newer = true;

@@ -34,6 +34,9 @@ CUresult cuProfilerStop(void);
 
 #define SG_MAX_DEVICES 16
 #define SG_DRIVER_VERSION 13000
+/* The CUDA that it says it knows: that, or an older one of GPUPOOL_SOFT_DRIVER, e.g. 12.4, for
+ * tests of hosts that differ. */
+int sg_driver_version(void);
 #define SG_GRANULARITY ((uint64_t)2 << 20) /* of virtual memory management, bytes */
 #define SG_ALIGNMENT 512u                  /* of allocations, bytes */
 #define SG_MULTIPROCESSORS 4

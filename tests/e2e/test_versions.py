@@ -10,7 +10,8 @@ import pytest
 
 import other_release
 from gpupool_common import paths
-from harness import PoolServer, Result, wait_until
+from gpupool_common.ask import ask_info
+from harness import TOKEN, PoolServer, Result, wait_until
 from other_release import Release
 from raw_client import NUMBERS, OPERATIONS, RawClient, connected, greeting_of
 from toolchain import Toolchain
@@ -117,6 +118,57 @@ def test_a_worker_does_not_say_what_the_client_lacks(
     assert result.returncode == 0, result.explain()
     printed = [f"hello from thread {i}" for i in range(2)]
     assert result.stdout.splitlines() == (printed if result.stats["kind"] == "same" else [])
+
+
+# Drivers ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drivers(home: paths.Home) -> Iterator[dict[str, PoolServer]]:
+    """Two hosts whose drivers know CUDA 12.3 and 13.0."""
+    servers: dict[str, PoolServer] = {}
+    try:
+        for version in ("12.3", "13.0"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("GPUPOOL_SOFT_DRIVER", version)
+                servers[version] = PoolServer()
+                servers[version].start()
+        yield servers
+    finally:
+        for server in servers.values():
+            server.close()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "version", "since_12_4"),
+    [
+        (["13.0"], "13000", "here"),
+        (["12.3"], "12030", "hidden"),
+        (["12.3", "13.0"], "12030", "hidden"),
+        (["13.0", "12.3"], "12030", "hidden"),
+    ],
+    ids=str,
+)
+def test_the_oldest_driver_of_the_hosts_counts(
+    drivers: dict[str, PoolServer],
+    toolchain: Toolchain,
+    transport: str,
+    hosts: list[str],
+    version: str,
+    since_12_4: str,
+) -> None:
+    where = ",".join(drivers[each].address for each in hosts)
+    program = str(toolchain.driver_program("driver_versions"))
+    found = answers(drivers[hosts[0]].run([program], transport, GPUPOOL_SERVER=where))
+    assert found["driver"] == version
+    assert found["cuKernelGetParamInfo"] == f"{since_12_4} CUDA_SUCCESS"
+    assert found["cuMemAlloc"] == "here CUDA_SUCCESS"
+
+
+def test_a_server_says_what_its_driver_knows(drivers: dict[str, PoolServer]) -> None:
+    for version, server in drivers.items():
+        devices = ask_info(server.address, TOKEN)["devices"]
+        assert {device["driver"] for device in devices} == {version}
 
 
 # Handshakes, byte by byte -------------------------------------------------------------------

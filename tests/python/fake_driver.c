@@ -13,6 +13,12 @@ int cuInit(unsigned flags)
     return flags || (mode && !strcmp(mode, "broken")) ? 100 : 0;
 }
 
+int cuDriverGetVersion(int *version)
+{
+    *version = 12040;
+    return 0;
+}
+
 int cuDeviceGetCount(int *count)
 {
     const char *text = getenv("GPUPOOL_SOFT_GPUS");

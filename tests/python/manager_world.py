@@ -47,6 +47,7 @@ def gpu(node: str, index: int, memory_mib: int = 10_000, **more: Any) -> Reporte
 def report(node: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Report:
     if isinstance(gpus, int):
         gpus = [gpu(node, index) for index in range(gpus)]
+    more = {"driver": "13.0", **more}
     return Report(address=f"tcp://{node}:7700", server_version="0", gpus=gpus, **more)
 
 

@@ -86,6 +86,7 @@ async def test_what_can_never_be_is_not_queued(world: World) -> None:
         {"memory_mib": 10_001},
         {"model": "NVIDIA B200"},
         {"capability": "10.0"},
+        {"min_driver": "13.1"},
         {"labels": {"zone": "x"}},
     ):
         problem = await refused(world.ask("a", wait=100.0, **want))

@@ -250,6 +250,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("/leases", {"model": ""}, "body.model"),
     ("/leases", {"model": "a\nb"}, "body.model"),
     ("/leases", {"capability": "nine"}, "body.capability"),
+    ("/leases", {"min_driver": "12"}, "body.min_driver"),
     ("/leases", {"labels": {"a b": "c"}}, "body.labels.a b.[key]"),
     ("/leases", {"priority": 101}, "body.priority"),
     ("/leases", {"wait_seconds": -1}, "body.wait_seconds"),

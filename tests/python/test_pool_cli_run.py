@@ -132,6 +132,8 @@ def test_options_become_the_request(red: User, manager: Manager) -> None:
         "nvidia h*",
         "--capability",
         "8.0",
+        "--min-driver",
+        "12.4",
         "--same-host",
     )
     args += ("--label", "rack=b", "--priority", "5", "--name", "night run", "--wait", "0")
@@ -141,6 +143,7 @@ def test_options_become_the_request(red: User, manager: Manager) -> None:
     want = lease["request"]
     assert (want["policy"], want["model"], want["hosts"]) == ("spread", "nvidia h*", "same")
     assert (want["capability"], want["labels"]) == ("8.0", {"rack": "b"})
+    assert want["min_driver"] == "12.4"
     assert (lease["priority"], lease["label"]) == (5, "night run")
     assert [grant["node"] for grant in lease["grants"]] == ["two", "two"]
 
@@ -294,6 +297,7 @@ def test_no_such_gpus(red: User) -> None:
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
         (["--policy", "fair"], "--policy: 'fair' is none of binpack, spread, fragmentation"),
         (["--capability", "nine"], "--capability: 'nine' is not of the form 8.0"),
+        (["--min-driver", "13"], "--min-driver: '13' is not of the form 12.4"),
         (["--priority", "high"], "--priority: 'high' is not a whole number 0..100"),
         (["--label", "rack"], "--label: 'rack' is not KEY=VALUE"),
         (["--wait", "soon"], "--wait: 'soon' is neither forever nor seconds"),

@@ -34,7 +34,9 @@ from gpupool_common.node_protocol import (
 )
 
 GPU = ReportedGpu(uuid="GPU-1", index=0, model="a", compute_capability="9.0", memory_mib=1024)
-REPORT = Report(address="tcp://a:1", server_version="0", labels={"a": "b"}, gpus=[GPU])
+REPORT = Report(
+    address="tcp://a:1", server_version="0", driver="12.4", labels={"a": "b"}, gpus=[GPU]
+)
 SESSION = ReportedSession(id="s", lease="lease-1", program="python")
 FROM_NODES = [
     Join(number=1, node="n", token="gpn_x", report=REPORT),
@@ -91,7 +93,8 @@ BAD_FROM_NODES: list[tuple[int, str, object]] = [
     (0, "number", "1"), (0, "number", 1.0), (0, "number", True), (0, "number", ...),
     (0, "node", "a b"), (0, "node", ""), (0, "node", "x" * 65), (0, "node", b"n"),
     (0, "node", "n\n"), (0, "node", "ñ"), (0, "token", "a\nb"), (0, "token", "x" * 257),
-    (0, "report", None), (0, "report", []), (0, "report.extra", 1), (0, "extra", 1),
+    (0, "report", None), (0, "report", []), (0, "report.driver", "12"),
+    (0, "report.driver", "CUDA 12.4"), (0, "report.driver", None),
     (0, "report.gpus", {}), (0, "report.gpus", [GPU.model_dump()] * 65),
     (0, "report.gpus.0.index", 64), (0, "report.gpus.0.index", -1),
     (0, "report.gpus.0.memory_mib", 0), (0, "report.gpus.0.memory_mib", BIG),
@@ -143,6 +146,22 @@ def test_directions_are_not_mixed() -> None:
     for other in FROM_MANAGERS:
         with pytest.raises(ProtocolError):
             decode_from_node(encode(other))
+
+
+@pytest.mark.parametrize(
+    ("which", "path"), [(0, "report.of_a_later_release"), (0, "later"), (2, "heartbeat.later")]
+)
+def test_fields_of_a_later_release_are_ignored(which: int, path: str) -> None:
+    assert decode_from_node(changed(FROM_NODES[which], path, 1)) == FROM_NODES[which]
+
+
+def test_a_report_of_the_release_before() -> None:
+    """It has no driver."""
+    before = FROM_NODES[0]
+    assert isinstance(before, Join)
+    unknown = before.report.model_copy(update={"driver": ""})
+    read = decode_from_node(changed(before, "report.driver", ...))
+    assert read == before.model_copy(update={"report": unknown})
 
 
 @pytest.mark.parametrize("decode", [decode_from_node, decode_from_manager])

@@ -65,6 +65,22 @@ def test_a_whole_gpu_is_an_unused_one_of_the_kind_asked_for() -> None:
     assert chosen(index, PlacementRequest(1, None, 100, capability=(9, 0))) == ["a-0"]
 
 
+def test_a_driver_is_a_nodes() -> None:
+    index = pool(("a", H200, 1), ("b", H200, 2), ("c", H200, 1))
+    for slot in index:
+        slot.driver = {"a": (12, 4), "b": (13, 0), "c": (0, 0)}[slot.node]
+    index.take("a-0", 1000, 50)  # where it would go first
+    assert chosen(index, PlacementRequest(1, 1000, 10)) == ["a-0"]
+    assert chosen(index, PlacementRequest(1, 1000, 10, min_driver=(12, 4))) == ["a-0"]
+    assert chosen(index, PlacementRequest(2, 1000, 10, min_driver=(12, 10))) == ["b-0", "b-1"]
+    assert refused(index, PlacementRequest(3, 1000, 10, min_driver=(13, 0)))
+    want = PlacementRequest(1, 1000, 10, min_driver=(13, 0))
+    reasons = {verdict.slot.uuid: verdict.reason for verdict in explain(index, want)}
+    assert reasons["b-0"] is None
+    assert reasons["a-0"] == "driver: it knows CUDA 12.4, asked 13.0"
+    assert reasons["c-0"] == "driver: it is unknown, asked 13.0"
+
+
 def test_the_reasons_are_told_gpu_by_gpu() -> None:
     index = pool(("a", H200, 2), ("b", A100, 1))
     index.close("a-1", "cordoned: node a")
@@ -101,6 +117,10 @@ def test_the_reasons_are_told_gpu_by_gpu() -> None:
          "no GPU of a node with the label rack=9; nodes have rack=7"),
         (PlacementRequest(1, 1000, 10, labels=(("row", "9"),)),
          "no GPU of a node with the label row=9; no node has that one"),
+        (PlacementRequest(1, 1000, 10, min_driver=(13, 1)),
+         "no GPU with a driver of CUDA 13.1 or more; the pool has 12.4, 13.0"),
+        (PlacementRequest(3, 1000, 10, min_driver=(12, 10)),
+         "only 2 GPUs (asked 3) with a driver of CUDA 12.10 or more; the pool has 12.4, 13.0"),
         (PlacementRequest(4, 1000, 10), "the pool has 3 GPUs, asked 4"),
         (PlacementRequest(1, 100_000, 10, model="*A100"),
          "no GPU of model '*A100' and with 100000MiB of memory; of 3 GPUs of the pool"),
@@ -110,8 +130,9 @@ def test_what_can_never_be_names_the_condition_that_nobody_meets(
     want: PlacementRequest, reason: str
 ) -> None:
     index = Index(
-        [Slot("a-0", "a", 0, *H200, labels={"rack": "7"}),
-         Slot("a-1", "a", 1, *H200, labels={"rack": "7"}), Slot("b-0", "b", 0, *A100)]
+        [Slot("a-0", "a", 0, *H200, labels={"rack": "7"}, driver=(13, 0)),
+         Slot("a-1", "a", 1, *H200, labels={"rack": "7"}, driver=(13, 0)),
+         Slot("b-0", "b", 0, *A100, driver=(12, 4))]
     )  # fmt: skip
     index.take("a-0", 1000, 100)
     assert could_ever(index, want) == reason

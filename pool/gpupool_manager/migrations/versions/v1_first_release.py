@@ -91,6 +91,7 @@ def upgrade() -> None:
         sa.Column("last_seen", sa.Double(), nullable=False),
         sa.Column("key", sa.String(length=64), nullable=False),
         sa.Column("front_end_key", sa.String(length=64), nullable=False),
+        sa.Column("driver", sa.String(length=8), nullable=False),
         sa.Column("trouble", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
