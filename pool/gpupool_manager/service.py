@@ -14,8 +14,9 @@ from pathlib import Path
 import uvicorn
 
 from gpupool_common import __version__, logs
-from gpupool_common.errors import GpupoolError
+from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.keys import load_keys
+from gpupool_common.secret_file import read_secret, replace_secret
 from gpupool_manager import collector
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
@@ -57,37 +58,20 @@ def make_state_dir(path: Path) -> None:
         raise GpupoolError(f"{path}: others may write there; its mode must be 0700")
 
 
-def write_secret(path: Path, secret: str) -> None:
-    """A new file that only we can read; one that is there is replaced as a whole."""
-    fresh = path.with_name(path.name + ".new")
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secret + "\n")
-        os.replace(fresh, path)
-    except OSError as error:
-        raise GpupoolError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def read_secret(path: Path) -> bytes:
-    """The secret kept in a file, made at the first start; GpupoolError if it is damaged."""
+def lease_secret(path: Path) -> bytes:
+    """What lease tokens are signed with, made at the first start; GpupoolError if damaged."""
     if not path.exists():
-        write_secret(path, secrets.token_hex(SECRET_BYTES))
+        replace_secret(path, secrets.token_hex(SECRET_BYTES))
     try:
-        mode, text = path.stat().st_mode, path.read_text(encoding="ascii").strip()
-        secret = bytes.fromhex(text)
-    except OSError as error:
-        raise GpupoolError(f"{path}: cannot be read: {error.strerror}") from None
+        secret = bytes.fromhex(read_secret(path, "secret file").strip())
+    except ConfigError as error:  # no setting is wrong: the file is ours
+        raise GpupoolError(str(error)) from None
     except ValueError:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise GpupoolError(
             f"{path}: holds no secret of ours; remove it, and leases' tokens with it"
         )
-    if mode & 0o077:
-        raise GpupoolError(f"{path}: other users may read it; run: chmod 600 {path}")
     return secret
 
 
@@ -156,7 +140,7 @@ class Manager:
             listener.close()
             raise
         await self._make_first_token(pool, state_dir / TOKEN_FILE)
-        secret = await asyncio.to_thread(read_secret, state_dir / SECRET_FILE)
+        secret = await asyncio.to_thread(lease_secret, state_dir / SECRET_FILE)
         pool.signer = Signer(secret, settings.lease_token_seconds)
         await self._open_link(pool, state_dir)
         pool.run_clock()
@@ -231,7 +215,7 @@ class Manager:
         if self.settings.new_admin_token or pool.needs_admin():
             # The file comes first: a token that is valid and that nobody has helps nobody.
             secret = new_secret()
-            await asyncio.to_thread(write_secret, path, secret)
+            await asyncio.to_thread(replace_secret, path, secret)
             await pool.add_admin(secret)
             self._log.info("an admin token was made; it is in a file here", path=str(path))
 

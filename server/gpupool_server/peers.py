@@ -8,16 +8,14 @@ one that the operator gave to all servers.
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
-import stat
 from pathlib import Path
 
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
-from gpupool_common.secret_file import write_secret
+from gpupool_common.secret_file import read_secret, write_secret
 from gpupool_server.config import Settings
 from gpupool_server.tenants import Tenant
 
@@ -41,14 +39,7 @@ class Peers:
 
 
 def _read(path: Path) -> str:
-    try:
-        with path.open(encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(128)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the key file {path} cannot be read: {error}") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"other users may use the key file {path}; run: chmod 600 {path}")
+    text = read_secret(path, "key file")
     if not _KEY.fullmatch(text):
         raise ConfigError(
             f"the key file {path} must hold 64 hexadecimal digits; make one with:"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpupool_common import logs
+from gpupool_common.errors import GpupoolError
 from gpupool_common.node_protocol import Apply, OrderedGrant
+from gpupool_common.secret_file import replace_secret
 
 NAME = "pool.json"
 
@@ -53,15 +54,9 @@ class PoolState:
                 "busy": [[*key, count] for key, count in sorted(self.busy.items())],
             }
         )
-        path = folder / NAME
-        draft = path.with_suffix(".new")
         try:
-            draft.unlink(missing_ok=True)
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            draft.rename(path)
-        except OSError as error:
+            replace_secret(folder / NAME, text)
+        except GpupoolError as error:
             logs.get("pool").error("the pool's orders cannot be saved", reason=str(error))
 
     @classmethod

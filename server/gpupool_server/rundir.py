@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.secret_file import read_secret, replace_secret
 from gpupool_common.space import explain
 from gpupool_server.config import DEFAULT_TENANT, Settings, check_indexes
 from gpupool_server.sharing import name_allowed, token_allowed
@@ -206,27 +207,13 @@ def own_token(folder: Path) -> tuple[str, Path]:
     """The token kept in a folder, made at the first start."""
     path = folder / "token"
     if not path.exists():
-        token = secrets.token_urlsafe(32)
-        draft = path.with_suffix(".new")
-        draft.unlink(missing_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(token + "\n")
-        draft.rename(path)
+        replace_secret(path, secrets.token_urlsafe(32))
     return read_token(path), path
 
 
 def read_token(path: Path) -> str:
     """The token in a file; ConfigError if there is none or others may read it."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(4096).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ConfigError(f"the token file {path} cannot be read: {reason}") from None
-    if stat.S_ISREG(mode) and mode & 0o077:
-        raise ConfigError(f"other users may use the token file {path}; run: chmod 600 {path}")
+    token = read_secret(path, "token file").strip()
     if not token_allowed(token):
         raise ConfigError(
             f"the token file {path} must hold one token of 1 to 256 characters without blanks"
