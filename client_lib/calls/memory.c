@@ -72,18 +72,32 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
     return gpc_memory_keep(address, bytes, GPC_RANGE_GLOBAL);
 }
 
+/* Of whole rows that begin where the GPU reads fast; 0: that is more than there is. */
+static size_t pitched(size_t width, size_t height, size_t *pitch)
+{
+    const size_t alignment = 512;
+    size_t bytes;
+    if (__builtin_add_overflow(width, alignment - 1, pitch))
+        return 0;
+    *pitch -= *pitch % alignment;
+    return __builtin_mul_overflow(*pitch, height, &bytes) ? 0 : bytes;
+}
+
 GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                        size_t Height, unsigned int ElementSizeBytes)
 {
     CUresult r = gpc_enter(GP_OP_cuMemAllocPitch_v2, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    r = gpc_wire_cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
-    size_t bytes;
-    if (r == CUDA_SUCCESS && (*pPitch < WidthInBytes || __builtin_mul_overflow(*pPitch, Height, &bytes)))
-        r = CUDA_ERROR_UNKNOWN;
+    if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0 ||
+        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
+        return gpc_leave(CUDA_ERROR_INVALID_VALUE);
+    size_t pitch, bytes = pitched(WidthInBytes, Height, &pitch);
+    r = bytes ? gpc_wire_cuMemAlloc_v2(dptr, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         r = gpc_memory_keep(*dptr, bytes, GPC_RANGE_DEVICE);
+    if (r == CUDA_SUCCESS)
+        *pPitch = pitch;
     return gpc_leave(r);
 }
 

@@ -58,7 +58,12 @@ def handlers(spec: Spec) -> str:
 
 def _noted_params(f: Function) -> list[str]:
     """A handle that was made comes as it is; all else as in the call."""
-    return [f"{p.pointee} {p.name}" if p.has("create") else p.decl for p in f.params]
+    params = []
+    for p in f.params:
+        params.append(f"{p.pointee} {p.name}" if p.has("create") else p.decl)
+        if p in tails_out(f):
+            params.append(f"uint32_t *n_{p.name}")
+    return params
 
 
 def _notify_prototype(f: Function) -> str:
@@ -69,7 +74,7 @@ def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <string.h>\n']
     headers = [
         "answer.h", "function.h", "gpw_handlers.h", "graph.h", "growth.h", "handles.h", "later.h",
-        "loop.h", "memory.h", "place.h", "quota.h", "span.h",
+        "loop.h", "memory.h", "peer.h", "place.h", "pool.h", "quota.h", "span.h",
     ]  # fmt: skip
     lines += [f'#include "{name}"' for name in headers]
     lines.append("")
@@ -183,6 +188,8 @@ def _undo_growth(spec: Spec, f: Function) -> list[str]:
 
 
 def _argument(f: Function, p: Param) -> str:
+    if any(p.has(word) for word in _MEMORIES):
+        return f"at_{p.name}"
     if p.has("create"):
         return f"&{p.name}"
     if p.handle or p.has("inout"):
@@ -213,11 +220,19 @@ _REACHES = {
 }
 
 
+#: Who knows memory by the client's name of it.
+_MEMORIES = {"captured": "gpw_captured_find", "arena": "gpw_arena_at"}
+
+
+def _length(f: Function, p: Param) -> str:
+    """The length of a parameter, of what the message says."""
+    names = {other.name for other in f.params}
+    return re.sub(r"[A-Za-z_]\w*", lambda m: f"a.q->{m[0]}" if m[0] in names else m[0], p.count)
+
+
 def _reach(f: Function, p: Param, function: str) -> str:
     """The check that an address may be used as far as the call uses it."""
-    names = {other.name for other in f.params}
-    length = re.sub(r"[A-Za-z_]\w*", lambda m: f"a.q->{m[0]}" if m[0] in names else m[0], p.count)
-    reach = f"{function}(s, a.q->{p.name}, {length})"
+    reach = f"{function}(s, a.q->{p.name}, {_length(f, p)})"
     return f"{reach} ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
 
 
@@ -262,7 +277,13 @@ def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
         ], []
     if p.handle:
         line, check = _look_up(p)
-        return [line], [check]
+        return [line], [check, *([f"gpw_event_anew(s, {n})"] if p.has("anew") else [])]
+    word = next((w for w in _MEMORIES if p.has(w)), "")
+    if word:
+        at = f"at_{n} = {_MEMORIES[word]}(s, a.q->{n}, {_length(f, p)})"
+        return [f"    void *at_{n} = NULL;"], [
+            f"({at}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
+        ]
     word = next((w for w in _REACHES if p.has(w)), "")
     if word:
         return [], [_reach(f, p, _REACHES[word])]
@@ -319,7 +340,7 @@ def _call(f: Function) -> str:
     if f.waits_for == "context":
         context = next((p.name for p in f.params if p.handle == "context"), "NULL")
         return f"gpw_answer_after_context(s, gpw_token_of(h), {context}, gpw_answer_{f.name})"
-    if f.waits_for:
+    if f.waits_for and not f.calls:
         return f"gpw_answer_after_stream(s, gpw_token_of(h), {f.waits_for}, gpw_answer_{f.name})"
     if f.idle:
         return f"idle_{f.name}(s, {_ended(f)[0].name})"
@@ -346,10 +367,10 @@ def _call(f: Function) -> str:
 def _behind(spec: Spec, f: Function) -> list[str]:
     """What the worker does when the call is over."""
     lines = []
-    if f.worker == "custom" and f.waits:
+    if (f.worker == "custom" or own_call(f)) and f.waits:
         lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
     if f.worker == "noted":
-        args = ", ".join(["s", *(_noted(f, p) for p in f.params)])
+        args = ", ".join(["s", *(a for p in f.params for a in _noted(f, p))])
         lines.append(f"    if (r == CUDA_SUCCESS)\n        r = gpw_noted_{f.name}({args});")
     if f.tells:
         # success may only be told behind what older waits have to send
@@ -369,9 +390,10 @@ def _behind(spec: Spec, f: Function) -> list[str]:
     return lines
 
 
-def _noted(f: Function, p: Param) -> str:
+def _noted(f: Function, p: Param) -> list[str]:
     """What is noted of a parameter: values as the driver took or gave them."""
-    return p.name if p.has("create") else _argument(f, p)
+    room = [f"&n_{p.name}"] if p in tails_out(f) else []
+    return [p.name if p.has("create") else _argument(f, p), *room]
 
 
 def _put(f: Function, p: Param) -> list[str]:
@@ -394,7 +416,15 @@ def _dispatcher(spec: Spec, f: Function) -> list[str]:
         )
     if not f.idle:
         lines += [f"    if (r == CUDA_SUCCESS)\n        {ending};" for ending in _endings(f)]
-    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {_call(f)};")
+    call = _call(f)
+    if f.waits_for and f.calls:
+        send = f"gpw_answer_{f.name}, &answer)"
+        lines.append("    struct gpw_answer_wait *answer = NULL;\n    if (r == CUDA_SUCCESS)")
+        lines.append(
+            f"        r = gpw_answer_prepare(s, gpw_token_of(h), {f.waits_for}, {send};"
+        )
+        call = f"gpw_answer_submitted(s, answer, {f.waits_for}, {call})"
+    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call};")
     lines += _behind(spec, f)
     if not f.waits:
         return [*lines, "    return gpw_async_result(s, h, r);\n}\n"]

@@ -39,6 +39,8 @@ OF_CONTEXT = ("stream", "event", "module")
 
 #: Words that say how far an address may be used.
 REACHES = ("span", "device", "own")
+#: Words for a client's name of memory that the worker has.
+MEMORIES = ("captured", "arena")
 
 #: What CUDA says of a handle that is not live, by kind; of the others INVALID_HANDLE.
 NOT_LIVE = {"context": "CUDA_ERROR_INVALID_CONTEXT"} | dict.fromkeys(
@@ -48,9 +50,9 @@ NOT_LIVE = {"context": "CUDA_ERROR_INVALID_CONTEXT"} | dict.fromkeys(
 #: Words that say how a parameter travels, and those of them that take a length.
 WORDS = {
     "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
-    "device", "own",
+    "device", "own", "anew", "captured", "arena",
 }  # fmt: skip
-LENGTHS = {"in", "out", *REACHES}
+LENGTHS = {"in", "out", *REACHES, *MEMORIES}
 #: Words that say what a value must be; True: they need an expression.
 CHECKS = {
     "among": True, "flags": True, "below": True, "upto": True, "nonzero": False, "zero": False,
@@ -207,7 +209,13 @@ def _check_words(param: Param, where: str) -> None:
     reach = next((word for word in REACHES if word in words), "")
     if reach and (not (ctype == "CUdeviceptr" or "address" in words) or not param.count):
         raise SpecError(f"{where}: '{reach}' is for device addresses, and needs a length")
-    if words and not param.is_pointer and not reach and words not in (("null",), ("destroy",)):
+    memory = next((word for word in MEMORIES if word in words), "")
+    if memory and (ctype != "uint64_t" or words != (memory,) or not param.count):
+        raise SpecError(f"{where}: '{memory}' is for a uint64_t alone, and needs a length")
+    if "anew" in words and param.handle != "event":
+        raise SpecError(f"{where}: 'anew' is for events, '{ctype}' is none")
+    plain = reach or memory or words in (("null",), ("destroy",), ("anew",))
+    if words and not param.is_pointer and not plain:
         raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
     if param.checks and (param.is_pointer or param.array):
         raise SpecError(f"{where}: '{param.checks[0].word}' is for values, '{ctype}' is none")

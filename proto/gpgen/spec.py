@@ -28,6 +28,9 @@ span[N]    N bytes from this device address on must be memory of the session's: 
            worker checks that before the driver sees it; N may use proto/wire/span.h
 device[N]  likewise, and memory of a device alone: no mapped host memory
 own[N]     likewise, and addresses that the client has reserved itself
+captured[N] N bytes of a buffer for graphs, which the client names so; the worker's address
+arena[N]   N bytes from this offset of the arena on; likewise
+anew       the event is recorded anew: who waits for it waits for what it holds now
 ========== =====================================================================
 
 Words for what a value must be; CUDA says CUDA_ERROR_INVALID_VALUE at once otherwise, and
@@ -208,6 +211,11 @@ class Function:
     def is_deferred(self) -> bool:
         """Whether the worker answers when something is over."""
         return self.worker == "deferred" or bool(self.waits_for)
+
+    @property
+    def checks_addresses(self) -> bool:
+        """Whether what the worker does by hand checks the addresses it is given."""
+        return self.worker in ("custom", "deferred") or bool(worker_words.own_call(self))
 
     @property
     def stream(self) -> str:
@@ -413,7 +421,7 @@ def _check_wire(function: Function) -> None:
                     f"{function.file}:{p.line}: {function.name}: no parameter '{word}'"
                     f" for the length of '{p.name}'"
                 )
-        if p.ctype == "CUdeviceptr" and not p.count and function.worker in ("", "noted"):
+        if p.ctype == "CUdeviceptr" and not p.count and not function.checks_addresses:
             raise SpecError(
                 f"{function.file}:{p.line}: {function.name}: say how much of '{p.name}' is used:"
                 " span[N]; or the worker's handler is custom and checks it"

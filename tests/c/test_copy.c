@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "answer.h"
 #include "budget.h"
 #include "gpw_handlers.h"
 #include "handles.h"
@@ -200,8 +201,13 @@ static CUresult arena_up(void)
 
 static CUresult arena_down(void)
 {
+    struct gpw_answer_wait *wait = NULL; /* what gpgen writes for gp_dtoh_arena */
     taken++;
-    CUresult r = gpw_gp_dtoh_arena(&session, (struct gpw_token){0}, DEVICE, STREAM, 0, BYTES);
+    CUresult r = gpw_answer_prepare(&session, (struct gpw_token){0}, STREAM,
+                                    gpw_answer_gp_dtoh_arena, &wait);
+    if (r == CUDA_SUCCESS)
+        r = gpw_answer_submitted(&session, wait, STREAM,
+                                 driver.cuMemcpyDtoHAsync_v2(memory, DEVICE, BYTES, STREAM));
     given += r != GPW_DEFERRED; /* the answer is the return value */
     return r;
 }

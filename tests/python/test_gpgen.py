@@ -179,6 +179,8 @@ BAD = [
     ("since = 9000", 'since = 9000\ncalls = "gpw_x(n)"', "calls", "for this entry alone"),
     ("id = 5", "id = 5\ntells = true", "tells", "the worker sees no refuse function"),
     ("unsigned int n", "unsigned int n : own[1]", "int n", "'own' is for device addresses"),
+    ("int x", "int x : arena[4]", "int x", "'arena' is for a uint64_t alone"),
+    ("int x", "CUstream x : anew", "CUstream x", "'anew' is for events"),
     ("int x", "CUdeviceptr x : device", "CUdeviceptr x", "'device' is for device addresses"),
     ("int x", "int x : flags", "int x", "'flags' needs an expression"),
     ("int x", "int x : zero[1]", "int x", "'zero' takes no expression"),
@@ -270,7 +272,7 @@ def test_what_the_worker_does_by_words(tmp_path: Path) -> None:
     assert (
         "r = gpw_answer_after_stream(s, gpw_token_of(h), stream, gpw_answer_cuStreamWait);" in text
     )
-    assert "gpw_functions_forget();\n    gpw_when_none_stands(s, now_cuModuleUnload, mod" in text
+    assert "gpw_functions_forget(s);\n    gpw_when_none_stands(s, now_cuModuleUnload, mod" in text
     assert "r = idle_cuModuleUnload(s, module);" in text
     put = text.split("static int do_gp_put(")[1]
     assert "gpw_memory_is_device(s, a.q->to, a.q->bytes) ? CUDA_SUCCESS" in put
@@ -283,6 +285,65 @@ def test_what_the_worker_does_by_words(tmp_path: Path) -> None:
     assert "r = gpw_noted_cuSetAccess(s, a.q->ptr, a.q->size, own_list, a.q->count," in access
     assert "CUresult gpw_noted_cuSetAccess(struct gpw_session *s, CUdeviceptr ptr, " in handlers
     assert "gpw_cuModuleUnload" not in handlers
+
+
+SHARED = """\
+[gp_write]
+id = 1
+mode = "async"
+calls = "gpw_bytes_copy(to, data, bytes)"
+params = [
+  "uint64_t to : captured[bytes]",
+  "uint32_t bytes",
+  "const void *data : in[bytes]",
+]
+
+[gp_read]
+id = 2
+mode = "sync"
+calls = "gpw_bytes_copy(data, from, bytes)"
+params = [
+  "uint64_t from : captured[bytes]",
+  "uint32_t bytes",
+  "void *data : out[bytes]",
+]
+
+[gp_fetch]
+id = 3
+mode = "sync"
+waits_for = "stream"
+calls = "cuMemcpyDtoHAsync_v2(offset, from, bytes, stream)"
+params = [
+  "CUdeviceptr from : device[bytes]",
+  "CUstream stream",
+  "uint64_t offset : arena[bytes]",
+  "uint32_t bytes",
+]
+
+[cuEventRecord]
+id = 4
+mode = "async"
+params = [
+  "CUevent event : anew",
+]
+"""
+
+
+def test_what_several_messages_share(tmp_path: Path) -> None:
+    text = emit_worker.dispatch(load(tmp_path, SHARED))
+    assert "r = gpw_bytes_copy(s, at_to, a.data, a.q->bytes);" in text
+    assert "r = gpw_bytes_copy(s, data, at_from, a.q->bytes);" in text
+    assert (
+        "(at_to = gpw_captured_find(s, a.q->to, a.q->bytes)) ? CUDA_SUCCESS : CUDA_ERROR_INV"
+        in text
+    )
+    fetch = text.split("static int do_gp_fetch(")[1]
+    assert fetch.index("gpw_arena_at(s, a.q->offset, a.q->bytes)") < fetch.index("answer_prepare")
+    assert (
+        "r = gpw_answer_submitted(s, answer, stream, s->driver->cuMemcpyDtoHAsync_v2(at_offset,"
+        in fetch
+    )
+    assert "r = gpw_event_anew(s, event);\n" in text
 
 
 def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:

@@ -95,33 +95,6 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
     return r;
 }
 
-static void dtoh_arena_done(struct gpw_session *s, void *arg, CUresult result)
-{
-    struct dtoh *d = arg;
-    gpw_answer_gp_dtoh_arena(s, d->token, result);
-    free(d);
-}
-
-CUresult gpw_gp_dtoh_arena(struct gpw_session *s, struct gpw_token token, CUdeviceptr src,
-                           CUstream stream, uint64_t offset, uint32_t bytes)
-{
-    void *to = gpw_arena_at(s, offset, bytes);
-    if (!to || !gpw_memory_is_device(s, src, bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = gpw_not_capturing(s, stream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct dtoh *d = malloc(sizeof *d);
-    if (!d)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *d = (struct dtoh){token, NULL, bytes};
-    r = download(s, to, src, bytes, stream, dtoh_arena_done, d);
-    if (r == CUDA_SUCCESS)
-        return GPW_DEFERRED;
-    free(d);
-    return r;
-}
-
 /* A pinned buffer that is not shared: its bytes go back as a notice, before the
  * answer of anybody who waits for the stream. */
 struct pinned_read {

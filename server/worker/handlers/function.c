@@ -271,34 +271,32 @@ CUresult gpw_gp_function_describe(struct gpw_session *s, CUfunction function, ui
     return describe_function(s, function, attributes, parameters, n_parameters);
 }
 
-CUresult gpw_gp_module_get_function(struct gpw_session *s, CUfunction *function, CUmodule module,
-                                    const char *name, uint32_t describe,
-                                    struct gp_function_attributes *attributes,
-                                    struct gp_parameter *parameters, uint32_t *n_parameters)
+CUresult gpw_noted_gp_module_get_function(struct gpw_session *s, CUfunction function,
+                                          CUmodule module, const char *name, uint32_t describe,
+                                          struct gp_function_attributes *attributes,
+                                          struct gp_parameter *parameters, uint32_t *n_parameters)
 {
-    *attributes = (struct gp_function_attributes){0};
+    (void)module, (void)name;
     *n_parameters = 0;
-    CUresult r = s->driver->cuModuleGetFunction(function, module, name);
-    if (r != CUDA_SUCCESS || !describe)
-        return r;
-    return describe_function(s, *function, attributes, parameters, n_parameters);
+    return describe ? describe_function(s, function, attributes, parameters, n_parameters)
+                    : CUDA_SUCCESS;
 }
 
-CUresult gpw_gp_library_get_kernel(struct gpw_session *s, CUkernel *kernel, CUlibrary library,
-                                   const char *name, uint32_t describe,
-                                   struct gp_function_attributes *attributes,
-                                   struct gp_parameter *parameters, uint32_t *n_parameters)
+CUresult gpw_noted_gp_library_get_kernel(struct gpw_session *s, CUkernel kernel, CUlibrary library,
+                                         const char *name, uint32_t describe,
+                                         struct gp_function_attributes *attributes,
+                                         struct gp_parameter *parameters, uint32_t *n_parameters)
 {
     CUdevice here;
-    *attributes = (struct gp_function_attributes){0};
+    CUresult r = CUDA_SUCCESS;
+    (void)library, (void)name;
     *n_parameters = 0;
-    CUresult r = s->driver->cuLibraryGetKernel(kernel, library, name);
-    if (r != CUDA_SUCCESS || !describe)
+    if (!describe)
         return r;
     if (current_device(s, &here))
-        r = describe_here(s, *kernel, here, attributes);
+        r = describe_here(s, kernel, here, attributes);
     if (r == CUDA_SUCCESS)
-        give_parameters(s, (CUfunction)*kernel, attributes, parameters, n_parameters);
+        give_parameters(s, (CUfunction)kernel, attributes, parameters, n_parameters);
     else /* the look-up is right all the same: the launch has the error */
         *attributes = (struct gp_function_attributes){0};
     return CUDA_SUCCESS;
@@ -317,43 +315,34 @@ static bool name_add(char *names, uint32_t room, uint32_t *used, const char *nam
     return true;
 }
 
-CUresult gpw_gp_module_names(struct gpw_session *s, CUmodule module, uint32_t skip, char *names,
-                             uint32_t *n_names)
+/* Functions of a module, or kernels of a library: NULL with the error. */
+static void **list_names(struct gpw_session *s, CUmodule module, CUlibrary library,
+                         unsigned *count, CUresult *r)
 {
-    unsigned count = 0;
-    uint32_t room = *n_names;
-    *n_names = 0;
-    CUresult r = s->driver->cuModuleGetFunctionCount(&count, module);
-    CUfunction *list = r == CUDA_SUCCESS ? calloc(count ? count : 1, sizeof *list) : NULL;
-    if (r == CUDA_SUCCESS && !list)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = s->driver->cuModuleEnumerateFunctions(list, count, module);
-    for (unsigned i = skip; r == CUDA_SUCCESS && i < count; i++) {
-        const char *name;
-        r = s->driver->cuFuncGetName(&name, list[i]);
-        if (r == CUDA_SUCCESS && !name_add(names, room, n_names, name))
-            break;
-    }
-    free(list);
-    return r;
+    const struct gpw_driver *d = s->driver;
+    *r = module ? d->cuModuleGetFunctionCount(count, module)
+                : d->cuLibraryGetKernelCount(count, library);
+    void **list = *r == CUDA_SUCCESS ? calloc(*count ? *count : 1, sizeof *list) : NULL;
+    if (*r == CUDA_SUCCESS && !list)
+        *r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (*r == CUDA_SUCCESS)
+        *r = module ? d->cuModuleEnumerateFunctions((CUfunction *)list, *count, module)
+                    : d->cuLibraryEnumerateKernels((CUkernel *)list, *count, library);
+    return list;
 }
 
-CUresult gpw_gp_library_names(struct gpw_session *s, CUlibrary library, uint32_t skip, char *names,
-                              uint32_t *n_names)
+CUresult gpw_kernel_names(struct gpw_session *s, CUmodule module, CUlibrary library, uint32_t skip,
+                          char *names, uint32_t *n_names)
 {
     unsigned count = 0;
+    CUresult r;
     uint32_t room = *n_names;
+    void **list = list_names(s, module, library, &count, &r);
     *n_names = 0;
-    CUresult r = s->driver->cuLibraryGetKernelCount(&count, library);
-    CUkernel *list = r == CUDA_SUCCESS ? calloc(count ? count : 1, sizeof *list) : NULL;
-    if (r == CUDA_SUCCESS && !list)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        r = s->driver->cuLibraryEnumerateKernels(list, count, library);
     for (unsigned i = skip; r == CUDA_SUCCESS && i < count; i++) {
         const char *name;
-        r = s->driver->cuKernelGetName(&name, list[i]);
+        r = module ? s->driver->cuFuncGetName(&name, list[i])
+                   : s->driver->cuKernelGetName(&name, list[i]);
         if (r == CUDA_SUCCESS && !name_add(names, room, n_names, name))
             break;
     }

@@ -20,4 +20,9 @@ CUresult gpw_parameters_of(struct gpw_session *s, CUfunction function, struct gp
 /* A module or a context has ended: addresses of its functions may come again. */
 void gpw_functions_forget(struct gpw_session *s);
 
+/* The names, NUL-separated from the one numbered `skip` on, of a module's functions or of a
+ * library's kernels: one of the two is NULL. */
+CUresult gpw_kernel_names(struct gpw_session *s, CUmodule module, CUlibrary library, uint32_t skip,
+                          char *names, uint32_t *n_names);
+
 #endif

@@ -185,25 +185,6 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
     return r == CUDA_ERROR_OUT_OF_MEMORY && must_wait(s) ? GPW_AGAIN : r;
 }
 
-CUresult gpw_cuMemAllocPitch_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t *pPitch,
-                                size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
-{
-    if (WidthInBytes == 0 || Height == 0 || (ElementSizeBytes != 4 && ElementSizeBytes != 8 &&
-                                             ElementSizeBytes != 16))
-        return CUDA_ERROR_INVALID_VALUE;
-    const size_t pitch_alignment = 512;
-    size_t bytes, pitch;
-    if (__builtin_add_overflow(WidthInBytes, pitch_alignment - 1, &pitch))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    pitch = pitch / pitch_alignment * pitch_alignment;
-    if (__builtin_mul_overflow(pitch, Height, &bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = gpw_cuMemAlloc_v2(s, dptr, bytes);
-    if (r == CUDA_SUCCESS)
-        *pPitch = pitch;
-    return r;
-}
-
 /* Of a pool, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
  * whatever others have submitted. */
 static void free_ordered(struct gpw_session *s, CUdeviceptr address)

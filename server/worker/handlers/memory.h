@@ -34,4 +34,11 @@ bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t byt
 /* This process's address of a client's pinned buffer, NULL if the range is none. */
 void *gpw_pinned_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 
+/* Part of the arena, registered with the driver; NULL if it lies outside. */
+void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
+/* The worker's address of a buffer for graphs, NULL if the range is none. */
+void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Between such memory and a message. */
+CUresult gpw_bytes_copy(struct gpw_session *s, void *to, const void *from, uint32_t bytes);
+
 #endif

@@ -40,8 +40,6 @@ struct gpw_memory {
     struct mapping *mappings;
 };
 
-/* Part of the arena, registered with the driver; NULL if it lies outside. */
-void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes);
 /* Give back what pools and the allocator have and nobody uses. */
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
 /* If fewer than `bytes` may still be taken of a device, do that: only what is in use may
@@ -54,8 +52,6 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Memory of a graph that is being captured: the driver knows its address only while the
  * graph runs, but work behind it in the capture has it already. */
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
-/* The worker's address of a buffer for graphs, NULL if the range is none. */
-void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes);
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
 /* Forget them all; `unpin` while there is a context to do it in. */
 void gpw_captured_close(struct gpw_session *s, bool unpin);

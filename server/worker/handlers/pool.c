@@ -160,22 +160,6 @@ static CUresult captured(struct gpw_session *s, CUresult r, const CUdeviceptr *d
     return r == CUDA_SUCCESS ? gpw_graph_memory_note(s, *dptr, bytes) : r;
 }
 
-CUresult gpw_cuMemAllocAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
-                             CUstream hStream)
-{
-    int ordinal = gpw_current_ordinal(s);
-    CUmemoryPool real;
-    bool capturing = is_capturing(s, hStream);
-    if (capturing)
-        gpw_growth_in_graphs(); /* it is a node, whose memory is counted when the graph has it */
-    if (ordinal < 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (bytesize == 0 || capturing ||
-        s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS)
-        return captured(s, s->driver->cuMemAllocAsync(dptr, bytesize, hStream), dptr, bytesize);
-    return take_relaxed(s, pool_note(s, real, (uint32_t)ordinal), bytesize, hStream, dptr);
-}
-
 /* Whose memory is in the pool: a pool is one that was made here, or one of a device's own.
  * -1: no device's. */
 static int pool_ordinal(struct gpw_session *s, CUmemoryPool real)
@@ -192,19 +176,27 @@ static int pool_ordinal(struct gpw_session *s, CUmemoryPool real)
     return -1;
 }
 
-CUresult gpw_cuMemAllocFromPoolAsync(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize,
-                                     CUmemoryPool pool, CUstream hStream)
+static CUresult alloc_by_driver(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes,
+                                CUmemoryPool pool, CUstream stream)
 {
-    int ordinal = pool_ordinal(s, pool);
-    bool capturing = is_capturing(s, hStream);
+    return pool ? s->driver->cuMemAllocFromPoolAsync(dptr, bytes, pool, stream)
+                : s->driver->cuMemAllocAsync(dptr, bytes, stream);
+}
+
+CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool,
+                        CUstream stream)
+{
+    CUmemoryPool real = pool;
+    int ordinal = pool ? pool_ordinal(s, pool) : gpw_current_ordinal(s);
+    bool capturing = is_capturing(s, stream);
     if (capturing)
-        gpw_growth_in_graphs();
-    if (ordinal < 0)
-        return CUDA_ERROR_INVALID_VALUE; /* nobody could be charged */
-    if (bytesize == 0 || capturing)
-        return captured(s, s->driver->cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream), dptr,
-                        bytesize);
-    return take_relaxed(s, pool_note(s, pool, (uint32_t)ordinal), bytesize, hStream, dptr);
+        gpw_growth_in_graphs(); /* it is a node, whose memory is counted when the graph has it */
+    if (ordinal < 0) /* nobody could be charged */
+        return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
+    if (bytes == 0 || capturing ||
+        (!pool && s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS))
+        return captured(s, alloc_by_driver(s, dptr, bytes, pool, stream), dptr, bytes);
+    return take_relaxed(s, pool_note(s, real, (uint32_t)ordinal), bytes, stream, dptr);
 }
 
 struct free_later {

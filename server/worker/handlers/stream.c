@@ -132,30 +132,18 @@ static CUresult event_copy(struct gpw_session *s, CUevent event, CUevent *copy)
     return r;
 }
 
-/* Whoever waits for it waits for what it has now. */
-static CUresult event_anew(struct gpw_session *s, CUevent event)
+CUresult gpw_event_anew(struct gpw_session *s, CUevent event)
 {
     struct event_wait *e;
     CUresult r = CUDA_SUCCESS;
+    if (!s->event_waits)
+        return r;
     while (r == CUDA_SUCCESS && (e = last_waiting(s, event)) != NULL) {
         if ((r = event_copy(s, event, &e->event)) == CUDA_SUCCESS)
             e->destroy = true;
         s->driver->cuCtxGetCurrent(&e->context);
     }
     return r;
-}
-
-CUresult gpw_cuEventRecord(struct gpw_session *s, CUevent hEvent, CUstream hStream)
-{
-    CUresult r = s->event_waits ? event_anew(s, hEvent) : CUDA_SUCCESS;
-    return r ? r : s->driver->cuEventRecord(hEvent, hStream);
-}
-
-CUresult gpw_cuEventRecordWithFlags(struct gpw_session *s, CUevent hEvent, CUstream hStream,
-                                    unsigned int flags)
-{
-    CUresult r = s->event_waits ? event_anew(s, hEvent) : CUDA_SUCCESS;
-    return r ? r : s->driver->cuEventRecordWithFlags(hEvent, hStream, flags);
 }
 
 static bool event_lives(struct gpw_session *s, const struct event_wait *e)

@@ -550,32 +550,21 @@ static CUresult link_of(uint32_t index, bool sends, uint64_t tag, struct gpw_pee
     return down ? CUDA_ERROR_DEVICE_UNAVAILABLE : twice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-static CUresult transfer(struct gpw_session *s, uint32_t peer, struct gpw_transfer like)
+CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, CUdeviceptr address,
+                           uint64_t bytes, CUstream stream, bool sends)
 {
-    CUresult r = link_of(peer, like.sends, like.tag, &like.peer);
+    struct gpw_transfer like = {.sends = sends, .stream = stream, .tag = tag, .address = address,
+                                .bytes = bytes};
+    CUresult r = link_of(peer, sends, tag, &like.peer);
     if (r != CUDA_SUCCESS)
         return r;
     r = transfer_begin(s, &like);
     if (r != CUDA_SUCCESS) {
         pthread_mutex_lock(&gpw_peer_lock);
-        call_off(like.peer, like.sends, like.tag, r);
+        call_off(like.peer, sends, tag, r);
         pthread_mutex_unlock(&gpw_peer_lock);
     }
     return r;
-}
-
-CUresult gpw_gp_peer_send(struct gpw_session *s, CUstream stream, uint32_t peer, uint64_t tag,
-                          CUdeviceptr src, uint64_t bytes)
-{
-    return transfer(s, peer, (struct gpw_transfer){.sends = true, .stream = stream, .tag = tag,
-                                                   .address = src, .bytes = bytes});
-}
-
-CUresult gpw_gp_peer_recv(struct gpw_session *s, CUstream stream, uint32_t peer, uint64_t tag,
-                          CUdeviceptr dst, uint64_t bytes)
-{
-    return transfer(s, peer, (struct gpw_transfer){.stream = stream, .tag = tag,
-                                                   .address = dst, .bytes = bytes});
 }
 
 /* --- what the rest of the worker asks -------------------------------------------------- */

@@ -2,28 +2,29 @@
 
 #include <stdlib.h>
 
-struct answer {
+struct gpw_answer_wait {
     struct gpw_token token;
     gpw_answer *send;
+    struct gpw_after *after;
 };
 
 static void passed(struct gpw_session *s, void *arg, CUresult result)
 {
-    struct answer *a = arg;
+    struct gpw_answer_wait *a = arg;
     a->send(s, a->token, result);
     free(a);
 }
 
-static struct answer *answer_new(struct gpw_token token, gpw_answer *send)
+static struct gpw_answer_wait *answer_new(struct gpw_token token, gpw_answer *send)
 {
-    struct answer *a = malloc(sizeof *a);
+    struct gpw_answer_wait *a = malloc(sizeof *a);
     if (a)
-        *a = (struct answer){token, send};
+        *a = (struct gpw_answer_wait){token, send, NULL};
     return a;
 }
 
 /* Started: the answer comes later. Not started: this is the answer. */
-static CUresult deferred(struct answer *a, CUresult r)
+static CUresult deferred(struct gpw_answer_wait *a, CUresult r)
 {
     if (r == CUDA_SUCCESS)
         return GPW_DEFERRED;
@@ -34,8 +35,29 @@ static CUresult deferred(struct answer *a, CUresult r)
 CUresult gpw_answer_after_stream(struct gpw_session *s, struct gpw_token token, CUstream stream,
                                  gpw_answer *send)
 {
-    struct answer *a = answer_new(token, send);
+    struct gpw_answer_wait *a = answer_new(token, send);
     return a ? deferred(a, gpw_after_stream(s, stream, passed, a)) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstream stream,
+                            gpw_answer *send, struct gpw_answer_wait **answer)
+{
+    struct gpw_answer_wait *a = answer_new(token, send);
+    if (!a)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = gpw_after_prepare(s, stream, passed, a, &a->after);
+    if (r == CUDA_SUCCESS)
+        *answer = a;
+    else
+        free(a);
+    return r;
+}
+
+CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
+                              CUstream stream, CUresult r)
+{
+    struct gpw_after *after = answer->after;
+    return deferred(answer, gpw_after_submitted(s, after, stream, r));
 }
 
 CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
@@ -45,7 +67,7 @@ CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
     CUresult r = context ? s->driver->cuCtxPushCurrent_v2(context) : CUDA_SUCCESS;
     if (r != CUDA_SUCCESS)
         return r;
-    struct answer *a = answer_new(token, send);
+    struct gpw_answer_wait *a = answer_new(token, send);
     r = a ? deferred(a, gpw_after_context(s, passed, a)) : CUDA_ERROR_OUT_OF_MEMORY;
     if (context)
         s->driver->cuCtxPopCurrent_v2(&popped);

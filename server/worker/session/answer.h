@@ -11,6 +11,12 @@ typedef int gpw_answer(struct gpw_session *s, struct gpw_token token, CUresult r
  * (NULL: the current one), is over. GPW_DEFERRED, or the error that is the answer now. */
 CUresult gpw_answer_after_stream(struct gpw_session *s, struct gpw_token token, CUstream stream,
                                  gpw_answer *send);
+/* The same behind work that is yet to be submitted: `r` is what submitting it gave. */
+struct gpw_answer_wait;
+CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstream stream,
+                            gpw_answer *send, struct gpw_answer_wait **answer);
+CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
+                              CUstream stream, CUresult r);
 CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
                                   CUcontext context, gpw_answer *send);
 

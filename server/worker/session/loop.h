@@ -18,6 +18,8 @@ CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 /* Events kept for reuse died with their context. */
 /* Waits for events that went with their context (stream.c). */
+/* It is to be recorded anew: whoever waits for it waits for what it has now. */
+CUresult gpw_event_anew(struct gpw_session *s, CUevent event);
 void gpw_event_waits_context_ended(struct gpw_session *s);
 void gpw_waits_context_ended(struct gpw_session *s, CUcontext context);
 

@@ -51,3 +51,7 @@ CUresult cuThingClose(CUlibrary library);
 CUresult cuThingQuery(CUstream hStream, int attribute);
 CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count,
                       CUmemAllocationProp *prop);
+CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data);
+CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data);
+CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream);
+CUresult cuThingMark(CUmodule *module, CUevent event, char *text);

@@ -333,6 +333,54 @@ bool gp_decode_cuThingAllow(const struct gp_header *h, struct gp_args_cuThingAll
     return h->size == gp_align8(at);
 }
 
+bool gp_decode_cuThingWrite(const struct gp_header *h, struct gp_args_cuThingWrite *a)
+{
+    const struct gp_req_cuThingWrite *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    const wide bytes = (wide)q->bytes;
+    size_t at = sizeof *q;
+    a->data = tail(h, &at, q->n_data);
+    if (!a->data)
+        return false;
+    if (!spans(bytes, sizeof(uint8_t), q->n_data))
+        return false;
+    return h->size == gp_align8(at);
+}
+
+bool gp_decode_cuThingRead(const struct gp_header *h, struct gp_args_cuThingRead *a)
+{
+    const struct gp_req_cuThingRead *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    const wide bytes = (wide)q->bytes;
+    if (!room(bytes, sizeof(uint8_t), &a->room_data))
+        return false;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingFetch(const struct gp_header *h, struct gp_args_cuThingFetch *a)
+{
+    const struct gp_req_cuThingFetch *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
+bool gp_decode_cuThingMark(const struct gp_header *h, struct gp_args_cuThingMark *a)
+{
+    const struct gp_req_cuThingMark *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    if (!room(8, sizeof(char), &a->room_text))
+        return false;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_gp_query(const struct gp_header *h, struct gp_args_gp_query *a)
 {
     const struct gp_req_gp_query *q = (const void *)h;
@@ -481,6 +529,22 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingAllow: {
         struct gp_args_cuThingAllow a;
         return gp_decode_cuThingAllow(h, &a);
+    }
+    case GP_OP_cuThingWrite: {
+        struct gp_args_cuThingWrite a;
+        return gp_decode_cuThingWrite(h, &a);
+    }
+    case GP_OP_cuThingRead: {
+        struct gp_args_cuThingRead a;
+        return gp_decode_cuThingRead(h, &a);
+    }
+    case GP_OP_cuThingFetch: {
+        struct gp_args_cuThingFetch a;
+        return gp_decode_cuThingFetch(h, &a);
+    }
+    case GP_OP_cuThingMark: {
+        struct gp_args_cuThingMark a;
+        return gp_decode_cuThingMark(h, &a);
     }
     case GP_OP_gp_query: {
         struct gp_args_gp_query a;

@@ -169,6 +169,29 @@ struct gp_args_cuThingAllow {
 };
 bool gp_decode_cuThingAllow(const struct gp_header *h, struct gp_args_cuThingAllow *a);
 
+struct gp_args_cuThingWrite {
+    const struct gp_req_cuThingWrite *q;
+    const void *data;
+};
+bool gp_decode_cuThingWrite(const struct gp_header *h, struct gp_args_cuThingWrite *a);
+
+struct gp_args_cuThingRead {
+    const struct gp_req_cuThingRead *q;
+    uint32_t room_data; /* bytes */
+};
+bool gp_decode_cuThingRead(const struct gp_header *h, struct gp_args_cuThingRead *a);
+
+struct gp_args_cuThingFetch {
+    const struct gp_req_cuThingFetch *q;
+};
+bool gp_decode_cuThingFetch(const struct gp_header *h, struct gp_args_cuThingFetch *a);
+
+struct gp_args_cuThingMark {
+    const struct gp_req_cuThingMark *q;
+    uint32_t room_text; /* bytes */
+};
+bool gp_decode_cuThingMark(const struct gp_header *h, struct gp_args_cuThingMark *a);
+
 struct gp_args_gp_query {
     const struct gp_req_gp_query *q;
     uint32_t room_answer; /* bytes */

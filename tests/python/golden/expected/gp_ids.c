@@ -35,6 +35,10 @@ const uint32_t gp_operations[GP_OPERATIONS] = {
     (uint32_t)GP_OP_cuThingClose << 16 | 0x2190,
     (uint32_t)GP_OP_cuThingQuery << 16 | 0x3ddc,
     (uint32_t)GP_OP_cuThingAllow << 16 | 0xb177,
+    (uint32_t)GP_OP_cuThingWrite << 16 | 0xce18,
+    (uint32_t)GP_OP_cuThingRead << 16 | 0x2018,
+    (uint32_t)GP_OP_cuThingFetch << 16 | 0xafb3,
+    (uint32_t)GP_OP_cuThingMark << 16 | 0x8273,
     (uint32_t)GP_OP_gp_query << 16 | 0x7ab6,
     (uint32_t)GP_OP_gp_done << 16 | 0xe843,
 };

@@ -259,6 +259,43 @@ struct gp_rep_cuThingAllow {
     CUmemAllocationProp prop;
 };
 
+struct gp_req_cuThingWrite {
+    struct gp_header h;
+    uint64_t where;
+    uint32_t bytes;
+    uint32_t n_data;
+};
+
+struct gp_req_cuThingRead {
+    struct gp_header h;
+    uint64_t where;
+    uint32_t bytes;
+};
+struct gp_rep_cuThingRead {
+    struct gp_reply r;
+    uint32_t n_data;
+};
+
+struct gp_req_cuThingFetch {
+    struct gp_header h;
+    uint64_t offset;
+    size_t bytes;
+    uint64_t hStream;
+};
+struct gp_rep_cuThingFetch {
+    struct gp_reply r;
+};
+
+struct gp_req_cuThingMark {
+    struct gp_header h;
+    uint64_t module;
+    uint64_t event;
+};
+struct gp_rep_cuThingMark {
+    struct gp_reply r;
+    uint32_t n_text;
+};
+
 struct gp_req_gp_query {
     struct gp_header h;
     uint32_t what;

@@ -281,6 +281,31 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .in_context = 1,
         .blocks = 1,
     },
+    [GP_OP_cuThingWrite] = {
+        .name = "cuThingWrite",
+        .mode = "async",
+        .in_context = 1,
+    },
+    [GP_OP_cuThingRead] = {
+        .name = "cuThingRead",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+    },
+    [GP_OP_cuThingFetch] = {
+        .name = "cuThingFetch",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+        .deferred = 1,
+        .stream_at = offsetof(struct gp_req_cuThingFetch, hStream),
+    },
+    [GP_OP_cuThingMark] = {
+        .name = "cuThingMark",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+    },
     [GP_OP_gp_query] = {
         .name = "gp_query",
         .mode = "sync",

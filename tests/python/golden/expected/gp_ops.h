@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x29baf5edbcc485e4)
+#define GP_SPEC_HASH UINT64_C(0x05b201f7c0fac2eb)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -52,6 +52,10 @@ enum gp_op {
     GP_OP_cuThingClose = 83,
     GP_OP_cuThingQuery = 84,
     GP_OP_cuThingAllow = 85,
+    GP_OP_cuThingWrite = 90,
+    GP_OP_cuThingRead = 91,
+    GP_OP_cuThingFetch = 92,
+    GP_OP_cuThingMark = 93,
     GP_OP_gp_query = 1024,
     GP_OP_gp_done = 1025,
     GP_OP_COUNT = 1026,

@@ -38,6 +38,10 @@ static const struct {
     {"cuThingClose", sizeof(struct gp_req_cuThingClose), 0},
     {"cuThingQuery", sizeof(struct gp_req_cuThingQuery), sizeof(struct gp_rep_cuThingQuery)},
     {"cuThingAllow", sizeof(struct gp_req_cuThingAllow), sizeof(struct gp_rep_cuThingAllow)},
+    {"cuThingWrite", sizeof(struct gp_req_cuThingWrite), 0},
+    {"cuThingRead", sizeof(struct gp_req_cuThingRead), sizeof(struct gp_rep_cuThingRead)},
+    {"cuThingFetch", sizeof(struct gp_req_cuThingFetch), sizeof(struct gp_rep_cuThingFetch)},
+    {"cuThingMark", sizeof(struct gp_req_cuThingMark), sizeof(struct gp_rep_cuThingMark)},
     {"gp_query", sizeof(struct gp_req_gp_query), sizeof(struct gp_rep_gp_query)},
     {"gp_done", sizeof(struct gp_req_gp_done), 0},
 };

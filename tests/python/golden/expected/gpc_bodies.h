@@ -51,6 +51,10 @@ CUresult gpc_body_cuThingWaitAll(CUcontext ctx);
 CUresult gpc_body_cuThingClose(CUlibrary library);
 CUresult gpc_body_cuThingQuery(CUstream hStream, int attribute);
 CUresult gpc_body_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop);
+CUresult gpc_body_cuThingWrite(uint64_t where, uint32_t bytes, const void *data);
+CUresult gpc_body_cuThingRead(uint64_t where, uint32_t bytes, void *data);
+CUresult gpc_body_cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream);
+CUresult gpc_body_cuThingMark(CUmodule *module, CUevent event, char *text);
 
 /* Not for the exported functions themselves. */
 #ifndef GPC_BODIES_ONLY
@@ -100,6 +104,10 @@ CUresult gpc_body_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDe
 #define cuThingClose gpc_body_cuThingClose
 #define cuThingQuery gpc_body_cuThingQuery
 #define cuThingAllow gpc_body_cuThingAllow
+#define cuThingWrite gpc_body_cuThingWrite
+#define cuThingRead gpc_body_cuThingRead
+#define cuThingFetch gpc_body_cuThingFetch
+#define cuThingMark gpc_body_cuThingMark
 #endif
 
 #endif

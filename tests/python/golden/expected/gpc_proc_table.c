@@ -19,6 +19,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingClose", 9000, 0, GP_OP_cuThingClose, (void *)(uintptr_t)&cuThingClose},
     {"cuThingCopy", 9000, 0, GP_OP_cuThingCopy, (void *)(uintptr_t)&cuThingCopy},
     {"cuThingEnd", 9000, 0, GP_OP_cuThingEnd, (void *)(uintptr_t)&cuThingEnd},
+    {"cuThingFetch", 9000, 0, GP_OP_cuThingFetch, (void *)(uintptr_t)&cuThingFetch},
     {"cuThingFill", 9000, 0, GP_OP_cuThingFill, (void *)(uintptr_t)&cuThingFill},
     {"cuThingFind", 9000, 0, GP_OP_cuThingFind, (void *)(uintptr_t)&cuThingFind},
     {"cuThingFound", 2000, 0, GP_OP_cuThingFound, (void *)(uintptr_t)&cuThingFound},
@@ -32,6 +33,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingLoad", 9000, 0, GP_OP_cuThingLoad, (void *)(uintptr_t)&cuThingLoad},
     {"cuThingMade", 2000, 0, GP_OP_cuThingMade, (void *)(uintptr_t)&cuThingMade},
     {"cuThingMake", 2000, 0, GP_OP_cuThingMake, (void *)(uintptr_t)&cuThingMake},
+    {"cuThingMark", 9000, 0, GP_OP_cuThingMark, (void *)(uintptr_t)&cuThingMark},
     {"cuThingMove", 9000, 0, GP_OP_cuThingMove, (void *)(uintptr_t)&cuThingMove},
     {"cuThingNew", 2000, 0, GP_OP_cuThingNew, (void *)(uintptr_t)&cuThingNew},
     {"cuThingOpen", 9000, 0, GP_OP_gp_query, (void *)(uintptr_t)&cuThingOpen},
@@ -40,6 +42,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingPush", 2000, 0, GP_OP_gp_query, (void *)(uintptr_t)&cuThingPush},
     {"cuThingPut", 9000, 0, GP_OP_cuThingPut, (void *)(uintptr_t)&cuThingPut},
     {"cuThingQuery", 9000, 0, GP_OP_cuThingQuery, (void *)(uintptr_t)&cuThingQuery},
+    {"cuThingRead", 9000, 0, GP_OP_cuThingRead, (void *)(uintptr_t)&cuThingRead},
     {"cuThingRecord", 9000, 0, GP_OP_cuThingRecord, (void *)(uintptr_t)&cuThingRecord},
     {"cuThingRecorded", 9000, 0, GP_OP_cuThingRecorded, (void *)(uintptr_t)&cuThingRecorded},
     {"cuThingRun", 9000, 0, GP_OP_cuThingRun, (void *)(uintptr_t)&cuThingRun},
@@ -52,6 +55,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingUse", 9000, 0, GP_OP_cuThingUse, (void *)(uintptr_t)&cuThingUse},
     {"cuThingWait", 9000, 0, GP_OP_cuThingWait, (void *)(uintptr_t)&cuThingWait},
     {"cuThingWaitAll", 9000, 0, GP_OP_cuThingWaitAll, (void *)(uintptr_t)&cuThingWaitAll},
+    {"cuThingWrite", 9000, 0, GP_OP_cuThingWrite, (void *)(uintptr_t)&cuThingWrite},
 };
 
-const size_t gpc_proc_count = 47;
+const size_t gpc_proc_count = 51;

@@ -349,3 +349,28 @@ GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccess
     CUresult r = gpc_enter(GP_OP_cuThingAllow, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingAllow(ptr, size, list, count, prop));
 }
+
+GPC_EXPORT CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingWrite, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingWrite(where, bytes, data));
+}
+
+GPC_EXPORT CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingRead, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingRead(where, bytes, data));
+}
+
+GPC_EXPORT CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
+{
+    struct gpc_route on;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuThingFetch, hStream);
+    return gpc_leave(r ? r : gpc_wire_cuThingFetch_on(&on, offset, bytes, hStream));
+}
+
+GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
+{
+    CUresult r = gpc_enter_event(GP_OP_cuThingMark, event);
+    return gpc_leave(r ? r : gpc_wire_cuThingMark(module, event, text));
+}

@@ -965,3 +965,96 @@ GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccess
         return traced_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop);
     return gpc_body_cuThingAllow(ptr, size, list, count, prop);
 }
+
+static CUresult traced_cuThingWrite(const char *name_, CUresult (*body_)(uint64_t, uint32_t, const void *), uint64_t where, uint32_t bytes, const void *data)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_label(&t_, "data");
+    gpc_trace_bytes(&t_, data, (unsigned long long)(bytes) * sizeof(uint8_t));
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes, data);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingWrite("cuThingWrite", gpc_body_cuThingWrite, where, bytes, data);
+    return gpc_body_cuThingWrite(where, bytes, data);
+}
+
+static CUresult traced_cuThingRead(const char *name_, CUresult (*body_)(uint64_t, uint32_t, void *), uint64_t where, uint32_t bytes, void *data)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, where);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    gpc_trace_label(&t_, "data");
+    gpc_trace_bytes(&t_, data, (unsigned long long)(bytes) * sizeof(uint8_t));
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(where, bytes, data);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingRead("cuThingRead", gpc_body_cuThingRead, where, bytes, data);
+    return gpc_body_cuThingRead(where, bytes, data);
+}
+
+static CUresult traced_cuThingFetch(const char *name_, CUresult (*body_)(uint64_t, size_t, CUstream), uint64_t offset, size_t bytes, CUstream hStream)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, offset);
+    GPC_TRACE_ARGUMENT(&t_, bytes);
+    GPC_TRACE_ARGUMENT(&t_, hStream);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(offset, bytes, hStream);
+    gpc_trace_returned(&t_, r_);
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingFetch("cuThingFetch", gpc_body_cuThingFetch, offset, bytes, hStream);
+    return gpc_body_cuThingFetch(offset, bytes, hStream);
+}
+
+static CUresult traced_cuThingMark(const char *name_, CUresult (*body_)(CUmodule *, CUevent, char *), CUmodule *module, CUevent event, char *text)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, module);
+    GPC_TRACE_ARGUMENT(&t_, event);
+    gpc_trace_label(&t_, "text");
+    gpc_trace_bytes(&t_, text, (unsigned long long)(8) * sizeof(char));
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(module, event, text);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, module);
+        if (text) {
+            gpc_trace_label(&t_, "*text");
+            gpc_trace_text(&t_, text);
+        }
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text);
+    return gpc_body_cuThingMark(module, event, text);
+}

@@ -683,6 +683,105 @@ fail:
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingWrite_on(const struct gpc_route *on, uint64_t where, uint32_t bytes, const void *data)
+{
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingWrite q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingWrite;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.where = where;
+    q.bytes = bytes;
+    if ((r = gpc_call_in(&call, data, (uint64_t)(bytes), sizeof(uint8_t), &q.n_data)))
+        goto fail;
+    r = gpc_call_post(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingRead_on(const struct gpc_route *on, uint64_t where, uint32_t bytes, void *data)
+{
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingRead q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingRead;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.where = where;
+    q.bytes = bytes;
+    if ((r = gpc_call_out(&call, data, (uint64_t)(bytes), sizeof(uint8_t),
+                          offsetof(struct gp_rep_cuThingRead, n_data))))
+        goto fail;
+    struct gp_rep_cuThingRead rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingFetch_on(const struct gpc_route *on, uint64_t offset, size_t bytes, CUstream hStream)
+{
+    struct gp_req_cuThingFetch q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingFetch;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.offset = offset;
+    q.bytes = bytes;
+    if ((r = gpc_stream_wire(&call, hStream, &q.hStream)))
+        goto fail;
+    struct gp_rep_cuThingFetch rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS)
+        return r;
+    return CUDA_SUCCESS;
+}
+
+CUresult gpc_wire_cuThingMark_on(const struct gpc_route *on, CUmodule *module, CUevent event, char *text)
+{
+    if (!module || !text)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingMark q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingMark;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    if ((r = gpc_handle_wire(&call, GP_HANDLE_EVENT, (uint64_t)event, false, &q.event)))
+        goto fail;
+    if ((r = gpc_call_out(&call, text, (uint64_t)(8), sizeof(char),
+                          offsetof(struct gp_rep_cuThingMark, n_text))))
+        goto fail;
+    q.module = gpc_handle_new(GP_HANDLE_MODULE, gpc_call_index(&call));
+    if (!q.module)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct gp_rep_cuThingMark rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+fail:
+    if (r != CUDA_SUCCESS) {
+        gpc_handle_drop(q.module);
+        return r;
+    }
+    *module = (CUmodule)q.module;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer)
 {
     if (!answer)

@@ -162,6 +162,26 @@ static inline CUresult gpc_wire_cuThingAllow(CUdeviceptr ptr, size_t size, const
 {
     return gpc_wire_cuThingAllow_on(NULL, ptr, size, list, count, prop);
 }
+CUresult gpc_wire_cuThingWrite_on(const struct gpc_route *on, uint64_t where, uint32_t bytes, const void *data);
+static inline CUresult gpc_wire_cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
+{
+    return gpc_wire_cuThingWrite_on(NULL, where, bytes, data);
+}
+CUresult gpc_wire_cuThingRead_on(const struct gpc_route *on, uint64_t where, uint32_t bytes, void *data);
+static inline CUresult gpc_wire_cuThingRead(uint64_t where, uint32_t bytes, void *data)
+{
+    return gpc_wire_cuThingRead_on(NULL, where, bytes, data);
+}
+CUresult gpc_wire_cuThingFetch_on(const struct gpc_route *on, uint64_t offset, size_t bytes, CUstream hStream);
+static inline CUresult gpc_wire_cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
+{
+    return gpc_wire_cuThingFetch_on(NULL, offset, bytes, hStream);
+}
+CUresult gpc_wire_cuThingMark_on(const struct gpc_route *on, CUmodule *module, CUevent event, char *text);
+static inline CUresult gpc_wire_cuThingMark(CUmodule *module, CUevent event, char *text)
+{
+    return gpc_wire_cuThingMark_on(NULL, module, event, text);
+}
 CUresult gpc_wire_gp_query_on(const struct gpc_route *on, uint32_t what, void *answer, uint32_t *got_answer);
 static inline CUresult gpc_wire_gp_query(uint32_t what, void *answer, uint32_t *got_answer)
 {

@@ -13,7 +13,9 @@
 #include "later.h"
 #include "loop.h"
 #include "memory.h"
+#include "peer.h"
 #include "place.h"
+#include "pool.h"
 #include "quota.h"
 #include "span.h"
 
@@ -650,6 +652,107 @@ static int do_cuThingAllow(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingWrite(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingWrite a;
+    if (!gp_decode_cuThingWrite(h, &a))
+        return gpw_session_broken(s, "cuThingWrite: the arguments do not fit the message");
+    void *at_where = NULL;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = (at_where = gpw_captured_find(s, a.q->where, a.q->bytes)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpw_thing_copy(s, at_where, a.data, a.q->bytes);
+    return gpw_async_result(s, h, r);
+}
+
+static int do_cuThingRead(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingRead a;
+    if (!gp_decode_cuThingRead(h, &a))
+        return gpw_session_broken(s, "cuThingRead: the arguments do not fit the message");
+    void *at_where = NULL;
+    uint32_t n_data = a.room_data;
+    void *data = gpw_scratch(s, 0, n_data);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = (at_where = gpw_captured_find(s, a.q->where, a.q->bytes)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpw_thing_copy(s, data, at_where, a.q->bytes);
+    if (r == GPW_AGAIN)
+        return gpw_put_off(s, h);
+    struct gp_rep_cuThingRead rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        rep.n_data = n_data;
+        gpw_message_tail(&m, data, n_data);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
+static int do_cuThingFetch(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingFetch a;
+    if (!gp_decode_cuThingFetch(h, &a))
+        return gpw_session_broken(s, "cuThingFetch: the arguments do not fit the message");
+    void *at_offset = NULL;
+    CUstream hStream = 0;
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = (at_offset = gpw_arena_at(s, a.q->offset, a.q->bytes)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_STREAM, a.q->hStream, false, (uint64_t *)&hStream);
+    struct gpw_answer_wait *answer = NULL;
+    if (r == CUDA_SUCCESS)
+        r = gpw_answer_prepare(s, gpw_token_of(h), hStream, gpw_answer_cuThingFetch, &answer);
+    if (r == CUDA_SUCCESS)
+        r = gpw_answer_submitted(s, answer, hStream, s->driver->cuThingFill(at_offset, a.q->bytes, hStream));
+    if (r == GPW_DEFERRED)
+        return 0;
+    return gpw_answer_cuThingFetch(s, gpw_token_of(h), r);
+}
+
+int gpw_answer_cuThingFetch(struct gpw_session *s, struct gpw_token token, CUresult result)
+{
+    struct gp_rep_cuThingFetch rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    return gpw_reply_token(s, token, result, &m);
+}
+
+static int do_cuThingMark(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingMark a;
+    if (!gp_decode_cuThingMark(h, &a))
+        return gpw_session_broken(s, "cuThingMark: the arguments do not fit the message");
+    CUmodule module = 0;
+    if (!gpw_handle_free(s, GP_HANDLE_MODULE, a.q->module))
+        return gpw_session_broken(s, "cuThingMark: the new handle is not free");
+    CUevent event = 0;
+    uint32_t n_text = a.room_text;
+    char *text = gpw_scratch(s, 0, n_text);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_handle_get(s, GP_HANDLE_EVENT, a.q->event, false, (uint64_t *)&event);
+    if (r == CUDA_SUCCESS)
+        r = gpw_event_anew(s, event);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingLoad(&module, event);
+    if (r == CUDA_SUCCESS)
+        r = gpw_noted_cuThingMark(s, module, event, text, &n_text);
+    gpw_handle_put(s, GP_HANDLE_MODULE, a.q->module, (uint64_t)module, r);
+    gpw_handle_bind(s, GP_HANDLE_MODULE, a.q->module, 0, true, 0);
+    struct gp_rep_cuThingMark rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        rep.n_text = n_text;
+        gpw_message_tail(&m, text, n_text);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_gp_query(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_gp_query a;
@@ -749,6 +852,14 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingQuery(s, h);
     case GP_OP_cuThingAllow:
         return do_cuThingAllow(s, h);
+    case GP_OP_cuThingWrite:
+        return do_cuThingWrite(s, h);
+    case GP_OP_cuThingRead:
+        return do_cuThingRead(s, h);
+    case GP_OP_cuThingFetch:
+        return do_cuThingFetch(s, h);
+    case GP_OP_cuThingMark:
+        return do_cuThingMark(s, h);
     case GP_OP_gp_query:
         return do_gp_query(s, h);
     default:

@@ -277,6 +277,34 @@ static CUresult no_cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessD
     (void)prop;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
+{
+    (void)where;
+    (void)bytes;
+    (void)data;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingRead(uint64_t where, uint32_t bytes, void *data)
+{
+    (void)where;
+    (void)bytes;
+    (void)data;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
+{
+    (void)offset;
+    (void)bytes;
+    (void)hStream;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+static CUresult no_cuThingMark(CUmodule *module, CUevent event, char *text)
+{
+    (void)module;
+    (void)event;
+    (void)text;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 
 int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
                     unsigned long error_size)
@@ -416,5 +444,17 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingAllow = (__typeof__(&cuThingAllow))dlsym(library, "cuThingAllow");
     if (!driver->cuThingAllow)
         driver->cuThingAllow = no_cuThingAllow;
+    driver->cuThingWrite = (__typeof__(&cuThingWrite))dlsym(library, "cuThingWrite");
+    if (!driver->cuThingWrite)
+        driver->cuThingWrite = no_cuThingWrite;
+    driver->cuThingRead = (__typeof__(&cuThingRead))dlsym(library, "cuThingRead");
+    if (!driver->cuThingRead)
+        driver->cuThingRead = no_cuThingRead;
+    driver->cuThingFetch = (__typeof__(&cuThingFetch))dlsym(library, "cuThingFetch");
+    if (!driver->cuThingFetch)
+        driver->cuThingFetch = no_cuThingFetch;
+    driver->cuThingMark = (__typeof__(&cuThingMark))dlsym(library, "cuThingMark");
+    if (!driver->cuThingMark)
+        driver->cuThingMark = no_cuThingMark;
     return 0;
 }

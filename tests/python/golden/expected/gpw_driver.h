@@ -51,6 +51,10 @@ struct gpw_driver {
     __typeof__(&cuThingClose) cuThingClose;
     __typeof__(&cuThingQuery) cuThingQuery;
     __typeof__(&cuThingAllow) cuThingAllow;
+    __typeof__(&cuThingWrite) cuThingWrite;
+    __typeof__(&cuThingRead) cuThingRead;
+    __typeof__(&cuThingFetch) cuThingFetch;
+    __typeof__(&cuThingMark) cuThingMark;
 };
 
 /* 0, or -1 with one line in `error`. */

@@ -19,6 +19,8 @@ int gpw_answer_cuEventSynchronize(struct gpw_session *s, struct gpw_token token,
 int gpw_answer_cuThingWait(struct gpw_session *s, struct gpw_token token, CUresult result);
 int gpw_answer_cuThingWaitAll(struct gpw_session *s, struct gpw_token token, CUresult result);
 CUresult gpw_noted_cuThingAllow(struct gpw_session *s, CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop);
+int gpw_answer_cuThingFetch(struct gpw_session *s, struct gpw_token token, CUresult result);
+CUresult gpw_noted_cuThingMark(struct gpw_session *s, CUmodule module, CUevent event, char *text, uint32_t *n_text);
 CUresult gpw_gp_query(struct gpw_session *s, uint32_t what, void *answer, uint32_t *n_answer);
 int gpw_notify_gp_done(struct gpw_session *s, uint64_t token, const uint8_t *text);
 
