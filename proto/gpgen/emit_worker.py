@@ -70,13 +70,15 @@ def _notify_prototype(f: Function) -> str:
     return f"int gpw_notify_{f.name}(struct gpw_session *s, {f.prototype})"
 
 
+#: What generated handlers use of the worker.
+_HEADERS = """
+    answer function gpw_handlers graph growth handles later loop memory peer place pool quota span
+"""
+
+
 def dispatch(spec: Spec) -> str:
     lines = [NOTE, '#include "dispatch.h"\n\n#include <string.h>\n']
-    headers = [
-        "answer.h", "function.h", "gpw_handlers.h", "graph.h", "growth.h", "handles.h", "later.h",
-        "loop.h", "memory.h", "peer.h", "place.h", "pool.h", "quota.h", "span.h",
-    ]  # fmt: skip
-    lines += [f'#include "{name}"' for name in headers]
+    lines += [f'#include "{name}.h"' for name in _HEADERS.split()]
     lines.append("")
     # ends come first: what is made may have to be undone
     for f in sorted(spec.wire, key=lambda f: not f.idle):

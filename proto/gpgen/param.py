@@ -54,9 +54,8 @@ WORDS = {
 }  # fmt: skip
 LENGTHS = {"in", "out", *REACHES, *MEMORIES}
 #: Words that say what a value must be; True: they need an expression.
-CHECKS = {
-    "among": True, "flags": True, "below": True, "upto": True, "nonzero": False, "zero": False,
-}  # fmt: skip
+CHECKS = dict.fromkeys(("among", "flags", "below", "upto"), True)
+CHECKS |= dict.fromkeys(("nonzero", "zero"), False)
 #: Words that say what the stub answers; each needs an expression.
 ANSWERS = {"gives", "room"}
 
