@@ -99,7 +99,7 @@ def test_what_is_released_stays(
     texts = {"messages": MESSAGES, "event": EVENT}
     assert old in texts[which]
     texts[which] = texts[which].replace(old, new)
-    with pytest.raises(spec.SpecError, match=says) as caught:
+    with pytest.raises(param.SpecError, match=says) as caught:
         ids.check(load(tmp_path, **texts), ledger)
     assert f"{which}.toml:" in str(caught.value)
 
@@ -128,7 +128,7 @@ def test_new_ones_are_added_and_old_ones_are_kept(tmp_path: Path, ledger: Path) 
     assert names(ledger, ids.NONE) == {"cuEventLater"}
     assert ids.is_complete(changed, ledger)
     taken = without + '[gp_new]\nid = 1025\nmode = "async"\nworker = "custom"\n'
-    with pytest.raises(spec.SpecError, match="the number 1025 is gp_tell's"):
+    with pytest.raises(param.SpecError, match="the number 1025 is gp_tell's"):
         ids.check(load(tmp_path, taken, implemented), ledger)
 
 
@@ -146,7 +146,7 @@ def test_kinds_of_handles_keep_their_numbers(
     monkeypatch.setattr(ids, "HANDLE_KINDS", [*before, "array"])
     ids.check(load(tmp_path), ledger)
     monkeypatch.setattr(ids, "HANDLE_KINDS", ["array", *before])
-    with pytest.raises(spec.SpecError, match="kind 1 are 'context' since 1.0, not 'array'"):
+    with pytest.raises(param.SpecError, match="kind 1 are 'context' since 1.0, not 'array'"):
         ids.check(load(tmp_path), ledger)
 
 
@@ -154,7 +154,7 @@ def test_kinds_of_handles_keep_their_numbers(
 def test_a_ledger_that_cannot_be_read(tmp_path: Path, ledger: Path, line: str) -> None:
     ledger.write_text(f"{ledger.read_text(encoding='utf-8')}{line}\n", encoding="utf-8")
     last = len(ledger.read_text(encoding="utf-8").splitlines())
-    with pytest.raises(spec.SpecError, match=rf"ids.lock:{last}: cannot be read"):
+    with pytest.raises(param.SpecError, match=rf"ids.lock:{last}: cannot be read"):
         ids.check(load(tmp_path), ledger)
 
 

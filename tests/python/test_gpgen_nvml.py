@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
 from gpgen import emit_nvml, spec_nvml  # noqa: E402
-from gpgen.spec import SpecError  # noqa: E402
+from gpgen.param import SpecError  # noqa: E402
 
 FACTS = """\
 [name]
