@@ -1,8 +1,10 @@
 /*
  * Joined workers, as the files of this part see it.
  *
- *   peer.c       the client's messages; transfers in the order of their streams
+ *   peer_join.c  the client's messages that join two workers
+ *   peer.c       transfers in the order of their streams
  *   peer_link.c  how two workers find each other and prove who they are
+ *   peer_state.c what the threads and the loop know of a link, under the lock
  *   peer_pump.c  a link's two threads: bytes from and to the GPU, and over the wire
  *   peer_lane.c  what a context needs for that: streams, pinned memory
  *   peer_wire.c  the messages
@@ -154,12 +156,18 @@ void gpw_transfer_meet(struct gpw_transfer *t, uint64_t bytes, CUresult result);
 /* What has come already for a transfer of this tag; false: nothing. */
 bool gpw_peer_early_take(struct gpw_peer *p, bool of_send, uint64_t tag, uint64_t *bytes,
                          CUresult *result);
+/* What may come, or wait to be sent, before there is a transfer for it. */
+#define GPW_PEER_EARLY_MAX 65536u
 /* False: no memory; the link is then down. */
 bool gpw_peer_note(struct gpw_peer *p, enum gpw_peer_kind kind, uint64_t tag, uint64_t bytes,
                    CUresult result);
 /* The link has ended: everything on it does. Once; `why` of the first call stays. */
 void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Loop only. The link of this number, NULL: none; whether a transfer refers to it. */
+struct gpw_peer *gpw_peer_of(uint32_t index);
+bool gpw_peer_used(const struct gpw_peer *p);
 
 /* --- link and pump -------------------------------------------------------------------- */
 

@@ -1,0 +1,106 @@
+/* What the loop and the threads of links know of them and of transfers, under the lock. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "peer_internal.h"
+
+pthread_mutex_t gpw_peer_lock = PTHREAD_MUTEX_INITIALIZER;
+uint64_t gpw_peer_bytes_sent, gpw_peer_bytes_received;
+
+struct gpw_transfer **gpw_transfer_find(struct gpw_transfer **list, uint64_t tag)
+{
+    while (*list && (*list)->tag != tag)
+        list = &(*list)->next;
+    return list;
+}
+
+void gpw_transfer_end(struct gpw_transfer *t)
+{
+    if (t->over || t->busy)
+        return;
+    t->over = true;
+    struct gpw_transfer **at = t->sends ? &t->peer->sends : &t->peer->recvs;
+    while (*at && *at != t)
+        at = &(*at)->next;
+    if (*at)
+        *at = t->next;
+}
+
+void gpw_transfer_fail(struct gpw_transfer *t, CUresult result)
+{
+    if (t->result == CUDA_SUCCESS)
+        t->result = result;
+    gpw_transfer_end(t);
+}
+
+bool gpw_peer_note(struct gpw_peer *p, enum gpw_peer_kind kind, uint64_t tag, uint64_t bytes,
+                   CUresult result)
+{
+    if (p->state == GPW_PEER_DOWN)
+        return true;
+    struct gpw_peer_note *n = p->note_count < GPW_PEER_EARLY_MAX ? malloc(sizeof *n) : NULL;
+    if (!n) {
+        gpw_peer_down(p, "there is no memory for a message");
+        return false;
+    }
+    *n = (struct gpw_peer_note){
+        .message = {.kind = kind, .tag = tag, .bytes = bytes, .result = (int32_t)result}};
+    *p->notes_end = n;
+    p->notes_end = &n->next;
+    p->note_count++;
+    pthread_cond_signal(&p->work);
+    return true;
+}
+
+static void notes_drop(struct gpw_peer *p)
+{
+    while (p->notes) {
+        struct gpw_peer_note *n = p->notes;
+        p->notes = n->next;
+        free(n);
+    }
+    p->notes_end = &p->notes;
+    p->note_count = 0;
+    while (p->early) {
+        struct gpw_peer_early *e = p->early;
+        p->early = e->next;
+        free(e);
+    }
+    p->early_count = 0;
+}
+
+/* Those that a thread works on end when it lets go. */
+static void fail_all(struct gpw_transfer *list)
+{
+    for (struct gpw_transfer *next; list; list = next) {
+        next = list->next;
+        gpw_transfer_fail(list, CUDA_ERROR_DEVICE_UNAVAILABLE);
+    }
+}
+
+void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
+{
+    if (p->state == GPW_PEER_DOWN)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(p->why.text, sizeof p->why.text, format, args);
+    va_end(args);
+    bool harm = p->sends || p->recvs;
+    if (!p->stop && p->state == GPW_PEER_UP)
+        gpw_log(harm ? "warn" : "info", "peer %u: the link is gone: %s", p->index, p->why.text);
+    p->state = GPW_PEER_DOWN;
+    fail_all(p->sends);
+    fail_all(p->recvs);
+    notes_drop(p);
+    pthread_cond_broadcast(&p->work);
+}
+
+bool gpw_peer_stopped(struct gpw_peer *p)
+{
+    pthread_mutex_lock(&gpw_peer_lock);
+    bool stopped = p->stop || p->state == GPW_PEER_DOWN;
+    pthread_mutex_unlock(&gpw_peer_lock);
+    return stopped;
+}
