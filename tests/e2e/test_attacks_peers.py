@@ -102,7 +102,9 @@ def test_servers_without_a_common_key_are_not_joined(make_server: MakeServer) ->
         result, url = one.listen(secret)
         assert result == 0
         assert other.connect(secret, url) == NOT_PERMITTED
-    assert "need the same peer_key" in stranger.log.read_text(encoding="utf-8")
+    # the worker's line comes to the log through the server
+    log = stranger.log
+    wait_until(lambda: "need the same peer_key" in log.read_text(encoding="utf-8"), "it was said")
 
 
 def workers(server: PoolServer) -> tuple[Worker, Worker]:
