@@ -18,16 +18,8 @@ void gpc_memory_context_ended(CUcontext context);
 /* What freeing needs: nothing is freed without a context, too. */
 enum gpc_needs gpc_free_needs(uint64_t address);
 
-/* Copies, in stream order; `dst` and `src` have been told apart already. Host memory
- * may be pageable or pinned. Blocking ones return when the bytes are there. */
-CUresult gpc_copy_to_device(uint16_t op, struct gpc_route *on, CUdeviceptr dst, const void *src, size_t bytes,
-                            CUstream stream);
-CUresult gpc_copy_to_host(uint16_t op, struct gpc_route *on, void *dst, CUdeviceptr src, size_t bytes, CUstream stream,
-                          int blocking);
-/* Any two ends, by their addresses. */
-CUresult gpc_copy_any(uint16_t op, struct gpc_route *on, uint64_t dst, uint64_t src, size_t bytes, CUstream stream,
-                      int blocking);
-
+/* Below this a message is cheaper than a slot of the arena. */
+#define GPC_ARENA_LEAST 16384u
 /* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until
  * one is free. */
 int gpc_arena_take(struct gpc_session *s);

@@ -9,10 +9,16 @@
 #include "ranges.h"
 #include "route.h"
 
+/* What a copy between hosts has at one end: a session, and a context of its if one is known. */
+struct gpc_peer_end {
+    struct gpc_session *session;
+    CUcontext context;
+    CUdeviceptr at;
+};
+
 /* From a device of one host to a device of another, in the order of the stream. */
-CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_range *to, CUdeviceptr dst,
-                       const struct gpc_range *from, CUdeviceptr src, size_t bytes,
-                       CUstream stream);
+CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_peer_end *to,
+                       const struct gpc_peer_end *from, size_t bytes, CUstream stream);
 /* The stream waits for what an event of another host stands for now. */
 CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream, CUevent event,
                        unsigned flags);

@@ -144,6 +144,15 @@ bool gpc_range_find_at(unsigned place, uint64_t address, struct gpc_range *found
     return any;
 }
 
+void gpc_range_find_two(unsigned place, const uint64_t address[2], struct gpc_range *const to[2],
+                        bool found[2])
+{
+    pthread_rwlock_rdlock(&lock);
+    for (unsigned i = 0; i < 2; i++)
+        found[i] = each_place(find_in, place, address[i], to[i]);
+    pthread_rwlock_unlock(&lock);
+}
+
 bool gpc_range_find(uint64_t address, struct gpc_range *found)
 {
     return gpc_range_find_at(place_here(), address, found);

@@ -47,6 +47,9 @@ bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
 /* And where a route goes. */
 bool gpc_range_find_at(unsigned place, uint64_t address, struct gpc_range *found);
+/* And of two addresses at once: whether each was found. */
+void gpc_range_find_two(unsigned place, const uint64_t address[2], struct gpc_range *const to[2],
+                        bool found[2]);
 /* Whether [begin, begin + size) has anything in common with a range. */
 bool gpc_range_meets(uint64_t begin, uint64_t size);
 /* Given by the sessions: the place of the thread's current context. */

@@ -21,7 +21,6 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "peer_link.h"
-#include "remote_host.h"
 #include "session.h"
 #include "stream.h"
 
@@ -130,28 +129,26 @@ static CUresult transfer(const struct gpc_route *from, CUdeviceptr src, const st
 
 /* --- what is asked for -------------------------------------------------------------- */
 
-CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_range *to, CUdeviceptr dst,
-                       const struct gpc_range *from, CUdeviceptr src, size_t bytes,
-                       CUstream stream)
+CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_peer_end *to,
+                       const struct gpc_peer_end *from, size_t bytes, CUstream stream)
 {
-    struct gpc_session *there = gpc_range_session(to), *here = gpc_range_session(from);
     struct gpc_route named, reads, writes;
     CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
     reads = writes = named;
-    if (named.session != here)
-        r = other_end(&named, here, from->context, &reads);
-    if (r == CUDA_SUCCESS && named.session != there)
-        r = other_end(&named, there, to->context, &writes);
+    if (named.session != from->session)
+        r = other_end(&named, from->session, from->context, &reads);
+    if (r == CUDA_SUCCESS && named.session != to->session)
+        r = other_end(&named, to->session, to->context, &writes);
     /* the writer's stream takes the bytes only once it has come there, and the reader's
      * gives them only once it has: an end that is not named must still wait for it */
-    if (r == CUDA_SUCCESS && named.session != here && named.session != there)
+    if (r == CUDA_SUCCESS && named.session != from->session && named.session != to->session)
         r = transfer(&named, 0, &writes, 0, 0);
     if (r == CUDA_SUCCESS)
-        r = transfer(&reads, src, &writes, dst, bytes);
+        r = transfer(&reads, from->at, &writes, to->at, bytes);
     /* and what follows in the named stream finds the bytes there */
-    if (r == CUDA_SUCCESS && named.session != there)
+    if (r == CUDA_SUCCESS && named.session != to->session)
         r = transfer(&writes, 0, &named, 0, 0);
     return r;
 }

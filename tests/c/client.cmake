@@ -10,3 +10,4 @@ endfunction()
 
 gp_client_test(test_session)
 gp_client_test(test_lying_worker)
+gp_client_test(test_copy_plan)

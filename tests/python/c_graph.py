@@ -14,7 +14,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"^(?P<head>[A-Za-z_][^;{}#=]*?)\b(?P<name>\w+)\([^;{}]*\)\n\{", re.M)
-_VARIABLE = re.compile(r"^(?P<head>[A-Za-z_][^;{}()#]*?)\b(?P<name>\w+)(\[[^\]]*\])? = \{", re.M)
+_VARIABLE = re.compile(r"^(?P<head>[A-Za-z_][^;{}()#]*?)\b(?P<name>\w+)(\[[^\]]*\])* = \{", re.M)
 _MACRO = re.compile(r"^#define (?P<name>\w+)(?P<body>(.*\\\n)*.*)$", re.M)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _TEXT = re.compile(r'"(\\.|[^"\\])*"')
@@ -72,7 +72,7 @@ class Program:
         done = {(start.file, start.name)}
         while todo:
             at = todo.pop()
-            for name in at.names - seen if at.is_static else at.names:
+            for name in at.names:
                 seen.add(name)
                 if stop(name):
                     continue

@@ -12,6 +12,7 @@
 #include "call.h"
 #include "gpc_wire.h"
 #include "host_function.h"
+#include "plan.h"
 #include "session.h"
 
 /* Names for the worker's buffers: addresses where no memory of a process is, so that
@@ -42,8 +43,7 @@ static void CUDA_CB send_bytes(void *arg)
     const struct gpc_route on = gpc_route_to(c->session);
     CUresult r = CUDA_SUCCESS;
     for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
-        size_t left = c->bytes - at;
-        uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX;
+        uint32_t n = gpc_copy_chunk(c->bytes - at);
         r = gpc_wire_gp_captured_write_on(&on, c->buffer + at, n, c->host + at);
     }
 }
@@ -54,33 +54,44 @@ static void CUDA_CB fetch_bytes(void *arg)
     const struct gpc_route on = gpc_route_to(c->session);
     CUresult r = CUDA_SUCCESS;
     for (size_t at = 0; r == CUDA_SUCCESS && at < c->bytes; at += GP_CHUNK_MAX) {
-        size_t left = c->bytes - at;
-        uint32_t n = left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX, got = n;
+        uint32_t n = gpc_copy_chunk(c->bytes - at), got = n;
         r = gpc_wire_gp_captured_read_on(&on, c->buffer + at, n, c->host + at, &got);
         if (r == CUDA_SUCCESS && got != n)
             r = CUDA_ERROR_UNKNOWN;
     }
 }
 
-CUresult gpc_captured_copy(struct gpc_route *on, CUdeviceptr device, void *host, size_t bytes,
-                           CUstream stream, bool to_device)
+/* Each launch of the graph reads or writes the memory as it then is. */
+static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size_t bytes,
+                        bool to_device)
 {
     static uint64_t next = BUFFER_WINDOW;
-    struct captured_copy *c = malloc(sizeof *c);
-    if (!c)
+    struct captured_copy *kept = malloc(sizeof *kept);
+    if (!kept)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t buffer = __atomic_fetch_add(&next, (bytes + 4095) & ~(size_t)4095, __ATOMIC_RELAXED);
-    *c = (struct captured_copy){on->session, host, buffer, bytes};
-    CUresult r = gpc_wire_gp_captured_open_on(on, buffer, bytes);
+    *kept = (struct captured_copy){c->on->session, (char *)(uintptr_t)host, buffer, bytes};
+    CUresult r = gpc_wire_gp_captured_open_on(c->on, buffer, bytes);
     if (r == CUDA_SUCCESS && to_device)
-        r = gpc_host_function_capture(on, stream, send_bytes, c);
+        r = gpc_host_function_capture(c->on, c->stream, send_bytes, kept);
     if (r != CUDA_SUCCESS) {
-        free(c);
+        free(kept);
         return r;
     }
-    r = gpc_wire_gp_copy_on(on, to_device ? device : buffer, to_device ? buffer : device, bytes, stream,
-                         to_device ? 1 : 2);
+    r = gpc_wire_gp_copy_on(c->on, to_device ? device : buffer, to_device ? buffer : device, bytes,
+                            c->stream, to_device ? 1 : 2);
     if (r == CUDA_SUCCESS && !to_device)
-        r = gpc_host_function_capture(on, stream, fetch_bytes, c);
-    return r; /* `c` is the graph's, which may run for as long as the session */
+        r = gpc_host_function_capture(c->on, c->stream, fetch_bytes, kept);
+    return r; /* `kept` is the graph's, which may run for as long as the session */
+}
+
+static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    bool to_device = c->dst.kind == GPC_END_DEVICE;
+    return capture(c, to_device ? dst : src, to_device ? src : dst, bytes, to_device);
+}
+
+CUresult gpc_copy_captured(struct gpc_copy *c)
+{
+    return gpc_copy_rows(c, row);
 }

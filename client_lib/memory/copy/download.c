@@ -1,0 +1,160 @@
+/*
+ * To host memory that the GPU's host does not have. Into pageable memory a call waits for
+ * the bytes, several pieces under way at a time and one round trip in all; into pinned memory
+ * an asynchronous one does not: notices bring them (pinned.c).
+ */
+#include <string.h>
+
+#include "call.h"
+#include "gpc_wire.h"
+#include "memory.h"
+#include "plan.h"
+#include "session.h"
+
+/* Answers under way at a time in a long copy. */
+#define WINDOW 8u
+
+/* One piece of a long copy. */
+struct piece {
+    struct gpc_call call;
+    union {
+        struct gp_req_gp_dtoh inlined;
+        struct gp_req_gp_dtoh_arena arena;
+    } request;
+    struct gp_rep_gp_dtoh reply;
+    int slot; /* of the arena, or -1 */
+    char *to;
+    uint32_t bytes;
+};
+
+static void ask_for_slot(struct piece *p, uint64_t stream, uint64_t src)
+{
+    p->request.arena = (struct gp_req_gp_dtoh_arena){.h = {.op = GP_OP_gp_dtoh_arena},
+                                                     .src = src,
+                                                     .stream = stream,
+                                                     .offset = (uint64_t)p->slot * GP_CHUNK_MAX,
+                                                     .bytes = p->bytes};
+    p->call.request = &p->request.arena.h;
+    p->call.request_size = sizeof p->request.arena;
+}
+
+static void ask_for_message(struct piece *p, uint64_t stream, uint64_t src)
+{
+    p->request.inlined = (struct gp_req_gp_dtoh){
+        .h = {.op = GP_OP_gp_dtoh}, .src = src, .stream = stream, .bytes = p->bytes};
+    p->call.request = &p->request.inlined.h;
+    p->call.request_size = sizeof p->request.inlined;
+    p->call.reply = &p->reply.r;
+    p->call.reply_size = sizeof p->reply;
+    gpc_call_out(&p->call, p->to, p->bytes, 1, offsetof(struct gp_rep_gp_dtoh, n_data));
+}
+
+/* Send for the piece, whose `to`, `bytes` and `slot` are set. */
+static CUresult piece_begin(const struct gpc_route *on, struct piece *p, uint64_t src, bool last)
+{
+    memset(&p->call, 0, sizeof p->call);
+    memset(&p->request, 0, sizeof p->request);
+    p->call.route = *on;
+    p->call.part_of_one = !last;
+    if (p->slot >= 0)
+        ask_for_slot(p, on->stream, src);
+    else
+        ask_for_message(p, on->stream, src);
+    CUresult r = gpc_call_begin(&p->call);
+    if (r != CUDA_SUCCESS && p->slot >= 0)
+        gpc_arena_give(on->session, (unsigned)p->slot);
+    return r;
+}
+
+static CUresult piece_finish(struct piece *p)
+{
+    struct gpc_session *s = p->call.route.session;
+    CUresult r = gpc_call_finish(&p->call);
+    if (p->slot < 0) /* what the answer left out would be whatever was there */
+        return r == CUDA_SUCCESS && p->call.out[0].got != p->bytes ? CUDA_ERROR_UNKNOWN : r;
+    if (r == CUDA_SUCCESS)
+        memcpy(p->to, gpc_arena_slot(s, (unsigned)p->slot), p->bytes);
+    gpc_arena_give(s, (unsigned)p->slot);
+    return r;
+}
+
+/* Wait for the bytes, several pieces under way: one round trip in all. */
+static CUresult read_pieces(struct gpc_copy *c, char *to, uint64_t src, size_t bytes,
+                            bool arena)
+{
+    struct piece pieces[WINDOW];
+    CUresult first = CUDA_SUCCESS;
+    unsigned begun = 0, finished = 0;
+    uint64_t last_seq = 0;
+    while (bytes || finished < begun) {
+        struct piece *p = &pieces[begun % WINDOW];
+        if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
+            p->to = to;
+            p->bytes = gpc_copy_chunk(bytes);
+            p->slot = arena && p->bytes > GPC_ARENA_LEAST ? gpc_arena_take(c->on->session) : -1;
+            first = piece_begin(c->on, p, src, p->bytes == bytes);
+            if (first == CUDA_SUCCESS)
+                begun++;
+            to += p->bytes;
+            src += p->bytes;
+            bytes -= p->bytes;
+            continue;
+        }
+        if (finished == begun)
+            break; /* the first piece could not begin */
+        p = &pieces[finished++ % WINDOW];
+        last_seq = p->call.seq;
+        CUresult r = piece_finish(p);
+        if (first == CUDA_SUCCESS)
+            first = r;
+    }
+    if (first == CUDA_SUCCESS)
+        gpc_session_settle(c->on, last_seq);
+    return first;
+}
+
+static CUresult row_by_arena(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    return read_pieces(c, (char *)(uintptr_t)dst, src, bytes, true);
+}
+
+static CUresult row_by_message(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    return read_pieces(c, (char *)(uintptr_t)dst, src, bytes, false);
+}
+
+/* Into pinned memory of this process's own, without waiting: notices bring it. */
+static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    uint64_t cookie = gpc_pinned_expect(c->on->session, (void *)(uintptr_t)dst, bytes);
+    if (!cookie)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = CUDA_SUCCESS;
+    for (uint64_t at = 0; r == CUDA_SUCCESS && at < bytes;) {
+        uint32_t n = gpc_copy_chunk(bytes - at);
+        r = gpc_wire_gp_dtoh_pinned_on(c->on, src + at, c->stream, cookie, at, n,
+                                       n == bytes - at);
+        at += n;
+    }
+    return r;
+}
+
+CUresult gpc_copy_download_arena(struct gpc_copy *c)
+{
+    return gpc_copy_rows(c, row_by_arena);
+}
+
+CUresult gpc_copy_download_message(struct gpc_copy *c)
+{
+    return gpc_copy_rows(c, row_by_message);
+}
+
+CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c)
+{
+    return gpc_copy_rows(c, c->blocking ? row_by_arena : row_by_notices);
+}
+
+CUresult gpc_copy_download_pinned_message(struct gpc_copy *c)
+{
+    return gpc_copy_rows(c, c->blocking ? row_by_message : row_by_notices);
+}

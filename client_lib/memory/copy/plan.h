@@ -1,0 +1,107 @@
+/*
+ * A copy is planned once: its two ends are classified, then one table (table.c), source ×
+ * destination × transport, has the strategy. 1-D, 2-D and 3-D copies, peers', synchronous
+ * and captured ones all go this way.
+ *
+ * A new kind of memory is a row and a column: name it in gpc_end_kind, let end.c recognize
+ * it, and give each of its cells a strategy or the reason why there is none. Managed memory
+ * will be a host end whose pages are brought over first; a CUDA array is ARRAY, whose cells
+ * wait for strategies. The unit test (tests/c/test_copy_plan.c) fails for a cell without
+ * either.
+ */
+#ifndef GPC_COPY_PLAN_H
+#define GPC_COPY_PLAN_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ranges.h"
+#include "route.h"
+#include "snapshot.h"
+#include "span.h"
+
+/* What an end is, seen from the host that the copy's stream is on. */
+enum gpc_end_kind {
+    GPC_END_PAGEABLE, /* host memory that nobody said anything about */
+    GPC_END_PINNED,   /* host memory, allocated or registered, that this process alone has */
+    GPC_END_SHARED,   /* host memory that the worker of that host has mapped as well */
+    GPC_END_DEVICE,   /* a device's there; or an address that only the driver may know */
+    GPC_END_REMOTE,   /* a device's of another host */
+    GPC_END_ARRAY,    /* a CUDA array */
+    GPC_END_KINDS
+};
+
+/* What the call says that an end is. */
+enum gpc_end_said { GPC_SAID_ANY, GPC_SAID_HOST, GPC_SAID_DEVICE, GPC_SAID_ARRAY };
+
+struct gpc_end {
+    uint64_t at; /* of the first byte */
+    struct gp_span span;
+    enum gpc_end_said said;
+    enum gpc_end_kind kind;
+    bool known; /* somebody got it from us: */
+    struct gpc_range range;
+};
+
+struct gpc_copy {
+    uint16_t op; /* as the application called it */
+    bool blocking;
+    struct gpc_route *on;
+    CUstream stream;
+    struct gp_span_box box;
+    struct gpc_end dst, src;
+    unsigned messages; /* sent for it with bytes that are taken over */
+};
+
+enum gpc_copy_transport { GPC_COPY_SHM, GPC_COPY_NETWORK, GPC_COPY_TRANSPORTS };
+
+/* How a copy is made; or, with `refusal`, that it is not, and why. */
+struct gpc_strategy {
+    const char *name;
+    const char *refusal;
+    CUresult (*run)(struct gpc_copy *c);
+    const struct gpc_strategy *in_graph; /* instead, while the stream captures; NULL: the same */
+};
+
+/* end.c: look both ends up, at once, and classify them. INVALID_VALUE for what CUDA sees
+ * at once: more bytes than an allocation has, device memory where host memory belongs. */
+CUresult gpc_copy_classify(struct gpc_copy *c);
+/* The kind of an end that has been looked up, seen from another route. */
+enum gpc_end_kind gpc_end_seen_from(const struct gpc_end *e, const struct gpc_route *on);
+/* table.c: never NULL. */
+const struct gpc_strategy *gpc_copy_strategy(enum gpc_copy_transport transport,
+                                             enum gpc_end_kind src, enum gpc_end_kind dst);
+/* copy.c: find the strategy for the ends, and run it. */
+CUresult gpc_copy_run(struct gpc_copy *c);
+/* Row by row, whole slices at once where they lie without gaps. */
+CUresult gpc_copy_rows(struct gpc_copy *c,
+                       CUresult (*row)(struct gpc_copy *c, uint64_t dst, uint64_t src,
+                                       size_t bytes));
+static inline bool gpc_copy_is_linear(const struct gpc_copy *c)
+{
+    return c->box.height == 1 && c->box.depth == 1;
+}
+
+/* What one message carries of these bytes. */
+static inline uint32_t gpc_copy_chunk(size_t bytes)
+{
+    return bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
+}
+
+/* --- strategies, each in the file of its name ------------------------------------------- */
+
+CUresult gpc_copy_upload_arena(struct gpc_copy *c); /* upload.c */
+CUresult gpc_copy_upload_message(struct gpc_copy *c);
+CUresult gpc_copy_download_arena(struct gpc_copy *c); /* download.c */
+CUresult gpc_copy_download_message(struct gpc_copy *c);
+CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c);
+CUresult gpc_copy_download_pinned_message(struct gpc_copy *c);
+CUresult gpc_copy_on_device(struct gpc_copy *c); /* on_device.c */
+CUresult gpc_copy_on_host(struct gpc_copy *c);   /* on_host.c */
+CUresult gpc_copy_captured(struct gpc_copy *c);  /* captured_copy.c */
+CUresult gpc_copy_remote(struct gpc_copy *c);    /* remote/remote_copy.c */
+CUresult gpc_copy_peer(struct gpc_copy *c);
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * From host memory that the GPU's host does not have: the bytes are taken over before the
+ * call returns, into slots of the arena or into messages, and nobody waits for an answer.
+ */
+#include <string.h>
+
+#include "call.h"
+#include "gpc_wire.h"
+#include "host_function.h"
+#include "memory.h"
+#include "plan.h"
+#include "session.h"
+
+static CUresult put_slot(struct gpc_copy *c, uint64_t dst, const void *src, uint32_t bytes,
+                         int slot)
+{
+    struct gpc_session *s = c->on->session;
+    memcpy(gpc_arena_slot(s, (unsigned)slot), src, bytes);
+    CUresult r = gpc_wire_gp_htod_arena_on(c->on, dst, c->stream, (uint64_t)slot * GP_CHUNK_MAX,
+                                           bytes, (uint32_t)slot);
+    if (r != CUDA_SUCCESS)
+        gpc_arena_give(s, (unsigned)slot);
+    return r;
+}
+
+static CUresult row_by_message(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t at = 0; at < bytes && r == CUDA_SUCCESS; at += GP_CHUNK_MAX, c->messages++)
+        r = gpc_wire_gp_htod_on(c->on, dst + at, c->stream, gpc_copy_chunk(bytes - at),
+                                (const void *)(uintptr_t)(src + at));
+    return r;
+}
+
+static CUresult row_by_arena(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t at = 0; at < bytes && r == CUDA_SUCCESS; at += GP_CHUNK_MAX, c->messages++) {
+        const void *from = (const void *)(uintptr_t)(src + at);
+        uint32_t n = gpc_copy_chunk(bytes - at);
+        int slot = n > GPC_ARENA_LEAST ? gpc_arena_take(c->on->session) : -1;
+        r = slot >= 0 ? put_slot(c, dst + at, from, n, slot)
+                      : gpc_wire_gp_htod_on(c->on, dst + at, c->stream, n, from);
+    }
+    return r;
+}
+
+static CUresult upload(struct gpc_copy *c,
+                       CUresult (*row)(struct gpc_copy *, uint64_t, uint64_t, size_t))
+{
+    CUresult r = CUDA_SUCCESS;
+    /* what an earlier copy or host function has still to write here must be read */
+    if (c->src.known && gpc_host_functions_outstanding())
+        r = gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
+    if (c->src.known && r == CUDA_SUCCESS)
+        r = gpc_pinned_settle((const void *)(uintptr_t)c->src.at, c->src.span.bytes);
+    if (r == CUDA_SUCCESS)
+        r = gpc_copy_rows(c, row);
+    if (r == CUDA_SUCCESS)
+        gpc_session_note_upload(c->on, c->messages);
+    return r;
+}
+
+CUresult gpc_copy_upload_arena(struct gpc_copy *c)
+{
+    return upload(c, row_by_arena);
+}
+
+CUresult gpc_copy_upload_message(struct gpc_copy *c)
+{
+    return upload(c, row_by_message);
+}
