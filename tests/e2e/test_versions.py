@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from gpupool_common.ask import ask_info
 from harness import TOKEN, PoolServer, Result, wait_until
 from other_release import Release
 from raw_client import NUMBERS, OPERATIONS, RawClient, connected, greeting_of
+from test_failures import StartTalk, held, step
+from test_failures import hold as hold  # a fixture
 from toolchain import Toolchain
 
 MakeServer = Callable[..., PoolServer]
@@ -169,6 +172,35 @@ def test_a_server_says_what_its_driver_knows(drivers: dict[str, PoolServer]) -> 
     for version, server in drivers.items():
         devices = ask_info(server.address, TOKEN)["devices"]
         assert {device["driver"] for device in devices} == {version}
+
+
+# Servers upgraded beside sessions --------------------------------------------------------------
+
+
+def test_a_board_of_another_release_ends_no_session(
+    make_server: MakeServer, talk: StartTalk, hold: str, transport: str
+) -> None:
+    """The worker stays on its own board until there is one that it understands."""
+    server = make_server()
+    program, worker = held(server, talk, hold, transport)
+    board = server.folder / "run/gpus/0.board"
+    server.kill()
+    newer = board.with_suffix(".new")
+    newer.write_bytes(b"of a server of another release")
+    newer.replace(board)
+    for number in range(1, 4):
+        time.sleep(0.25)  # the worker looks whether there is a new board
+        step(program, number)
+    server.start()
+    assert "put a board aside" in server.log.read_text()
+    wait_until(
+        lambda: "joined the board that the server has made anew" in server.log.read_text(),
+        "the worker joined the new board",
+    )
+    step(program, 4)
+    assert [each["pid"] for each in server.sessions()] == [worker]
+    program.say("end")
+    assert program.finish().returncode == 0
 
 
 # Handshakes, byte by byte -------------------------------------------------------------------
