@@ -7,6 +7,7 @@
 
 #include "context.h"
 #include "module.h"
+#include "ranges.h"
 #include "session.h"
 #include "stream.h"
 
@@ -15,6 +16,9 @@ const struct gp_device_info *gpc_device_its(CUdevice device, CUresult *r);
 const struct gpc_context *gpc_context_its(CUcontext context, CUresult *r);
 /* Of a default stream, the record is made in `own`. */
 const struct gpc_stream *gpc_stream_its(CUstream stream, struct gpc_stream *own, CUresult *r);
+/* Device memory at an address, and pinned memory; likewise. */
+const struct gpc_range *gpc_memory_its(CUdeviceptr address, struct gpc_range *own, CUresult *r);
+const struct gpc_range *gpc_pinned_its(const void *p, struct gpc_range *own, CUresult *r);
 /* A function, or a kernel by its number. */
 struct gpc_kernel *gpc_kernel_its(CUfunction function, CUresult *r);
 

@@ -7,6 +7,7 @@
 #include "captured_copy.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "its.h"
 #include "ranges.h"
 #include "remote_host.h"
 #include "session.h"
@@ -126,17 +127,10 @@ GPC_EXPORT CUresult cuMemFree_v2(CUdeviceptr dptr)
     return r != CUDA_SUCCESS || dptr == 0 ? r : gpc_leave(gpc_memory_free(NULL, dptr));
 }
 
-GPC_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+const struct gpc_range *gpc_memory_its(CUdeviceptr address, struct gpc_range *own, CUresult *r)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemGetAddressRange_v2, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    struct gpc_range range;
-    if (!gpc_range_find(dptr, &range) || gpc_range_is_host(&range))
-        return CUDA_ERROR_NOT_FOUND;
-    if (pbase)
-        *pbase = range.begin;
-    if (psize)
-        *psize = range.size;
-    return CUDA_SUCCESS;
+    if (gpc_range_find(address, own) && !gpc_range_is_host(own))
+        return own;
+    *r = CUDA_ERROR_NOT_FOUND;
+    return NULL;
 }

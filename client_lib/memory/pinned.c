@@ -16,6 +16,7 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "host_function.h"
+#include "its.h"
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
@@ -278,21 +279,19 @@ GPC_EXPORT CUresult cuMemHostUnregister(void *p)
     return gpc_leave(CUDA_SUCCESS);
 }
 
-static CUresult host_range(uint16_t op, void *p, struct gpc_range *range)
+const struct gpc_range *gpc_pinned_its(const void *p, struct gpc_range *own, CUresult *r)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS)
-        return r;
-    return gpc_range_find((uint64_t)(uintptr_t)p, range) && gpc_range_is_host(range)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    if (gpc_range_find((uint64_t)(uintptr_t)p, own) && gpc_range_is_host(own))
+        return own;
+    *r = CUDA_ERROR_INVALID_VALUE;
+    return NULL;
 }
 
 GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
 {
     struct gpc_range range;
-    CUresult r = host_range(GP_OP_cuMemHostGetDevicePointer_v2, p, &range);
-    if (r != CUDA_SUCCESS)
+    CUresult r = gpc_enter(GP_OP_cuMemHostGetDevicePointer_v2, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS || !gpc_pinned_its(p, &range, &r))
         return r;
     if (!pdptr || Flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -300,19 +299,6 @@ GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, un
         return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
                                   "this memory is not shared with the GPU's host");
     *pdptr = range.device_address + ((uint64_t)(uintptr_t)p - range.begin);
-    return CUDA_SUCCESS;
-}
-
-GPC_EXPORT CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
-{
-    struct gpc_range range;
-    CUresult r = host_range(GP_OP_cuMemHostGetFlags, p, &range);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!pFlags)
-        return CUDA_ERROR_INVALID_VALUE;
-    /* under unified addressing all of it is mapped and portable */
-    *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;
     return CUDA_SUCCESS;
 }
 

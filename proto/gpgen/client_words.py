@@ -43,6 +43,8 @@ ITS = {
     "device": ("const struct gp_device_info", "gpc_device_its({}, &r)"),
     "context": ("const struct gpc_context", "gpc_context_its({}, &r)"),
     "stream": ("const struct gpc_stream", "gpc_stream_its({}, &own, &r)"),
+    "memory": ("const struct gpc_range", "gpc_memory_its({}, &own, &r)"),
+    "pinned": ("const struct gpc_range", "gpc_pinned_its({}, &own, &r)"),
     "function": ("const struct gpc_kernel", "gpc_kernel_its((CUfunction){}, &r)"),
 }
 _ITS = re.compile(r"\bits\b")
@@ -123,7 +125,7 @@ def _check_alias(f: Function, by_name: dict[str, Function]) -> None:
 def _check_written(f: Function) -> None:
     """Whoever writes a stub writes all of it."""
     said = [key for key in ("fails", "refuses", "then", "its") if getattr(f, key)]
-    said += [p.name for p in f.params if p.gives]
+    said += [p.name for p in f.params if p.gives or p.checks]
     if said:
         raise f.fail("client", f"'{said[0]}' is for a stub that nobody writes by hand")
 
@@ -134,7 +136,10 @@ def _check_answers(f: Function) -> None:
         return
     if f.then:
         raise f.fail("then", "a local function sends nothing after which that could be")
+    named = subject(f)
     for p in f.params:
+        if named and named.argument == p.name:
+            continue
         if p.is_filled and not p.gives and not f.fails:
             raise f.fail(
                 "params", f"say what '{p.name}' gets: gives[…]; or write it: client = 'custom'"

@@ -15,7 +15,11 @@ from .emit_wire import NOTE
 from .spec import Function, Spec
 
 #: Kinds of which the look-up fills a record of the stub's.
-ITS_OWN = {"stream": "struct gpc_stream own;"}
+ITS_OWN = {
+    "stream": "struct gpc_stream own;",
+    "memory": "struct gpc_range own;",
+    "pinned": "struct gpc_range own;",
+}
 
 
 def stub_prototype(f: Function) -> str:

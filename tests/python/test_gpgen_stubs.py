@@ -105,6 +105,7 @@ BAD = [
     ("cuAnswer(count, 0, dev)", "cuAnswer(count", "alias =", "'cuAnswer(count' is no call"),
     ('mode = "alias"', 'mode = "alias"\nfails = { E = "n" }', "fails", "said by 'cuAnswer'"),
     ('client = "custom"', 'client = "custom"\nfails = { E = "x" }', "client", "nobody writes"),
+    ('int *x",', 'int *x",\n  "int y : nonzero",', "client", "'y' is for a stub that nobody"),
     ('"gpc_note(made, 2)"', '"gpc_other(made)"', "then", "for this entry alone"),
     ('"gpc_note(made, 2)"', '"made"', "then", "'made' is no call"),
     ('client = "custom"\nparams = [\n  "int *x"', 'params = [\n  "int x"', "params", "do nothing"),

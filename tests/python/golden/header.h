@@ -40,7 +40,8 @@ CUresult cuThingGetContext(CUcontext ctx, int *number);
 CUresult cuThingOpen(int *thing, unsigned int flags);
 CUresult cuThingOpen_v1(int *thing, char *log, size_t size, int odd);
 CUresult cuThingStop(CUmodule module);
-CUresult cuThingPush(unsigned int n, CUstream hStream);
+CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most,
+                     int reserved, CUstream hStream);
 CUresult cuThingPull(unsigned int n);
 CUresult cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult cuThingFound(unsigned long long *address, size_t *bytes);

@@ -41,7 +41,7 @@ CUresult gpc_body_cuThingGetContext(CUcontext ctx, int *number);
 CUresult gpc_body_cuThingOpen(int *thing, unsigned int flags);
 CUresult gpc_body_cuThingOpen_v1(int *thing, char *log, size_t size, int odd);
 CUresult gpc_body_cuThingStop(CUmodule module);
-CUresult gpc_body_cuThingPush(unsigned int n, CUstream hStream);
+CUresult gpc_body_cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream);
 CUresult gpc_body_cuThingPull(unsigned int n);
 CUresult gpc_body_cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);

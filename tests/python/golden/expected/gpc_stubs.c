@@ -251,13 +251,13 @@ GPC_EXPORT CUresult cuThingStop(CUmodule module)
     return gpc_as_cuThingUnload(GP_OP_cuThingStop, module);
 }
 
-GPC_EXPORT CUresult cuThingPush(unsigned int n, CUstream hStream)
+GPC_EXPORT CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     struct gpc_route on;
     CUresult r = gpc_enter_stream(&on, GP_OP_cuThingPush, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!n)
+    if (!n || (flags & ~(__typeof__(flags))(CU_EVENT_BLOCKING_SYNC|CU_EVENT_DISABLE_TIMING)) || (uint64_t)level >= (uint64_t)(8) || (uint64_t)most > (uint64_t)(n) || reserved)
         return CUDA_ERROR_INVALID_VALUE;
     return gpc_leave(gpc_thing_move(GP_OP_cuThingPush, n, hStream, true));
 }

@@ -760,24 +760,28 @@ GPC_EXPORT CUresult cuThingStop(CUmodule module)
     return gpc_body_cuThingStop(module);
 }
 
-static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, CUstream), unsigned int n, CUstream hStream)
+static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, unsigned int, int, unsigned int, int, CUstream), unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     struct gpc_trace t_;
     gpc_trace_begin(&t_, name_);
     GPC_TRACE_ARGUMENT(&t_, n);
+    GPC_TRACE_ARGUMENT(&t_, flags);
+    GPC_TRACE_ARGUMENT(&t_, level);
+    GPC_TRACE_ARGUMENT(&t_, most);
+    GPC_TRACE_ARGUMENT(&t_, reserved);
     GPC_TRACE_ARGUMENT(&t_, hStream);
     gpc_trace_called(&t_);
-    CUresult r_ = body_(n, hStream);
+    CUresult r_ = body_(n, flags, level, most, reserved, hStream);
     gpc_trace_returned(&t_, r_);
     gpc_trace_end(&t_);
     return r_;
 }
 
-GPC_EXPORT CUresult cuThingPush(unsigned int n, CUstream hStream)
+GPC_EXPORT CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     if (GPC_TRACE_ON)
-        return traced_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, hStream);
-    return gpc_body_cuThingPush(n, hStream);
+        return traced_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, flags, level, most, reserved, hStream);
+    return gpc_body_cuThingPush(n, flags, level, most, reserved, hStream);
 }
 
 static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned int), unsigned int n)

@@ -217,9 +217,13 @@ static CUresult no_cuThingStop(CUmodule module)
     (void)module;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult no_cuThingPush(unsigned int n, CUstream hStream)
+static CUresult no_cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     (void)n;
+    (void)flags;
+    (void)level;
+    (void)most;
+    (void)reserved;
     (void)hStream;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
