@@ -4,7 +4,8 @@ add_executable(fuzz_board ${CMAKE_CURRENT_LIST_DIR}/fuzz_board.c
 foreach(part board check clock copy describe entitle guard lock turn)
   target_sources(fuzz_board PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter/${part}.c)
 endforeach()
-target_include_directories(fuzz_board PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter
+target_include_directories(fuzz_board PRIVATE
+  ${CMAKE_SOURCE_DIR}/proto/wire ${CMAKE_SOURCE_DIR}/server/arbiter
   ${CMAKE_CURRENT_LIST_DIR}/../c)
 target_compile_definitions(fuzz_board PRIVATE LOOKS=0)
 target_compile_options(fuzz_board PRIVATE -fwrapv -fsanitize=fuzzer,address,undefined)
