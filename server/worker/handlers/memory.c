@@ -162,7 +162,7 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
-    if (gpw_quota_left(ordinal) >= bytes)
+    if (gpw_quota_left(s, ordinal) >= bytes)
         return CUDA_SUCCESS;
     if (must_wait(s))
         return GPW_AGAIN;
@@ -391,7 +391,7 @@ CUresult gpw_cuMemGetInfo_v2(struct gpw_session *s, size_t *free_bytes, size_t *
     gpw_strict(s, before);
     CUresult r = s->driver->cuMemGetInfo_v2(free_bytes, total);
     if (r == CUDA_SUCCESS && ordinal >= 0)
-        gpw_quota_info((uint32_t)ordinal, free_bytes, total);
+        gpw_quota_info(s, (uint32_t)ordinal, free_bytes, total);
     return r;
 }
 

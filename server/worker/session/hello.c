@@ -29,7 +29,7 @@ static void fill_device(struct gpw_session *s, uint32_t ordinal, struct gp_devic
     d->cuDeviceGetUuid_v2((CUuuid *)info->uuid, device);
     size_t total = 0;
     d->cuDeviceTotalMem_v2(&total, device);
-    info->total_bytes = gpw_quota_limit(ordinal, total);
+    info->total_bytes = gpw_quota_limit(s, ordinal, total);
     d->cuDeviceGetPCIBusId(info->pci_bus_id, (int)sizeof info->pci_bus_id, device);
     for (int i = 0; i < GP_ATTRIBUTES; i++) {
         int value;

@@ -288,7 +288,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
     uint64_t looked = gp_now_ns();
     s->loop = &loop;
     while (!s->ended) {
-        int64_t timeout = gpw_gate_patience(waits_patience(s));
+        int64_t timeout = gpw_gate_patience(s, waits_patience(s));
         if (loop.held && may_come_to_gate(s, loop.held))
             gpw_gate_wait(s, timeout);
         else if (loop.held)

@@ -274,7 +274,7 @@ static bool idle(struct gpw_session *s)
     gpw_pools_count(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
      * for, so then only every tenth time */
-    bool look = ticks % 5 == 0 && (!gpw_gate_busy() || ticks % 50 == 0);
+    bool look = ticks % 5 == 0 && (!gpw_gate_busy(s) || ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_enforce(s, i);
     ticks++;
@@ -344,7 +344,7 @@ int main(int argc, char **argv)
         s.transport->close(s.channel);
     }
     gpw_control_close();
-    gpw_gate_close();
+    gpw_gate_close(&s);
     /* No call of the driver on the way out, not even for what waits: it gives back the GPU
      * when the process ends, faster than piece by piece, and without waiting for kernels
      * and streams that may never finish. */

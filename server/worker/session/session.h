@@ -19,6 +19,7 @@
 
 struct gpw_functions; /* function.c: what launches need to know */
 struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
+struct gpw_gates; /* gate.c: the boards of its devices, and its turns on them */
 struct gpw_handles;
 struct gpw_held; /* held.c: how NVML is asked */
 struct gpw_loop; /* loop.c: the message that waits, and when waits were looked at */
@@ -32,6 +33,14 @@ struct gpw_places {
         uint64_t stream; /* the client's id; 0: none */
         CUcontext context;
     } kept[GPW_PLACES_KEPT];
+};
+
+/* Of a device's memory, what its board has been told (quota.c). */
+struct gpw_account {
+    uint64_t counted;  /* reserved by gpw_quota_take */
+    uint64_t overhead; /* charged for what the driver took besides, and may soon */
+    uint64_t excess;   /* of the overhead, what came while the tenant was over its limit */
+    unsigned looks;    /* in a row that found too much of it */
 };
 
 /* Events without timing that nobody uses (wait.c): making one costs more than recording it. */
@@ -56,6 +65,10 @@ struct gpw_session {
     struct gpw_held *held;
     struct gpw_loop *loop;
     struct gpw_output *output; /* what kernels print; output.h */
+    struct gpw_gates *gates; /* NULL: no device has a board */
+    struct gpw_account accounts[GP_DEVICES_MAX];
+    bool graphs_allocate; /* launches of graphs may take memory (growth.c) */
+    uint32_t local_bytes[GP_DEVICES_MAX]; /* a thread, that the driver has made room for */
     struct gpw_places places;
     struct gpw_events events;
     CUcontext primary[GP_DEVICES_MAX]; /* retained by the client: one for each device */

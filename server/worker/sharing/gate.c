@@ -1,6 +1,7 @@
 #include "gate.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -67,9 +68,26 @@ struct gate {
     uint64_t yields; /* ns: since when the turn should end; 0: it need not */
 };
 
-static struct gate gates[GP_DEVICES_MAX];
-static unsigned gate_count; /* gates[0 … gate_count) may have a board */
-static struct gate *closed; /* the one that the next message waits at */
+struct gpw_gates {
+    struct gate at[GP_DEVICES_MAX];
+    unsigned count; /* at[0 … count) may have a board */
+    struct gate *closed; /* the one that the next message waits at */
+};
+
+/* The first gate with a board behind `g`, or of all if that is NULL; NULL: no more. */
+static struct gate *gate_next(const struct gpw_session *s, struct gate *g)
+{
+    struct gate *end = s->gates ? s->gates->at + s->gates->count : NULL;
+    g = g ? g + 1 : s->gates ? s->gates->at : NULL;
+    while (g != end && !g->board)
+        g++;
+    return g == end ? NULL : g;
+}
+
+static uint32_t ordinal_of(const struct gpw_session *s, const struct gate *g)
+{
+    return (uint32_t)(g - s->gates->at);
+}
 
 static int join(const char *path, const char *tenant, struct gp_board **board)
 {
@@ -91,8 +109,9 @@ static const char *board_error(int r)
 
 int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant)
 {
-    (void)s;
-    struct gate *g = &gates[ordinal];
+    if (!s->gates && !(s->gates = calloc(1, sizeof *s->gates)))
+        return -1;
+    struct gate *g = &s->gates->at[ordinal];
     int r = g->member = join(path, tenant, &g->board);
     if (r < 0) {
         g->board = NULL;
@@ -103,16 +122,16 @@ int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, con
     g->path = path;
     g->tenant = tenant;
     g->every = 1;
-    if (gate_count <= ordinal)
-        gate_count = ordinal + 1;
+    if (s->gates->count <= ordinal)
+        s->gates->count = ordinal + 1;
     return 0;
 }
 
 /* The server has made a new board, because the old one was damaged: what counts from now on
  * is that one. It may take a moment until this tenant is on it. */
-static void rejoin(struct gpw_session *s, uint32_t ordinal)
+static void rejoin(struct gpw_session *s, struct gate *g)
 {
-    struct gate *g = &gates[ordinal];
+    uint32_t ordinal = ordinal_of(s, g);
     struct gp_board *board;
     if (!gp_board_replaced(g->board, g->path))
         return;
@@ -130,21 +149,21 @@ static void rejoin(struct gpw_session *s, uint32_t ordinal)
     g->member = r;
     g->busy = false;
     g->tries = 0;
-    gpw_quota_rejoined(ordinal);
+    gpw_quota_rejoined(s, ordinal);
     gpw_log("info", "device %u: joined the board that the server has made anew", ordinal);
 }
 
-struct gp_board *gpw_gate_board(uint32_t ordinal, int *member)
+struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *member)
 {
-    *member = gates[ordinal].member;
-    return gates[ordinal].board;
+    const struct gate *g = s->gates ? &s->gates->at[ordinal] : NULL;
+    *member = g ? g->member : -1;
+    return g ? g->board : NULL;
 }
 
-void gpw_gate_close(void)
+void gpw_gate_close(struct gpw_session *s)
 {
-    for (unsigned i = 0; i < gate_count; i++)
-        if (gates[i].board)
-            gp_board_leave(gates[i].board, gates[i].member);
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g))
+        gp_board_leave(g->board, g->member);
 }
 
 /* --- marks -------------------------------------------------------------------------- */
@@ -280,9 +299,8 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
 
 void gpw_gate_poll(struct gpw_session *s)
 {
-    for (unsigned i = 0; i < gate_count; i++)
-        if (gates[i].board)
-            gate_poll(s, &gates[i]);
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g))
+        gate_poll(s, g);
 }
 
 /* --- messages ------------------------------------------------------------------------ */
@@ -293,10 +311,10 @@ static struct gate *gate_here(struct gpw_session *s)
     CUdevice device;
     if (s->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
-    for (unsigned i = 0; i < gate_count; i++)
-        if (s->devices[i] == device)
-            return gates[i].board ? &gates[i] : NULL;
-    return NULL;
+    struct gate *g = gate_next(s, NULL);
+    while (g && s->devices[ordinal_of(s, g)] != device)
+        g = gate_next(s, g);
+    return g;
 }
 
 static bool stream_of(struct gpw_session *s, const struct gp_header *h, CUstream *stream)
@@ -354,14 +372,13 @@ static bool admit(struct gpw_session *s, struct gate *g)
  * then have to wait for the next turn, which it would have to anyway. */
 static bool admit_slow(struct gpw_session *s)
 {
-    for (unsigned i = 0; i < gate_count; i++) {
-        struct gate *g = &gates[i];
-        if (!g->board || !g->busy || !gp_board_contended(g->board, g->member))
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
+        if (!g->busy || !gp_board_contended(g->board, g->member))
             continue;
         mark_place(s, g);
         gate_poll(s, g);
         if (g->busy) {
-            closed = g;
+            s->gates->closed = g;
             return false;
         }
     }
@@ -406,9 +423,9 @@ static bool admit_transfer(const struct gate *g, const struct gp_header *h,
 
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
 {
-    closed = NULL;
-    if (gate_count == 0)
+    if (!s->gates)
         return true;
+    s->gates->closed = NULL;
     enum gp_work kind = work_of(s, h);
     if (kind == GP_WORK_NONE)
         return !gp_op_info(h->op)->slow || admit_slow(s);
@@ -423,7 +440,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
             start_place(s, g, stream);
         return true;
     }
-    closed = g;
+    s->gates->closed = g;
     return false;
 }
 
@@ -462,7 +479,7 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_
 
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
 {
-    if (gate_count == 0)
+    if (!s->gates)
         return true;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
@@ -479,7 +496,7 @@ bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
 
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
 {
-    if (gate_count == 0)
+    if (!s->gates)
         return;
     enum gp_work kind = work_of(s, h);
     if (kind != GP_WORK_NONE)
@@ -501,18 +518,16 @@ void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h)
 {
     CUstream stream;
     bool known = stream_of(s, h, &stream);
-    for (unsigned i = 0; i < gate_count; i++) {
-        mark_place(s, &gates[i]);
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
+        mark_place(s, g);
         if (known)
-            stream_forget(&gates[i], stream);
+            stream_forget(g, stream);
     }
 }
 
 void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
 {
-    (void)s;
-    for (unsigned i = 0; i < gate_count; i++) {
-        struct gate *g = &gates[i];
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
         if (g->context == context)
             g->unmarked = g->stream_count = 0;
         if (g->start_context == context)
@@ -530,6 +545,7 @@ void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
 void gpw_gate_wait(struct gpw_session *s, int64_t most_us)
 {
     gpw_gate_poll(s);
+    const struct gate *closed = s->gates ? s->gates->closed : NULL;
     if (!closed)
         return;
     if (closed->busy) { /* it waits for its own work, which only looking tells */
@@ -541,35 +557,32 @@ void gpw_gate_wait(struct gpw_session *s, int64_t most_us)
     }
 }
 
-int64_t gpw_gate_patience(int64_t most_us)
+int64_t gpw_gate_patience(struct gpw_session *s, int64_t most_us)
 {
-    for (unsigned i = 0; i < gate_count; i++) {
-        if (!gates[i].board || !gates[i].busy)
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
+        if (!g->busy)
             continue;
-        int64_t look = gp_board_must_yield(gates[i].board, gates[i].member) || gates[i].start
-                           ? LOOK_ENDING_US
-                       : gp_board_contended(gates[i].board, gates[i].member) ? LOOK_CONTENDED_US
-                                                            : LOOK_US;
+        int64_t look = gp_board_must_yield(g->board, g->member) || g->start ? LOOK_ENDING_US
+                       : gp_board_contended(g->board, g->member)            ? LOOK_CONTENDED_US
+                                                                            : LOOK_US;
         most_us = look < most_us ? look : most_us;
     }
     return most_us;
 }
 
-bool gpw_gate_busy(void)
+bool gpw_gate_busy(struct gpw_session *s)
 {
-    for (unsigned i = 0; i < gate_count; i++)
-        if (gates[i].busy)
-            return true;
-    return false;
+    struct gate *g = gate_next(s, NULL);
+    while (g && !g->busy)
+        g = gate_next(s, g);
+    return g != NULL;
 }
 
 void gpw_gate_tick(struct gpw_session *s)
 {
-    for (unsigned i = 0; i < gate_count; i++) {
-        struct gate *g = &gates[i];
-        if (!g->board)
-            continue;
-        rejoin(s, i);
+    for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
+        uint32_t i = ordinal_of(s, g);
+        rejoin(s, g);
         g->slice_us = gp_board_slice_us(g->board, g->member);
         gpw_slices_set(i, g->slice_us);
         gp_board_host_set(g->board, g->member, i == 0 ? gpw_budget_used() : 0);

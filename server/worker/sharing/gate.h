@@ -13,8 +13,8 @@ struct gp_board;
 /* Join the board of the session's device `ordinal`. 0, or -1 with a log line. */
 int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant);
 /* The board of a device and this worker's place on it; NULL where there is none. */
-struct gp_board *gpw_gate_board(uint32_t ordinal, int *member);
-void gpw_gate_close(void);
+struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *member);
+void gpw_gate_close(struct gpw_session *s);
 
 /* Whether the message may be dispatched now. */
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h);
@@ -27,9 +27,9 @@ void gpw_gate_poll(struct gpw_session *s);
 /* Sleep before a closed gate, at most `most_us`. */
 void gpw_gate_wait(struct gpw_session *s, int64_t most_us);
 /* How long the loop may sleep without a look at the gate, at most `most_us`. */
-int64_t gpw_gate_patience(int64_t most_us);
+int64_t gpw_gate_patience(struct gpw_session *s, int64_t most_us);
 /* Whether this session has work on any GPU. */
-bool gpw_gate_busy(void);
+bool gpw_gate_busy(struct gpw_session *s);
 /* A few times a second: follow changed slices. */
 void gpw_gate_tick(struct gpw_session *s);
 /* A stream is about to be destroyed. */

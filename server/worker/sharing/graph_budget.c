@@ -180,7 +180,7 @@ static bool is_charged(struct gpw_session *s, const struct graph *g)
 {
     int own = gpw_current_ordinal(s), member;
     for (int i = 0; i < (int)s->device_count; i++)
-        if (g->cost.devices >> i & 1 && i != own && gpw_gate_board((uint32_t)i, &member))
+        if (g->cost.devices >> i & 1 && i != own && gpw_gate_board(s, (uint32_t)i, &member))
             return false;
     return true;
 }

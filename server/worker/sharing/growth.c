@@ -7,20 +7,16 @@
 /* Code of one module is less; its variables may be more. */
 #define FAR (UINT64_C(32) << 20)
 
-static bool in_graphs;
-/* Bytes a thread for which the driver has made room, on each device. */
-static uint32_t local_bytes[GP_DEVICES_MAX];
-
-void gpw_growth_in_graphs(void)
+void gpw_growth_in_graphs(struct gpw_session *s)
 {
-    in_graphs = true;
+    s->graphs_allocate = true;
 }
 
 /* The current context's device if it has a limit, else -1. */
 static int limited_ordinal(struct gpw_session *s)
 {
     int member, ordinal = gpw_current_ordinal(s);
-    return ordinal >= 0 && gpw_gate_board((uint32_t)ordinal, &member) ? ordinal : -1;
+    return ordinal >= 0 && gpw_gate_board(s, (uint32_t)ordinal, &member) ? ordinal : -1;
 }
 
 static bool free_now(struct gpw_session *s, size_t *bytes)
@@ -36,7 +32,7 @@ void gpw_growth_begin(struct gpw_session *s, uint16_t op, struct gpw_growth *g)
 {
     size_t free_bytes;
     *g = (struct gpw_growth){.ordinal = -1};
-    if (gp_op_info(op)->graph_exec_at && !in_graphs)
+    if (gp_op_info(op)->graph_exec_at && !s->graphs_allocate)
         return;
     int ordinal = limited_ordinal(s);
     if (ordinal < 0 || !free_now(s, &free_bytes))
@@ -77,17 +73,17 @@ static uint64_t resident_threads(struct gpw_session *s, uint32_t ordinal)
 bool gpw_growth_local_fits(struct gpw_session *s, uint32_t bytes)
 {
     int ordinal = limited_ordinal(s);
-    if (ordinal < 0 || bytes <= local_bytes[ordinal])
+    if (ordinal < 0 || bytes <= s->local_bytes[ordinal])
         return true;
-    uint64_t more = (bytes - local_bytes[ordinal]) * resident_threads(s, (uint32_t)ordinal);
-    return more <= gpw_quota_left((uint32_t)ordinal);
+    uint64_t more = (bytes - s->local_bytes[ordinal]) * resident_threads(s, (uint32_t)ordinal);
+    return more <= gpw_quota_left(s, (uint32_t)ordinal);
 }
 
 void gpw_growth_local_taken(struct gpw_session *s, uint32_t bytes)
 {
     int ordinal = limited_ordinal(s);
-    if (ordinal < 0 || bytes <= local_bytes[ordinal])
+    if (ordinal < 0 || bytes <= s->local_bytes[ordinal])
         return;
-    local_bytes[ordinal] = bytes;
+    s->local_bytes[ordinal] = bytes;
     gpw_quota_reconcile(s, (uint32_t)ordinal);
 }

@@ -24,7 +24,7 @@ bool gpw_growth_far(const struct gpw_growth *g);
 /* It has been: charge what is left. */
 void gpw_growth_undone(struct gpw_session *s, const struct gpw_growth *g);
 /* A captured graph has a node that allocates: launches of graphs may take memory now. */
-void gpw_growth_in_graphs(void);
+void gpw_growth_in_graphs(struct gpw_session *s);
 
 /* Whether a kernel whose threads have `bytes` of local memory may run: the driver keeps
  * as much for every thread that the device can hold, from the first such launch on. */

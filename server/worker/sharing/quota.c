@@ -14,37 +14,29 @@
 #define SLACK (UINT64_C(128) << 20)
 #define LOOKS 2
 
-struct account {
-    uint64_t counted;  /* reserved by gpw_quota_take */
-    uint64_t overhead; /* charged for what the driver took besides, and may soon */
-    uint64_t excess;   /* of the overhead, what came while the tenant was over its limit */
-    unsigned looks;    /* in a row that found too much of it */
-};
-static struct account accounts[GP_DEVICES_MAX];
-
-static struct gp_board *board_of(uint32_t ordinal, int *member)
+static struct gp_board *board_of(struct gpw_session *s, uint32_t ordinal, int *member)
 {
-    return gpw_gate_board(ordinal, member);
+    return gpw_gate_board(s, ordinal, member);
 }
 
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
+    struct gp_board *b = board_of(s, ordinal, &member);
     if (!b)
         return true;
-    if (gpw_quota_left(ordinal) < bytes)
+    if (gpw_quota_left(s, ordinal) < bytes)
         gpw_pools_trim(s, ordinal);
     if (!gp_board_memory_take(b, member, bytes))
         return false;
-    accounts[ordinal].counted += bytes;
+    s->accounts[ordinal].counted += bytes;
     return true;
 }
 
-uint64_t gpw_quota_left(uint32_t ordinal)
+uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
+    struct gp_board *b = board_of(s, ordinal, &member);
     uint64_t limit;
     return b ? gp_board_memory_left(b, member, &limit) : UINT64_MAX;
 }
@@ -52,28 +44,27 @@ uint64_t gpw_quota_left(uint32_t ordinal)
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
-    (void)s;
+    struct gp_board *b = board_of(s, ordinal, &member);
     if (!b)
         return;
     gp_board_memory_give(b, member, bytes);
-    accounts[ordinal].counted -= bytes;
+    s->accounts[ordinal].counted -= bytes;
 }
 
-uint64_t gpw_quota_limit(uint32_t ordinal, uint64_t physical)
+uint64_t gpw_quota_limit(struct gpw_session *s, uint32_t ordinal, uint64_t physical)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
+    struct gp_board *b = board_of(s, ordinal, &member);
     uint64_t limit = physical;
     if (b)
         gp_board_memory_left(b, member, &limit);
     return limit < physical ? limit : physical;
 }
 
-void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total)
+void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes, size_t *total)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
+    struct gp_board *b = board_of(s, ordinal, &member);
     if (!b)
         return;
     uint64_t limit, left = gp_board_memory_left(b, member, &limit);
@@ -86,12 +77,12 @@ void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total)
 bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
+    struct gp_board *b = board_of(s, ordinal, &member);
     uint64_t held;
     *over = 0;
     if (!b || !gpw_held_bytes(s, ordinal, &held))
         return true;
-    struct account *a = &accounts[ordinal];
+    struct gpw_account *a = &s->accounts[ordinal];
     uint64_t overhead = held > a->counted ? held - a->counted : 0;
     uint64_t ahead = overhead + (held ? gpw_held_ahead(s) : 0);
     uint64_t grown = overhead > a->overhead ? overhead - a->overhead : 0;
@@ -102,7 +93,7 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     if (ahead < a->overhead) {
         gp_board_memory_give(b, member, a->overhead - ahead);
         a->overhead = ahead;
-    } else if (ahead > a->overhead && ahead - a->overhead <= gpw_quota_left(ordinal) &&
+    } else if (ahead > a->overhead && ahead - a->overhead <= gpw_quota_left(s, ordinal) &&
                gp_board_memory_take(b, member, ahead - a->overhead)) {
         a->overhead = ahead;
     }
@@ -111,21 +102,21 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     return *over == 0;
 }
 
-void gpw_quota_rejoined(uint32_t ordinal)
+void gpw_quota_rejoined(struct gpw_session *s, uint32_t ordinal)
 {
     int member;
-    struct gp_board *b = board_of(ordinal, &member);
-    gp_board_memory_charge(b, member, accounts[ordinal].counted + accounts[ordinal].overhead);
+    struct gp_board *b = board_of(s, ordinal, &member);
+    gp_board_memory_charge(b, member, s->accounts[ordinal].counted + s->accounts[ordinal].overhead);
 }
 
-static uint64_t limit_of(uint32_t ordinal)
+static uint64_t limit_of(struct gpw_session *s, uint32_t ordinal)
 {
-    return gpw_quota_limit(ordinal, UINT64_MAX);
+    return gpw_quota_limit(s, ordinal, UINT64_MAX);
 }
 
 void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
 {
-    struct account *a = &accounts[ordinal];
+    struct gpw_account *a = &s->accounts[ordinal];
     uint64_t over;
     bool fits = gpw_quota_settle(s, ordinal, &over);
     if (fits || over <= SLACK || a->excess <= SLACK) {
@@ -136,8 +127,8 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
     if (++a->looks >= LOOKS)
         gpw_session_end(s, "its tenant has %llu MiB of device %u's memory, and may have %llu: "
                         "the driver took %llu MiB for this program beyond the limit",
-                        (unsigned long long)((limit_of(ordinal) + over) >> 20), ordinal,
-                        (unsigned long long)(limit_of(ordinal) >> 20),
+                        (unsigned long long)((limit_of(s, ordinal) + over) >> 20), ordinal,
+                        (unsigned long long)(limit_of(s, ordinal) >> 20),
                         (unsigned long long)(a->excess >> 20));
 }
 

@@ -14,17 +14,17 @@
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 /* Bytes that may still be taken; UINT64_MAX where there is no limit. */
-uint64_t gpw_quota_left(uint32_t ordinal);
+uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal);
 /* What cuMemGetInfo says: the smaller of what is physically free and what is left, and
  * the limit for the total. */
-void gpw_quota_info(uint32_t ordinal, size_t *free_bytes, size_t *total);
+void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes, size_t *total);
 /* The limit of a device, `physical` where there is none. */
-uint64_t gpw_quota_limit(uint32_t ordinal, uint64_t physical);
+uint64_t gpw_quota_limit(struct gpw_session *s, uint32_t ordinal, uint64_t physical);
 /* Charge what the process holds beyond what was counted. False: that is more than the
  * limit (and is charged all the same). Slow: asks NVML. */
 bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal);
 /* The device has a new board: charge there what this session has. */
-void gpw_quota_rejoined(uint32_t ordinal);
+void gpw_quota_rejoined(struct gpw_session *s, uint32_t ordinal);
 /* Now and then: a session that has made its tenant hold more than the limit, in ways that
  * nothing here could refuse, and that cannot be made to fit, is ended. */
 void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal);
