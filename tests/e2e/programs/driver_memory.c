@@ -146,6 +146,8 @@ static void copies(void)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH((void *)one, (CUdeviceptr)(size_t)host, 4));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD((CUdeviceptr)(size_t)host, back, 4));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoH(back, (CUdeviceptr)(size_t)host, 4));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(one, (CUdeviceptr)(size_t)host, 4));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD((CUdeviceptr)(size_t)host, one, 4));
     /* Pinned memory has an address for the device, which is its own: as XLA uses it. */
     CU(cuMemsetD32Async((CUdeviceptr)(size_t)pinned, 0x01020304, 16, NULL));
     CU(cuMemsetD2D8((CUdeviceptr)(size_t)pinned + 8, 16, 9, 2, 2));
