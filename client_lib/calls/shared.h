@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "copy.h" /* what copies share */
 #include "gp_ops.h"
 #include "ranges.h"
 

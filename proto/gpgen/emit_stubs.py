@@ -35,10 +35,12 @@ def _enter(f: Function, op: str) -> list[str]:
     needs = f"GPC_NEEDS_{f.needs.upper()}"
     if its and its.may_be_current:
         needs = f"{its.argument} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
-    if f.place is None and re.search(r"\bon\b", f"{f.does} {f.then}"):  # the default stream's
+    if f.place is None and re.search(r"\bon\b", f"{f.does} {f.then}"):
+        streams = [p.name for p in f.params if p.handle == "stream"]
+        stream = streams[0] if streams else "NULL"  # the default one
         return [
             "    struct gpc_route on;",
-            f"    CUresult r = gpc_enter_stream(&on, {op}, NULL);",
+            f"    CUresult r = gpc_enter_stream(&on, {op}, {stream});",
         ]
     return route.enter(f, op, needs)
 

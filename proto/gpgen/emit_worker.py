@@ -283,9 +283,7 @@ def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
     word = next((w for w in _MEMORIES if p.has(w)), "")
     if word:
         at = f"at_{n} = {_MEMORIES[word]}(s, a.q->{n}, {_length(f, p)})"
-        return [f"    void *at_{n} = NULL;"], [
-            f"({at}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"
-        ]
+        return [f"    void *at_{n} = NULL;"], [f"({at}) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE"]
     word = next((w for w in _REACHES if p.has(w)), "")
     if word:
         return [], [_reach(f, p, _REACHES[word])]
@@ -422,9 +420,7 @@ def _dispatcher(spec: Spec, f: Function) -> list[str]:
     if f.waits_for and f.calls:
         send = f"gpw_answer_{f.name}, &answer)"
         lines.append("    struct gpw_answer_wait *answer = NULL;\n    if (r == CUDA_SUCCESS)")
-        lines.append(
-            f"        r = gpw_answer_prepare(s, gpw_token_of(h), {f.waits_for}, {send};"
-        )
+        lines.append(f"        r = gpw_answer_prepare(s, gpw_token_of(h), {f.waits_for}, {send};")
         call = f"gpw_answer_submitted(s, answer, {f.waits_for}, {call})"
     lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call};")
     lines += _behind(spec, f)

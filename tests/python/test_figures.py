@@ -249,5 +249,5 @@ def test_this_tree_has_what_is_counted() -> None:
     tree = figures.Tree(ROOT)
     assert len(tree.cuda) > 200 and len(tree.functions("client_lib")) > 500
     assert len(tree.functions("server/worker")) > 500
-    assert "cuMemcpyHtoD_v2" in tree.functions("client_lib")
+    assert "cuLaunchKernelEx" in tree.functions("client_lib")
     assert "cuMemAlloc_v2" in tree.functions("server/softgpu")

@@ -10,10 +10,27 @@ struct gpc_end_named {
     uint64_t at;
 };
 
+static inline struct gpc_end_named gpc_said_host(const void *p)
+{
+    return (struct gpc_end_named){GPC_SAID_HOST, (uint64_t)(uintptr_t)p};
+}
+
+static inline struct gpc_end_named gpc_said_device(CUdeviceptr p)
+{
+    return (struct gpc_end_named){GPC_SAID_DEVICE, p};
+}
+
+static inline struct gpc_end_named gpc_said_any(CUdeviceptr p)
+{
+    return (struct gpc_end_named){GPC_SAID_ANY, p};
+}
+
 /* In stream order. A blocking one returns when the caller may use both ends again. */
 CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named dst,
                          struct gpc_end_named src, size_t bytes, CUstream stream, bool blocking);
 CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
                           CUstream stream, bool blocking);
+CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
+                     bool blocking);
 
 #endif
