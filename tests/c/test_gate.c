@@ -227,8 +227,9 @@ bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t byte
     return true;
 }
 
-bool gpw_host_functions_pending(void)
+bool gpw_host_functions_pending(struct gpw_session *s)
 {
+    (void)s;
     return world.stands;
 }
 

@@ -15,6 +15,7 @@ enum stage { WAITING, REACHED, TOLD, DONE };
 
 struct host_function {
     struct gpw_wait wait;
+    struct gpw_host_functions *all;
     uint64_t cookie;
     bool in_graph; /* comes again with every launch of the graph: never over */
     enum stage stage; /* under `lock` */
@@ -33,45 +34,59 @@ static void function_free(struct host_function *f)
     free(f);
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static struct host_function *functions;
+struct gpw_host_functions {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct host_function *list;
+    /* Some graph has a host function, and so many launches of graphs are under way. */
+    bool in_graphs;
+    unsigned graphs_running;
+};
 
-/* Some graph has a host function, and so many launches of graphs are under way. */
-static bool in_graphs;
-static unsigned graphs_running;
+int gpw_host_functions_open(struct gpw_session *s)
+{
+    struct gpw_host_functions *all = calloc(1, sizeof *all);
+    if (!all)
+        return -1;
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->changed, NULL);
+    s->host_functions = all;
+    return 0;
+}
 
 static void graph_over(struct gpw_session *s, void *arg, CUresult result)
 {
-    (void)s, (void)arg, (void)result;
-    graphs_running--;
+    (void)arg, (void)result;
+    s->host_functions->graphs_running--;
 }
 
 /* A graph that nobody sees running might stand at a host function while the driver waits. */
 CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream hStream)
 {
     CUstreamCaptureStatus capture;
+    struct gpw_host_functions *all = s->host_functions;
     struct gpw_after *after;
-    if (!in_graphs || s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
+    if (!all->in_graphs || s->driver->cuStreamIsCapturing(hStream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE)
         return s->driver->cuGraphLaunch(hGraph, hStream);
     CUresult r = gpw_after_prepare(s, hStream, graph_over, NULL, &after);
     if (r != CUDA_SUCCESS)
         return r;
-    graphs_running++;
+    all->graphs_running++;
     r = gpw_after_submitted(s, after, hStream, s->driver->cuGraphLaunch(hGraph, hStream));
-    graphs_running -= r != CUDA_SUCCESS;
+    all->graphs_running -= r != CUDA_SUCCESS;
     return r;
 }
 
-bool gpw_host_functions_pending(void)
+bool gpw_host_functions_pending(struct gpw_session *s)
 {
+    struct gpw_host_functions *all = s->host_functions;
     /* those of graphs stay in the list, and hold nothing up while no graph runs */
-    bool pending = graphs_running > 0;
-    pthread_mutex_lock(&lock);
-    for (struct host_function *f = functions; f && !pending; f = f->next)
+    bool pending = all->graphs_running > 0;
+    pthread_mutex_lock(&all->lock);
+    for (struct host_function *f = all->list; f && !pending; f = f->next)
         pending = !f->in_graph || f->stage != WAITING;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&all->lock);
     return pending;
 }
 
@@ -79,20 +94,21 @@ bool gpw_host_functions_pending(void)
  * overlap: then one comes after the other. */
 static void reach(struct host_function *f, CUresult result)
 {
-    pthread_mutex_lock(&lock);
+    struct gpw_host_functions *all = f->all;
+    pthread_mutex_lock(&all->lock);
     f->running++;
     while (f->stage != WAITING && !f->abandoned)
-        pthread_cond_wait(&changed, &lock);
+        pthread_cond_wait(&all->changed, &all->lock);
     f->stream_result = result;
     f->stage = REACHED;
     while (f->stage != DONE && !f->abandoned)
-        pthread_cond_wait(&changed, &lock);
+        pthread_cond_wait(&all->changed, &all->lock);
     /* a graph keeps its address, and may come again however often it came */
     bool mine = f->abandoned && !f->in_graph;
     f->running--;
     f->stage = f->in_graph ? WAITING : DONE;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
     if (mine)
         function_free(f);
 }
@@ -110,7 +126,7 @@ static void CUDA_CB on_callback(CUstream stream, CUresult result, void *arg)
 
 static void unlink_function(struct host_function *f)
 {
-    struct host_function **at = &functions;
+    struct host_function **at = &f->all->list;
     while (*at && *at != f)
         at = &(*at)->next;
     if (*at)
@@ -120,23 +136,24 @@ static void unlink_function(struct host_function *f)
 static bool host_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct host_function *f = (struct host_function *)w;
-    (void)s;
-    pthread_mutex_lock(&lock);
+    struct gpw_host_functions *all = s->host_functions;
+    pthread_mutex_lock(&all->lock);
     bool ready = f->stage == REACHED || (f->stage == DONE && !f->running);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&all->lock);
     return ready;
 }
 
 static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct host_function *f = (struct host_function *)w;
-    pthread_mutex_lock(&lock);
+    struct gpw_host_functions *all = s->host_functions;
+    pthread_mutex_lock(&all->lock);
     bool tell = f->stage == REACHED, over = f->stage == DONE && !f->running;
     if (tell)
         f->stage = TOLD;
     if (over)
         unlink_function(f);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&all->lock);
     if (tell)
         gpw_notify_gp_host_call(s, f->cookie, (uint32_t)f->stream_result);
     if (over)
@@ -147,18 +164,19 @@ static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
 static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     struct host_function *f = (struct host_function *)w;
-    (void)s;
-    pthread_mutex_lock(&lock);
+    struct gpw_host_functions *all = s->host_functions;
+    pthread_mutex_lock(&all->lock);
     unlink_function(f);
     f->abandoned = true;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
+    pthread_cond_broadcast(&all->changed);
+    pthread_mutex_unlock(&all->lock);
     /* freed by the driver's thread; one that is never reached goes with the process */
 }
 
 CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
                               uint32_t flags)
 {
+    struct gpw_host_functions *all = s->host_functions;
     /* what a graph keeps must never be freed, so the client is not asked */
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
@@ -178,17 +196,18 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     f->wait.recurs = f->in_graph;
-    in_graphs |= f->in_graph;
-    pthread_mutex_lock(&lock);
-    f->next = functions;
-    functions = f;
-    pthread_mutex_unlock(&lock);
+    f->all = all;
+    all->in_graphs |= f->in_graph;
+    pthread_mutex_lock(&all->lock);
+    f->next = all->list;
+    all->list = f;
+    pthread_mutex_unlock(&all->lock);
     r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
                                  : s->driver->cuLaunchHostFunc(stream, on_function, f);
     if (r != CUDA_SUCCESS) {
-        pthread_mutex_lock(&lock);
+        pthread_mutex_lock(&all->lock);
         unlink_function(f);
-        pthread_mutex_unlock(&lock);
+        pthread_mutex_unlock(&all->lock);
         function_free(f);
         return r;
     }
@@ -198,16 +217,17 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
 
 CUresult gpw_gp_host_done(struct gpw_session *s, uint64_t cookie)
 {
-    pthread_mutex_lock(&lock);
-    struct host_function *f = functions;
+    struct gpw_host_functions *all = s->host_functions;
+    pthread_mutex_lock(&all->lock);
+    struct host_function *f = all->list;
     while (f && f->cookie != cookie)
         f = f->next;
     bool right = f && f->stage == TOLD;
     if (right) {
         f->stage = DONE;
-        pthread_cond_broadcast(&changed);
+        pthread_cond_broadcast(&all->changed);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&all->lock);
     if (!right)
         gpw_session_broken(s, "gp_host_done for a host function that is not running");
     return CUDA_SUCCESS;

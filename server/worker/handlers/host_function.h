@@ -2,9 +2,11 @@
 #ifndef GPW_HOST_FUNCTION_H
 #define GPW_HOST_FUNCTION_H
 
-#include <stdbool.h>
+#include "session.h"
 
+/* 0, or -1 when there is no memory. */
+int gpw_host_functions_open(struct gpw_session *s);
 /* Whether any stream comes to one, those in running graphs included. */
-bool gpw_host_functions_pending(void);
+bool gpw_host_functions_pending(struct gpw_session *s);
 
 #endif

@@ -152,7 +152,7 @@ static bool must_wait(const struct gpw_session *s)
 
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 {
-    if (gpw_streams_stand()) /* it would wait for them */
+    if (gpw_streams_stand(s)) /* it would wait for them */
         return;
     bool before = gpw_strict(s, false);
     gpw_pools_trim(s, ordinal);

@@ -343,9 +343,9 @@ static bool stands_here(const struct gpw_transfer *t)
     return here && standing(t);
 }
 
-bool gpw_peers_admit(const struct gp_header *h)
+bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h)
 {
-    if (!transfers || gp_op_info(h->op)->work == GP_WORK_NONE || gpw_host_functions_pending())
+    if (!transfers || gp_op_info(h->op)->work == GP_WORK_NONE || gpw_host_functions_pending(s))
         return true;
     const struct gpw_transfer *t = transfers;
     while (t && !stands_here(t))

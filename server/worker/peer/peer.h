@@ -23,7 +23,7 @@ CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, C
 /* Whether a stream stands, or may come to stand, until another worker acts. */
 bool gpw_peers_pending(void);
 /* Whether more work may be submitted behind transfers that are not over. */
-bool gpw_peers_admit(const struct gp_header *h);
+bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h);
 void gpw_peers_passed(const struct gp_header *h);
 /* The message destroys a stream; what it has to do still goes on. */
 void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h);

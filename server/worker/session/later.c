@@ -13,21 +13,21 @@ struct later {
     void *arg;
 };
 
-bool gpw_streams_stand(void)
+bool gpw_streams_stand(struct gpw_session *s)
 {
-    return gpw_host_functions_pending() || gpw_peers_pending();
+    return gpw_host_functions_pending(s) || gpw_peers_pending();
 }
 
 static bool later_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    (void)s, (void)w;
-    return !gpw_streams_stand();
+    (void)w;
+    return !gpw_streams_stand(s);
 }
 
 static bool later_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct later *l = (struct later *)w;
-    if (gpw_streams_stand()) /* another one that was ready has submitted work */
+    if (gpw_streams_stand(s)) /* another one that was ready has submitted work */
         return false;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
@@ -48,7 +48,7 @@ static void later_cancel(struct gpw_session *s, struct gpw_wait *w)
 void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
                           void *arg)
 {
-    struct later *l = gpw_streams_stand() ? malloc(sizeof *l) : NULL;
+    struct later *l = gpw_streams_stand(s) ? malloc(sizeof *l) : NULL;
     if (!l) {
         run(s, arg);
         return;

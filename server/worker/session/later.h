@@ -8,7 +8,7 @@
 
 #include "session.h"
 
-bool gpw_streams_stand(void);
+bool gpw_streams_stand(struct gpw_session *s);
 /* Run `run` now if no stream stands, else as soon as none does, in the context that is
  * current now. It is not run when the session ends first: then all goes with the process. */
 void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),

@@ -63,7 +63,7 @@ struct put_off {
 static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     const struct put_off *p = (struct put_off *)w;
-    return !gpw_streams_stand() && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
+    return !gpw_streams_stand(s) && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
 }
 
 static bool is_capturable(const struct gp_header *h)
@@ -162,9 +162,9 @@ int gpw_put_off(struct gpw_session *s, const struct gp_header *h)
 /* Whether nothing but the gate may keep it back. */
 static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
-    return s->fences == 0 && gpw_peers_admit(h) &&
+    return s->fences == 0 && gpw_peers_admit(s, h) &&
            gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0,
-                             gpw_streams_stand());
+                             gpw_streams_stand(s));
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h)
@@ -180,7 +180,7 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         gpw_peers_stream_ending(s, h);
     }
     gpw_captures_note(s);
-    if (gp_op_info(h->op)->blocks && gpw_streams_stand())
+    if (gp_op_info(h->op)->blocks && gpw_streams_stand(s))
         put_off(s, h, s->strict, false);
     else
         dispatch(s, h, s->strict);

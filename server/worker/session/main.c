@@ -26,6 +26,7 @@
 #include "graph.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "host_function.h"
 #include "leave.h"
 #include "loop.h"
 #include "memory.h"
@@ -261,7 +262,7 @@ static int session_open(struct gpw_session *s, const struct options *o)
         return -1;
     s->soft = is_soft(s);
     gpw_slices_open(s);
-    if (gpw_functions_open(s) != 0 || gpw_graphs_open(s) != 0)
+    if (gpw_functions_open(s) != 0 || gpw_graphs_open(s) != 0 || gpw_host_functions_open(s) != 0)
         return -1;
     return gpw_memory_open(s) != 0 || gpw_modules_open(s) != 0 ? -1 : 0;
 }

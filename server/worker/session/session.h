@@ -21,6 +21,7 @@ struct gpw_functions; /* function.c: what launches need to know */
 struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
 struct gpw_gates; /* gate.c: the boards of its devices, and its turns on them */
 struct gpw_handles;
+struct gpw_host_functions; /* host_function.c: those that streams have still to pass */
 struct gpw_held; /* held.c: how NVML is asked */
 struct gpw_loop; /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;  /* memory.c: allocations, windows, pinned shares, arena */
@@ -65,6 +66,11 @@ struct gpw_session {
     struct gpw_held *held;
     struct gpw_loop *loop;
     struct gpw_output *output; /* what kernels print; output.h */
+    struct gpw_host_functions *host_functions;
+    struct gpw_graph_budget {
+        struct gpw_graph_cost *graphs;
+        struct gpw_capture_cost *captures, *ending;
+    } graph_budget;
     struct gpw_gates *gates; /* NULL: no device has a board */
     struct gpw_account accounts[GP_DEVICES_MAX];
     bool graphs_allocate; /* launches of graphs may take memory (growth.c) */

@@ -248,9 +248,9 @@ static void start_check(struct gpw_session *s, struct gate *g)
  * behind that may not pass before somebody else has had a turn, or before a message
  * comes that would not be taken in front of a closed gate.
  */
-static bool may_stand(void)
+static bool may_stand(struct gpw_session *s)
 {
-    return gpw_host_functions_pending() || gpw_peers_pending();
+    return gpw_host_functions_pending(s) || gpw_peers_pending();
 }
 
 static void mark_drop(struct gpw_session *s, struct gate *g)
@@ -273,7 +273,7 @@ static void yield_standing(struct gpw_session *s, struct gate *g)
     }
     if (g->yields == 0)
         g->yields = now;
-    if (now - g->yields < STANDING_NS || !may_stand())
+    if (now - g->yields < STANDING_NS || !may_stand(s))
         return;
     while (g->mark_count)
         mark_drop(s, g);
@@ -332,7 +332,7 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     if (g->start)
         return;
     /* a turn that has not begun does not end: nothing that stands may be in front */
-    if (!may_stand() && may_mark(s, stream) &&
+    if (!may_stand(s) && may_mark(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
         s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
@@ -356,7 +356,7 @@ static bool admit(struct gpw_session *s, struct gate *g)
     unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
-        if (g->mark_count >= ahead && !may_stand())
+        if (g->mark_count >= ahead && !may_stand(s))
             return false;
         if (g->mark_count == MARKS)
             mark_drop(s, g);

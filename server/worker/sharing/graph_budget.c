@@ -17,21 +17,19 @@ struct cost {
     uint64_t devices; /* a bit for each that it has work for */
 };
 
-struct graph {
-    struct graph *next;
+struct gpw_graph_cost {
+    struct gpw_graph_cost *next;
     uint64_t id; /* of a graph or an executable one */
     struct cost cost;
 };
-static struct graph *graphs;
 
 /* A capture that is under way, by the driver's number of it. */
-struct capture {
-    struct capture *next;
+struct gpw_capture_cost {
+    struct gpw_capture_cost *next;
     uint64_t id;
     uint64_t stream; /* the client's, in which it began: the capture ends with it */
     struct cost cost;
 };
-static struct capture *captures, *ending;
 
 static bool take(struct gpw_session *s, uint64_t bytes)
 {
@@ -42,32 +40,32 @@ static bool take(struct gpw_session *s, uint64_t bytes)
     return false;
 }
 
-static struct graph *graph_of(uint64_t id)
+static struct gpw_graph_cost *graph_of(struct gpw_session *s, uint64_t id)
 {
-    struct graph *g = graphs;
+    struct gpw_graph_cost *g = s->graph_budget.graphs;
     while (g && g->id != id)
         g = g->next;
     return g;
 }
 
 /* A graph whose bytes are taken already. */
-static void note(uint64_t id, struct cost cost)
+static void note(struct gpw_session *s, uint64_t id, struct cost cost)
 {
-    struct graph *g = cost.bytes ? malloc(sizeof *g) : NULL;
+    struct gpw_graph_cost *g = cost.bytes ? malloc(sizeof *g) : NULL;
     if (!g) {
         gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
         return;
     }
-    *g = (struct graph){graphs, id, cost};
-    graphs = g;
+    *g = (struct gpw_graph_cost){s->graph_budget.graphs, id, cost};
+    s->graph_budget.graphs = g;
 }
 
-static void forget(uint64_t id)
+static void forget(struct gpw_session *s, uint64_t id)
 {
-    struct graph **at = &graphs;
+    struct gpw_graph_cost **at = &s->graph_budget.graphs;
     while (*at && (*at)->id != id)
         at = &(*at)->next;
-    struct graph *g = *at;
+    struct gpw_graph_cost *g = *at;
     if (!g)
         return;
     *at = g->next;
@@ -78,9 +76,9 @@ static void forget(uint64_t id)
 /* The id that the operation's fact says is there; 0: none is. */
 #define ID(fact) gp_message_id(h, gp_op_info(h->op)->fact)
 
-static struct cost copy_of(const struct gp_header *h)
+static struct cost copy_of(struct gpw_session *s, const struct gp_header *h)
 {
-    const struct graph *g = graph_of(ID(graph_from_at));
+    const struct gpw_graph_cost *g = graph_of(s, ID(graph_from_at));
     return g ? g->cost : (struct cost){0, 0};
 }
 
@@ -99,9 +97,9 @@ static uint64_t capture_id(struct gpw_session *s, const struct gp_header *h)
     return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : capture;
 }
 
-static struct capture *capture_of(uint64_t id)
+static struct gpw_capture_cost *capture_of(struct gpw_session *s, uint64_t id)
 {
-    struct capture *c = captures;
+    struct gpw_capture_cost *c = s->graph_budget.captures;
     while (c && c->id != id)
         c = c->next;
     return c;
@@ -110,23 +108,24 @@ static struct capture *capture_of(uint64_t id)
 static void capture_began(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t id = capture_id(s, h);
-    struct capture *c = id && !capture_of(id) ? calloc(1, sizeof *c) : NULL;
+    struct gpw_capture_cost *c = id && !capture_of(s, id) ? calloc(1, sizeof *c) : NULL;
     if (!c)
         return;
-    *c = (struct capture){.next = captures, .id = id, .stream = ID(stream_at)};
-    captures = c;
+    *c = (struct gpw_capture_cost){
+        .next = s->graph_budget.captures, .id = id, .stream = ID(stream_at)};
+    s->graph_budget.captures = c;
 }
 
-static void capture_forget(struct capture *c)
+static void capture_forget(struct gpw_session *s, struct gpw_capture_cost *c)
 {
-    struct capture **at = &captures;
+    struct gpw_capture_cost **at = &s->graph_budget.captures;
     while (*at != c)
         at = &(*at)->next;
     *at = c->next;
     free(c);
 }
 
-static bool may_end(const struct capture *c, const struct gp_header *h)
+static bool may_end(const struct gpw_capture_cost *c, const struct gp_header *h)
 {
     return gp_op_info(h->op)->capture == GP_CAPTURE_ENDS || c->stream == ID(stream_ended_at);
 }
@@ -134,10 +133,10 @@ static bool may_end(const struct capture *c, const struct gp_header *h)
 /* A call on a stream that is being captured: a node of the graph to be. */
 static bool captured(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t id = captures ? capture_id(s, h) : 0;
-    struct capture *c = id ? capture_of(id) : NULL;
+    uint64_t id = s->graph_budget.captures ? capture_id(s, h) : 0;
+    struct gpw_capture_cost *c = id ? capture_of(s, id) : NULL;
     int ordinal = c ? gpw_current_ordinal(s) : -1;
-    ending = c && may_end(c, h) ? c : NULL;
+    s->graph_budget.ending = c && may_end(c, h) ? c : NULL;
     if (!c)
         return true;
     if (ordinal >= 0)
@@ -157,7 +156,7 @@ static bool live(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id)
 static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, struct cost cost)
 {
     if (live(s, kind, id))
-        note(id, cost);
+        note(s, id, cost);
     else
         gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
 }
@@ -165,18 +164,19 @@ static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, s
 static void capture_ended(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t graph = ID(graph_made_at);
+    struct gpw_capture_cost *ending = s->graph_budget.ending;
     if (!ending || (!live(s, GP_HANDLE_GRAPH, graph) && capture_id(s, h) == ending->id))
         return; /* it was none, or goes on */
     made(s, GP_HANDLE_GRAPH, graph, ending->cost);
-    capture_forget(ending);
-    ending = NULL;
+    capture_forget(s, ending);
+    s->graph_budget.ending = NULL;
 }
 
 /* --- launches ------------------------------------------------------------------------ */
 
 /* Whether all its work is on the device that the launch is charged to, or on one without
  * limits. */
-static bool is_charged(struct gpw_session *s, const struct graph *g)
+static bool is_charged(struct gpw_session *s, const struct gpw_graph_cost *g)
 {
     int own = gpw_current_ordinal(s), member;
     for (int i = 0; i < (int)s->device_count; i++)
@@ -187,7 +187,7 @@ static bool is_charged(struct gpw_session *s, const struct graph *g)
 
 static bool may_launch(struct gpw_session *s, const struct gp_header *h)
 {
-    const struct graph *g = graph_of(ID(graph_run_at));
+    const struct gpw_graph_cost *g = graph_of(s, ID(graph_run_at));
     if (!g || is_charged(s, g))
         return true;
     gpw_log("warn", "a graph with work on several GPUs is refused: nobody could be charged for it");
@@ -197,7 +197,7 @@ static bool may_launch(struct gpw_session *s, const struct gp_header *h)
 
 bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t copied = copy_of(h).bytes;
+    uint64_t copied = copy_of(s, h).bytes;
     return captured(s, h) && may_launch(s, h) && (copied == 0 || take(s, copied));
 }
 
@@ -209,7 +209,7 @@ void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
     else if (op->capture == GP_CAPTURE_ENDS || op->stream_ended_at)
         capture_ended(s, h);
     else if (op->graph_made_at)
-        made(s, op->graph_made, ID(graph_made_at), copy_of(h));
+        made(s, op->graph_made, ID(graph_made_at), copy_of(s, h));
     else if (op->graph_ended_at)
-        forget(ID(graph_ended_at));
+        forget(s, ID(graph_ended_at));
 }
