@@ -1,7 +1,24 @@
 /* Workers of other releases: what they lack is not sent to them, but refused here. */
 #include "operations_there.h"
 
+#include <stdio.h>
+
+#include "gp_ids.h"
 #include "stats.h"
+
+const char *gpc_operations_take(struct gpc_session *s, const uint32_t *known, uint32_t bytes)
+{
+    static char why[160];
+    if (!gp_wire_agree(s->wire, s->wire) || bytes % sizeof *known ||
+        !gp_shared_read(&s->shared, known, bytes / sizeof *known))
+        return "what it says of its operations cannot be";
+    const char *missing = gp_shared_lacks(&s->shared, gp_core_requests);
+    if (!missing)
+        return NULL;
+    snprintf(why, sizeof why, "it does not know '%s', or in another form, and no session can do "
+             "without", missing);
+    return why;
+}
 
 bool gpc_sessions_have(uint16_t op)
 {

@@ -4,6 +4,9 @@
 
 #include "session.h"
 
+/* Take the list of a greeting's answer, of `bytes`, and the protocol that the worker chose
+ * (s->wire). NULL, or why there can be no session, as one clause. */
+const char *gpc_operations_take(struct gpc_session *s, const uint32_t *known, uint32_t bytes);
 /* Whether this session's worker has it: what has not is asked in another way, or refused. */
 static inline bool gpc_session_has(const struct gpc_session *s, uint16_t op)
 {

@@ -14,6 +14,7 @@
 #include "gp_ids.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "operations_there.h"
 #include "pci.h"
 #include "peer_link.h"
 #include "servers.h"
@@ -107,21 +108,6 @@ static CUresult greet(struct gpc_session *s, const struct gpc_admission *a, stru
                                 s->window_begin, GP_OPERATIONS, 0, a->secret,
                                 program_invocation_short_name, gp_operations, "", &s->wire,
                                 g->known, g->snapshot, &g->known_bytes, &g->snapshot_bytes);
-}
-
-/* What the worker has must be enough for a session. NULL, or what is wrong. */
-static const char *check_operations(struct gpc_session *s, const struct greeting *g)
-{
-    static char why[160];
-    if (!gp_wire_agree(s->wire, s->wire) ||
-        !gp_shared_read(&s->shared, g->known, g->known_bytes / sizeof g->known[0]))
-        return "what it says of its operations cannot be";
-    const char *missing = gp_shared_lacks(&s->shared, gp_core_requests);
-    if (!missing)
-        return NULL;
-    snprintf(why, sizeof why, "it does not know '%s', or in another form, and no session can do "
-             "without", missing);
-    return why;
 }
 
 /* Every device of the process has a PCI address of its own: where a host has one that
@@ -233,7 +219,7 @@ static CUresult greet_worker(struct gpc_session *s, const struct gpc_admission *
     struct greeting *g = calloc(1, sizeof *g);
     s->snapshot = calloc(1, GP_SNAPSHOT_MAX);
     CUresult r = g && s->snapshot ? greet(s, a, g) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS && !(*wrong = check_operations(s, g)))
+    if (r == CUDA_SUCCESS && !(*wrong = gpc_operations_take(s, g->known, g->known_bytes)))
         *wrong = check_snapshot(s, base, g);
     free(g);
     return r;

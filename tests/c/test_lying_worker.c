@@ -15,6 +15,8 @@
 
 #include "fake_worker.h"
 #include "front_door.h"
+#include "gp_ids.h"
+#include "operations_there.h"
 #include "snapshot_check.h"
 
 static int set_up(void **state)
@@ -108,6 +110,53 @@ static void a_longer_snapshot(void **state)
         longer->device_bytes = rows[i].device;
         assert_non_null(gpc_snapshot_read(room, longer->size, to));
     }
+}
+
+/* --- what it says of its operations --- */
+
+static uint32_t known[GP_OPERATIONS];
+
+static const char *take_without(struct gpc_session *s, uint16_t op)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < GP_OPERATIONS; i++)
+        if (gp_operations[i] >> 16 != op)
+            known[count++] = gp_operations[i];
+    return gpc_operations_take(s, known, count * sizeof known[0]);
+}
+
+static void operations_of_a_worker(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    s->wire = GP_WIRE_VERSION;
+    assert_null(take_without(s, 0));
+    assert_false(s->shared.partial);
+    assert_non_null(strstr(take_without(s, GP_OP_gp_launch), "'gp_launch'"));
+    assert_non_null(gpc_operations_take(s, known, 5)); /* no whole number of them */
+    known[1] = known[0];
+    assert_non_null(gpc_operations_take(s, known, 2 * sizeof known[0]));
+    s->wire = GP_WIRE_VERSION + 1; /* a protocol that nobody has offered */
+    assert_non_null(take_without(s, 0));
+    memset(&s->shared, 0, sizeof s->shared);
+}
+
+/* What it has not is refused here, and it hears nothing of it. */
+static void an_operation_that_it_lacks(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    s->wire = GP_WIRE_VERSION;
+    assert_null(take_without(s, GP_OP_gp_captured_write));
+    unsigned before = fake_channel.sent;
+    assert_int_equal(gpc_wire_gp_captured_write(1, 1, "x"), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(fake_channel.sent, before);
+    assert_false(gpc_sessions_have(GP_OP_gp_captured_write));
+    assert_true(gpc_sessions_have(GP_OP_gp_captured_read));
+    assert_true(gpc_sessions_have(GP_OP_cuGetErrorName)); /* which never travels */
+    assert_null(take_without(s, 0));
+    assert_int_equal(gpc_wire_gp_captured_write(1, 1, "x"), CUDA_SUCCESS);
+    assert_int_equal(fake_channel.sent, before + 1);
 }
 
 static void texts_of_a_snapshot(void **state)
@@ -400,6 +449,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(sizes_of_a_snapshot),
         CASE(a_longer_snapshot),
+        CASE(operations_of_a_worker),
+        CASE(an_operation_that_it_lacks),
         CASE(texts_of_a_snapshot),
         CASE(windows_of_a_snapshot),
         CASE(numbers_of_a_snapshot),
