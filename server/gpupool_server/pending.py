@@ -36,6 +36,6 @@ class Pending:
         """It is being opened."""
         self._tenants[session] = tenant
 
-    def end(self, session: str) -> bool:
-        """Its client is in, or it has ended; False: it did not wait."""
-        return self._tenants.pop(session, None) is not None
+    def end(self, session: str) -> None:
+        """Its client is in, or it has ended."""
+        self._tenants.pop(session, None)

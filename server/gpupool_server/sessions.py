@@ -232,8 +232,7 @@ class SessionSupervisor:
     def _hear(self, session: str, line: str) -> bool:
         """What a worker says of its session; False if that is nothing that we know."""
         if line == "joined":
-            if self._pending.end(session):
-                self.on_change()
+            self._pending.end(session)  # the next heartbeat says so: nothing depends on it
         elif line == "leaving":
             self._expect_end(session)
         return line in ("joined", "leaving")
