@@ -74,6 +74,6 @@ class Admin:
             )
         if not isinstance(answer, dict) or answer.get("ok") is not True:
             raise ProtocolError(
-                f"what answers at {self.path} is no gpupool server of this release: no JSON answer"
+                f"what answers at {self.path} is not a gpupool server of this release: no JSON"
             )
         return answer

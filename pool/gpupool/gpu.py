@@ -132,7 +132,7 @@ def _read_policy(text: str) -> str:
         return text
     if text.isascii() and text.isdecimal() and int(text[:4]) < len(POLICIES):
         return POLICIES[int(text)]
-    raise ConfigError(f"--policy: {text!r} is none of {', '.join(POLICIES)}, 0..6")
+    raise ConfigError(f"--policy: {text!r} is not one of {', '.join(POLICIES)}, 0..6")
 
 
 def _read_default(text: str) -> int | None:

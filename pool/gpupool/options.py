@@ -106,7 +106,7 @@ def read_seconds(option: str, text: str, most: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0.0 <= seconds <= most:
-        raise ConfigError(f"{option}: {text!r} is no number of seconds 0..{most:g}")
+        raise ConfigError(f"{option}: {text!r} is not a number of seconds 0..{most:g}")
     return seconds
 
 

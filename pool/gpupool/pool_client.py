@@ -129,7 +129,7 @@ class Answer:
 
     def object(self, url: str) -> dict[str, Any]:
         if not isinstance(self.body, dict):
-            raise ProtocolError(f"the pool at {url} answered no JSON object; is it of our release?")
+            raise ProtocolError(f"the pool at {url} answered no JSON object; another release?")
         return cast(dict[str, Any], self.body)
 
 
@@ -181,7 +181,7 @@ class PoolClient:
             items, following = page.get("items"), page.get("next")
             if not isinstance(items, list) or not isinstance(following, str | None):
                 raise ProtocolError(
-                    f"the pool at {self.url} answered {path} without a list; is it of our release?"
+                    f"the pool at {self.url} answered {path} without a list; another release?"
                 )
             found += items
             if following is None or (most is not None and len(found) >= most):

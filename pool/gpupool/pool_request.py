@@ -91,7 +91,7 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
     if choices.policy is not None:
         if choices.policy not in POLICIES:
-            raise ConfigError(f"--policy: {choices.policy!r} is none of {', '.join(POLICIES)}")
+            raise ConfigError(f"--policy: {choices.policy!r} is not one of {', '.join(POLICIES)}")
         body["policy"] = choices.policy
     if choices.capability is not None:
         if _CAPABILITY.fullmatch(choices.capability) is None:
@@ -152,7 +152,7 @@ def read_duration(option: str, text: str) -> int:
     """Seconds, from e.g. ``90``, ``15m``, ``12h``, ``30d``."""
     match = _UNIT.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{option}: {text!r} is no time; write seconds, or e.g. 15m, 12h, 30d")
+        raise ConfigError(f"{option}: {text!r} is not a time; write seconds, or e.g. 15m, 12h, 30d")
     return int(match[1]) * _SECONDS[match[2]]
 
 

@@ -281,7 +281,7 @@ def _not_granted(lease: Mapping[str, Any], state: str) -> NotGrantedError:
 def _word(lease: Mapping[str, Any], key: str) -> str:
     value = lease.get(key)
     if not isinstance(value, str) or not value:
-        raise ProtocolError(f"the pool answered a lease without '{key}'; is it of our release?")
+        raise ProtocolError(f"the pool answered a lease without '{key}'; another release?")
     return value
 
 

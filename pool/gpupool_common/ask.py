@@ -52,7 +52,7 @@ class Address:
         if endpoint.startswith("tcp://"):
             split_tcp(endpoint)
         elif not endpoint.startswith("ipc:///"):
-            raise ValueError(f"{url!r} is no server address; use tcp://HOST:PORT or ipc:///PATH")
+            raise ValueError(f"{url!r} is not a server address; use tcp://HOST:PORT or ipc:///PATH")
         if not query:
             return cls(endpoint, None)
         if not endpoint.startswith("tcp://"):

@@ -116,9 +116,9 @@ def _decode(text: str) -> bytes:
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
-        raise ProtocolError("it is no lease token") from None
+        raise ProtocolError("it is not a lease token") from None
     if _encode(raw) != text:  # one token has one text
-        raise ProtocolError("it is no lease token")
+        raise ProtocolError("it is not a lease token")
     return raw
 
 

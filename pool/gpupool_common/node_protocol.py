@@ -305,7 +305,7 @@ def _unpack(payload: bytes) -> dict[Any, Any]:
     try:
         raw = msgpack.unpackb(payload, raw=False)
     except (ValueError, msgpack.UnpackException, RecursionError, OverflowError):
-        raise ProtocolError("this is no MessagePack") from None
+        raise ProtocolError("this is not MessagePack") from None
     if not isinstance(raw, dict):
         raise ProtocolError("a message is a map")
     return raw

@@ -79,7 +79,7 @@ def decode(payload: bytes) -> Message:
 def _first_line(line: str) -> str:
     magic, _, word = line.partition(" ")
     if not magic.startswith("GPUPOOL/"):
-        raise ProtocolError(f"this is no gpupool message; the first line must be '{MAGIC} WORD'")
+        raise ProtocolError(f"this is not a gpupool message; the first line must be '{MAGIC} WORD'")
     if magic != MAGIC:
         raise ProtocolError(f"line 1: the protocol must be '{MAGIC}'; use the same gpupool release")
     if _WORD.fullmatch(word) is None:
@@ -113,7 +113,7 @@ def encode(word: str, fields: Mapping[str, str]) -> bytes:
 def refusal(code: str, message: str) -> bytes:
     """The bytes of ``refused``; the message is cut rather than the answer lost."""
     if code not in REFUSAL_CODES:
-        raise ValueError(f"{code!r} is no refusal code")
+        raise ValueError(f"{code!r} is not a refusal code")
     text = one_line(message.encode("utf-8", errors="replace").decode("utf-8"))
     return encode("refused", {"code": code, "message": text[:1000]})
 

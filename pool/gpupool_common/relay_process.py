@@ -322,7 +322,7 @@ def _handshake_failure(value: int) -> str:
         )
     if value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
         return "the key in the client's address is not this server's"
-    return "it is no client of gpupool"
+    return "it is not a client of gpupool"
 
 
 def main() -> None:

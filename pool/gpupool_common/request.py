@@ -98,7 +98,7 @@ class _Reader:
             size = 0
         if not MEBIBYTE <= size <= LARGEST:
             raise self.error(
-                variable, "is no size; write e.g. 8GiB, 512MiB or bytes (at least 1MiB)"
+                variable, "is not a size; write e.g. 8GiB, 512MiB or bytes (at least 1MiB)"
             )
         return size
 
@@ -109,7 +109,7 @@ class _Reader:
         except ValueError:
             value = 0
         if not 1 <= value <= WHOLE_GPU:
-            raise self.error(variable, "is no part of a GPU; write e.g. 50% or 0.5 (0.1%..100%)")
+            raise self.error(variable, "is not a part of a GPU; write e.g. 50% or 0.5 (0.1%..100%)")
         return value
 
     def devices(self, variable: str) -> str:
@@ -117,7 +117,7 @@ class _Reader:
         for part in parts:
             index = _NUMBER.fullmatch(part) is not None and int(part) < MAX_GPUS
             if not index and _UUID.fullmatch(part) is None:
-                raise self.error(variable, "is no list of GPU indexes (0..63) or UUIDs")
+                raise self.error(variable, "is not a list of GPU indexes (0..63) or UUIDs")
         if len(parts) > MAX_GPUS:
             raise self.error(variable, f"names more than {MAX_GPUS} GPUs")
         return ",".join(parts)
@@ -129,7 +129,7 @@ def fields(env: Mapping[str, str], names: Mapping[str, str] | None = None) -> di
     found: dict[str, str] = {}
     if reader.get(GROUP):
         if _GROUP.fullmatch(reader.get(GROUP)) is None:
-            raise reader.error(GROUP, "is no name of 1..32 of A-Z a-z 0-9 . _ -")
+            raise reader.error(GROUP, "is not a name of 1..32 of A-Z a-z 0-9 . _ -")
         found["group"] = reader.get(GROUP)
     if reader.any_of(OWN):
         return found | _own(reader)
@@ -182,7 +182,7 @@ def _cgpu_asked(reader: _Reader) -> str | None:
 def _disabled(reader: _Reader) -> bool:
     text = reader.get(CGPU_DISABLE)
     if text not in ("true", "1", "false", "0", ""):
-        raise reader.error(CGPU_DISABLE, "is none of true, 1, false, 0")
+        raise reader.error(CGPU_DISABLE, "is not one of true, 1, false, 0")
     return text in ("true", "1")
 
 
@@ -220,7 +220,7 @@ def _cgpu_list(reader: _Reader, card: int | None) -> list[int]:
     if len(parts) > MAX_GPUS:
         raise reader.error(CGPU_CONTAINER, f"names more than {MAX_GPUS} GPUs")
     if any(_NUMBER.fullmatch(part) is None or int(part) > 65536 for part in parts):
-        raise reader.error(CGPU_CONTAINER, "is no list of whole GiB such as 6 or 3,1")
+        raise reader.error(CGPU_CONTAINER, "is not a list of whole GiB such as 6 or 3,1")
     values = [int(part) for part in parts]
     if card is not None and max(values) > card:
         raise reader.error(

@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     unit = 1 if match is None or not match[3] else 1 << 10 * (1 + "KMGT".index(match[3].upper()))
     if match is None or (match[2] and unit == 1):  # no part of a byte
-        raise ValueError(f"{text!r} is no size; write a number of bytes or e.g. 512MiB, 1GiB")
+        raise ValueError(f"{text!r} is not a size; write a number of bytes or e.g. 512MiB, 1GiB")
     behind = match[2] or "0"
     size = int(match[1] or "0") * unit + int(behind) * unit // int("1" + "0" * len(behind))
     if size > LARGEST:
@@ -39,7 +39,7 @@ def parse_part(text: str) -> int:
     """The thousandths of a GPU, or of GPUs, that ``text`` names; ValueError if it names none."""
     match = _PART.fullmatch(text.strip())
     if match is None or (match[3] and len(match[2] or "") > 1):
-        raise ValueError(f"{text!r} is no part of a GPU; write e.g. 50% or 0.5")
+        raise ValueError(f"{text!r} is not a part of a GPU; write e.g. 50% or 0.5")
     whole, behind = int(match[1] or "0"), match[2] or ""
     if match[3] or (not behind and whole > 1):
         return whole * 10 + int(behind or "0")

@@ -92,8 +92,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         401: "No valid token",
         403: "The token's scope or the tenant's quota does not allow it; `limits` has the numbers",
-        404: "There is no such thing",
-        405: "There is no such method here",
+        404: "Not found",
+        405: "Method not allowed",
         409: "The state of the pool does not allow it",
         412: "It was changed since the ETag of If-Match",
         413: "The body is too large",

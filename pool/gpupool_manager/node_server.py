@@ -198,7 +198,7 @@ class NodeServer:
         ledger = self._pool.ledger
         token = ledger.tokens.of_secret(join.token)
         if token is None or token.scope != "node":
-            raise refuse("the token is no node's of this pool")
+            raise refuse("the token is not a node's of this pool")
         node = ledger.nodes.get(join.node)
         gone = ledger.admissions.get(join.node)
         if token.revoked is not None and gone is not None and gone.removed is not None:

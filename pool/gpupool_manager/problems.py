@@ -31,7 +31,7 @@ TITLES = {
     "bad-token": "No valid token",
     "forbidden": "The token does not allow this",
     "over-quota": "More than the quota allows",
-    "not-found": "There is no such thing",
+    "not-found": "Not found",
     "exists": "It is there already",
     "in-use": "It is in use",
     "disabled": "The tenant is disabled",
@@ -44,7 +44,7 @@ TITLES = {
     "repeated": "The idempotency key was used for another request",
     "too-many": "Too many attempts",
     "unavailable": "The manager cannot answer now",
-    "not-allowed": "There is no such method here",
+    "not-allowed": "Method not allowed",
     "failed": "The manager failed",
 }
 

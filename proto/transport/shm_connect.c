@@ -320,7 +320,7 @@ static int connect_fail(const char *url, int rc, int timeout_ms, struct gp_error
     case -EPROTO:
     case -EPIPE:
     case -ECONNRESET:
-        gp_error_set(err, "what answers at %s is no gpupool worker of this version; check the path",
+        gp_error_set(err, "what answers at %s is not a gpupool worker of this version; check the path",
                      url);
         return -EPROTO;
     default:

@@ -45,14 +45,14 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
                               "address, and that no firewall drops the port", url, q->timeout_ms);
         return rc;
     case -EPROTO:
-        gp_error_set(err, "what answers at %.100s is no gpupool server; check the port", url);
+        gp_error_set(err, "what answers at %.100s is not a gpupool server; check the port", url);
         return rc;
     case -EMSGSIZE:
         gp_error_set(err, "the server at %.100s gives a longer answer than this version "
                           "understands; do the versions match?", url);
         return rc;
     case -EINVAL:
-        gp_error_set(err, "'%.100s' is no address of a server: write tcp://HOST:PORT", url);
+        gp_error_set(err, "'%.100s' is not an address of a server: write tcp://HOST:PORT", url);
         return rc;
     default:
         gp_error_set(err, "cannot ask the server at %.100s: %s", url, strerror(-rc));

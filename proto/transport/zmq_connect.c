@@ -185,7 +185,7 @@ static int connect_fail(const char *url, const struct attempt *a, int rc, int ti
                                   : "check the address, and that no firewall drops its ports");
         return rc;
     case -EPROTO:
-        gp_error_set(err, "what answers at %.100s is no gpupool worker of this version that waits "
+        gp_error_set(err, "what answers at %.100s is not a gpupool worker of this version that waits "
                           "for a client; check the address", url);
         return rc;
     default:

@@ -73,7 +73,7 @@ int link_url_parse(const char *url, bool listening, struct link_endpoints *out,
     bool tcp = strncmp(plain, "tcp://", 6) == 0;
     rc = tcp ? tcp_parse(plain, listening, out) : ipc_parse(plain, out);
     if (rc)
-        gp_error_set(err, "'%.120s' is no address of a worker: write %s", plain,
+        gp_error_set(err, "'%.120s' is not an address of a worker: write %s", plain,
                      !tcp        ? "ipc:///ABSOLUTE/PATH of at most 102 bytes"
                      : listening ? "tcp://HOST:* or tcp://HOST:PORT"
                                  : "tcp://HOST:PORT?door=WORD");

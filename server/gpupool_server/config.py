@@ -275,7 +275,7 @@ def parse_indexes(text: str) -> tuple[int, ...]:
     """Device indexes from ``0,2,3``; ValueError unless each is a number and comes once."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdecimal() and len(part) <= 3 for part in parts):
-        raise ValueError(f"{text!r} is no list of device indexes such as 0,2")
+        raise ValueError(f"{text!r} is not a list of device indexes such as 0,2")
     return check_indexes(tuple(map(int, parts)))
 
 

@@ -127,7 +127,7 @@ class RequestHandler:
 
     def _admit(self, question: protocol.Message) -> Tenant:
         if question.word not in ("hello", "info", "nvml"):
-            raise ProtocolError(f"'{question.word}' is no question; ask 'hello' or 'info'")
+            raise ProtocolError(f"'{question.word}' is not a question; ask 'hello' or 'info'")
         token = question.fields.get("token", "")
         tenant = self._find_tenant(token)
         if tenant is not None and question.word != "info":

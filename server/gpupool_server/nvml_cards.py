@@ -174,7 +174,7 @@ def _remote(nvml: Any, card: Any, link: int) -> str:
 def _text(value: object) -> str:
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
     if not isinstance(text, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return text
 
 
@@ -183,7 +183,7 @@ def _number(value: object) -> int:
     if isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return int(value)
 
 

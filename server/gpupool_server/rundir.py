@@ -231,7 +231,7 @@ def _make_private(path: Path, kind: str = "run", option: str = "--run-dir") -> N
         ) from None
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
         raise ConfigError(
-            f"the {kind} directory {path} is no folder of this user; choose another: {option}"
+            f"the {kind} directory {path} is not a folder of this user; choose another: {option}"
         )
     if info.st_mode & 0o077:
         path.chmod(0o700)

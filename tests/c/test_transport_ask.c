@@ -118,7 +118,7 @@ static void test_wrong_service(void **state)
     int rc = ask_nobody(server.url, PATIENCE_MS, &err);
     raw_server_stop(&server);
     assert_int_equal(rc, -EPROTO);
-    expect_words(&err, "no gpupool server");
+    expect_words(&err, "not a gpupool server");
 }
 
 static void test_silent(void **state)
@@ -140,7 +140,7 @@ static void test_bad_address(void **state)
     (void)state;
     struct gp_error err = {.text = ""};
     assert_int_equal(ask_nobody("tcp://127.0.0.1", 2000, &err), -EINVAL);
-    expect_words(&err, "no address of a server");
+    expect_words(&err, "not an address of a server");
     assert_int_equal(ask_nobody("tcp://no-such-host.invalid:7700", PATIENCE_MS, &err),
                      -EHOSTUNREACH);
     expect_words(&err, "host is not known");

@@ -489,7 +489,7 @@ static void expect_no_server(const void *words, size_t size)
     pthread_join(s.thread, NULL);
     close(s.fd);
     assert_int_equal(rc, -EPROTO);
-    expect_words(&err, "no gpupool server");
+    expect_words(&err, "not a gpupool server");
 }
 
 /* Whatever is no whole greeting says nothing about keys. */

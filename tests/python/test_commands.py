@@ -396,7 +396,7 @@ def test_run_takes_a_request_from_variables(home: Home, request_of: Asked) -> No
     assert asked == cgpu
     done = gpupool(home, "run", "--", "true", GPUPOOL_SHARE="half")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "GPUPOOL_SHARE: 'half' is no part of a GPU" in done.stderr
+    assert "GPUPOOL_SHARE: 'half' is not a part of a GPU" in done.stderr
 
 
 def test_run_knows_vcuda(request_of: Asked) -> None:
@@ -479,22 +479,22 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path, front: Front) -> 
     [
         (["--policy", "fair", "--local"], "--policy is for --pool: a GPU's policy is its"),
         (["--pool", "x"], "--pool: 'x' is not http://HOST"),
-        (["--memory", "8GX", "--local"], "--memory: '8GX' is no size; write e.g. 8GiB"),
+        (["--memory", "8GX", "--local"], "--memory: '8GX' is not a size; write e.g. 8GiB"),
         (["--memory", "", "--local"], "--memory: the value is empty"),
-        (["--share", "500", "--local"], "--share: '500' is no part of a GPU"),
-        (["--ceiling", "0", "--local"], "--ceiling: '0' is no part of a GPU"),
+        (["--share", "500", "--local"], "--share: '500' is not a part of a GPU"),
+        (["--ceiling", "0", "--local"], "--ceiling: '0' is not a part of a GPU"),
         (["--share", "0.5", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
         (["--weight", "26"], "--weight: '26' is not a whole number 0..25"),
         (["--priority", "2"], "--priority: '2' is neither high nor normal"),
-        (["--group", "a/b"], "--group: 'a/b' is no name of 1..32 of"),
+        (["--group", "a/b"], "--group: 'a/b' is not a name of 1..32 of"),
         (["--gpus", "65"], "--gpus: '65' is not a whole number 1..64"),
         (["--vcuda-core", "150", "--vcuda-memory", "1"], "--vcuda-core: '150' is neither 1..99"),
         (["--vcuda-core", "50"], "--vcuda-core needs TENCENT_VCUDA_MEMORY beside it"),
         (["--vcuda-core", "50", "--gpus", "1"], "--vcuda-core and --gpus exclude each other"),
         ([], "no server is named; do it with --server or GPUPOOL_SERVER, or use --pool"),
         (["--server", "tcp://h:1"], "no token for the server is given; set GPUPOOL_TOKEN"),
-        (["--server", "http://h:1", "--token", "t"], "no server address"),
-        (["--server", "tcp://h:1,", "--token", "t"], "no server address"),
+        (["--server", "http://h:1", "--token", "t"], "not a server address"),
+        (["--server", "tcp://h:1,", "--token", "t"], "not a server address"),
         (["--server", "tcp://h:1", "--token", "t", "--soft"], "--soft is for --local"),
         (["--local", "--server", "tcp://h:1"], "--local and --server exclude each other"),
         (["--local", "--log", "loud"], "'loud' is not one of"),

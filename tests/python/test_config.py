@@ -272,7 +272,7 @@ def test_parts(text: str, permille: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "%", ".", "-1", "12.55%", "0.0001", "half", "1e2", "\u0665%"])
 def test_no_parts(text: str) -> None:
-    with pytest.raises(ValueError, match="is no part of a GPU"):
+    with pytest.raises(ValueError, match="is not a part of a GPU"):
         parse_part(text)
 
 

@@ -174,7 +174,7 @@ def test_an_answer_in_pieces_is_put_together(admin: FakeAdmin) -> None:
 @pytest.mark.parametrize("answer", [b"\n", b"[]\n", b"{}\n", b"{\n", b'{"ok":1}\n', b"\xff\n"])
 def test_an_answer_that_is_none(admin: FakeAdmin, answer: bytes) -> None:
     admin.answers = lambda _: answer
-    with pytest.raises(ProtocolError, match="is no gpupool server of this release"):
+    with pytest.raises(ProtocolError, match="is not a gpupool server of this release"):
         Admin(admin.run_dir).ask({"do": "status"})
 
 
@@ -462,13 +462,13 @@ def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> No
     [
         (["0"], "say what to set: --policy, --max-inst"),
         (["x", "--policy", "share"], "INDEX: 'x' is not a whole number 0..63"),
-        (["0", "--policy", "fair"], "--policy: 'fair' is none of average, preemptive"),
-        (["0", "--policy", "7"], "--policy: '7' is none of"),
+        (["0", "--policy", "fair"], "--policy: 'fair' is not one of average, preemptive"),
+        (["0", "--policy", "7"], "--policy: '7' is not one of"),
         (["0", "--max-inst", "26"], "--max-inst: '26' is not a whole number 1..25"),
         (["0", "--max-inst", "0"], "--max-inst: '0' is not"),
         (["0", "--prio-ratio", "19"], "--prio-ratio: '19' is not a whole number 20..99"),
         (["0", "--prio-ratio", "90%"], "--prio-ratio: '90%' is not"),
-        (["0", "--default-memory", "8GX"], "--default-memory: '8GX' is no size"),
+        (["0", "--default-memory", "8GX"], "--default-memory: '8GX' is not a size"),
         (["0", "--default-memory", "0"], "--default-memory: 0 would leave nothing"),
     ],
 )
@@ -533,15 +533,15 @@ def test_a_limit_that_changes_nothing_is_said(admin: FakeAdmin) -> None:
     [
         ([SESSION], "say what to set: --memory, --share"),
         (["a/b/c", "--weight", "1"], "'a/b/c' is neither a session's ID nor TENANT"),
-        ([SESSION, "--memory", "lots"], "--memory: 'lots' is no size"),
+        ([SESSION, "--memory", "lots"], "--memory: 'lots' is not a size"),
         ([SESSION, "--memory", ""], "--memory: the value is empty"),
-        ([SESSION, "--share", "0"], "--share: '0' is no part of a GPU"),
+        ([SESSION, "--share", "0"], "--share: '0' is not a part of a GPU"),
         (["a", "--share", "50%", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
         ([SESSION, "--weight", "26"], "--weight: '26' is not a whole number 0..25"),
         ([SESSION, "--priority", "urgent"], "--priority: 'urgent' is neither high nor normal"),
         ([SESSION, "--weight", "1", "--wait", "3"], "--wait is for --memory"),
-        ([SESSION, "--memory", "1GiB", "--wait", "nan"], "--wait: 'nan' is no number of seconds"),
-        ([SESSION, "--memory", "1GiB", "--wait", "-1"], "--wait: '-1' is no number of seconds"),
+        ([SESSION, "--memory", "1G", "--wait", "nan"], "--wait: 'nan' is not a number of seconds"),
+        ([SESSION, "--memory", "1GiB", "--wait", "-1"], "--wait: '-1' is not a number of seconds"),
         ([SESSION, "--weight", "1", "--gpu", "-1"], "--gpu: '-1' is not a whole number 0..63"),
     ],
 )

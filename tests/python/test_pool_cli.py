@@ -178,7 +178,7 @@ def test_tokens(operator: Operator, tmp_path: Path) -> None:
     assert Operator(operator.manager, path.read_text().strip()).json("tenant", "list")
     assert "--tenant NAME, or --admin" in operator.do("token", "create", code=2)
     wrong = operator.do("token", "create", "--admin", "--lifetime", "soon", code=2)
-    assert "--lifetime: 'soon' is no time" in wrong
+    assert "--lifetime: 'soon' is not a time" in wrong
 
 
 # Leases -------------------------------------------------------------------------------------

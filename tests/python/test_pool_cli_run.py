@@ -295,7 +295,7 @@ def test_no_such_gpus(red: User) -> None:
         (["--weight", "3"], "'weight' is not asked of a pool"),
         (["--group", "x"], "'group' is not asked of a pool"),
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
-        (["--policy", "fair"], "--policy: 'fair' is none of binpack, spread, fragmentation"),
+        (["--policy", "fair"], "--policy: 'fair' is not one of binpack, spread, fragmentation"),
         (["--capability", "nine"], "--capability: 'nine' is not of the form 8.0"),
         (["--min-driver", "13"], "--min-driver: '13' is not of the form 12.4"),
         (["--priority", "high"], "--priority: 'high' is not a whole number 0..100"),

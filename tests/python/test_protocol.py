@@ -37,8 +37,8 @@ def test_any_bytes_decode_or_are_a_protocol_error(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        (b"", "no gpupool message"),
-        (b"GET / HTTP/1.1\r\n\r\n", "no gpupool message"),
+        (b"", "not a gpupool message"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a gpupool message"),
         (b"GPUPOOL/2 hello\n", "same gpupool release"),
         (b"GPUPOOL/1\n", "lower-case word"),
         (b"GPUPOOL/1 HELLO\n", "lower-case word"),

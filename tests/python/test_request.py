@@ -74,7 +74,7 @@ def test_the_vectors_name_every_variable_in_a_good_and_in_a_bad_request() -> Non
 
 def test_errors_name_the_option_that_set_the_variable() -> None:
     names = {request.SHARE: "--share", request.CEILING: "--ceiling"}
-    with pytest.raises(ConfigError, match=r"^--share: '200' is no part of a GPU"):
+    with pytest.raises(ConfigError, match=r"^--share: '200' is not a part of a GPU"):
         request.fields({request.SHARE: "200"}, names)
     with pytest.raises(ConfigError, match=r"^--ceiling: '0.1' is less than --share$"):
         request.fields({request.SHARE: "0.2", request.CEILING: "0.1"}, names)

@@ -458,7 +458,7 @@ def test_a_session_that_cannot_be_made_leaves_no_folder(
 def test_a_run_dir_that_is_a_link_is_refused(folder: Path) -> None:
     (folder / "real").mkdir()
     (folder / "run").symlink_to(folder / "real")
-    with pytest.raises(GpupoolError, match="is no folder of this user"):
+    with pytest.raises(GpupoolError, match="is not a folder of this user"):
         RunDir(folder / "run")
 
 
