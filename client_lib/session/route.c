@@ -68,6 +68,7 @@ CUresult gpc_route_stream(struct gpc_route *on, CUstream stream, uint64_t *wire)
         return CUDA_SUCCESS;
     }
     on->named = stream;
+    on->stream = 0; /* also when this one is none */
     if (stream == NULL)
         stream = gpc_thread()->per_thread_streams ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
     if (stream == CU_STREAM_LEGACY) {
