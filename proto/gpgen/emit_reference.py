@@ -114,6 +114,8 @@ class _Pages:
             lines += [self.link(f"Does what `{f.target}` does", page) + f", given `({given})`."]
         if f.differs:
             lines += ["", f"**Differs:** {self.link(f.differs, page)}"]
+        if f.refuses:
+            lines += ["", f"**Not supported:** {'; '.join(f.refuses)}."]
         if said := _arguments(f):
             lines += ["", f"**Checked here:** {said}"]
         forms = f"; forms: {', '.join(v[len(f.name) :] for v in f.variants)}" if f.variants else ""

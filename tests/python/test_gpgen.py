@@ -10,7 +10,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import emit_client, emit_stubs, emit_tables, emit_wire, emit_worker, header, spec  # noqa: E402
+from gpgen import (  # noqa: E402
+    emit_client,
+    emit_stubs,
+    emit_tables,
+    emit_wire,
+    emit_worker,
+    header,
+    param,
+    spec,
+)
 
 EVENT = """\
 [cuEventCreate]
@@ -119,11 +128,11 @@ def test_tables(small: spec.Spec) -> None:
 def test_captures_forbid_nothing_that_is_part_of_them(small: spec.Spec) -> None:
     """A thread's calls are made as captures allow them, but for these, which they always do."""
     named = {f.name: f for f in spec.load(ROOT / "proto" / "spec").functions}
-    free = ("cuEventRecord", "cuMemsetD8Async", "gp_launch", "gp_copy", "gp_host_function")
-    free += ("cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemAllocAsync")
+    free = ["cuEventRecord", "cuMemsetD8Async", "gp_launch", "gp_copy", "gp_host_function"]
+    free += ["cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemAllocAsync"]
     assert [name for name in free if not named[name].in_capture] == []
-    bound = ("cuMemAlloc_v2", "cuMemFree_v2", "cuEventQuery", "cuStreamQuery", "gp_module_load")
-    bound += ("cuStreamSynchronize", "cuStreamDestroy_v2", "gp_pinned_open", "cuGraphExecDestroy")
+    bound = ["cuMemAlloc_v2", "cuMemFree_v2", "cuEventQuery", "cuStreamQuery", "gp_module_load"]
+    bound += ["cuStreamSynchronize", "cuStreamDestroy_v2", "gp_pinned_open", "cuGraphExecDestroy"]
     assert [name for name in bound if named[name].in_capture] == []
     assert ".capture = GP_CAPTURE_JOINS" in emit_wire.ops_source(small)
 
@@ -194,7 +203,7 @@ def test_a_bad_spec_names_its_line(
 ) -> None:
     changed = EVENT.replace(old, new).replace('pMilliseconds"', 'pMs"')
     assert changed != EVENT
-    with pytest.raises(spec.SpecError) as caught:
+    with pytest.raises(param.SpecError) as caught:
         load(tmp_path, changed)
     lines = [number for number, line in enumerate(changed.splitlines(), 1) if where in line]
     assert str(caught.value).startswith(f"{tmp_path / 'event.toml'}:{lines[-1]}: ")
@@ -348,11 +357,11 @@ def test_what_several_messages_share(tmp_path: Path) -> None:
 
 def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:
     text = 'since = 2000\nreason = "old"\nforms = [\n  "1 cuA(int x)",\n  "cuB(int x)",\n]\n'
-    with pytest.raises(spec.SpecError, match=r"event.toml:5: 'cuB\(int x\)' is no id and proto"):
+    with pytest.raises(param.SpecError, match=r"event.toml:5: 'cuB\(int x\)' is no id and proto"):
         load(tmp_path, text)
-    with pytest.raises(spec.SpecError, match=r"event.toml:5: cuB: id 1 is already that of cuA"):
+    with pytest.raises(param.SpecError, match=r"event.toml:5: cuB: id 1 is already that of cuA"):
         load(tmp_path, text.replace('"cuB', '"1 cuB'))
-    with pytest.raises(spec.SpecError, match=r"exactly 'since', 'reason' and 'forms'"):
+    with pytest.raises(param.SpecError, match=r"exactly 'since', 'reason' and 'forms'"):
         load(tmp_path, text.replace("reason", "mode"))
     assert [f.reason for f in load(tmp_path, text.replace('"cuB', '"2 cuB')).cuda] == ["old"] * 2
 
@@ -387,7 +396,7 @@ def test_sticky_errors_are_said_once(tmp_path: Path, small: spec.Spec) -> None:
     assert "    case 710: /* CUDA_ERROR_ASSERT */\n        return 1;" in text
     assert "case 0:" not in text
     (tmp_path / "errors.toml").write_text('[A]\nvalue = 1\ntext = "a"\nsticky = 3\n')
-    with pytest.raises(spec.SpecError, match=r"errors.toml:1: A: needs 'value' and 'text'"):
+    with pytest.raises(param.SpecError, match=r"errors.toml:1: A: needs 'value' and 'text'"):
         spec.load(tmp_path)
 
 
@@ -410,17 +419,17 @@ def test_the_header_agrees(small: spec.Spec) -> None:
 
 
 def test_a_function_that_the_spec_lacks(small: spec.Spec) -> None:
-    with pytest.raises(spec.SpecError, match=r"cuNew\(int x\): the spec does not name"):
+    with pytest.raises(param.SpecError, match=r"cuNew\(int x\): the spec does not name"):
         header.check(small, flat(*WHOLE, "cuNew(int x)"))
 
 
 def test_a_function_that_the_header_lacks(small: spec.Spec) -> None:
-    with pytest.raises(spec.SpecError, match=r"event.toml:\d+: cuOld: cuda.h has no such"):
+    with pytest.raises(param.SpecError, match=r"event.toml:\d+: cuOld: cuda.h has no such"):
         header.check(small, flat(*WHOLE[:-1]))
 
 
 def test_another_signature(small: spec.Spec) -> None:
-    with pytest.raises(spec.SpecError, match=r"event.toml:4\d: cuOld: cuda.h declares \(long x\)"):
+    with pytest.raises(param.SpecError, match=r"event.toml:4\d: cuOld: cuda.h declares \(long x\)"):
         header.check(small, flat(*WHOLE[:-1], "cuOld(long x)"))
 
 

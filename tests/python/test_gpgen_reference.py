@@ -108,3 +108,9 @@ def test_what_it_says_of_arguments(tmp_path: Path) -> None:
         " `n` must not be null; `e` is gone after the call; `zero` is 0." in page
     )
     assert "sends: yes; waits: no." in page
+
+
+def test_what_it_says_of_what_is_not_supported(tmp_path: Path) -> None:
+    changed = THING.replace("mode =", 'refuses = { "odd things" = "x & 1" }\nmode =')
+    page = emit_reference.reference(load(tmp_path, changed))["thing.md"]
+    assert "**Not supported:** odd things." in page
