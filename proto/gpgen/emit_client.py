@@ -66,6 +66,12 @@ def _encode(f: Function, p: Param) -> list[str]:
         ]
     if p.has("string"):
         return [f"    if ((r = gpc_call_text(&call, {n}, &q.n_{n})))\n        goto fail;"]
+    return _encode_value(f, p)
+
+
+def _encode_value(f: Function, p: Param) -> list[str]:
+    """What is no handle, device or address: values, arrays and structures."""
+    n = p.name
     lines = []
     if p.pointee == ACCESS and p.has("in"):
         lines.append(f"    {ACCESS} own_{n}[GP_DEVICES_MAX];")
@@ -104,8 +110,8 @@ def _encode(f: Function, p: Param) -> list[str]:
     return lines
 
 
-def _wire_body(f: Function) -> list[str]:
-    lines = [route.prototype(f), "{"]
+def _check_pointers(f: Function) -> list[str]:
+    """What CUDA wants not to be null is looked at before anything else."""
     required = [
         p.name
         for p in f.params
@@ -114,34 +120,18 @@ def _wire_body(f: Function) -> list[str]:
         and not p.has("address")
         and (p.words and not p.has("null") and not p.has("destroy"))
     ]
-    if required:
-        lines.append(f"    if ({' || '.join('!' + n for n in required)})")
-        lines.append("        return CUDA_ERROR_INVALID_VALUE;")
-    lines.append(f"    struct gp_req_{f.name} q;\n    memset(&q, 0, sizeof q);")
-    lines.append(f"    q.h.op = GP_OP_{f.name};")
-    lines += route.start()
-    lines.append("    CUresult r = CUDA_SUCCESS;")
+    if not required:
+        return []
+    return [
+        f"    if ({' || '.join('!' + n for n in required)})",
+        "        return CUDA_ERROR_INVALID_VALUE;",
+    ]
+
+
+def _hand_back(f: Function) -> list[str]:
+    """What the caller gets once the answer is there, or once the message is sent."""
     created = f.creates
-    body: list[str] = []
-    for p in sorted(f.params, key=route.order):
-        body += _encode(f, p)
-    lines += body
-    if f.waits:
-        lines.append(f"    struct gp_rep_{f.name} rep;")
-        lines.append("    call.reply = &rep.r;\n    call.reply_size = sizeof rep;")
-    if f.mode == "cached":
-        # What is set on a function changes what is answered of it.
-        lines += [
-            f"    call.salt = gpc_attributes_salt((uint64_t){p.name});"
-            for p in f.params
-            if p.handle == "function"
-        ]
-    send = {"sync": "gpc_call_exchange", "cached": "gpc_call_cached"}.get(f.mode, "gpc_call_post")
-    if f.first_waits:
-        send = "gpc_call_tried"
-    lines.append(f"    r = {send}(&call);")
-    if any("goto fail" in x for x in body):
-        lines.append("fail:")
+    lines: list[str] = []
     if created:
         lines.append("    if (r != CUDA_SUCCESS) {")
         lines += [f"        gpc_handle_drop(q.{p.name});" for p in created]
@@ -167,6 +157,35 @@ def _wire_body(f: Function) -> list[str]:
     lines += [f"    gpc_cache_forget(GP_OP_{name});" for name in f.forgets]
     lines.append("    return CUDA_SUCCESS;\n}\n")
     return lines
+
+
+def _wire_body(f: Function) -> list[str]:
+    lines = [route.prototype(f), "{", *_check_pointers(f)]
+    lines.append(f"    struct gp_req_{f.name} q;\n    memset(&q, 0, sizeof q);")
+    lines.append(f"    q.h.op = GP_OP_{f.name};")
+    lines += route.start()
+    lines.append("    CUresult r = CUDA_SUCCESS;")
+    body: list[str] = []
+    for p in sorted(f.params, key=route.order):
+        body += _encode(f, p)
+    lines += body
+    if f.waits:
+        lines.append(f"    struct gp_rep_{f.name} rep;")
+        lines.append("    call.reply = &rep.r;\n    call.reply_size = sizeof rep;")
+    if f.mode == "cached":
+        # What is set on a function changes what is answered of it.
+        lines += [
+            f"    call.salt = gpc_attributes_salt((uint64_t){p.name});"
+            for p in f.params
+            if p.handle == "function"
+        ]
+    send = {"sync": "gpc_call_exchange", "cached": "gpc_call_cached"}.get(f.mode, "gpc_call_post")
+    if f.first_waits:
+        send = "gpc_call_tried"
+    lines.append(f"    r = {send}(&call);")
+    if any("goto fail" in x for x in body):
+        lines.append("fail:")
+    return lines + _hand_back(f)
 
 
 def wire_source(spec: Spec) -> str:
