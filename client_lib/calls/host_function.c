@@ -15,7 +15,7 @@
 #include "host_function.h"
 #include "session.h"
 
-/* A stream stands at each: more than there are streams come from a worker that lies. */
+/* A stream is blocked on each: more than there are streams come from a worker that lies. */
 #define OUTSTANDING_MOST (1u << 16)
 
 struct host_function {

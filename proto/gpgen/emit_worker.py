@@ -149,7 +149,7 @@ def _idle(f: Function) -> list[str]:
     lines.append(f"    s->driver->{f.name}(arg);\n}}\n")
     lines.append(f"static CUresult idle_{f.name}(struct gpw_session *s, {p.ctype} {p.name})\n{{")
     lines += [f"    {ending};" for ending in _endings(f)]
-    lines.append(f"    gpw_when_none_stands(s, now_{f.name}, {p.name});")
+    lines.append(f"    gpw_when_none_blocked(s, now_{f.name}, {p.name});")
     lines.append("    return CUDA_SUCCESS;\n}\n")
     return lines
 

@@ -143,7 +143,7 @@ static void destroy(struct gpw_session *s, void *arg)
     s->driver->cuCtxDestroy_v2(context);
 }
 
-/* The driver waits in it for streams of other contexts, too: for one that stands until the
+/* The driver waits in it for streams of other contexts, too: for one that is blocked until the
  * client has run a host function, whose end is a message that this thread has to take. */
 CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
 {
@@ -156,6 +156,6 @@ CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
     s->driver->cuCtxGetCurrent(&current);
     if (current == ctx)
         s->driver->cuCtxSetCurrent(NULL);
-    gpw_when_none_stands(s, destroy, ctx);
+    gpw_when_none_blocked(s, destroy, ctx);
     return CUDA_SUCCESS;
 }

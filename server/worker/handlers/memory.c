@@ -213,7 +213,7 @@ static void give_back(struct gpw_session *s, void *arg)
 static void free_now(struct gpw_session *s, void *arg, CUresult result)
 {
     if (result != CUDA_ERROR_DEINITIALIZED) /* else an error has ended the work as well */
-        gpw_when_none_stands(s, give_back, arg);
+        gpw_when_none_blocked(s, give_back, arg);
 }
 
 /* True once it is under way, or over because the context has failed. */

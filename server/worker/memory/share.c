@@ -88,7 +88,7 @@ static void pinned_release(struct gpw_session *s, void *arg)
 static void pinned_idle(struct gpw_session *s, void *arg, CUresult result)
 {
     if (result != CUDA_ERROR_DEINITIALIZED)
-        gpw_when_none_stands(s, pinned_release, arg);
+        gpw_when_none_blocked(s, pinned_release, arg);
 }
 
 CUresult gpw_gp_pinned_close(struct gpw_session *s, uint64_t address)

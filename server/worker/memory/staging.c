@@ -11,7 +11,7 @@
 /* From so many on copies wait for each other, and more than the second there never are. */
 #define ENOUGH 64
 #define MOST 1024
-/* A copy may wait for a stream that stands at a value which a later message writes: after
+/* A copy may wait for a stream that is blocked on a value which a later message writes: after
  * this long it goes on with more memory than is usual. */
 #define PATIENCE_NS UINT64_C(1000000000)
 

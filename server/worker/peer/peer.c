@@ -2,7 +2,7 @@
  * Bytes and signals between this worker's GPUs and those of others: what the client
  * asks for, in the order of its streams.
  *
- * A stream that sends or receives stands at a word of pinned memory, from when it comes
+ * A stream that sends or receives is blocked on a word of pinned memory, from when it comes
  * to the transfer until its threads (peer_pump.c) are through with it and the loop sets
  * the word. A signal is only told when the stream comes to it.
  */
@@ -21,7 +21,7 @@
 #include "message_fields.h"
 #include "peer_internal.h"
 
-/* What may be submitted behind a stream that stands. The driver's own queue holds about
+/* What may be submitted behind a stream that is blocked. The driver's own queue holds about
  * a thousand launches; a call that finds it full would block this thread. */
 #define BEHIND_MAX 256u
 
@@ -115,7 +115,7 @@ static bool over_ready(struct gpw_session *s, struct gpw_wait *w)
 static bool over_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_transfer *t = (struct gpw_transfer *)w;
-    if (t->stands && t->stream && !t->ending && !gpw_gate_resume(s, t->context, t->stream))
+    if (t->blocked && t->stream && !t->ending && !gpw_gate_resume(s, t->context, t->stream))
         return false; /* what is behind it has to wait for its turn */
     if (t->event) {
         CUresult r = t->recorded ? s->driver->cuEventQuery(t->event) : CUDA_SUCCESS;
@@ -213,7 +213,7 @@ static bool transfer_enter(struct gpw_transfer *t)
     return over;
 }
 
-/* Behind what the stream has to do first. It stands there, unless it is a signal to send. */
+/* Behind what the stream has to do first. It is blocked there, unless it is a signal to send. */
 static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
 {
     bool signal = t->bytes == 0;
@@ -228,7 +228,7 @@ static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
     r = stream_stand(s, t);
     if (r != CUDA_SUCCESS)
         return r;
-    t->stands = true;
+    t->blocked = true;
     t->awaited++;
     if (gpw_after_stream(s, t->stream, on_passed, t) != CUDA_SUCCESS) {
         t->awaited--;
@@ -322,7 +322,7 @@ CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, C
 
 static bool standing(const struct gpw_transfer *t)
 {
-    return t->stands && !t->released;
+    return t->blocked && !t->released;
 }
 
 bool gpw_peers_pending(void)
@@ -333,9 +333,9 @@ bool gpw_peers_pending(void)
     return false;
 }
 
-/* A stream stands here, and not before: at a host function, say, whose end comes as a
+/* A stream is blocked here, and not before: on a host function, say, whose end comes as a
  * message that must be taken. */
-static bool stands_here(const struct gpw_transfer *t)
+static bool blocked_here(const struct gpw_transfer *t)
 {
     pthread_mutex_lock(&gpw_peer_lock);
     bool here = t->reached || t->bytes == 0;
@@ -348,7 +348,7 @@ bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h)
     if (!transfers || gp_op_info(h->op)->work == GP_WORK_NONE || gpw_host_functions_pending(s))
         return true;
     const struct gpw_transfer *t = transfers;
-    while (t && !stands_here(t))
+    while (t && !blocked_here(t))
         t = t->all_next;
     return !t || work_submitted - t->at < BEHIND_MAX;
 }

@@ -20,7 +20,7 @@ void gpw_peers_open(const struct gpw_peers_at *where);
 /* Bytes to or from another worker, when the stream comes to it. */
 CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, CUdeviceptr address,
                            uint64_t bytes, CUstream stream, bool sends);
-/* Whether a stream stands, or may come to stand, until another worker acts. */
+/* Whether a stream is blocked, or may come to be, until another worker acts. */
 bool gpw_peers_pending(void);
 /* Whether more work may be submitted behind transfers that are not over. */
 bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h);

@@ -53,7 +53,7 @@ struct gpw_lane {
     struct gpw_lane_ring free_in, free_out;
     unsigned busy; /* slots taken; under the lock */
     void *pinned;  /* of the slots and the words */
-    /* A stream that stands waits for its word to be 1. Loop's only. */
+    /* A stream that is blocked waits for its word to be 1. Loop's only. */
     uint32_t *words;
     CUdeviceptr words_device;
     uint64_t words_used[GPW_LANE_WORDS / 64];
@@ -61,7 +61,7 @@ struct gpw_lane {
 
 /* The current context's; made on first use. NULL: no memory. Loop only. */
 struct gpw_lane *gpw_lane_here(struct gpw_session *s);
-/* Nothing of the context stands or moves any more; the context is current. Loop only. */
+/* Nothing of the context is blocked or moves any more; the context is current. Loop only. */
 void gpw_lane_context_ended(struct gpw_session *s, CUcontext context);
 int gpw_lane_word_take(struct gpw_lane *lane); /* -1: all in use */
 void gpw_lane_word_give(struct gpw_lane *lane, unsigned word);
@@ -98,7 +98,7 @@ struct gpw_transfer {
     bool ending;     /* its context does */
     int word;        /* -1: the stream does not stand */
     uint32_t *flag;  /* the word */
-    bool stands;     /* the stream does, unless released */
+    bool blocked;    /* the stream is, unless released */
     bool released;
     unsigned awaited; /* callbacks that refer to it */
     uint64_t at;      /* work submitted before it */

@@ -55,7 +55,7 @@ static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
     return r;
 }
 
-/* Made whole before the first stream of the context stands: to allocate pinned memory
+/* Made whole before the first stream of the context is blocked: to allocate pinned memory
  * may wait for all streams. */
 static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
 {

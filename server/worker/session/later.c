@@ -45,7 +45,7 @@ static void later_cancel(struct gpw_session *s, struct gpw_wait *w)
     free(w);
 }
 
-void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
                           void *arg)
 {
     struct later *l = gpw_streams_stand(s) ? malloc(sizeof *l) : NULL;

@@ -1,6 +1,6 @@
 /*
- * Calls that wait for the GPU inside the driver, made when no stream stands. A stream
- * stands at a host function of the client's or for another worker, and what ends that
+ * Calls that wait for the GPU inside the driver, made when no stream is blocked. A stream
+ * is blocked on a host function of the client's or for another worker, and what ends that
  * comes as a message: the thread that takes messages must not wait for it.
  */
 #ifndef GPW_LATER_H
@@ -9,9 +9,9 @@
 #include "session.h"
 
 bool gpw_streams_stand(struct gpw_session *s);
-/* Run `run` now if no stream stands, else as soon as none does, in the context that is
+/* Run `run` now if no stream is blocked, else as soon as none is, in the context that is
  * current now. It is not run when the session ends first: then all goes with the process. */
-void gpw_when_none_stands(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
                           void *arg);
 
 #endif

@@ -44,12 +44,12 @@ static int64_t patience(uint64_t waited_ns)
 }
 
 /*
- * While a stream stands at a host function, whatever waits for that stream inside
+ * While a stream is blocked on a host function, whatever waits for that stream inside
  * the driver (loading a module does) would wait for ever: the function's end
  * comes as a message, which this thread would not take. So a call in which the driver
  * may wait for the GPU is put off until the host functions are through; its caller
  * waits for the answer, so nothing of his comes behind it. Likewise while a stream
- * stands for another worker.
+ * waits for another worker.
  */
 struct put_off {
     struct gpw_wait wait;
@@ -250,7 +250,7 @@ static bool client_lives(struct gpw_session *s)
     return false;
 }
 
-/* Behind a stream that stands, with as much submitted as may be. */
+/* Behind a stream that is blocked, with as much submitted as may be. */
 static void pause_us(int64_t us)
 {
     struct timespec t = {0, us * 1000};

@@ -173,7 +173,7 @@ void *gpw_scratch(struct gpw_session *s, unsigned index, uint32_t bytes);
  * Something to finish later. Between messages `ready` is asked (NULL: always) and,
  * if so, `poll` is called, until it returns true; neither may block. A wait is added
  * when what it waits for is submitted, and `ready` stays true once it is: then no wait
- * is polled before one that it stands behind (wait.c says why). The struct is embedded
+ * is polled before one that it follows (wait.c says why). The struct is embedded
  * in the owner's own, which frees itself in poll (when done) or in `cancel` (the session
  * ends first).
  */

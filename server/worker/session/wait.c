@@ -35,10 +35,10 @@ static void wait_unlink(struct gpw_session *s, struct gpw_wait *w)
 
 /*
  * Take those that are over out of the list, the oldest first; each is asked once, the
- * youngest first. A wait stands behind older ones only, and what is over stays over: so
- * when one was seen to be over, all that it stands behind are over when they are asked,
+ * youngest first. A wait follows older ones only, and what is over stays over: so
+ * when one was seen to be over, all that it follows are over when they are asked,
  * which is later. However streams, events and contexts wait for each other, nothing is
- * told before what it stands behind.
+ * told before what it follows.
  */
 static struct gpw_wait *waits_ask(struct gpw_session *s, bool recurring, struct gpw_wait *over)
 {

@@ -331,7 +331,7 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     CUevent event = NULL;
     if (g->start)
         return;
-    /* a turn that has not begun does not end: nothing that stands may be in front */
+    /* a turn that has not begun does not end: nothing that is blocked may be in front */
     if (!may_stand(s) && may_mark(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&

@@ -1,7 +1,7 @@
 /*
  * The gate before the GPU. What a message puts there waits until it is this tenant's
  * turn on the board of the device (../arbiter/board.h); answers, waits and everything
- * else go on meanwhile. Without boards the gate stands open.
+ * else go on meanwhile. Without boards the gate is open.
  */
 #ifndef GPW_GATE_H
 #define GPW_GATE_H
@@ -20,7 +20,7 @@ void gpw_gate_close(struct gpw_session *s);
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h);
 /* It has been. */
 void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h);
-/* A stream that stands may go on, to work that has been let in before: so it is again. */
+/* A stream that is blocked may go on, to work that has been let in before: so it is again. */
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream);
 /* Look which work is over. Between messages; does not block. */
 void gpw_gate_poll(struct gpw_session *s);

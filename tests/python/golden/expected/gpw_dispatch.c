@@ -27,7 +27,7 @@ static void now_cuThingClose(struct gpw_session *s, void *arg)
 static CUresult idle_cuThingClose(struct gpw_session *s, CUlibrary library)
 {
     gpw_functions_forget(s);
-    gpw_when_none_stands(s, now_cuThingClose, library);
+    gpw_when_none_blocked(s, now_cuThingClose, library);
     return CUDA_SUCCESS;
 }
 
