@@ -72,7 +72,8 @@ def _notify_prototype(f: Function) -> str:
 
 #: What generated handlers use of the worker.
 _HEADERS = """
-    answer function gpw_handlers graph growth handles later loop memory peer place pool quota span
+    answer function gpw_handlers graph growth handles later loop memory module peer place pool
+    quota span
 """
 
 
@@ -125,6 +126,8 @@ _ENDING = {
     "library": "gpw_functions_forget(s)",
     "graph": "gpw_graph_ending(s, {})",
 }
+#: Who may keep an object that the client destroys, and ends it later.
+_KEEPING = {"event": "gpw_event_ending(s, {})"}
 
 
 def _kind(p: Param) -> str:
@@ -422,7 +425,9 @@ def _dispatcher(spec: Spec, f: Function) -> list[str]:
         lines.append("    struct gpw_answer_wait *answer = NULL;\n    if (r == CUDA_SUCCESS)")
         lines.append(f"        r = gpw_answer_prepare(s, gpw_token_of(h), {f.waits_for}, {send};")
         call = f"gpw_answer_submitted(s, answer, {f.waits_for}, {call})"
-    lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {call};")
+    kept = [_KEEPING[p.handle].format(p.name) for p in _ended(f) if p.handle in _KEEPING]
+    may = " && ".join(["r == CUDA_SUCCESS", *(f"!{keeps}" for keeps in kept)])
+    lines.append(f"    if ({may})\n        r = {call};")
     lines += _behind(spec, f)
     if not f.waits:
         return [*lines, "    return gpw_async_result(s, h, r);\n}\n"]

@@ -137,6 +137,7 @@ static struct image **image_take(struct gpw_session *s, const uint8_t *hash, uin
 /* --- JIT options --------------------------------------------------------------- */
 
 #define OPTIONS_MAX 48
+#define LIBRARY_OPTIONS_MAX 4
 
 struct jit {
     CUjit_option names[OPTIONS_MAX];
@@ -215,38 +216,31 @@ static float jit_wall_time(const struct jit *jit)
     return ms;
 }
 
-CUresult gpw_gp_module_load(struct gpw_session *s, CUmodule *module, const uint8_t *hash,
-                            uint32_t option_count, const uint64_t *options, uint32_t info_size,
-                            uint32_t error_size, uint32_t *state, int32_t *load_result,
-                            float *wall_time, char *info_log, uint32_t *n_info_log, char *error_log, uint32_t *n_error_log)
+/* A module or a library, whichever is asked for. The one option of libraries that is no
+ * pointer says that the client's copy stays: ours does not, so it is not passed on. */
+static CUresult load(struct gpw_session *s, CUmodule *module, CUlibrary *library,
+                     const struct image *image, struct jit *jit)
 {
-    struct jit jit;
-    CUresult r;
-    *n_info_log = *n_error_log = 0;
-    struct image **image = image_take(s, hash, state, &r);
-    if (!image)
-        return r;
-    if (info_size)
-        *info_log = '\0';
-    if (error_size)
-        *error_log = '\0';
-    if (!jit_fill(&jit, option_count, options, info_log, info_size, error_log, error_size))
-        return CUDA_ERROR_INVALID_VALUE;
-    r = s->driver->cuModuleLoadDataEx(module, (*image)->bytes, jit.count, jit.names, jit.values);
-    *wall_time = jit_wall_time(&jit);
-    *n_info_log = jit_written(&jit, jit.info_size_at, info_log, info_size);
-    *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);
-    image_drop(s->modules, image);
-    *load_result = (int32_t)r; /* an answer, so that the logs travel with it */
-    return CUDA_SUCCESS;
+    return module ? s->driver->cuModuleLoadDataEx(module, image->bytes, jit->count, jit->names,
+                                                  jit->values)
+                  : s->driver->cuLibraryLoadData(library, image->bytes, jit->names, jit->values,
+                                                 jit->count, NULL, NULL, 0);
 }
 
-CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const uint8_t *hash,
-                             uint32_t option_count, const uint64_t *options,
-                             uint32_t library_option_count, const uint64_t *library_options,
-                             uint32_t info_size, uint32_t error_size, uint32_t *state,
-                             int32_t *load_result, float *wall_time, char *info_log, uint32_t *n_info_log,
-                             char *error_log, uint32_t *n_error_log)
+static bool library_options_known(uint32_t count, const uint64_t *options)
+{
+    for (uint32_t i = 0; i < count && count <= LIBRARY_OPTIONS_MAX; i++)
+        if (options[2 * i] != CU_LIBRARY_BINARY_IS_PRESERVED)
+            return false;
+    return count <= LIBRARY_OPTIONS_MAX;
+}
+
+CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *library,
+                        const uint8_t *hash, uint32_t option_count, const uint64_t *options,
+                        uint32_t library_option_count, const uint64_t *library_options,
+                        uint32_t info_size, uint32_t error_size, uint32_t *state,
+                        int32_t *load_result, float *wall_time, char *info_log,
+                        uint32_t *n_info_log, char *error_log, uint32_t *n_error_log)
 {
     struct jit jit;
     CUresult r;
@@ -258,15 +252,10 @@ CUresult gpw_gp_library_load(struct gpw_session *s, CUlibrary *library, const ui
         *info_log = '\0';
     if (error_size)
         *error_log = '\0';
-    if (library_option_count > 4 ||
+    if (!library_options_known(library_option_count, library_options) ||
         !jit_fill(&jit, option_count, options, info_log, info_size, error_log, error_size))
         return CUDA_ERROR_INVALID_VALUE;
-    /* the one that is no pointer says that the client's copy stays: ours does not */
-    for (uint32_t i = 0; i < library_option_count; i++)
-        if (library_options[2 * i] != CU_LIBRARY_BINARY_IS_PRESERVED)
-            return CUDA_ERROR_INVALID_VALUE;
-    r = s->driver->cuLibraryLoadData(library, (*image)->bytes, jit.names, jit.values, jit.count,
-                                     NULL, NULL, 0);
+    r = load(s, module, library, *image, &jit);
     *wall_time = jit_wall_time(&jit);
     *n_info_log = jit_written(&jit, jit.info_size_at, info_log, info_size);
     *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);

@@ -8,4 +8,12 @@
 int gpw_modules_open(struct gpw_session *s);
 void gpw_modules_close(struct gpw_session *s);
 
+/* Load an image that has come; one of `module` and `library` is NULL. */
+CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *library,
+                        const uint8_t *hash, uint32_t option_count, const uint64_t *options,
+                        uint32_t library_option_count, const uint64_t *library_options,
+                        uint32_t info_size, uint32_t error_size, uint32_t *state,
+                        int32_t *load_result, float *wall_time, char *info_log,
+                        uint32_t *n_info_log, char *error_log, uint32_t *n_error_log);
+
 #endif

@@ -18,6 +18,8 @@ CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 /* Events kept for reuse died with their context. */
 /* Waits for events that went with their context (stream.c). */
+/* The client destroys it. True: it goes when it is no longer waited for, as in CUDA. */
+bool gpw_event_ending(struct gpw_session *s, CUevent event);
 /* It is to be recorded anew: whoever waits for it waits for what it has now. */
 CUresult gpw_event_anew(struct gpw_session *s, CUevent event);
 void gpw_event_waits_context_ended(struct gpw_session *s);

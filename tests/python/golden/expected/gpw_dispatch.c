@@ -13,6 +13,7 @@
 #include "later.h"
 #include "loop.h"
 #include "memory.h"
+#include "module.h"
 #include "peer.h"
 #include "place.h"
 #include "pool.h"
@@ -87,7 +88,7 @@ static int do_cuEventDestroy_v2(struct gpw_session *s, const struct gp_header *h
     CUresult r = CUDA_SUCCESS;
     if (r == CUDA_SUCCESS)
         r = gpw_handle_take(s, GP_HANDLE_EVENT, a.q->hEvent, false, (uint64_t *)&hEvent);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS && !gpw_event_ending(s, hEvent))
         r = s->driver->cuEventDestroy_v2(hEvent);
     return gpw_async_result(s, h, r);
 }
