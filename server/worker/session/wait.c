@@ -315,6 +315,12 @@ CUresult gpw_after_prepare(struct gpw_session *s, CUstream stream, gpw_done *don
     return r;
 }
 
+static bool never_ready(struct gpw_session *s, struct gpw_wait *w)
+{
+    (void)s, (void)w;
+    return false;
+}
+
 /* An event that exists cannot be recorded: an error has ended the stream's work, or nobody
  * can tell any more when it is over. */
 static void after_unrecorded(struct gpw_session *s, struct gpw_after *a, CUstream stream,
@@ -327,7 +333,8 @@ static void after_unrecorded(struct gpw_session *s, struct gpw_after *a, CUstrea
     }
     gpw_session_end(s, "the driver cannot say when submitted work is over (CUDA error %d)",
                     (int)why);
-    after_drop(s, a);
+    a->wait.ready = never_ready;
+    gpw_wait_add(s, &a->wait);
 }
 
 CUresult gpw_after_submitted(struct gpw_session *s, struct gpw_after *a, CUstream stream,
