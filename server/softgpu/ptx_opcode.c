@@ -144,12 +144,50 @@ static bool barrier_read(struct sg_statement *s, struct sg_insn *in)
     return true;
 }
 
-/* What is special about an arithmetic opcode, beyond types and rounding. */
-static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
+/* What is special about a division, a root or another function of a number. */
+static bool function_read(struct sg_statement *s, struct sg_insn *in)
 {
     static const char *const testps[] = {".finite", ".infinite",  ".number", ".notanumber",
                                          ".normal", ".subnormal", NULL};
+    switch (in->op) {
+    case SG_P_DIV:
+        in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : sg_suffix(s, ".full") ? SG_V_FULL : 0;
+        return true;
+    case SG_P_RCP:
+    case SG_P_SQRT:
+    case SG_P_RSQRT:
+    case SG_P_SIN:
+    case SG_P_COS:
+    case SG_P_LG2:
+    case SG_P_EX2:
+    case SG_P_TANH: in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : SG_V_EXACT; return true;
+    case SG_P_TESTP: in->mode = (uint8_t)sg_suffix_of(s, testps); return in->mode < 6;
+    default: return true;
+    }
+}
+
+/* What is special about an opcode that moves bits or bytes. */
+static bool bits_read(struct sg_statement *s, struct sg_insn *in)
+{
     static const char *const permutations[] = {".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16", NULL};
+    switch (in->op) {
+    case SG_P_BFIND: in->mode = sg_suffix(s, ".shiftamt"); return true;
+    case SG_P_SHF: in->mode = (uint8_t)(sg_suffix(s, ".r") | sg_suffix(s, ".clamp") << 1); return true;
+    case SG_P_PRMT: in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations)); return true;
+    case SG_P_BMSK:
+    case SG_P_SZEXT: in->mode = sg_suffix(s, ".clamp"); return in->mode || sg_suffix(s, ".wrap");
+    case SG_P_VABSDIFF4:
+        in->mode = sg_suffix(s, ".add");
+        return s->type_count == 3 && s->types[1] == s->types[2];
+    case SG_P_LOP3: return logic_read(s, in);
+    case SG_P_DP2A: in->mode = sg_suffix(s, ".hi"); return true;
+    default: return function_read(s, in);
+    }
+}
+
+/* What is special about an arithmetic opcode, beyond types and rounding. */
+static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
+{
     switch (in->op) {
     case SG_P_ADD:
     case SG_P_SUB:
@@ -179,29 +217,7 @@ static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_MAX:
         in->mode = (uint8_t)(sg_suffix(s, ".NaN") | sg_suffix(s, ".xorsign") << 1);
         return true;
-    case SG_P_BFIND: in->mode = sg_suffix(s, ".shiftamt"); return true;
-    case SG_P_SHF: in->mode = (uint8_t)(sg_suffix(s, ".r") | sg_suffix(s, ".clamp") << 1); return true;
-    case SG_P_PRMT: in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations)); return true;
-    case SG_P_BMSK:
-    case SG_P_SZEXT: in->mode = sg_suffix(s, ".clamp"); return in->mode || sg_suffix(s, ".wrap");
-    case SG_P_VABSDIFF4:
-        in->mode = sg_suffix(s, ".add");
-        return s->type_count == 3 && s->types[1] == s->types[2];
-    case SG_P_LOP3: return logic_read(s, in);
-    case SG_P_DP2A: in->mode = sg_suffix(s, ".hi"); return true;
-    case SG_P_DIV:
-        in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : sg_suffix(s, ".full") ? SG_V_FULL : 0;
-        return true;
-    case SG_P_RCP:
-    case SG_P_SQRT:
-    case SG_P_RSQRT:
-    case SG_P_SIN:
-    case SG_P_COS:
-    case SG_P_LG2:
-    case SG_P_EX2:
-    case SG_P_TANH: in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : SG_V_EXACT; return true;
-    case SG_P_TESTP: in->mode = (uint8_t)sg_suffix_of(s, testps); return in->mode < 6;
-    default: return true;
+    default: return bits_read(s, in);
     }
 }
 
