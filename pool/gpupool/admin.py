@@ -54,7 +54,8 @@ class Admin:
             size += len(part)
             if not part:
                 raise UnreachableError(
-                    f"the server at {self.path} hung up without an answer; is it stopping?"
+                    f"the server at {self.path} closed the connection without an answer;"
+                    " is it stopping?"
                 )
             if size > MAX_ANSWER:
                 raise ProtocolError(

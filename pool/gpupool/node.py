@@ -91,7 +91,7 @@ def _set_mode(client: PoolClient, name: str, mode: str, as_json: bool) -> None:
 
 @pool_command(app, "cordon")
 def cordon(client: PoolClient, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Place nothing new on a host; what is there goes on."""
+    """Place nothing new on a host; what runs there continues."""
     _set_mode(client, name, "cordoned", as_json)
 
 
@@ -153,7 +153,7 @@ def join(
     if label:
         body["labels"] = read_labels("--label", tuple(label))
     if out is not None and out.exists():
-        raise ConfigError(f"--out: {out} is there already")
+        raise ConfigError(f"--out: {out} exists already")
     made = client.do("POST", "/tokens", body)
     url, secret = where_to_join(made.get("nodes"), client.url), str(cell(made, "secret"))
     _warn_of_loopback(url)

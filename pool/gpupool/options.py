@@ -80,7 +80,7 @@ def whole_percent(option: str, permille: int) -> int:
     if rest:
         near = f"{format_part(percent * 10)} or {format_part(percent * 10 + 10)}"
         raise ConfigError(
-            f"{option}: {format_part(permille)} is no whole percentage, which a pool needs;"
+            f"{option}: {format_part(permille)} is not a whole percentage, which a pool needs;"
             f" write {near}"
         )
     return percent

@@ -75,7 +75,7 @@ def choose(
 
 
 def check_url(source: str, text: str) -> str:
-    """``http[s]://HOST:PORT`` as it stands, or with the usual port."""
+    """``http[s]://HOST:PORT`` as written, or with the default port."""
     wrong = ConfigError(f"{source}: {one_line(text)!r} is not http://HOST[:PORT] or https://…")
     try:
         parts = urlsplit(text.strip())
@@ -395,6 +395,6 @@ def _read_events(lines: Iterator[str], url: str) -> Iterator[Event]:
             except ValueError:
                 data = None
             if not isinstance(data, dict):
-                raise ProtocolError(f"the pool at {url} told of an event without JSON")
+                raise ProtocolError(f"the pool at {url} sent an event that is not JSON")
             yield Event(fields.get("id", ""), fields.get("event", "message"), data)
             fields = {}

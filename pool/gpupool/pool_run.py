@@ -337,7 +337,7 @@ def _columns() -> int:
 class Renewer:
     """A thread that keeps a lease while its program runs.
 
-    A manager that is away is no error: servers let the program go on, and the lease
+    An unreachable manager is not an error: servers let the program continue, and the lease
     is renewed when the manager is back.
     """
 

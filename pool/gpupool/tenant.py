@@ -93,7 +93,7 @@ def create(
     quota = quota_changes(gpus, memory, compute, sessions, priority, model)
     body = {"name": tenant, "description": description or "", "quota": quota}
     if token_out is not None and token_out.exists():
-        raise ConfigError(f"--token-out: {token_out} is there already")
+        raise ConfigError(f"--token-out: {token_out} exists already")
     made = client.do("POST", "/tenants", body)
     if token_out is not None:
         token = client.do("POST", "/tokens", {"scope": "tenant", "tenant": tenant})
@@ -108,11 +108,11 @@ def change(
     description: DescriptionOption = None,
     disabled: Annotated[
         bool | None,
-        typer.Option("--disable/--enable", help="refuse its tokens; what it has goes on"),
+        typer.Option("--disable/--enable", help="refuse its tokens; what it has continues"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Describe a tenant anew, disable or enable it."""
+    """Change a tenant's description, disable or enable it."""
     body = {"description": description, "disabled": disabled}
     body = {key: value for key, value in body.items() if value is not None}
     if not body:

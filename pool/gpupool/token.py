@@ -91,7 +91,7 @@ def create(
     if lifetime is not None:
         body["lifetime_seconds"] = read_duration("--lifetime", lifetime)
     if out is not None and out.exists():
-        raise ConfigError(f"--out: {out} is there already")
+        raise ConfigError(f"--out: {out} exists already")
     made = client.do("POST", "/tokens", body)
     secret = str(cell(made, "secret"))
     if out is not None:

@@ -26,7 +26,7 @@ from gpupool_common.errors import (
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 #: What a ZMTP listener must hear before it says how it wants to be spoken to, how long
-#: that is, and where in it the mechanism stands.
+#: that is, and where in it the mechanism is.
 _GREETING = bytes((0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 0))
 _GREETING_BYTES = 64
 _MECHANISM = slice(12, 32)
@@ -83,7 +83,7 @@ def check_url(url: str) -> None:
 
 
 def _knock(url: str, timeout: float) -> None:
-    """Connect and hang up: ZeroMQ would retry in silence where the system knows why not."""
+    """Connect and close: ZeroMQ would retry in silence where the system knows why not."""
     try:
         if url.startswith("tcp://"):
             socket.create_connection(split_tcp(url), timeout=timeout).close()
@@ -205,7 +205,7 @@ def _await(
             _explain_handshake(address, deadline - time.monotonic(), again=failures > 1)
     raise ServerAwayError(
         f"what listens at {address.endpoint} gave no answer within {timeout:g} s;"
-        " it may be no gpupool server, or it hangs"
+        " it may not be a gpupool server, or it hangs"
     )
 
 

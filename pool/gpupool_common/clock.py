@@ -15,7 +15,7 @@ class SteadyClock:
     """Seconds since 1970: the wall clock, read once, and what has passed since then.
 
     Steps of the wall clock, by an operator or a time server, are not followed: what was to last
-    for an hour lasts for an hour. The next process reads the wall clock anew.
+    for an hour lasts for an hour. The next process reads the wall clock again.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ def check(text: str, node: str, key: bytes) -> LeaseToken:
     body, point, tail = text.removeprefix(PREFIX).partition(".")
     payload, macs = _decode(body), _decode(tail)
     if not point or not macs or len(macs) % MAC_BYTES:
-        raise ProtocolError("it is cut short")
+        raise ProtocolError("it is truncated")
     own = _mac(key, node, payload)
     found = False
     for place in range(0, len(macs), MAC_BYTES):
@@ -142,7 +142,7 @@ def _read(payload: bytes) -> LeaseToken:
             {_name(node): tuple(_grant(grant) for grant in grants) for node, grants in nodes},
         )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
-        raise ProtocolError("it says nothing that this server understands") from None
+        raise ProtocolError("it is malformed") from None
     return token
 
 

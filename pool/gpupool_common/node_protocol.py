@@ -227,7 +227,7 @@ class Applied(Message):
 
 
 class Leave(Message):
-    """The last message: the server stops, and what runs goes on."""
+    """The last message: the server stops, and its sessions continue."""
 
     do: Literal["leave"] = "leave"
     protocol: Literal[1] = 1

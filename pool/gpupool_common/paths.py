@@ -66,7 +66,7 @@ def find_home(env: Mapping[str, str] | None = None) -> Home:
 def is_client_library(path: Path) -> bool:
     """Whether a libcuda is gpupool's own: a worker that opened it would call itself.
 
-    Our library reads the variable GPUPOOL_SERVER, so its name stands in the file;
+    Our library reads the variable GPUPOOL_SERVER, so the file contains its name;
     no vendor's driver has it.
     """
     with path.open("rb") as file:

@@ -71,7 +71,7 @@ def decode(payload: bytes) -> Message:
     for number, line in enumerate(lines[1:], start=2):
         key, value = _field(line, number)
         if key in fields:
-            raise ProtocolError(f"line {number}: the key '{key}' comes twice")
+            raise ProtocolError(f"line {number}: duplicate key '{key}'")
         fields[key] = value
     return Message(word, fields)
 

@@ -1,7 +1,7 @@
-"""The owner's end of a relay: a small process that speaks to strangers for us.
+"""The owner's end of a relay: a small process that talks to untrusted clients for us.
 
-It is started anew when it ends, however it does; the listening socket stays ours, so
-connections wait in it meanwhile. What it says is checked like what strangers say.
+It is restarted whenever it ends; the listening socket stays ours, so connections wait in it
+meanwhile. What it sends is checked like what clients send.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Relay:
         """Listen; OSError. Messages come from now on.
 
         Each takes one of ``room``, which its taker gives back; without any left, the process
-        and the strangers behind it wait.
+        and the clients behind it wait.
         """
         self._listener, self.url = listen_at(config.listen)
         self._config = Config(**{**config.__dict__, "listen": self.url})
@@ -127,7 +127,7 @@ class Relay:
 
     @property
     def pid(self) -> int:
-        """The process that speaks to strangers now; 0: none does."""
+        """The process that talks to clients now; 0: none does."""
         return self._process.pid if self._process is not None else 0
 
     def send(self, connection: bytes, *frames: bytes) -> None:
@@ -146,7 +146,7 @@ class Relay:
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(END_SECONDS):
                     await _written(self._writer)
-        self._running.cancel()  # it hangs up, which ends the process
+        self._running.cancel()  # it closes the connection, which ends the process
         await asyncio.gather(self._running, return_exceptions=True)
         await self._end()
         self._listener.close()
@@ -154,7 +154,7 @@ class Relay:
             Path(self.url.removeprefix("ipc://")).unlink(missing_ok=True)
 
     async def _end(self) -> None:
-        """Whoever hangs up ends it; else it is killed."""
+        """It ends when its connection closes; else it is killed."""
         process, self._process = self._process, None
         if process is None:
             return

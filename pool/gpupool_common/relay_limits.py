@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpupool_common.hosts import limited_as
 
-#: Budgets that are kept; addresses that meet in one share it, which strangers cannot aim at.
+#: Budgets that are kept; addresses that meet in one share it, which no client can aim at.
 CELLS = 4096
 
 

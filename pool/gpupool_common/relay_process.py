@@ -1,4 +1,4 @@
-"""The process that speaks to strangers: one ROUTER socket, and nothing worth taking.
+"""The process that talks to untrusted clients: one ROUTER socket, and nothing worth taking.
 
 It passes messages between the socket and its owner (relay.py). It knows no token and
 holds no state that cannot be lost: if it dies, another takes its place, and connections
@@ -67,7 +67,7 @@ class Config:
     wrong_rate: float = 1
     wrong_burst: float = 60
     #: Bytes that the process may have: libzmq keeps a message until its last frame has come,
-    #: which a stranger need never send. Without any left that connection ends, or the process
+    #: which a client need never send. Without any left that connection ends, or the process
     #: does, and another takes its place.
     memory: int = 512 << 20
     #: Whether a message beyond these is answered in the front end's language.
@@ -185,7 +185,7 @@ class RelayProcess:
     # The owner ---------------------------------------------------------------------------
 
     def _say(self, record: bytes) -> None:
-        """Waits while the owner is busy, and so lets strangers wait."""
+        """Waits while the owner is busy, and so lets clients wait."""
         try:
             self._owner.sendall(record)
         except OSError:
@@ -218,7 +218,7 @@ class RelayProcess:
         except zmq.ZMQError:
             self._say(pack(Kind.GONE, frames[0]))
 
-    # Strangers ---------------------------------------------------------------------------
+    # Clients -----------------------------------------------------------------------------
 
     def _hear_strangers(self) -> None:
         for _ in range(BURST):

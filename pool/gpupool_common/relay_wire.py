@@ -1,7 +1,7 @@
 """What a relay's process and its owner say to each other (relay.py, relay_process.py).
 
 A record is a kind and some byte strings. Both sides check every length: the process
-speaks to strangers, and is not trusted with more than their words.
+talks to untrusted clients, and is trusted no more than they are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a program asks of the GPUs it gets: variables of its environment, as limits.
 
-The client sends the variables as they stand and the server reads them here; `gpupool run`
+The client sends the variables as written and the server reads them here; `gpupool run`
 reads them here as well, so that a mistake is found before the program starts. Nothing here
 is a limit: the server checks every field against the tenant's quota.
 
@@ -251,5 +251,5 @@ def expand(question: Mapping[str, str]) -> dict[str, str]:
     asked = fields(env)
     for key in asked:
         if key in others:
-            raise ConfigError(f"'{key}' is asked for twice, by a variable and by itself")
+            raise ConfigError(f"'{key}' is requested twice: by a variable and by a field")
     return others | asked

@@ -20,7 +20,7 @@ from gpupool_common.toml_file import read_toml
 
 @dataclass
 class Given:
-    """What an operator wrote, and where each key of it stands."""
+    """What an operator wrote, and where each key of it is."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Settings that stand in a TOML file."""
+"""Settings from a TOML file."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def _would_go(result: Placement | NoRoom, with_names: bool) -> str:
     if not with_names:
         return f"it would be granted; {result.rule}"
     names = ", ".join(f"{slot.uuid} on {slot.node}" for slot in result.slots)
-    return f"it would go to {names}; {result.rule}"
+    return f"it would be placed on {names}; {result.rule}"
 
 
 @router.get("/queue", response_model=Page[QueueOut], tags=["queue"])

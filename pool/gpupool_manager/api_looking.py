@@ -149,7 +149,7 @@ async def watch_events(
     ] = None,
     last: Annotated[str | None, Header(alias="Last-Event-ID", max_length=64)] = None,
 ) -> StreamingResponse:
-    """What happens, as it happens. After a gap the first event is ``gap``: look anew.
+    """What happens, as it happens. After a gap the first event is ``gap``: read the state again.
 
     A tenant's token sees what concerns the tenant.
     """

@@ -52,7 +52,7 @@ async def get_tenant(name: TenantName, pool: ThePool, caller: User) -> Response:
 async def change_tenant(
     name: TenantName, body: TenantChange, pool: ThePool, caller: Admin, write: Write
 ) -> Response:
-    """Describe it anew, disable it, enable it."""
+    """Change its description, disable it, enable it."""
 
     def change(transaction: Transaction) -> Reply:
         write.check(pool.tenancy.find(name).version)

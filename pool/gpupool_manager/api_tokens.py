@@ -35,7 +35,7 @@ async def list_tokens(
 
 @router.post("/tokens", response_model=NewTokenOut, status_code=201)
 async def create_token(body: TokenIn, pool: ThePool, caller: Admin, write: Write) -> Response:
-    """A new token. The answer is the only place where it ever stands."""
+    """A new token. Only this answer ever shows its secret."""
 
     def create(transaction: Transaction) -> Reply:
         lifetime = body.lifetime_seconds

@@ -212,7 +212,7 @@ def _address(scope: Scope) -> str:
 
 
 def _request_id(scope: Scope) -> str:
-    """The asker's own X-Request-ID, if it is one that may stand in a log."""
+    """The client's own X-Request-ID, if it is safe to log."""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
             text = value.decode("latin-1")

@@ -26,7 +26,7 @@ class BusyTimes:
         self._ended: set[tuple[str, str]] = set()
 
     def expect(self, leases: Iterable[Lease]) -> None:
-        """A node is told of these leases, and so will speak of them."""
+        """A node has these leases in its orders, so it will report on them."""
         for lease in leases:
             for grant in lease.grants:
                 self._expected[lease.id, grant.gpu] = (lease.tenant, grant)
@@ -38,7 +38,7 @@ class BusyTimes:
             return
         if said.busy_ms > grant.busy_ms:
             self._ledger.meter.busy(tenant, (said.busy_ms - grant.busy_ms) / 1000, now)
-        # Less than before: the node has lost its count, and goes on from here.
+        # Less than before: the node has lost its count and continues from here.
         grant.busy_ms = said.busy_ms
         self._changed[grant.lease, grant.ordinal] = grant
 

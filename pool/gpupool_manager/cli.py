@@ -84,7 +84,7 @@ def main() -> None:
         app.add_typer(token, name="token")
         app.callback()(_tokens)
     else:
-        app.command(epilog="gpupool-manager token path: prints where the admin token lies")(
+        app.command(epilog="gpupool-manager token path: prints the path of the admin token")(
             with_settings(Settings, command)
         )
     app(prog_name="gpupool-manager")

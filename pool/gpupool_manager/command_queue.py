@@ -145,7 +145,7 @@ class CommandQueue:
         try:
             await self._store.commit(transaction)
         except StoreError as error:
-            self._log.error("nothing was written", reason=str(error))
+            self._log.error("the transaction was not written", reason=str(error))
             return await self._recover([job for job, _ in finished], left)
         self.commits += not transaction.empty
         self._publish(transaction.events)
@@ -157,7 +157,7 @@ class CommandQueue:
     async def _recover(self, lost: list[_Job], left: list[_Job]) -> list[_Job]:
         """Take the state from the database again; what is left to do then.
 
-        Nobody is told that nothing was done before the ledger says so, too. While the
+        No failure is reported before the ledger agrees that nothing was done. While the
         database cannot be read, everything is refused.
         """
         delay = 0.1

@@ -196,7 +196,7 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError("key 'database_password_file': is only used with a PostgreSQL 'database'")
     if settings.require_tls and not settings.is_tls and not settings.is_loopback:
         raise ConfigError(
-            f"key 'require_tls': tokens would travel readable to {settings.listen}; use https"
+            f"key 'require_tls': tokens would be sent in clear text to {settings.listen}; use https"
         )
     if settings.lost_after_seconds < 2 * settings.heartbeat_seconds:
         raise ConfigError(

@@ -28,7 +28,7 @@ MOST = 8192
 
 #: After there were no descriptors, accepting is tried again so soon.
 PAUSE_SECONDS = 0.2
-#: Of what strangers can cause as often as they like, at most one line in so many seconds.
+#: Of what any client can cause as often as it likes, at most one line in so many seconds.
 QUIET_SECONDS = 5.0
 
 

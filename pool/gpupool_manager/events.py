@@ -47,7 +47,7 @@ class Watcher:
 
 
 class Bus:
-    """Hands events on. Numbers start anew with every start of the manager (``epoch``)."""
+    """Passes events on. Numbers start again with every start of the manager (``epoch``)."""
 
     def __init__(self, epoch: str) -> None:
         self.epoch = epoch

@@ -135,7 +135,7 @@ class Fleet:
                 )  # fmt: skip
 
     def check_token(self, token: Token, name: str) -> None:
-        """A token is for one node, and speaks for no other."""
+        """A token is for one node only."""
         if token.scope != "node" or token.node != name:
             what = f"for the node '{token.node}'" if token.node else "no node's"
             raise Problem(403, "forbidden", f"the token is {what}, not for '{name}'")
@@ -182,7 +182,7 @@ class Fleet:
         ledger.index.add(slot)
 
     def _lose_grants(self, transaction: Transaction, gpu: Gpu) -> None:
-        """A GPU is gone: a lease goes on with what it has left, and ends with its last one."""
+        """A GPU is gone: a lease continues with what it has left, and ends with its last one."""
         for name in sorted(self._ledger.leases_on[gpu.node]):
             lease = self._ledger.leases[name]
             for grant in lease.grants:

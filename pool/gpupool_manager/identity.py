@@ -1,7 +1,7 @@
 """Which pool a database and a state folder are of: both have its id, or neither.
 
 The folder has the secrets that nodes and leases rely on, the database what they were given. One
-without the other is not this pool, and to go on as if it were ends everybody's leases.
+without the other is not this pool, and continuing as if it were would end everybody's leases.
 """
 
 from __future__ import annotations

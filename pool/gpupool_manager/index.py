@@ -1,6 +1,6 @@
 """The GPUs of a pool, arranged so that the best one is found without looking at all.
 
-GPUs of one kind (model, capability, memory) stand on a shelf: 101 rows by the
+GPUs of one kind (model, capability, memory) are on one shelf: 101 rows by the
 hundredths that are free, each row sorted by free memory. A row's entry is
 ``(free memory, unused GPUs on its node if it is unused itself, node, index, slot)``,
 so that a walk along the rows is a walk in the order of a policy.
@@ -58,7 +58,7 @@ class Index:
         return [shelf for kind, shelf in self._shelves.items() if not wrong_kind(request, *kind)]
 
     def kinds(self, request: PlacementRequest) -> frozenset[Kind]:
-        """The kinds that will do, without what stands on their shelves."""
+        """The kinds that will do, without what is on their shelves."""
         return frozenset(shelf.kind for shelf in self.shelves(request))
 
     def stock(self, request: PlacementRequest) -> Iterator[tuple[str, Stock]]:
@@ -174,11 +174,11 @@ class Index:
         row = self._row(slot)
         at = bisect_left(row, self._entry(slot))
         if at == len(row) or row[at][4] is not slot:
-            raise RuntimeError(f"the GPU {slot.uuid} does not stand where it belongs")
+            raise RuntimeError(f"the GPU {slot.uuid} is not in its place")
         del row[at]
 
     def _count_wholes(self, slot: Slot, step: int) -> None:
-        """Change a node's number of unused GPUs, which stands in the entries of them all."""
+        """Change a node's number of unused GPUs, which is in the entries of them all."""
         others = [
             other
             for other in self.nodes[slot.node].values()

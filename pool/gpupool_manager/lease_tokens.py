@@ -25,7 +25,7 @@ class Signer:
         self._lifetime = lifetime
 
     def key_of(self, node: Node) -> bytes:
-        """What a node's tokens are signed with. A node that joins anew has another."""
+        """What a node's tokens are signed with. A node that joins again has another."""
         named = b"gpupool node\0" + node.name.encode() + b"\0" + node.key.encode()
         return hmac.digest(self._secret, named, hashlib.sha256)
 

@@ -133,7 +133,7 @@ class Leases:
         if wait <= 0:
             raise Problem(409, "full", reason, queue_length=len(queue))
         if len(queue) >= self._longest_line:
-            raise Problem(503, "unavailable", f"{len(queue)} requests wait already, the most")
+            raise Problem(503, "unavailable", f"{len(queue)} requests wait; the queue is full")
         lease.reason = reason
         queue.join(lease, request, reason, self._kinds(request, lease.tenant), transaction.now)
         self._ledger.leases[lease.id] = lease

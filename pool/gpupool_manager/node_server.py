@@ -68,7 +68,7 @@ def check_reachable(address: str, origin: str) -> None:
     if hosts.is_loopback(host) and not (hosts.is_loopback(origin) or hosts.is_own(origin)):
         raise Problem(
             422, "unreachable",
-            f"the node tells clients to come to {address}, and it is on another host ({origin}):"
+            f"the node advertises {address}, and it is on another host ({origin}):"
             " set its --advertise to an address of that host",
         )  # fmt: skip
 
@@ -81,8 +81,8 @@ class NodeServer:
         self._keys = keys
         self._listen = listen
         self._log = logs.get("link")
-        self._peers: dict[bytes, NodeConnection] = {}
-        self._at: dict[str, NodeConnection] = {}
+        self._joined: dict[bytes, NodeConnection] = {}
+        self._by_node: dict[str, NodeConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(MAX_WORKING)
         self._relay: Relay | None = None
@@ -109,10 +109,10 @@ class NodeServer:
             config, self._take, "--nodes", self._gone, self._restarted, self._room
         )
         self.url = self._relay.url
-        self._pool.link_is_open(self._push_all)
+        self._pool.orders_go_by(self._push_all)
 
     async def close(self) -> None:
-        """Hang up; servers go on and connect again to the next manager."""
+        """Close all connections; servers continue and connect to the next manager."""
         self._pool.on_orders = None
         tasks = set(self._tasks)
         for task in tasks:
@@ -129,22 +129,22 @@ class NodeServer:
         task.add_done_callback(self._done)
 
     def _gone(self, connection: bytes) -> None:
-        """It is told nothing any more, and joins when it is back."""
-        peer = self._peers.get(connection)
-        if peer is not None:
-            self._forget(peer)
+        """It gets no more orders, and joins when it is back."""
+        joined = self._joined.get(connection)
+        if joined is not None:
+            self._forget(joined)
 
     def _restarted(self) -> None:
         """All connections are gone, and servers join again."""
-        self._peers.clear()
-        self._at.clear()
+        self._joined.clear()
+        self._by_node.clear()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._room.release()
 
     async def _serve(self, connection: bytes, address: str, key: str, frames: list[bytes]) -> None:
-        peer = self._peers.get(connection)
+        joined = self._joined.get(connection)
         number = 0
         try:
             if len(frames) != 1:
@@ -152,23 +152,23 @@ class NodeServer:
             message = decode_from_node(frames[0])
             number = message.number
             if isinstance(message, Applied):
-                if peer is not None:
-                    self._pool.applied(peer.node, message.generation)
+                if joined is not None:
+                    self._pool.applied(joined.node, message.generation)
             elif isinstance(message, Join):
                 await self._join(connection, key, message, address or LOCAL)
-            elif peer is None:
+            elif joined is None:
                 self._say(connection, Refused(number=number, code="unknown-node", message="join"))
             elif isinstance(message, Again):
-                await self._report(peer, message, address or LOCAL)
+                await self._report(joined, message, address or LOCAL)
             elif isinstance(message, Leave):
-                await self._leave(peer, message)
+                await self._leave(joined, message)
             else:
-                await self._heartbeat(peer, message)
+                await self._heartbeat(joined, message)
         except ProtocolError as error:
             code = "version" if isinstance(error, VersionError) else "bad-request"
             self._refuse(connection, number, code, str(error))
         except Problem as problem:
-            if peer is None and self._relay is not None:
+            if joined is None and self._relay is not None:
                 self._relay.wrong(address)
             self._refuse(connection, number, problem.code, problem.detail)
         except StoreError as error:
@@ -181,14 +181,14 @@ class NodeServer:
         token = self._token_of(join, key)
         check_reachable(join.report.address, origin)
         await self._take_report(token, join.node, join, key)
-        peer = NodeConnection(connection, join.node, token, key)
-        old = self._at.get(join.node)
+        joined = NodeConnection(connection, join.node, token, key)
+        old = self._by_node.get(join.node)
         if old is not None:
-            self._peers.pop(old.connection, None)
-        self._peers[connection] = self._at[join.node] = peer
+            self._joined.pop(old.connection, None)
+        self._joined[connection] = self._by_node[join.node] = joined
         self._log.info("a server joined", node=join.node, address=join.report.address)
         node = self._pool.fleet.find(join.node)
-        self._tell(peer, join.number, signing_key=self._pool.signer.key_of(node))
+        self._tell(joined, join.number, signing_key=self._pool.signer.key_of(node))
 
     def _token_of(self, join: Join, key: str) -> Token:
         """Its token, if it may join with it; Problem if not.
@@ -203,7 +203,7 @@ class NodeServer:
         gone = ledger.admissions.get(join.node)
         if token.revoked is not None and gone is not None and gone.removed is not None:
             raise refuse(
-                f"the node '{join.node}' was removed from the pool; an operator lets it in again"
+                f"the node '{join.node}' was removed from the pool; an operator can admit it again"
                 f" with: gpupool node join --name {join.node}"
             )
         known = node is not None and node.key == key and node.token == token.id
@@ -211,11 +211,11 @@ class NodeServer:
             token = ledger.tokens.check(join.token, self._pool.clock())
         return token
 
-    async def _report(self, peer: NodeConnection, message: Again, origin: str) -> None:
-        self._check(peer)
+    async def _report(self, joined: NodeConnection, message: Again, origin: str) -> None:
+        self._check(joined)
         check_reachable(message.report.address, origin)
-        await self._take_report(peer.token, peer.node, message, peer.key)
-        self._tell(peer, message.number)
+        await self._take_report(joined.token, joined.node, message, joined.key)
+        self._tell(joined, message.number)
 
     async def _take_report(self, token: Token, node: str, message: Join | Again, key: str) -> None:
         pool, report = self._pool, message.report
@@ -224,78 +224,80 @@ class NodeServer:
             _actor(token),
         )
 
-    async def _heartbeat(self, peer: NodeConnection, message: Beat) -> None:
-        self._check(peer)
+    async def _heartbeat(self, joined: NodeConnection, message: Beat) -> None:
+        self._check(joined)
         beat = message.heartbeat
         orders = await self._pool.heartbeat(
-            peer.token, peer.node, beat, _actor(peer.token), peer.key
+            joined.token, joined.node, beat, _actor(joined.token), joined.key
         )
-        self._tell(peer, message.number, orders=orders)
+        self._tell(joined, message.number, orders=orders)
 
-    async def _leave(self, peer: NodeConnection, message: Leave) -> None:
-        self._check(peer)
+    async def _leave(self, joined: NodeConnection, message: Leave) -> None:
+        self._check(joined)
         pool = self._pool
         await pool.commands.do(
-            lambda transaction: pool.fleet.leave(transaction, peer.token, peer.node, peer.key),
-            _actor(peer.token),
+            lambda transaction: pool.fleet.leave(
+                transaction, joined.token, joined.node, joined.key
+            ),
+            _actor(joined.token),
         )
-        self._log.info("a server stops", node=peer.node)
-        self._tell(peer, message.number, orders=Orders(next_heartbeat=3600.0))
-        self._forget(peer)
+        self._log.info("a server stops", node=joined.node)
+        self._tell(joined, message.number, orders=Orders(next_heartbeat=3600.0))
+        self._forget(joined)
 
-    def _check(self, peer: NodeConnection) -> None:
+    def _check(self, joined: NodeConnection) -> None:
         """Problem if what it joined with was revoked since."""
-        token = self._pool.ledger.tokens.by_id.get(peer.token.id)
+        token = self._pool.ledger.tokens.by_id.get(joined.token.id)
         if token is None or token.revoked is not None:
-            self._forget(peer)
+            self._forget(joined)
             raise refuse("the token was revoked")
 
-    # What they are told --------------------------------------------------------------------
+    # Their orders --------------------------------------------------------------------------
 
     def _push_all(self, nodes: set[str]) -> None:
         for node in nodes:
-            peer = self._at.get(node)
-            if peer is None:
+            joined = self._by_node.get(node)
+            if joined is None:
                 continue
             known = self._pool.ledger.nodes.get(node)
-            if known is None or known.key != peer.key:
-                self._forget(peer)  # it was removed, and may be another one's by now
+            if known is None or known.key != joined.key:
+                self._forget(joined)  # it was removed, and may be another one's by now
                 gone = Refused(code="unknown-node", message="the node was removed")
-                self._say(peer.connection, gone)
+                self._say(joined.connection, gone)
                 continue
             try:
-                self._tell(peer, 0)
+                self._tell(joined, 0)
             except Exception:  # who changed something is not to suffer from it
-                self._log.exception("a server could not be told its orders", node=node)
+                self._log.exception("a server's orders could not be sent", node=node)
 
     def _tell(
         self,
-        peer: NodeConnection,
+        joined: NodeConnection,
         number: int,
         orders: Orders | None = None,
         signing_key: bytes | None = None,
     ) -> None:
         now = self._pool.clock()
         if orders is None:
-            orders = self._pool.fleet.orders(peer.node, "", now)
+            orders = self._pool.fleet.orders(joined.node, "", now)
         told = Told(number=number, now=now, orders=orders, signing_key=signing_key)
-        self._say(peer.connection, told)
+        self._say(joined.connection, told)
 
     def _refuse(self, connection: bytes, number: int, code: str, message: str) -> None:
-        peer = self._peers.get(connection)
-        node = {} if peer is None else {"node": peer.node}
+        joined = self._joined.get(connection)
+        node = {} if joined is None else {"node": joined.node}
         self._log.warning("refused", code=code, reason=message, **node)
         self._say(connection, Refused(number=number, code=code, message=message[:1024]))
 
     def _say(self, connection: bytes, message: Message) -> None:
-        """What the connection has no room for it is told later."""
+        """What the connection has no room for is sent later."""
         if self._relay is not None:
             self._relay.send(connection, encode(message))
 
-    def _forget(self, peer: NodeConnection) -> None:
-        self._peers.pop(peer.connection, None)
-        if self._at.get(peer.node) is peer:
-            del self._at[peer.node]
+    def _forget(self, joined: NodeConnection) -> None:
+        self._joined.pop(joined.connection, None)
+        if self._by_node.get(joined.node) is joined:
+            del self._by_node[joined.node]
 
 
 def _actor(token: Token) -> Actor:

@@ -1,4 +1,4 @@
-"""What a scheduler is asked for, and what it may choose from: plain values."""
+"""What a scheduler is requested, and what it may choose from: plain values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PlacementRequest:
     capability: Capability | None = None
     #: What a node must be labelled with.
     labels: tuple[tuple[str, str], ...] = ()
-    #: Nodes that the asker cannot reach.
+    #: Nodes that the client cannot reach.
     avoid: tuple[str, ...] = ()
     #: The CUDA that a node's driver must know at least.
     min_driver: Capability | None = None

@@ -47,7 +47,7 @@ class Rules:
     #: After waiting for so long, nobody may overtake a request any more.
     patience: float = 60.0
     longest_queue: int = 10_000
-    #: A queued request that nobody asks for so long leaves the queue: its asker is dead.
+    #: A queued request that nobody asks for so long leaves the queue: its client is dead.
     unasked: float = 90.0
     history_days: float = 365.0
     #: How long a lease token opens sessions; every renewal of the lease gives another.
@@ -132,7 +132,7 @@ class Pool:
             try:
                 await self.commands.do(self._flush)
             except Problem as problem:
-                self._log.warning("what was used last is not counted", reason=problem.detail)
+                self._log.warning("the last usage is not counted", reason=problem.detail)
             await self.commands.close()
         self.bus.close()
         await self.store.close()
@@ -200,7 +200,7 @@ class Pool:
 
     # Confirmations ---------------------------------------------------------------------
 
-    def link_is_open(self, push: Callable[[set[str]], None]) -> None:
+    def orders_go_by(self, push: Callable[[set[str]], None]) -> None:
         """From now on nodes are told their orders by this, and say when they have them."""
         self.on_orders = push
         self.ledger.confirming = True
@@ -314,9 +314,9 @@ class Pool:
             except asyncio.CancelledError:
                 raise
             except Problem as problem:
-                self._log.warning("what is due has to wait", reason=problem.detail)
+                self._log.warning("due work is delayed", reason=problem.detail)
             except Exception:
-                self._log.exception("what is due could not be done; it is tried again")
+                self._log.exception("due work failed; trying again")
 
     def _flush(self, transaction: Transaction) -> None:
         self.fleet.busy.flush(transaction)
@@ -330,4 +330,4 @@ class Pool:
         try:
             await self.store.purge(now - ANSWERS_KEPT, old, old)
         except StoreError as error:
-            self._log.warning("old rows stay for now", reason=str(error))
+            self._log.warning("old rows cannot be deleted now", reason=str(error))

@@ -262,7 +262,7 @@ class PlacementRequestIn(In):
     labels: Labels = Field(default_factory=dict, description="what nodes must be labelled with")
     # No factory: leases are listed without it, and pydantic reads a factory's signature each time.
     avoid: Annotated[list[Name], Field(max_length=64)] = Field(
-        [], description="nodes that the asker cannot reach"
+        [], description="nodes that the client cannot reach"
     )
 
 

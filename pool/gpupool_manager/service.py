@@ -111,7 +111,7 @@ class Manager:
         self._server: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
         self._pool: Pool | None = None
-        self._link: NodeServer | None = None
+        self._nodes: NodeServer | None = None
         self.url = ""
 
     async def start(self) -> None:
@@ -170,7 +170,7 @@ class Manager:
             raise GpupoolError(f"cannot listen at {settings.listen}")
         if not settings.is_tls and not settings.is_loopback:
             self._log.warning(
-                "tokens travel readable: other machines reach this address without TLS",
+                "tokens are sent in clear text: other machines reach this address without TLS",
                 listen=settings.listen,
             )
         self._log.info(
@@ -186,9 +186,9 @@ class Manager:
         if listen is None:
             return
         keys = await asyncio.to_thread(load_keys, state_dir)
-        self._link = NodeServer(pool, keys, listen)
-        self._link.open()
-        pool.join_url, pool.join_key = self._link.url, keys.public
+        self._nodes = NodeServer(pool, keys, listen)
+        self._nodes.open()
+        pool.join_url, pool.join_key = self._nodes.url, keys.public
 
     def _listen(self) -> socket.socket:
         host, port = self.settings.address
@@ -242,11 +242,11 @@ class Manager:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.gather(self._serving, return_exceptions=True)
-        if self._link is not None:
-            await self._link.close()
+        if self._nodes is not None:
+            await self._nodes.close()
         if self._pool is not None:
             await self._pool.close()
-        self._server = self._serving = self._pool = self._link = None
+        self._server = self._serving = self._pool = self._nodes = None
 
 
 def _text(path: Path | None) -> str | None:

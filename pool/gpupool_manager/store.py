@@ -243,7 +243,7 @@ class Store:
             await self._lock_postgresql()
             async with self.engine.begin() as connection:
                 await self._check_owner(connection)
-            self._log.warning("the database was away; this manager has its lock again")
+            self._log.warning("the database was unreachable; this manager has its lock again")
 
     async def _drop_lock(self) -> None:
         """Let go of a connection that may not even answer that."""

@@ -32,7 +32,7 @@ class Tenancy:
         self, transaction: Transaction, name: str, description: str, quota: dict[str, Any]
     ) -> Tenant:
         if name in self._ledger.tenants:
-            raise Problem(409, "exists", f"there is a tenant '{name}' already")
+            raise Problem(409, "exists", f"the tenant '{name}' exists already")
         tenant = Tenant(name, description, False, transaction.now)
         self._ledger.tenants[name] = tenant
         self._ledger.quotas[name] = Quota(name, **quota)
@@ -64,7 +64,7 @@ class Tenancy:
         transaction.log("tenant.removed", tenant.name)
 
     def set_quota(self, transaction: Transaction, name: str, values: dict[str, Any]) -> Quota:
-        """A whole new quota. What is granted stays; what waits is judged anew."""
+        """A whole new quota. What is granted stays; what waits is judged again."""
         self.find(name)
         quota = Quota(name, **values, version=self._ledger.quotas[name].version + 1)
         self._ledger.quotas[name] = quota

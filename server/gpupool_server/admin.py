@@ -97,7 +97,7 @@ class AdminHandler:
                 partial(_is_of, whose=found),
                 f"an operator changed the limits of '{done['tenant']}' on"
                 f" GPU {', '.join(map(str, done['gpus']))}: {changes.in_words(question)};"
-                " the program goes on under these",
+                " the program continues under them",
             )
             return done
 
@@ -181,7 +181,7 @@ class AdminServer:
         except ValueError:  # a line longer than the limit
             writer.write(b'{"error": "the question is too long", "code": "bad-request"}\n')
         except OSError:
-            pass  # the asker went away
+            pass  # the client went away
         except asyncio.CancelledError:
             pass  # the server is stopping
         finally:

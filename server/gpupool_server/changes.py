@@ -262,7 +262,7 @@ def _plain_claim(gpu: Gpu, tenant: Tenant, old: Claim, values: Mapping[str, Any]
         if room.free_weight is not None and weight > room.free_weight:
             raise Refusal(
                 "over-quota",
-                f"{room.where}: a weight of {weight} is asked for, {room.free_weight} of the GPU's"
+                f"{room.where}: a weight of {weight} is requested, {room.free_weight} of the GPU's"
                 " slices are free",
             )
         chosen["weight"] = max(0, weight)

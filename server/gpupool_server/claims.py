@@ -1,7 +1,7 @@
 """What the groups of a tenant may have of one GPU: requests against the quota.
 
 Nothing here knows of boards or sessions. A *claim* is what a group has been promised on
-one GPU; from all claims of a tenant on a GPU follow the grants that stand on its board.
+one GPU; from all claims of a tenant on a GPU follow the grants on its board.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LimitsRequest:
         return self == LimitsRequest()
 
     def memory_on(self, place: int, total: int) -> int | None:
-        """The bytes that are asked for on the card at a place, which has ``total``."""
+        """The bytes that are requested on the card at a place, which has ``total``."""
         if not self.fractions:
             return self.memory
         part, whole = self.fractions[min(place, len(self.fractions) - 1)]
@@ -150,7 +150,7 @@ def _memory(room: Room, asked: int | None) -> int:
     if asked is not None and asked > room.memory_total:
         raise Refusal(
             "over-quota",
-            f"{room.where}: {format_size(asked)} are asked for and the GPU has"
+            f"{room.where}: {format_size(asked)} are requested and the GPU has"
             f" {format_size(room.memory_total)}",
         )
     if quota is None:
@@ -159,7 +159,7 @@ def _memory(room: Room, asked: int | None) -> int:
     left = quota - used
     wanted = asked if asked is not None else min(room.default_memory or left, left)
     if wanted > left or wanted < MEBIBYTE:
-        what = f"{format_size(asked)} are asked for" if asked else "no memory is left"
+        what = f"{format_size(asked)} are requested" if asked else "no memory is left"
         raise Refusal(
             "over-quota",
             f"{room.where}: {what}, {format_size(used)} are in use by its groups, its quota is"
@@ -175,7 +175,7 @@ def _share(room: Room, asked: int | None) -> int | None:
     if used + asked > room.quota.share:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a share of {format_part(asked)} is asked for, {format_part(used)} are"
+            f"{room.where}: a share of {format_part(asked)} is requested, {format_part(used)} are"
             f" in use by its groups, its quota is {format_part(room.quota.share)}",
         )
     return asked
@@ -185,7 +185,7 @@ def _ceiling(room: Room, asked: int | None) -> int | None:
     if asked is not None and asked > room.quota.ceiling:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a ceiling of {format_part(asked)} is asked for, its quota is"
+            f"{room.where}: a ceiling of {format_part(asked)} is requested, its quota is"
             f" {format_part(room.quota.ceiling)}",
         )
     return asked
@@ -197,7 +197,7 @@ def _weight(room: Room, asked: int | None, plain: bool) -> int:
     if asked is not None and left is not None and asked > left:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a weight of {asked} is asked for, {(quota or 0) - left} are in use by"
+            f"{room.where}: a weight of {asked} is requested, {(quota or 0) - left} are in use by"
             f" its groups, its quota is {quota}",
         )
     wanted = asked
@@ -218,7 +218,7 @@ def _weight(room: Room, asked: int | None, plain: bool) -> int:
     if asked > room.free_weight:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a weight of {asked} is asked for, {room.free_weight} of the GPU's"
+            f"{room.where}: a weight of {asked} is requested, {room.free_weight} of the GPU's"
             " slices are free",
         )
     return asked

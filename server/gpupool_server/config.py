@@ -1,7 +1,7 @@
 """The server's settings: defaults, then a TOML file, then the environment, then flags.
 
 Everything is checked before anything is started, and every error says where the
-wrong value stands, under which key, and what is allowed there.
+wrong value is, under which key, and what is allowed there.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Settings(BaseModel):
         90, ge=2, le=86400, description="a whole number of seconds 2..86400"
     )
     on_stop: Literal["leave", "end"] = Field(
-        "leave", description="leave (sessions go on when the server stops) or end"
+        "leave", description="leave (sessions continue when the server stops) or end"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"

@@ -27,7 +27,7 @@ def choose(
         of = f", of which its tenant may use {len(allowed)}" if fewer else ""
         raise Refusal(
             "bad-request",
-            f"{request.gpus} GPUs are asked for and the server has {len(served)}{of};"
+            f"{request.gpus} GPUs are requested and the server has {len(served)}{of};"
             " ask for fewer",
         )
     if request.gpus <= len(own):

@@ -30,7 +30,7 @@ from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
 from gpupool_server.worker import Build
 
-#: Questions worked on at once; a client beyond that is told to come again.
+#: Questions answered at once; a client beyond that is told to try again.
 MAX_ASKING = 256
 
 #: A message longer than this ends its connection inside ZeroMQ; what is longer than
@@ -121,7 +121,7 @@ class RequestHandler:
             )
 
     def _say_refused(self, code: str, reason: str, at: dict[str, str]) -> None:
-        """Now and then: strangers choose how often."""
+        """Rate-limited: any client can cause it."""
         if self._lines.spend(at.get("address", "").encode()):
             self._log.warning("refused", code=code, reason=reason, **at)
 
@@ -216,7 +216,7 @@ class RequestHandler:
             + [("sessions", session) for session in await self._supervisor.describe(tenant.name)],
         )
         if page >= len(pages):
-            # Sessions may have ended since the asker read the first page.
+            # Sessions may have ended since the client read the first page.
             pages, page = [json.dumps({"devices": [], "sessions": []})], 0
         return protocol.encode("ok", {"pages": str(len(pages)), "json": pages[page]})
 

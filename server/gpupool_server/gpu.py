@@ -94,7 +94,7 @@ class Gpu:
         self._log.error("put a board aside, made a new one", reason=str(error), kept=str(aside))
 
     def renew(self, error: BoardError | None) -> None:
-        """A new board instead of one that somebody has damaged; what it counted is lost.
+        """A new board in place of a damaged one; what it counted is lost.
 
         Grants are written by whoever writes the dirty ones.
         """
@@ -121,7 +121,7 @@ class Gpu:
         return len(self._renewed) > RENEWALS
 
     def forgive(self) -> None:
-        """Whoever was on the ruined board has been ended: those who come now begin anew."""
+        """Whoever was on the ruined board has been ended: new ones start afresh."""
         self._renewed.clear()
 
     def write_settings(self) -> None:

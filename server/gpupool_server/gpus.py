@@ -22,7 +22,7 @@ from gpupool_server.tenants import Promise, Tenant, Tenants
 
 
 def board_name(tenant: str, group: str | None) -> str:
-    """Under which name a group stands on boards; without one it is the tenant itself."""
+    """The name of a group on boards; without one it is the tenant itself."""
     return tenant if group is None else f"{tenant}/{group}"
 
 
@@ -287,7 +287,7 @@ class Gpus:
                 self._log.error("a board cannot be looked at", gpu=gpu.index, reason=str(error))
 
     def close(self) -> None:
-        """Let go of the boards; workers go on with them."""
+        """Let go of the boards; workers keep using them."""
         for gpu in self._by_index.values():
             if gpu.board is not None:
                 gpu.board.close()

@@ -1,4 +1,4 @@
-"""What a program asks for and a GPU's policy has no use for: it is told, and goes on."""
+"""What a program asks for and a GPU's policy ignores: the program gets a warning."""
 
 from __future__ import annotations
 

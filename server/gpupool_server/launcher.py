@@ -102,9 +102,9 @@ class Launcher:
         last_words: list[str] = []
         try:
             stderr = worker.open_fifo(folder.stderr)
-            readers.append(LineReader(folder.stdout, self._stdout_hearer(folder.session, answer)))
-            hear = self._stderr_hearer(folder.session, last_words, request_id)
-            readers.append(LineReader(folder.stderr, hear))
+            readers.append(LineReader(folder.stdout, self._stdout_handler(folder.session, answer)))
+            handle = self._stderr_handler(folder.session, last_words, request_id)
+            readers.append(LineReader(folder.stderr, handle))
             env = {
                 **driver_environment(self._settings),
                 "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
@@ -184,42 +184,42 @@ class Launcher:
         """Read on what the worker of an earlier server's session writes."""
         folder, meta = session.folder, session.meta
         hearers = (
-            (folder.stdout, self._stdout_hearer(folder.session, None)),
+            (folder.stdout, self._stdout_handler(folder.session, None)),
             (
                 folder.stderr,
-                self._stderr_hearer(folder.session, session.last_words, meta.request_id),
+                self._stderr_handler(folder.session, session.last_words, meta.request_id),
             ),
         )
-        for path, hear in hearers:
-            # Without its FIFOs a session goes on; only its log is lost.
+        for path, handle in hearers:
+            # Without its FIFOs a session continues; only its log is lost.
             with contextlib.suppress(OSError):
-                session.readers.append(LineReader(path, hear))
+                session.readers.append(LineReader(path, handle))
 
-    def _stdout_hearer(
+    def _stdout_handler(
         self, session: str, answer: asyncio.Future[str] | None
     ) -> Callable[[str], None]:
         log = logs.get("worker").bind(session=session)
 
-        def hear(line: str) -> None:
+        def handle(line: str) -> None:
             if answer is not None and not answer.done():
                 answer.set_result(line)
             elif not self._on_line(session, line):
                 log.warning("unexpected output of a worker", line=line)
 
-        return hear
+        return handle
 
-    def _stderr_hearer(
+    def _stderr_handler(
         self, session: str, last_words: list[str], request: str
     ) -> Callable[[str], None]:
         log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
 
         meter = logs.Meter()
 
-        def hear(line: str) -> None:
+        def handle(line: str) -> None:
             left_out = meter.left_out()
             if left_out:
-                log.warning("the worker says too much: lines were left out", count=left_out)
+                log.warning("a worker logs too much; lines were dropped", count=left_out)
             if meter.admit():
                 last_words[:] = [logs.forward_line(log, line)]
 
-        return hear
+        return handle

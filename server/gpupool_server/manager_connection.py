@@ -1,7 +1,7 @@
 """The link to the pool's manager: joins, reports, heartbeats, and joins again, for ever.
 
 The server serves with or without it. A message that is not answered, a manager that does
-not know us, a connection that is made anew: whatever happens, the next step is a join.
+not know us, a new connection: whatever happens, the next step is a join.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class ManagerConnection:
                 await self._ask(self._dealer, Leave(number=self._next()))
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -190,7 +190,7 @@ class ManagerConnection:
                 unwanted = isinstance(away, _Unwanted)
                 delay = min(2 * delay, LAST_RETRY) if unwanted else FIRST_RETRY
             except Exception:
-                self._log.exception("the link to the pool failed; it is made anew")
+                self._log.exception("the connection to the pool failed; connecting again")
                 delay = LAST_RETRY
             self.joined.clear()
             await asyncio.sleep(delay)
@@ -199,7 +199,7 @@ class ManagerConnection:
         """Once for each kind: a manager may be away for days."""
         if text != self._trouble:
             self._log.warning(
-                "not joined to the pool; sessions go on", reason=text, manager=self._url
+                "not joined to the pool; sessions continue", reason=text, manager=self._url
             )
         self._trouble = text
 
@@ -350,14 +350,14 @@ class ManagerConnection:
                 await self._confirm(dealer, message)
 
     async def _confirm(self, dealer: zmq.asyncio.Socket, told: Told) -> None:
-        """Say which orders hold here now: somebody waits for that with his lease."""
+        """Say which orders hold here now: a client waits for that."""
         for command in told.orders.commands:
             if isinstance(command, Apply):
                 await self._send(dealer, Applied(generation=command.generation))
 
     def _hear_no(self, refused: Refused) -> None:
         if refused.code == "unknown-node":
-            raise _Away("the manager has started anew, or the node was removed")
+            raise _Away("the manager restarted, or the node was removed")
         answer = self._waiting.get(refused.number)
         if answer is None or answer.done():
             self._log.warning("the manager refused", code=refused.code, reason=refused.message)

@@ -23,7 +23,7 @@ MAX_HEAD = 16384
 _GPU = ["gpu", "uuid"]
 _TENANT = [*_GPU, "tenant", "group"]
 
-#: Name, help, whether it only grows, and where it stands in an account.
+#: Name, help, whether it only grows, and its place in an account.
 _OF_TENANTS: tuple[tuple[str, str, bool, Callable[[Account], float]], ...] = (
     ("memory_used_bytes", "Device memory in use", False, lambda a: a.memory_used),
     ("memory_peak_bytes", "The most device memory it had in use", False, lambda a: a.memory_peak),

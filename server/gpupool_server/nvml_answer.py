@@ -29,7 +29,7 @@ PROCESS_BYTES = 3000
 
 
 @dataclass(frozen=True)
-class Asker:
+class NvmlClient:
     """Who asks, and what it said of what it wants to see."""
 
     tenant: str
@@ -57,7 +57,7 @@ class View:
     """A device as one tenant sees it.
 
     ``limit`` is what the tenant may use of its memory (None: all of it), ``used`` what it
-    uses (None: as the card says), ``processes`` are the tenant's on the asker's host.
+    uses (None: as the card says), ``processes`` are the tenant's on the client's host.
     """
 
     device: Device
@@ -66,40 +66,40 @@ class View:
     processes: tuple[Running, ...] = ()
 
 
-#: Which devices an asker may use, in the order in which CUDA gives them to it.
-VisibleDevices = Callable[[Asker], Awaitable[Sequence[View]]]
+#: Which devices a client may use, in the order in which CUDA gives them to it.
+VisibleDevices = Callable[[NvmlClient], Awaitable[Sequence[View]]]
 
 
 class WholeDevices:
-    """The views without quotas: every served device, limited by the asker's own request."""
+    """The views without quotas: every served device, limited by the client's own request."""
 
     def __init__(self, inventory: Inventory, supervisor: SessionSupervisor) -> None:
         self._inventory = inventory
         self._supervisor = supervisor
 
-    async def __call__(self, asker: Asker) -> list[View]:
+    async def __call__(self, client: NvmlClient) -> list[View]:
         sessions = await self._supervisor.describe()
         return [
-            View(device, limit=asker.memory, processes=_running(sessions, device, asker))
-            for device in self._choose(asker, sessions)
+            View(device, limit=client.memory, processes=_running(sessions, device, client))
+            for device in self._choose(client, sessions)
         ]
 
-    def _choose(self, asker: Asker, sessions: Sequence[Mapping[str, Any]]) -> list[Device]:
+    def _choose(self, client: NvmlClient, sessions: Sequence[Mapping[str, Any]]) -> list[Device]:
         served = {device.index: device for device in self._inventory.devices}
-        if asker.devices is not None:
-            return [served[index] for index in asker.devices if index in served]
+        if client.devices is not None:
+            return [served[index] for index in client.devices if index in served]
         for session in sessions:
-            if (session["client_host"], session["client_pid"]) == (asker.host, asker.pid):
+            if (session["client_host"], session["client_pid"]) == (client.host, client.pid):
                 return [served[index] for index in session["devices"] if index in served]
-        return list(served.values())[: asker.gpus]
+        return list(served.values())[: client.gpus]
 
 
 def _running(
-    sessions: Iterable[Mapping[str, Any]], device: Device, asker: Asker
+    sessions: Iterable[Mapping[str, Any]], device: Device, client: NvmlClient
 ) -> tuple[Running, ...]:
     found = []
     for session in sessions:
-        if device.index not in session["devices"] or session["client_host"] != asker.host:
+        if device.index not in session["devices"] or session["client_host"] != client.host:
             continue
         # A worker's account is of all its devices together.
         memory = session.get("memory_bytes") if len(session["devices"]) == 1 else None
@@ -118,15 +118,17 @@ class NvmlHandler:
     async def answer(
         self, question: protocol.Message, tenant: str, lease: LeasePart | None = None
     ) -> bytes:
-        """One page of what the asker may see."""
+        """One page of what the client may see."""
         what = question.fields.get("what", "all")
         if what not in ("all", "fresh"):
             raise ProtocolError(f"nvml: 'what' must be 'all' or 'fresh', not '{what}'")
         first = _number(question, "from", 0, 1023) or 0
-        asker = _read_asker(question, tenant)
+        client = _read_client(question, tenant)
         if lease is not None:
-            asker = Asker(tenant, lease.lease, asker.host, asker.pid, None, None, None, lease)
-        views = await self._visible(asker)
+            client = NvmlClient(
+                tenant, lease.lease, client.host, client.pid, None, None, None, lease
+            )
+        views = await self._visible(client)
         if self._cards is None:
             self._cards = open_cards(self._inventory)
         head = {**(await self._cards.versions()), "devices": str(len(views))}
@@ -211,14 +213,14 @@ def _page(
     return fields
 
 
-def _read_asker(question: protocol.Message, tenant: str) -> Asker:
+def _read_client(question: protocol.Message, tenant: str) -> NvmlClient:
     devices: tuple[int, ...] | None = None
     if "devices" in question.fields:
         try:
             devices = parse_indexes(question.fields["devices"])
         except ValueError as error:
             raise ProtocolError(f"nvml: devices: {error}") from None
-    return Asker(
+    return NvmlClient(
         tenant=tenant,
         group=question.fields.get("group"),
         host=question.fields.get("host", "")[:256],

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Facts = dict[str, int | str]
 Readings = tuple[Facts, Mapping[int, int]]
 
-#: Readings younger than this are given to the next asker, too; many may ask at once.
+#: Readings younger than this are reused; many clients may ask at once.
 FRESH_SECONDS = 0.1
 LINKS = 18
 

@@ -1,7 +1,7 @@
 """For how long each lease has kept GPUs busy: counts that only grow, for the pool's manager.
 
-A group's account on a board begins anew whenever its first session comes, and the server's
-own memory begins anew with the server. What was counted before is kept: over sessions in
+A group's account on a board starts again whenever its first session comes, and the server's
+own memory starts again with the server. What was counted before is kept: over sessions in
 the GPU, over servers in RUN/pool.json.
 """
 

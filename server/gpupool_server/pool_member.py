@@ -33,11 +33,11 @@ from gpupool_server.tenants import LeasePart, Promise, Tenant
 #: How far clocks may be apart after all that is known of them.
 SLACK_SECONDS = 30.0
 
-#: How long sessions of a lease that has ended may go on while the node is drained.
+#: How long sessions of an ended lease may continue while the node is drained.
 DRAIN_SECONDS = 30.0
 
 
-#: Of so many busy times a heartbeat speaks at most; the others have their turn after them.
+#: Of so many busy times a heartbeat carries at most; the others follow in the next.
 MOST_BUSY = 1024
 
 
@@ -64,7 +64,7 @@ class PoolMember:
         self._expect_busy()
         #: When the newest token that was shown for a lease was issued.
         self._shown: dict[str, float] = {}
-        #: Leases whose sessions may go on for a while yet.
+        #: Ended leases whose sessions may continue for a while.
         self._late: dict[str, asyncio.Task[None]] = {}
         self._log = logs.get("pool")
 

@@ -149,9 +149,11 @@ class Server:
         address, labels = find_address(self.settings, self.url), self.settings.labels
         host, _ = split_tcp(address)
         if hosts.resolves_to_loopback(host):
-            self._log.warning("only clients on this machine can reach what is told", tells=address)
+            self._log.warning(
+                "only clients on this machine can reach the advertised address", tells=address
+            )
         else:
-            self._log.info("clients of the pool are told to come here", tells=address)
+            self._log.info("this address is advertised to the pool's clients", tells=address)
 
         def make_report() -> Report:
             return member.report(address, self.front_end_key, labels)
@@ -188,7 +190,7 @@ class Server:
         return token
 
     def _lasting_dir(self, run_dir: RunDir) -> Path:
-        """Where a token lies that clients go on having: run directories end with a reboot."""
+        """Where a token is kept that clients continue to use: run directories end with a reboot."""
         path, reason = lasting_dir(self.settings, run_dir.path)
         if reason:
             self._log.warning(
@@ -208,7 +210,7 @@ class Server:
         self._log.info("stopping", on_stop=self.settings.on_stop)
 
     async def close(self) -> None:
-        """Close the front end, then let the sessions go on or end them."""
+        """Close the front end, then leave the sessions running or end them."""
         if self._link is not None:
             await self._link.leave()
         if self._door is not None:

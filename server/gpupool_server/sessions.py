@@ -172,7 +172,7 @@ class SessionSupervisor:
         opened = await self._start(request, self._inventory.indexes[:1])
         probe = self._sessions.get(opened.session)
         if probe is not None:
-            await self._end(probe, "it was only tried whether sessions start")
+            await self._end(probe, "this was a probe whether sessions start")
 
     def _load(self) -> Counter[int]:
         """How many sessions there are on each device."""
@@ -318,7 +318,9 @@ class SessionSupervisor:
                 raise ValueError(f"it is about session {meta.session}")
         except (OSError, ValueError) as error:
             self._log.warning(
-                "removed a session that cannot be read", session=folder.session, reason=str(error)
+                "removed a session whose record cannot be read",
+                session=folder.session,
+                reason=str(error),
             )
             return None
         process = Process.find(meta.pid, meta.start_time)
@@ -398,10 +400,10 @@ class SessionSupervisor:
         self._sessions.clear()
         self._gpus.close()
         if left:
-            self._log.info("sessions go on without the server", count=left)
+            self._log.info("sessions continue without the server", count=left)
 
     def say(self, chosen: Callable[[Meta], bool], text: str) -> None:
-        """Have the users of some sessions told something, as far as they can be reached."""
+        """Send the users of some sessions a message, as far as they can be reached."""
         for session in self._sessions.values():
             if chosen(session.meta):
                 task = asyncio.create_task(self._say(session, text))
@@ -412,7 +414,7 @@ class SessionSupervisor:
         try:
             await session.control.say(text)
         except WorkerError as error:
-            self._log.debug("a client cannot be told", text=text, reason=str(error))
+            self._log.debug("a message cannot be sent to a client", text=text, reason=str(error))
 
     async def _end(self, session: Session, reason: str) -> None:
         watcher = session.watcher

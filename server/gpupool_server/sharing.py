@@ -129,7 +129,7 @@ class GpuSettings(BaseModel):
     @field_validator("default_memory", mode="before")
     @classmethod
     def _parse_default(cls, value: object) -> object:
-        """0 stands for ``none``, which is not the same as not set."""
+        """0 means ``none``, which is not the same as not set."""
         if value == "none":
             return 0
         size = parse_size(value) if isinstance(value, str) else value

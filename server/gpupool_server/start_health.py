@@ -34,7 +34,7 @@ class StartHealth:
         if self._failures < FAILURES or self.trouble:
             return
         self.trouble = f"sessions do not start: {reason}"
-        self._log.error("sessions do not start; trying by ourselves from now on", reason=reason)
+        self._log.error("sessions do not start; probing until one does", reason=reason)
         self._prober = asyncio.create_task(self._probe_until_well(), name="probe")
         self._on_change()
 

@@ -180,7 +180,7 @@ class Control:
         await self._tell(f"stop {reason}")
 
     async def say(self, text: str) -> None:
-        """Have the client told something; WorkerError if the worker cannot be reached."""
+        """Send the client a message; WorkerError if the worker cannot be reached."""
         await self._tell(f"say {text}")
 
     async def _tell(self, command: str) -> None:
@@ -194,7 +194,7 @@ class Control:
             self.close()
             word = command.partition(" ")[0]
             raise WorkerError(
-                f"{self._path}: the worker cannot be told '{word}': {error}"
+                f"{self._path}: the worker cannot be sent '{word}': {error}"
             ) from None
 
     async def _ask(self, question: bytes) -> bytes:
@@ -224,7 +224,7 @@ class Control:
         return self._streams
 
     def close(self) -> None:
-        """Hang up; the worker does not mind."""
+        """Close the connection; the worker keeps running."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -232,7 +232,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Build:
-    """What a worker program was built from: the protocols that it speaks."""
+    """The protocols that a worker program speaks."""
 
     wire: int
     oldest: int

@@ -54,7 +54,7 @@ class Levels:
 
 
 def run_sessions(server: PoolServer, binary: Path, count: int) -> None:
-    """As many as the server is asked for, some at the same time, over both transports."""
+    """As many as the server is requested, some at the same time, over both transports."""
 
     def one(number: int) -> subprocess.CompletedProcess[str]:
         env = server.environment("shm" if number % 2 else "zmq")

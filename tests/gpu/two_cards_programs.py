@@ -58,7 +58,7 @@ def nvlinks(nv: Any, handle: Any) -> list[Any]:
 
 
 def nvidia_smi() -> Report:
-    """The list, and the table of what is asked for, by NVIDIA's own program."""
+    """The list, and the table of what is requested, by NVIDIA's own program."""
     query = "--query-gpu=index,name,uuid,compute_cap,pci.bus_id"
     said = [
         subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout

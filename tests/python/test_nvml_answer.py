@@ -15,7 +15,7 @@ from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_server import nvml_cards
 from gpupool_server.inventory import Device, Inventory
-from gpupool_server.nvml_answer import MAX_PROCESSES, Asker, NvmlHandler, Running, View
+from gpupool_server.nvml_answer import MAX_PROCESSES, NvmlClient, NvmlHandler, Running, View
 from server_harness import TOKEN, MakeOffice, accepted, hello, hello_fields, refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,10 +31,10 @@ def question(**fields: str) -> protocol.Message:
     return protocol.Message("nvml", fields)
 
 
-def handler_for(views: Sequence[View], asked: list[Asker] | None = None) -> NvmlHandler:
-    async def visible(asker: Asker) -> Sequence[View]:
+def handler_for(views: Sequence[View], asked: list[NvmlClient] | None = None) -> NvmlHandler:
+    async def visible(client: NvmlClient) -> Sequence[View]:
         if asked is not None:
-            asked.append(asker)
+            asked.append(client)
         return views
 
     return NvmlHandler(Inventory("soft", Path("/none"), tuple(v.device for v in views)), visible)
@@ -139,10 +139,10 @@ async def test_bad_questions(fields: dict[str, str]) -> None:
 
 
 async def test_the_asker_is_known() -> None:
-    asked: list[Asker] = []
+    asked: list[NvmlClient] = []
     handler = handler_for([View(device(0))], asked)
     await ask(handler, group="g", host="h", pid="7", gpus="2", memory="5", devices="0,1")
-    assert asked == [Asker("default", "g", "h", 7, 2, 5, (0, 1))]
+    assert asked == [NvmlClient("default", "g", "h", 7, 2, 5, (0, 1))]
 
 
 # At the front end ----------------------------------------------------------
@@ -164,14 +164,14 @@ async def test_the_front_door_answers(make_office: MakeOffice) -> None:
 
 async def test_sessions_are_shown_on_their_own_host(make_office: MakeOffice) -> None:
     office = await make_office()
-    asker = hello_fields()
+    client = hello_fields()
     opened = accepted(await office.handler.answer(hello(devices="1")))
     assert opened["devices"] == "1"
-    there = {"host": asker["host"], "pid": asker["pid"]}
+    there = {"host": client["host"], "pid": client["pid"]}
     own = accepted(await office.handler.answer(nvml(**there)))
     assert own["devices"] == "1"  # a process sees the devices that its session has
-    assert own["gpu0-processes"].startswith(f"{asker['pid']}=")
-    elsewhere = accepted(await office.handler.answer(nvml(host="elsewhere", pid=asker["pid"])))
+    assert own["gpu0-processes"].startswith(f"{client['pid']}=")
+    elsewhere = accepted(await office.handler.answer(nvml(host="elsewhere", pid=client["pid"])))
     assert elsewhere["devices"] == "2"
     assert not any(key.endswith("-processes") for key in elsewhere)
 

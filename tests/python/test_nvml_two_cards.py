@@ -14,7 +14,7 @@ from fake_nvml import FUNCTIONS, GIB, UUIDS, NvmlError, TwoCards
 from gpupool_common import protocol
 from gpupool_server import inventory, nvml_cards
 from gpupool_server.inventory import Device, Inventory
-from gpupool_server.nvml_answer import Asker, NvmlHandler, Running, View
+from gpupool_server.nvml_answer import NvmlClient, NvmlHandler, Running, View
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = tomllib.loads((ROOT / "proto/spec_nvml/facts.toml").read_text(encoding="utf-8"))
@@ -47,7 +47,7 @@ async def answer_of(nvml: TwoCards, monkeypatch: pytest.MonkeyPatch, what: str =
         for index, uuid in enumerate(UUIDS)
     )
 
-    async def visible(_: Asker) -> list[View]:
+    async def visible(_: NvmlClient) -> list[View]:
         return [View(device, processes=(Running(20, 120),)) for device in devices]
 
     handler = NvmlHandler(Inventory("cuda", Path("/none"), devices), visible)

@@ -217,7 +217,7 @@ def test_leases(operator: Operator, green: str) -> None:
 
 def test_a_dry_run_changes_nothing(operator: Operator, green: str) -> None:
     shown = operator.do("lease", "create", "--tenant", green, *HALF, "--dry-run")
-    assert "it would go to" in shown and "one/0" in shown
+    assert "it would be placed on" in shown and "one/0" in shown
     assert operator.json("lease", "list") == []
     answer = operator.json("lease", "create", "--tenant", green, "--dry-run", "--model", "A1")
     assert answer["decision"].startswith("no room")

@@ -204,7 +204,7 @@ def test_someone_elses_change_is_not_overwritten(stub: Stub, do: Do) -> None:
 
 def test_events_without_json(stub: Stub, do: Do) -> None:
     stub.tell("GET", "/events", (200, b": hello\n\nevent: x\ndata: }\n\n"))
-    assert "told of an event without JSON" in one_line(do("events"), 1)
+    assert "sent an event that is not JSON" in one_line(do("events"), 1)
 
 
 # gpupool run --------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ def test_no_such_gpus(red: User) -> None:
     ("args", "message"),
     [
         (["--share", "50%"], "--share: a part of a GPU needs --memory"),
-        (["--share", "0.333", "--memory", "1GiB"], "--share: 33.3% is no whole percentage"),
+        (["--share", "0.333", "--memory", "1GiB"], "--share: 33.3% is not a whole percentage"),
         (["--ceiling", "50%"], "'ceiling' is not asked of a pool"),
         (["--weight", "3"], "'weight' is not asked of a pool"),
         (["--group", "x"], "'group' is not asked of a pool"),

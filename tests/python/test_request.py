@@ -53,7 +53,7 @@ def test_vector_as_a_server_reads_it(vector: dict[str, Any]) -> None:
 
 
 def test_nothing_is_asked_for_twice() -> None:
-    with pytest.raises(ConfigError, match=r"^'memory' is asked for twice"):
+    with pytest.raises(ConfigError, match=r"^'memory' is requested twice"):
         request.expand({"gpupool-memory": "1GiB", "memory": "1"})
 
 

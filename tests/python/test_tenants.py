@@ -126,19 +126,19 @@ def room(quota: Quota, *others: Claim, free: int | None = None, default: int = 0
         (
             room(Quota(memory=8 * GIB)),
             LimitsRequest(memory=9 * GIB),
-            "9GiB are asked for, 0B are in",
+            "9GiB are requested, 0B are in",
         ),
         (
             room(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
             LimitsRequest(memory=3 * GIB),
-            "3GiB are asked for, 6GiB are in use by its groups, its quota is 8GiB",
+            "3GiB are requested, 6GiB are in use by its groups, its quota is 8GiB",
         ),
         (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), LimitsRequest(), "no memory is left"),
         (room(Quota()), LimitsRequest(memory=17 * GIB), "the GPU has 16GiB"),
         (
             room(Quota(share=500), Claim(share=300)),
             LimitsRequest(share=201),
-            "a share of 20.1% is asked for, 30% are in use by its groups, its quota is 50%",
+            "a share of 20.1% is requested, 30% are in use by its groups, its quota is 50%",
         ),
         (room(Quota(ceiling=800)), LimitsRequest(ceiling=900), "ceiling of 90%"),
         (room(Quota(weight=4), Claim(weight=3)), LimitsRequest(weight=2), "3 are in use"),
@@ -287,7 +287,7 @@ async def test_memory_is_summed_on_each_gpu(make_office: MakeOffice) -> None:
     await ask(office, group="a", devices="0", memory=str(40 * MIB))
     code, message = await refusal(office, group="b", devices="0", memory=str(30 * MIB))
     assert code == "over-quota"
-    assert "tenant 'research' on GPU 0: 30MiB are asked for, 40MiB are in use" in message
+    assert "tenant 'research' on GPU 0: 30MiB are requested, 40MiB are in use" in message
     await ask(office, group="b", devices="1", memory=str(30 * MIB))
     # Asked for by number it goes where it fits.
     assert (await ask(office, gpus="1", memory=str(30 * MIB)))["devices"] == "1"
