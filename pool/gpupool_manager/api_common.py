@@ -159,9 +159,14 @@ class Writing:
             if self.key is not None:
                 status = reply.status if reply.keep else 0
                 answer = Answer(
-                    caller.token.id, self.key, self.fingerprint, status,
-                    body if reply.keep else "", tag, transaction.now,
-                )  # fmt: skip
+                    caller.token.id,
+                    self.key,
+                    self.fingerprint,
+                    status,
+                    body if reply.keep else "",
+                    tag,
+                    transaction.now,
+                )
                 for old in self.pool.ledger.answers.keep(answer):
                     transaction.drop(old)
                 transaction.put(answer)
@@ -175,9 +180,11 @@ class Writing:
             return None
         if kept.fingerprint != self.fingerprint:
             raise Problem(
-                422, "repeated", f"Idempotency-Key '{self.key}' was used for another request",
+                422,
+                "repeated",
+                f"Idempotency-Key '{self.key}' was used for another request",
                 errors=[{"field": "Idempotency-Key", "message": "was used for another request"}],
-            )  # fmt: skip
+            )
         if kept.status == 0:
             raise Problem(409, "exists", "it was done already; its secret is shown only once")
         return kept

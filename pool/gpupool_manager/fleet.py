@@ -96,12 +96,19 @@ class Fleet:
             transaction.drop(known)
         own = known is None or known.removed is None and not known.labels
         node = Node(
-            name, report.address, report.server_version,
+            name,
+            report.address,
+            report.server_version,
             report.labels if known is None or own else known.labels,
             "open" if known is None else known.mode,
-            False, token.id, transaction.now, transaction.now, key, report.front_end_key,
+            False,
+            token.id,
+            transaction.now,
+            transaction.now,
+            key,
+            report.front_end_key,
             report.driver,
-        )  # fmt: skip
+        )
         ledger.nodes[name] = node
         ledger.leases_on[name] = set()
         transaction.log("node.joined", name, address=report.address, gpus=len(report.gpus))
@@ -130,9 +137,11 @@ class Fleet:
             slot = self._ledger.index.slots[gpu.uuid]
             if slot.holders and (known.node != name or gpu.memory_mib < slot.used_mib):
                 raise Problem(
-                    409, "in-use", f"the GPU '{gpu.uuid}' of node '{known.node}' has"
-                    f" {slot.holders} grants with {format_mib(slot.used_mib)}; end them first"
-                )  # fmt: skip
+                    409,
+                    "in-use",
+                    f"the GPU '{gpu.uuid}' of node '{known.node}' has"
+                    f" {slot.holders} grants with {format_mib(slot.used_mib)}; end them first",
+                )
 
     def check_token(self, token: Token, name: str) -> None:
         """A token is for one node only."""
@@ -160,9 +169,18 @@ class Fleet:
         gpu = ledger.gpus.get(new.uuid)
         if gpu is None:
             gpu = Gpu(
-                new.uuid, node.name, new.index, new.model, new.compute_capability, new.memory_mib,
-                new.pci, True, new.policy, new.max_inst, new.prio_ratio,
-            )  # fmt: skip
+                new.uuid,
+                node.name,
+                new.index,
+                new.model,
+                new.compute_capability,
+                new.memory_mib,
+                new.pci,
+                True,
+                new.policy,
+                new.max_inst,
+                new.prio_ratio,
+            )
             transaction.log("gpu.added", gpu.uuid, node=node.name, model=gpu.model)
         else:
             if not gpu.present:
@@ -436,6 +454,8 @@ def _check_key(node: Node, key: str) -> None:
     """Who joined with a key of its own is spoken for by nobody without it."""
     if node.key and node.key != key:
         raise Problem(
-            403, "forbidden", f"the node '{node.name}' joined with another key; if its host was set"
-            " up anew, remove the node from the pool first, or name the new one otherwise"
-        )  # fmt: skip
+            403,
+            "forbidden",
+            f"the node '{node.name}' joined with another key; if its host was set"
+            " up anew, remove the node from the pool first, or name the new one otherwise",
+        )

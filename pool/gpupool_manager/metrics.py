@@ -24,20 +24,35 @@ class _Collector:
         ledger = self._pool.ledger
         slots = ledger.index.slots.values()
         yield _gauge(
-            "nodes", "Nodes of the pool.", "state",
+            "nodes",
+            "Nodes of the pool.",
+            "state",
             Counter("lost" if node.lost else node.mode for node in ledger.nodes.values()),
-        )  # fmt: skip
+        )
         yield _gauge(
-            "gpus", "GPUs of the pool.", "state",
+            "gpus",
+            "GPUs of the pool.",
+            "state",
             Counter("usable" if slot.usable else "closed" for slot in slots),
-        )  # fmt: skip
-        yield _gauge("memory_mib", "Memory of all GPUs.", "state", {
-            "used": sum(slot.used_mib for slot in slots),
-            "total": sum(slot.total_mib for slot in slots),
-        })  # fmt: skip
-        yield _gauge("compute_hundredths", "Compute of all GPUs.", "state", {
-            "used": sum(slot.used_share for slot in slots), "total": 100 * len(slots),
-        })  # fmt: skip
+        )
+        yield _gauge(
+            "memory_mib",
+            "Memory of all GPUs.",
+            "state",
+            {
+                "used": sum(slot.used_mib for slot in slots),
+                "total": sum(slot.total_mib for slot in slots),
+            },
+        )
+        yield _gauge(
+            "compute_hundredths",
+            "Compute of all GPUs.",
+            "state",
+            {
+                "used": sum(slot.used_share for slot in slots),
+                "total": 100 * len(slots),
+            },
+        )
         states = Counter[str](lease.state for lease in ledger.leases.values())
         yield _gauge("leases", "Leases now.", "state", states)
         yield self._tenants()

@@ -95,48 +95,28 @@ class Launcher:
         host_memory: int,
     ) -> Session:
         pool = request.tenant.lease
-        request_id = pool.request_id if pool is not None else ""
-        stdout = worker.open_fifo(folder.stdout)
-        stderr = -1
-        readers: list[LineReader] = []
         last_words: list[str] = []
-        try:
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as ends:
+            stdout = worker.open_fifo(folder.stdout)
+            ends.callback(os.close, stdout)
             stderr = worker.open_fifo(folder.stderr)
-            readers.append(LineReader(folder.stdout, self._stdout_handler(folder.session, answer)))
-            handle = self._stderr_handler(folder.session, last_words, request_id)
-            readers.append(LineReader(folder.stderr, handle))
-            env = {
-                **driver_environment(self._settings),
-                "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
-                "GPUPOOL_PLUGINS": str(self._plugins),
-            }
-            command = self._command(folder, allocation, host_memory)
-            secrets_ = secret + self._peers.key_for(request.tenant)
-            process = worker.launch(command, env, secrets_, stdout, stderr)
-        except BaseException:
-            for reader in readers:
-                reader.close()
-            raise
-        finally:
-            os.close(stdout)
-            if stderr >= 0:
-                os.close(stderr)
-        meta = Meta(
-            session=folder.session,
-            pid=process.pid,
-            start_time=start_time(process.pid) or 0,
-            devices=allocation.devices,
-            created=time.time(),
-            client_pid=request.pid,
-            client_host=request.host,
-            program=request.program,
-            tenant=allocation.tenant,
-            group=allocation.group,
-            grant=allocation.record(),
-            lease=pool.lease if pool is not None else None,
-            request_id=request_id,
-            host_memory=host_memory,
-        )
+            ends.callback(os.close, stderr)
+            on_stderr = self._stderr_handler(
+                folder.session, last_words, pool.request_id if pool is not None else ""
+            )
+            readers = [LineReader(folder.stdout, self._stdout_handler(folder.session, answer))]
+            undo.callback(readers[0].close)
+            readers.append(LineReader(folder.stderr, on_stderr))
+            undo.callback(readers[1].close)
+            process = worker.launch(
+                self._command(folder, allocation, host_memory),
+                self._environment(),
+                secret + self._peers.key_for(request.tenant),
+                stdout,
+                stderr,
+            )
+            undo.pop_all()
+        meta = _record(folder.session, process.pid, request, allocation, host_memory)
         control = Control(folder.control)
         session = Session(meta, folder, process, control, allocation, readers, last_words)
         try:
@@ -146,6 +126,13 @@ class Launcher:
             session.let_go()
             raise
         return session
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **driver_environment(self._settings),
+            "GPUPOOL_SILENCE": str(self._settings.silence_seconds),
+            "GPUPOOL_PLUGINS": str(self._plugins),
+        }
 
     def _command(self, folder: SessionDir, allocation: Allocation, host_memory: int) -> list[str]:
         command = [str(self._program), "--session", folder.session]
@@ -223,3 +210,26 @@ class Launcher:
                 last_words[:] = [logs.forward_line(log, line)]
 
         return handle
+
+
+def _record(
+    session: str, pid: int, request: SessionRequest, allocation: Allocation, host_memory: int
+) -> Meta:
+    """What the next server must know of a worker."""
+    pool = request.tenant.lease
+    return Meta(
+        session=session,
+        pid=pid,
+        start_time=start_time(pid) or 0,
+        devices=allocation.devices,
+        created=time.time(),
+        client_pid=request.pid,
+        client_host=request.host,
+        program=request.program,
+        tenant=allocation.tenant,
+        group=allocation.group,
+        grant=allocation.record(),
+        lease=pool.lease if pool is not None else None,
+        request_id=pool.request_id if pool is not None else "",
+        host_memory=host_memory,
+    )

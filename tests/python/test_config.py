@@ -68,7 +68,7 @@ def test_flags_beat_the_environment_and_that_the_file(folder: Path) -> None:
         ('devices = "0,0"', "devices", "each once"),
         ("devices = []", "devices", "each once"),
         ("devices = [64]", "devices", "0..63"),
-        ('on_stop = "maybe"', "on_stop", "leave (sessions go on"),
+        ('on_stop = "maybe"', "on_stop", "leave (sessions continue"),
         ('log_level = "loud"', "log_level", "debug, info, warning or error"),
         ('run_dir = "here"', "run_dir", "an absolute path"),
         (f'run_dir = "/{"x" * 80}"', "run_dir", "at most 70 bytes"),

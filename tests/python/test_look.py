@@ -181,7 +181,7 @@ def test_an_answer_that_is_none(admin: FakeAdmin, answer: bytes) -> None:
 @pytest.mark.parametrize("answer", [b"", b'{"ok":true}'])
 def test_a_server_that_hangs_up(admin: FakeAdmin, answer: bytes) -> None:
     admin.answers = lambda _: answer
-    with pytest.raises(UnreachableError, match="hung up without an answer"):
+    with pytest.raises(UnreachableError, match="closed the connection without an answer"):
         Admin(admin.run_dir).ask({"do": "status"})
 
 

@@ -85,7 +85,7 @@ def test_a_databases_password_is_in_no_complaint() -> None:
         ({"listen": "https://127.0.0.1:1"}, "https needs both 'tls_certificate' and 'tls_key'"),
         ({"tls_certificate": "/c"}, "'tls_certificate': is only used with https"),
         ({"heartbeat_seconds": "30"}, "'lost_after_seconds': must be at least twice"),
-        ({"require_tls": True, "listen": "http://*:1"}, "'require_tls': tokens would travel"),
+        ({"require_tls": True, "listen": "http://*:1"}, "'require_tls': tokens would be sent"),
     ],
 )
 def test_what_does_not_go_together_is_named(flags: dict[str, object], said: str) -> None:

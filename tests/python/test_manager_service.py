@@ -317,7 +317,7 @@ def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:
 
 def test_plain_http_beyond_loopback_is_warned_of_or_refused(manager: Process) -> None:
     manager.start("--listen", "http://0.0.0.0:0")
-    assert "tokens travel readable" in manager.log.read_text()
+    assert "tokens are sent in clear text" in manager.log.read_text()
     manager.end()
     status, said = manager.fail("--listen", "http://0.0.0.0:0", "--require-tls")
     assert status == 2 and "'require_tls'" in said

@@ -62,18 +62,39 @@ def everything() -> list[Record]:
         Node("node-1", "tcp://h:1", "1", {"zone": "b"}, "cordoned", True, "token-1", NOW, NOW),
         Gpu("GPU-0", "node-1", 0, "m", "9.0", 1 << 30, "0", False, "share", 20, 90, 2),
         Lease(
-            "lease-1", "a", LeaseState.ACTIVE, request, 1, 60.5, "", NOW, NOW, NOW, NOW + 60, None,
-            "", "r-1",
-            {"rule": "r"}, grants,
+            "lease-1",
+            "a",
+            LeaseState.ACTIVE,
+            request,
+            1,
+            60.5,
+            "",
+            NOW,
+            NOW,
+            NOW,
+            NOW + 60,
+            None,
+            "",
+            "r-1",
+            {"rule": "r"},
+            grants,
         ),
         Lease(
-            "lease-2", "a", LeaseState.QUEUED, request, -1, 60.0, "label", NOW, NOW + 9,
+            "lease-2",
+            "a",
+            LeaseState.QUEUED,
+            request,
+            -1,
+            60.0,
+            "label",
+            NOW,
+            NOW + 9,
             reason="full",
         ),
         Usage("a", int(NOW // 3600), 1.5, 2.25, 1e15, 3),
         Answer("a", "key", "f" * 64, 201, "{}", None, NOW),
         Note("n", "v"),
-    ]  # fmt: skip
+    ]
 
 
 def transaction_of(*records: Record) -> Transaction:
@@ -88,9 +109,16 @@ def transaction_of(*records: Record) -> Transaction:
 def flat(loaded: Loaded) -> list[Record]:
     notes = [Note(name, value) for name, value in loaded.notes.items() if name != "owner"]
     return [
-        *loaded.tenants, *loaded.quotas, *loaded.tokens, *loaded.nodes, *loaded.gpus,
-        *loaded.leases, *loaded.usage, *loaded.answers, *notes,
-    ]  # fmt: skip
+        *loaded.tenants,
+        *loaded.quotas,
+        *loaded.tokens,
+        *loaded.nodes,
+        *loaded.gpus,
+        *loaded.leases,
+        *loaded.usage,
+        *loaded.answers,
+        *notes,
+    ]
 
 
 async def test_what_is_written_is_read_again(store: Store) -> None:

@@ -93,7 +93,7 @@ def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text().startswith("gpn_") and "gpn_" not in shown
     five = ("node", "join", "--name", "five")
-    assert "is there already" in operator.do(*five, "--out", str(path), code=2)
+    assert "exists already" in operator.do(*five, "--out", str(path), code=2)
     made = operator.json(*five, "--label", "rack=7")
     assert made["expires"] is not None and made["nodes"].startswith("tcp://127.0.0.1:")
     assert "at most 30 days" in operator.do(*five, "--lifetime", "31d", code=2)
@@ -137,7 +137,7 @@ def test_tenants_and_quotas(operator: Operator, tmp_path: Path) -> None:
     own = Operator(operator.manager, path.read_text().strip())
     assert own.json("quota", "show", "amber")["gpus"] == 4
     assert "needs the scope 'admin'" in own.do("tenant", "list", code=77)
-    assert "there is a tenant 'amber' already" in operator.do("tenant", "create", "amber", code=1)
+    assert "the tenant 'amber' exists already" in operator.do("tenant", "create", "amber", code=1)
     operator.do("quota", "set", "amber", "--compute", "250%", "--memory", "none")
     quota = operator.json("quota", "show", "amber")
     assert (quota["gpus"], quota["memory_mib"], quota["compute"]) == (4, None, 250)

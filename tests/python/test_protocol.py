@@ -51,7 +51,7 @@ def test_any_bytes_decode_or_are_a_protocol_error(payload: bytes) -> None:
         (b"GPUPOOL/1 hello\ntoken: x\r\n", "line 2: control characters"),
         (b"GPUPOOL/1 hello\ntoken: \xc2\x85\n", "line 2: control characters"),
         (b"GPUPOOL/1 hello\ntoken: \xff\n", "not UTF-8"),
-        (b"GPUPOOL/1 hello\na: 1\na: 2\n", "comes twice"),
+        (b"GPUPOOL/1 hello\na: 1\na: 2\n", "duplicate key 'a'"),
         (b"GPUPOOL/1 hello\n" + b"a: 1\n" * 64, "65 lines"),
         (b"GPUPOOL/1 hello\na: " + b"x" * 8192, "at most 8192"),
     ],

@@ -409,7 +409,7 @@ async def test_a_worker_whose_session_is_over_when_the_server_stops(
     os.close(fifo)
     with capture_logs() as events:
         after = await restarted(office, make_office)
-    assert [e["count"] for e in events if "go on without the server" in e["event"]] == [1]
+    assert [e["count"] for e in events if "continue without the server" in e["event"]] == [1]
     await eventually(lambda: not process_lives(pid))
     await eventually(lambda: len(after.supervisor) == 1)
     assert process_lives(neighbour)
