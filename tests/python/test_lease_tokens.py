@@ -127,7 +127,7 @@ def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> N
     fields: list[object] = [1, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
     lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
     fields[place] = value
-    with pytest.raises(ProtocolError, match="understands"):
+    with pytest.raises(ProtocolError, match="it is malformed"):
         lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
 
 

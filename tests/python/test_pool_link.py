@@ -77,8 +77,8 @@ async def test_keys_of_nodes_differ(host: Host, make_peer: MakePeer) -> None:
 async def test_only_nodes_tokens_join(host: Host, make_peer: MakePeer, scope: str) -> None:
     await host.tenant()
     _, secret = await host.token(scope, tenant="red" if scope == "tenant" else None)
-    no(await make_peer().join(secret), "bad-token", "no node's")
-    no(await make_peer().join("gpn_unknown"), "bad-token", "no node's")
+    no(await make_peer().join(secret), "bad-token", "not a node's")
+    no(await make_peer().join("gpn_unknown"), "bad-token", "not a node's")
     assert host.node("n") is None
 
 
