@@ -64,6 +64,26 @@ static CUresult stage(struct sg_copy *copy)
     return CUDA_SUCCESS;
 }
 
+/* Queued; on the default stream, and between two devices, in the order of both. */
+static CUresult submit_copy(CUstream stream, struct sg_op *op)
+{
+    struct sg_extent from, to;
+    if (!stream->is_legacy || !sg_address_find((uint64_t)(uintptr_t)op->copy.src, &from) ||
+        !sg_address_find((uint64_t)(uintptr_t)op->copy.dst, &to) ||
+        sg_space_is_host(from.space) || sg_space_is_host(to.space))
+        return sg_stream_submit(stream, op);
+    CUresult result = sg_device_before(stream, from.device);
+    if (result == CUDA_SUCCESS)
+        result = sg_device_before(stream, to.device);
+    if (result != CUDA_SUCCESS) {
+        sg_op_unref(op);
+        return result;
+    }
+    SG_TRY(sg_stream_submit(stream, op));
+    SG_TRY(sg_device_behind(stream, from.device));
+    return sg_device_behind(stream, to.device);
+}
+
 static CUresult submit(struct sg_copy *copy, const struct end *from, const struct end *to,
                        CUstream handle, bool async)
 {
@@ -91,7 +111,7 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     op->copy = *copy;
-    return wait ? sg_stream_submit_wait(stream, op) : sg_stream_submit(stream, op);
+    return wait ? sg_stream_submit_wait(stream, op) : submit_copy(stream, op);
 }
 
 static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to_type, uint64_t to,

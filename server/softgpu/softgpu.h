@@ -320,6 +320,10 @@ CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op);
 CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark);
 CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's sticky error */
 CUresult sg_context_wait(CUcontext context);
+/* both_devices.c: the stream waits for what another device has to do; that device waits for
+ * what the stream has. Nothing is done for the stream's own device. */
+CUresult sg_device_before(CUstream stream, const struct sg_device *device);
+CUresult sg_device_behind(CUstream stream, const struct sg_device *device);
 CUstream sg_stream_own(CUcontext context); /* this thread's default stream; NULL: no memory */
 bool sg_stream_idle(CUstream stream);
 bool sg_mark_done(const struct sg_mark *mark);

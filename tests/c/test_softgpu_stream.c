@@ -114,6 +114,94 @@ static void default_stream(void)
     OK(cuMemFreeHost(second.word));
 }
 
+struct two_devices {
+    CUcontext context[2];
+    CUdeviceptr memory[2];
+    CUstream blocking[2];
+};
+
+static struct two_devices two_devices_make(void)
+{
+    struct two_devices d;
+    for (int i = 0; i < 2; i++) {
+        OK(cuDevicePrimaryCtxRetain(&d.context[i], i));
+        OK(cuCtxSetCurrent(d.context[i]));
+        OK(cuMemAlloc(&d.memory[i], 4));
+        OK(cuMemsetD32(d.memory[i], 0, 1));
+        OK(cuCtxSynchronize());
+        OK(cuStreamCreate(&d.blocking[i], 0));
+    }
+    return d;
+}
+
+static void two_devices_end(struct two_devices *d)
+{
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(d->context[i]));
+        OK(cuMemFree(d->memory[i]));
+        OK(cuStreamDestroy(d->blocking[i]));
+        OK(cuDevicePrimaryCtxRelease(i));
+    }
+    OK(cuCtxSetCurrent(d->context[0]));
+}
+
+/* Work of one device is held, on its default stream or on one that heeds that: a copy on the
+ * other's default stream reads what the work writes, and is read from before it changes. */
+static void copy_behind_both(struct two_devices *d, CUstream held)
+{
+    struct gate gate = gate_make();
+    int got = 0;
+    OK(cuCtxSetCurrent(d->context[1]));
+    OK(cuStreamWaitValue32(held, gate.at, 1, 0));
+    OK(cuMemsetD32Async(d->memory[1], 7, 1, held));
+    OK(cuCtxSetCurrent(d->context[0]));
+    OK(cuMemcpyDtoDAsync(d->memory[0], d->memory[1], 4, NULL));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+    OK(cuCtxSetCurrent(d->context[1]));
+    OK(cuMemsetD32Async(d->memory[1], 8, 1, d->blocking[1]));
+    OK(cuCtxSetCurrent(d->context[0]));
+    gate_open(gate);
+    OK(cuMemcpyDtoH(&got, d->memory[0], 4));
+    CHECK(got == 7);
+    OK(cuCtxSetCurrent(d->context[1]));
+    OK(cuCtxSynchronize());
+    OK(cuMemFreeHost(gate.word));
+}
+
+/* The copy is held: what the other device does next waits for it. */
+static void copy_before_both(struct two_devices *d)
+{
+    struct gate gate = gate_make();
+    CUstream free_of_it;
+    int got = 0;
+    OK(cuCtxSetCurrent(d->context[1]));
+    OK(cuStreamCreate(&free_of_it, CU_STREAM_NON_BLOCKING));
+    OK(cuMemsetD32(d->memory[1], 5, 1));
+    OK(cuCtxSetCurrent(d->context[0]));
+    OK(cuStreamWaitValue32(NULL, gate.at, 1, 0));
+    OK(cuMemcpyDtoD(d->memory[0], d->memory[1], 4));
+    OK(cuCtxSetCurrent(d->context[1]));
+    OK(cuMemsetD32Async(d->memory[1], 6, 1, d->blocking[1]));
+    EXPECT(CUDA_ERROR_NOT_READY, cuStreamQuery(d->blocking[1]));
+    OK(cuStreamQuery(free_of_it));
+    OK(cuStreamDestroy(free_of_it));
+    gate_open(gate);
+    OK(cuCtxSetCurrent(d->context[0]));
+    OK(cuMemcpyDtoH(&got, d->memory[0], 4));
+    CHECK(got == 5);
+    OK(cuMemFreeHost(gate.word));
+}
+
+/* Each device's default stream orders a copy between the two. */
+static void between_devices(void)
+{
+    struct two_devices d = two_devices_make();
+    copy_behind_both(&d, NULL);
+    copy_behind_both(&d, d.blocking[1]);
+    copy_before_both(&d);
+    two_devices_end(&d);
+}
+
 /* A stream destroyed with work in it still does the work. */
 static void destroyed(void)
 {
@@ -179,9 +267,11 @@ static void *many(void *context)
 
 int main(void)
 {
+    setenv("GPUPOOL_SOFT_GPUS", "2", 1);
     CUcontext context = softgpu_begin();
     events();
     default_stream();
+    between_devices();
     destroyed();
     pageable_source();
     CUresult result = CUDA_SUCCESS;
