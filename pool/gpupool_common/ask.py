@@ -204,7 +204,7 @@ def _await(
             # A server that stops looks as one with another key: ZeroMQ tries again.
             _explain_handshake(address, deadline - time.monotonic(), again=failures > 1)
     raise ServerAwayError(
-        f"what listens at {address.endpoint} gave no answer within {timeout:g} s;"
+        f"what listens at {address.endpoint} gave no answer within {round(timeout, 1):g} s;"
         " it may not be a gpupool server, or it hangs"
     )
 
