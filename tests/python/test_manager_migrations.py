@@ -63,13 +63,15 @@ async def test_the_way_back_leaves_nothing(connection: AsyncConnection) -> None:
     assert await connection.run_sync(differences) == []
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(database: str) -> None:
+@pytest.mark.parametrize("schema", ["1", "99"], ids=["a checkout's", "a newer"])
+async def test_an_unknown_schema_is_refused_and_left_alone(database: str, schema: str) -> None:
     store = Store(database)
     await store.open()
     async with store.engine.begin() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '99'"))
+        await connection.execute(text(f"UPDATE alembic_version SET version_num = '{schema}'"))
     await store.close()
-    with pytest.raises(SchemaError, match=r"^the database has the schema '99', which[^\n]*$"):
+    refused = rf"^the database has the schema '{schema}', which[^\n]*$"
+    with pytest.raises(SchemaError, match=refused):
         await Store(database).open()
     with pytest.raises(SchemaError):  # not "another manager": the lock was given back
         await Store(database).open()

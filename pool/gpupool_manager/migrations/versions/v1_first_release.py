@@ -5,7 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1"
+# Until that release its tables change in place, and each time get another name here: a database
+# of a checkout before is then refused, and not found to lack a column later.
+revision = "1.1"
 down_revision = None
 branch_labels = None
 depends_on = None
