@@ -20,9 +20,12 @@ enum gpc_needs gpc_free_needs(uint64_t address);
 
 /* Below this a message is cheaper than a slot of the arena. */
 #define GPC_ARENA_LEAST 16384u
-/* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. Blocks until
- * one is free. */
+/* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. One for an upload:
+ * blocks until one is free, which the worker says. */
 int gpc_arena_take(struct gpc_session *s);
+/* One for a download, or -1 at once: never of the last ones, because no worker says when this process
+ * gives such a slot back. */
+int gpc_arena_try(const struct gpc_session *s);
 void gpc_arena_give(const struct gpc_session *s, unsigned slot);
 void *gpc_arena_slot(const struct gpc_session *s, unsigned slot);
 

@@ -17,6 +17,8 @@
 #include "session.h"
 
 #define SLOTS 48u
+#define ALL_SLOTS ((UINT64_C(1) << SLOTS) - 1)
+#define DOWNLOAD_SLOTS ((UINT64_C(1) << (SLOTS - 8)) - 1)
 
 struct arena {
     struct gp_share share;
@@ -24,7 +26,7 @@ struct arena {
     uint64_t busy; /* one bit per slot */
 };
 static struct arena arenas[GP_SESSIONS_MAX];
-_Static_assert(SLOTS <= 64, "one word of bits");
+_Static_assert(SLOTS < 64, "one word of bits");
 
 /* Windows that are kept already: they stay so when cuInit fails and is called again. */
 static struct window {
@@ -106,14 +108,15 @@ void gpc_memory_open(struct gpc_session *s)
     a->open = true;
 }
 
-static int take_free(struct arena *a)
+/* The last of these slots that is free: downloads may take the first ones alone. */
+static int take_free(struct arena *a, uint64_t among)
 {
     uint64_t now = __atomic_load_n(&a->busy, __ATOMIC_RELAXED);
     for (;;) {
-        uint64_t unused = ~now & ((UINT64_C(1) << SLOTS) - 1);
+        uint64_t unused = ~now & among;
         if (!unused)
             return -1;
-        int slot = __builtin_ctzll(unused);
+        int slot = 63 - __builtin_clzll(unused);
         if (__atomic_compare_exchange_n(&a->busy, &now, now | UINT64_C(1) << slot, true,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return slot;
@@ -127,12 +130,18 @@ int gpc_arena_take(struct gpc_session *s)
         return -1;
     for (;;) {
         uint64_t seen = gpc_session_notices(s);
-        int slot = take_free(a);
+        int slot = take_free(a, ALL_SLOTS);
         if (slot >= 0)
             return slot;
         if (gpc_session_wait_notice(s, seen) != CUDA_SUCCESS)
             return -1;
     }
+}
+
+int gpc_arena_try(const struct gpc_session *s)
+{
+    struct arena *a = &arenas[s->index];
+    return a->open ? take_free(a, DOWNLOAD_SLOTS) : -1;
 }
 
 void gpc_arena_give(const struct gpc_session *s, unsigned slot)

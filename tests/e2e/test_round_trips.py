@@ -90,3 +90,12 @@ def test_a_copy_from_the_host_that_is_waited_for_costs_no_wait(
     more = counted(server, transport, [str(binary), "14", stream])
     assert more["calls"]["cuStreamSynchronize"]["count"] >= 4 * 14
     assert more["round_trips"] - few["round_trips"] == 2 * 10, more
+
+
+def test_a_copy_of_many_rows_is_waited_for_once(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    binary = toolchain.driver_program("downloads")
+    few = round_trips(server, transport, [str(binary), "rows", "2"])
+    many = round_trips(server, transport, [str(binary), "rows", "100"])
+    assert many == few

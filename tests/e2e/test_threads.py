@@ -26,6 +26,15 @@ def test_captures_beside_other_threads(
     assert result.stdout.splitlines()[-1] == "PASS driver_captures"
 
 
+def test_threads_that_all_read_long_copies(
+    transport: str, toolchain: Toolchain, server: PoolServer
+) -> None:
+    """Each held some of the arena's slots and waited for more, which the others held."""
+    result = server.run([str(toolchain.driver_program("downloads")), "threads", "16"], transport)
+    assert result.returncode == 0, result.explain()
+    assert result.stdout.splitlines()[-1] == "PASS downloads"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations(
     seed: int, transport: str, toolchain: Toolchain, server: PoolServer

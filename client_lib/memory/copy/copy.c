@@ -5,19 +5,30 @@
 #include "gpc_wire.h"
 #include "session.h"
 
+struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c)
+{
+    const struct gp_span_box *box = &c->box;
+    bool dense = c->dst.span.pitch == box->width && c->src.span.pitch == box->width;
+    size_t of_slice = dense ? 1 : box->height;
+    return (struct gpc_rows){.count = of_slice * box->depth,
+                             .of_slice = of_slice,
+                             .bytes = dense ? box->width * box->height : box->width};
+}
+
+size_t gpc_copy_row_at(const struct gpc_end *e, const struct gpc_rows *rows, size_t row)
+{
+    return row / rows->of_slice * e->span.slice + row % rows->of_slice * e->span.pitch;
+}
+
 CUresult gpc_copy_rows(struct gpc_copy *c,
                        CUresult (*row)(struct gpc_copy *c, uint64_t dst, uint64_t src,
                                        size_t bytes))
 {
-    const struct gp_span *to = &c->dst.span, *from = &c->src.span;
-    bool dense = to->pitch == c->box.width && from->pitch == c->box.width;
-    size_t rows = dense ? 1 : c->box.height;
-    size_t bytes = dense ? c->box.width * c->box.height : c->box.width;
+    const struct gpc_rows rows = gpc_copy_rows_of(c);
     CUresult r = CUDA_SUCCESS;
-    for (size_t z = 0; z < c->box.depth && r == CUDA_SUCCESS; z++)
-        for (size_t y = 0; y < rows && r == CUDA_SUCCESS; y++)
-            r = row(c, c->dst.at + z * to->slice + y * to->pitch,
-                    c->src.at + z * from->slice + y * from->pitch, bytes);
+    for (size_t i = 0; i < rows.count && r == CUDA_SUCCESS; i++)
+        r = row(c, c->dst.at + gpc_copy_row_at(&c->dst, &rows, i),
+                c->src.at + gpc_copy_row_at(&c->src, &rows, i), rows.bytes);
     return r;
 }
 

@@ -78,31 +78,50 @@ static CUresult piece_finish(struct piece *p)
     return r;
 }
 
+/* What of a copy is still to be asked for: its rows, one after the other, in pieces. */
+struct rest {
+    const struct gpc_copy *copy;
+    struct gpc_rows rows;
+    size_t row, at;
+    bool arena;
+};
+
+/* The next piece: its slot is taken only if one is free. A thread that holds slots must not
+ * wait for more: others may wait for its own. */
+static CUresult rest_begin(struct rest *rest, struct piece *p)
+{
+    const struct gpc_copy *c = rest->copy;
+    size_t at = rest->at;
+    p->bytes = gpc_copy_chunk(rest->rows.bytes - at);
+    p->slot = rest->arena && p->bytes > GPC_ARENA_LEAST ? gpc_arena_try(c->on->session) : -1;
+    p->to = (char *)(uintptr_t)c->dst.at + gpc_copy_row_at(&c->dst, &rest->rows, rest->row) + at;
+    uint64_t src = c->src.at + gpc_copy_row_at(&c->src, &rest->rows, rest->row) + at;
+    rest->at += p->bytes;
+    if (rest->at == rest->rows.bytes) {
+        rest->row++;
+        rest->at = 0;
+    }
+    return piece_begin(c->on, p, src, rest->row == rest->rows.count);
+}
+
 /* Wait for the bytes, several pieces under way: one round trip in all. */
-static CUresult read_pieces(struct gpc_copy *c, char *to, uint64_t src, size_t bytes,
-                            bool arena)
+static CUresult read_pieces(struct gpc_copy *c, bool arena)
 {
     struct piece pieces[WINDOW];
+    struct rest rest = {.copy = c, .rows = gpc_copy_rows_of(c), .arena = arena};
     CUresult first = CUDA_SUCCESS;
-    unsigned begun = 0, finished = 0;
+    size_t begun = 0, finished = 0;
     uint64_t last_seq = 0;
-    while (bytes || finished < begun) {
-        struct piece *p = &pieces[begun % WINDOW];
-        if (bytes && first == CUDA_SUCCESS && begun - finished < WINDOW) {
-            p->to = to;
-            p->bytes = gpc_copy_chunk(bytes);
-            p->slot = arena && p->bytes > GPC_ARENA_LEAST ? gpc_arena_take(c->on->session) : -1;
-            first = piece_begin(c->on, p, src, p->bytes == bytes);
-            if (first == CUDA_SUCCESS)
-                begun++;
-            to += p->bytes;
-            src += p->bytes;
-            bytes -= p->bytes;
+    for (;;) {
+        bool more = rest.row < rest.rows.count && first == CUDA_SUCCESS;
+        if (more && begun - finished < WINDOW) {
+            first = rest_begin(&rest, &pieces[begun % WINDOW]);
+            begun += first == CUDA_SUCCESS;
             continue;
         }
         if (finished == begun)
-            break; /* the first piece could not begin */
-        p = &pieces[finished++ % WINDOW];
+            break;
+        struct piece *p = &pieces[finished++ % WINDOW];
         last_seq = p->call.seq;
         CUresult r = piece_finish(p);
         if (first == CUDA_SUCCESS)
@@ -111,16 +130,6 @@ static CUresult read_pieces(struct gpc_copy *c, char *to, uint64_t src, size_t b
     if (first == CUDA_SUCCESS)
         gpc_session_settle(c->on, last_seq);
     return first;
-}
-
-static CUresult row_by_arena(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
-{
-    return read_pieces(c, (char *)(uintptr_t)dst, src, bytes, true);
-}
-
-static CUresult row_by_message(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
-{
-    return read_pieces(c, (char *)(uintptr_t)dst, src, bytes, false);
 }
 
 /* Into pinned memory of this process's own, without waiting: notices bring it. */
@@ -141,20 +150,20 @@ static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, s
 
 CUresult gpc_copy_download_arena(struct gpc_copy *c)
 {
-    return gpc_copy_rows(c, row_by_arena);
+    return read_pieces(c, true);
 }
 
 CUresult gpc_copy_download_message(struct gpc_copy *c)
 {
-    return gpc_copy_rows(c, row_by_message);
+    return read_pieces(c, false);
 }
 
 CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c)
 {
-    return gpc_copy_rows(c, c->blocking ? row_by_arena : row_by_notices);
+    return c->blocking ? read_pieces(c, true) : gpc_copy_rows(c, row_by_notices);
 }
 
 CUresult gpc_copy_download_pinned_message(struct gpc_copy *c)
 {
-    return gpc_copy_rows(c, c->blocking ? row_by_message : row_by_notices);
+    return c->blocking ? read_pieces(c, false) : gpc_copy_rows(c, row_by_notices);
 }

@@ -75,7 +75,15 @@ const struct gpc_strategy *gpc_copy_strategy(enum gpc_copy_transport transport,
                                              enum gpc_end_kind src, enum gpc_end_kind dst);
 /* copy.c: find the strategy for the ends, and run it. */
 CUresult gpc_copy_run(struct gpc_copy *c);
-/* Row by row, whole slices at once where they lie without gaps. */
+/* The rows of a copy: whole slices are one where they lie without gaps. */
+struct gpc_rows {
+    size_t count, of_slice;
+    size_t bytes; /* of each */
+};
+struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c);
+/* How far the row's first byte is from the end's. */
+size_t gpc_copy_row_at(const struct gpc_end *e, const struct gpc_rows *rows, size_t row);
+/* Row by row. */
 CUresult gpc_copy_rows(struct gpc_copy *c,
                        CUresult (*row)(struct gpc_copy *c, uint64_t dst, uint64_t src,
                                        size_t bytes));
