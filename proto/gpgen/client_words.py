@@ -60,11 +60,6 @@ class Subject:
     argument: str
     param: Param | None = None
 
-    @property
-    def may_be_current(self) -> bool:
-        """Whether a null handle stands for the current context."""
-        return self.kind == "context" and self.param is not None and self.param.has("null")
-
 
 def expressions(f: Function) -> list[str]:
     """The C code that the entry says of itself."""

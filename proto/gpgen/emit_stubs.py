@@ -31,10 +31,10 @@ def stub_prototype(f: Function) -> str:
 
 
 def _enter(f: Function, op: str) -> list[str]:
-    its = subject(f)
     needs = f"GPC_NEEDS_{f.needs.upper()}"
-    if its and its.may_be_current:
-        needs = f"{its.argument} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
+    for p in f.params:
+        if p.handle == "context" and p.has("null"):  # the current one only if none is named
+            needs = f"{p.name} ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT"
     if f.place is None and re.search(r"\bon\b", f"{f.does} {f.then}"):
         streams = [p.name for p in f.params if p.handle == "stream"]
         stream = streams[0] if streams else "NULL"  # the default one

@@ -82,6 +82,17 @@ static void with_events(CUevent before, CUevent after, CUstream stream, CUstream
     expect_none();
 }
 
+/* A context that is named needs not be current. */
+static void of_a_context(void)
+{
+    CUdevice device = -1;
+    CU(cuCtxSynchronize_v2(driver_context));
+    CU(cuCtxGetDevice_v2(&device, driver_context));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize_v2(NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSynchronize());
+    expect_none();
+}
+
 static void with_nothing(CUdeviceptr a, CUevent event)
 {
     CUdeviceptr b = 0;
@@ -141,6 +152,7 @@ int main(void)
     with_a_stream(a, stream);
     of_a_stream(stream);
     with_events(before, after, stream, other);
+    of_a_context();
     with_nothing(a, before);
     CU(cuEventDestroy(before));
     CU(cuEventDestroy(after));

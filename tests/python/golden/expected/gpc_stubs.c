@@ -62,7 +62,7 @@ GPC_EXPORT CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
 
 GPC_EXPORT CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
-    CUresult r = gpc_enter(GP_OP_cuThingUse, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuThingUse, ctx ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key));
 }
 
@@ -323,7 +323,7 @@ GPC_EXPORT CUresult cuThingWait(CUstream hStream)
 
 GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
 {
-    CUresult r = gpc_enter(GP_OP_cuThingWaitAll, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(GP_OP_cuThingWaitAll, ctx ? GPC_NEEDS_INIT : GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r : gpc_wire_cuThingWaitAll(ctx));
 }
 
