@@ -22,6 +22,10 @@ static struct primary {
     unsigned flags; /* as set before it is retained */
 } primaries[GP_DEVICES_MAX];
 static uint64_t last_unique_id;
+/* Guards what a walk over all contexts reads. A record that is given back is used again and
+ * never freed: a thread that looks for any context may still hold one that another destroys. */
+static pthread_mutex_t records_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct gpc_context *unused;
 
 static struct gpc_context *context_of(CUcontext ctx)
 {
@@ -53,15 +57,43 @@ static void find_any(uint64_t id, void *shadow, void *arg)
 {
     struct search *search = arg;
     const struct gpc_context *c = shadow;
-    if (c && gp_handle_session(id) == search->session && (!c->primary || c->retained))
+    if (c && gp_handle_session(id) == search->session && !c->ending &&
+        (!c->primary || __atomic_load_n(&c->retained, __ATOMIC_RELAXED)))
         search->found = (CUcontext)id;
 }
 
 CUcontext gpc_context_any(const struct gpc_session *s)
 {
     struct search search = {s->index, NULL};
+    pthread_mutex_lock(&records_lock);
     gpc_handle_each(GP_HANDLE_CONTEXT, find_any, &search);
+    pthread_mutex_unlock(&records_lock);
     return search.found;
+}
+
+static void record_set_ending(struct gpc_context *c, bool ending)
+{
+    pthread_mutex_lock(&records_lock);
+    c->ending = ending;
+    pthread_mutex_unlock(&records_lock);
+}
+
+static struct gpc_context *record_take(void)
+{
+    pthread_mutex_lock(&records_lock);
+    struct gpc_context *c = unused;
+    if (c)
+        unused = c->next_unused;
+    pthread_mutex_unlock(&records_lock);
+    return c ? c : malloc(sizeof *c);
+}
+
+static void record_give(struct gpc_context *c)
+{
+    pthread_mutex_lock(&records_lock);
+    c->next_unused = unused;
+    unused = c;
+    pthread_mutex_unlock(&records_lock);
 }
 
 uint32_t gpc_context_life(CUcontext ctx)
@@ -78,13 +110,14 @@ uint64_t gpc_context_unique_id(CUcontext ctx)
 
 static struct gpc_context *context_make(CUcontext ctx, CUdevice device, bool primary, unsigned flags)
 {
-    struct gpc_context *c = calloc(1, sizeof *c);
+    struct gpc_context *c = record_take();
     if (!c)
         return NULL;
-    c->device = device;
-    c->primary = primary;
-    c->flags = flags;
-    c->unique_id = __atomic_add_fetch(&last_unique_id, 1, __ATOMIC_RELAXED);
+    *c = (struct gpc_context){
+        .device = device,
+        .primary = primary,
+        .flags = flags,
+        .unique_id = __atomic_add_fetch(&last_unique_id, 1, __ATOMIC_RELAXED)};
     gpc_handle_attach((uint64_t)ctx, c);
     return c;
 }
@@ -137,7 +170,7 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     if (c->retained == 0)
         r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
     if (r == CUDA_SUCCESS)
-        c->retained++;
+        __atomic_store_n(&c->retained, c->retained + 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     if (r == CUDA_SUCCESS)
         *pctx = ctx;
@@ -159,7 +192,7 @@ static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
     if (!active && !reset)
         r = CUDA_ERROR_INVALID_CONTEXT;
     else if (active && !reset)
-        c->retained--;
+        __atomic_store_n(&c->retained, c->retained - 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     if (!ends || r != CUDA_SUCCESS)
         return r;
@@ -250,6 +283,7 @@ CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
     struct gpc_context *c = context_of(ctx);
     if (!c || c->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
+    record_set_ending(c, true);
     context_ended(ctx);
     struct gpc_thread *t = gpc_thread();
     if (t->current == ctx && t->depth)
@@ -257,7 +291,9 @@ CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
     r = gpc_wire_cuCtxDestroy_v2(ctx);
     gpc_session_context_gone(ctx);
     if (r == CUDA_SUCCESS)
-        free(c);
+        record_give(c);
+    else
+        record_set_ending(c, false);
     return r;
 }
 

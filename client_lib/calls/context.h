@@ -17,8 +17,10 @@ struct gpc_context {
     bool primary;
     unsigned flags;
     unsigned retained; /* of a primary context */
+    bool ending;       /* being destroyed: no call is to go there that does not name it */
     uint64_t unique_id;
     uint32_t life; /* of a primary context's one handle: how often it has ended */
+    struct gpc_context *next_unused;
 };
 
 /* The version cuDriverGetVersion answers. */

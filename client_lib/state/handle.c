@@ -53,7 +53,7 @@ uint64_t gpc_handle_new(enum gp_handle_kind kind, uint32_t session)
     }
     if (index) {
         struct entry *e = &entries[index];
-        e->shadow = NULL;
+        __atomic_store_n(&e->shadow, NULL, __ATOMIC_RELAXED);
         e->session = session;
         __atomic_store_n(&e->live, e->generation + 1, __ATOMIC_RELEASE);
         id = gp_handle_in_session(gp_handle_make(kind, index, e->generation), session);
@@ -85,7 +85,7 @@ void gpc_handle_drop(uint64_t id)
         struct table *table = &tables[gp_handle_kind(id)];
         uint32_t index = gp_handle_index(id);
         __atomic_store_n(&e->live, 0, __ATOMIC_RELEASE);
-        e->shadow = NULL;
+        __atomic_store_n(&e->shadow, NULL, __ATOMIC_RELAXED);
         e->generation = (e->generation + 1) & ((1u << GP_HANDLE_GENERATION_BITS) - 1);
         e->next_free = 0;
         if (table->last_free)
@@ -127,6 +127,6 @@ void gpc_handle_each(enum gp_handle_kind kind, void (*visit)(uint64_t, void *, v
         uint32_t live = __atomic_load_n(&e->live, __ATOMIC_ACQUIRE);
         if (live)
             visit(gp_handle_in_session(gp_handle_make(kind, index, live - 1), e->session),
-                  e->shadow, arg);
+                  __atomic_load_n(&e->shadow, __ATOMIC_ACQUIRE), arg);
     }
 }
