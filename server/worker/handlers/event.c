@@ -118,15 +118,18 @@ static CUresult event_copy(struct gpw_session *s, CUevent event, CUevent *copy)
 CUresult gpw_event_anew(struct gpw_session *s, CUevent event)
 {
     struct event_wait *e;
-    CUresult r = CUDA_SUCCESS;
     if (!s->event_waits)
-        return r;
-    while (r == CUDA_SUCCESS && (e = last_waiting(s, event)) != NULL) {
-        if ((r = event_copy(s, event, &e->event)) == CUDA_SUCCESS)
-            e->destroy = true;
+        return CUDA_SUCCESS;
+    while ((e = last_waiting(s, event)) != NULL) {
+        CUevent copy;
+        CUresult r = event_copy(s, event, &copy);
+        if (r != CUDA_SUCCESS)
+            return r; /* it goes on waiting for the event itself, which is not recorded */
+        e->event = copy;
+        e->destroy = true;
         s->driver->cuCtxGetCurrent(&e->context);
     }
-    return r;
+    return CUDA_SUCCESS;
 }
 
 static bool event_lives(struct gpw_session *s, const struct event_wait *e)
