@@ -30,6 +30,11 @@ static void virtual_memory(void)
     CU(cuMemSetAccess(address, 2 * unit, &access, 1));
     CU(cuMemGetAccess(&flags, &p.location, address));
     EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the access is %llu", flags);
+    CUcontext context; /* none is needed to ask */
+    CU(cuCtxPopCurrent(&context));
+    CU(cuMemGetAccess(&flags, &p.location, address + 2 * unit - 1));
+    CU(cuCtxPushCurrent(context));
+    EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "without a context it is %llu", flags);
     /* One copy across the seam of the two allocations. */
     CU(cuMemsetD32(address, 0x11, 2 * unit / 4));
     CU(cuMemsetD32(address + unit - 8, 0x22, 4));
