@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "snapshot.h"
+#include "gp_messages.h"
 
 struct gpc_kernel;
 struct gpc_route;

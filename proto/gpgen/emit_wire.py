@@ -19,6 +19,7 @@ def spec_hash(spec: Spec) -> int:
         f"{f.id} {f.name} {f.mode} {[(p.decl, p.words, p.count) for p in f.params]}"
         for f in spec.wire
     )
+    text += "".join(f"\n{struct.form}" for struct in spec.structs)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
@@ -50,6 +51,7 @@ def ops_source(spec: Spec) -> str:
 def messages(spec: Spec) -> str:
     lines = [NOTE, "#ifndef GP_MESSAGES_H\n#define GP_MESSAGES_H\n"]
     lines.append('#include <cuda.h>\n\n#include "snapshot.h"\n#include "wire.h"\n')
+    lines += [struct.definition for struct in spec.structs]
     lines.append("/* What every reply starts with. */")
     lines.append("struct gp_reply {\n    struct gp_header h;\n    int32_t result;")
     lines.append("    uint32_t reserved;\n};\n")

@@ -1,6 +1,7 @@
 """What must never change of an operation: its number, its name and how it travels.
 
-An operation's *signature* is a hash of that. Two releases may talk about the operations
+An operation's *signature* is a hash of that, with the members of the structures of ours
+that it carries (structs.toml). Two releases may talk about the operations
 whose numbers and signatures are the same in both.
 
 ``ids.lock`` beside the spec is the ledger: one line ``ID NAME SIGNATURE RELEASE`` for each
@@ -37,7 +38,7 @@ def signature(f: Function) -> str:
     if not f.has_wire:
         return NONE
     direction = "notify" if f.mode == "notify" else "waits" if f.waits else "posts"
-    lines = [f"{f.id} {f.name} {direction}"]
+    lines = [f"{f.id} {f.name} {direction}", *(struct.form for struct in f.structs)]
     lines += [f"request {field.decl}" for field in request(f)]
     lines += [_tail(p) for p in tails_in(f)]
     if f.waits:

@@ -104,6 +104,7 @@ from typing import Any
 from . import client_words, worker_words
 from .error_codes import ErrorCode, load_errors
 from .param import OF_CONTEXT, PARENTS, Param, SpecError, parse_param
+from .structs import STRUCT_FILE, Struct, carried, load_structs
 from .toml_lines import Lines, load_toml
 
 MODES = {
@@ -193,6 +194,7 @@ class Function:
     differs: str = ""  # what is not as with a local driver
     header: str = "cuda.h"
     params: list[Param] = field(default_factory=list)
+    structs: list[Struct] = field(default_factory=list)  # of our own, that travel in it
     lines: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -297,6 +299,7 @@ class Spec:
 
     functions: list[Function]
     errors: list[ErrorCode]
+    structs: list[Struct] = field(default_factory=list)
 
     @property
     def cuda(self) -> list[Function]:
@@ -437,7 +440,7 @@ def load(folder: Path) -> Spec:
     """Read every file of `folder`. Raises SpecError at the first wrong line."""
     functions: list[Function] = []
     for path in sorted(folder.glob("*.toml")):
-        if path.name in (ERROR_FILE, SET_FILE):
+        if path.name in (ERROR_FILE, SET_FILE, STRUCT_FILE):
             continue
         tables, lines = load_toml(path)
         if "forms" in tables:
@@ -453,12 +456,15 @@ def load(folder: Path) -> Spec:
             raise f.fail("mode", f"already described at {by_name[f.name].file}")
         by_id[f.id] = by_name[f.name] = f
     sets = load_toml(folder / SET_FILE)[0] if (folder / SET_FILE).is_file() else {}
+    structs = load_structs(folder / STRUCT_FILE)
     for f in functions:
+        f.structs = carried(f.params, structs, str(f.file)) if f.has_wire else []
         _expand(f, sets)
         _check_names(f, by_name)
     client_words.check(functions)
     worker_words.check(functions)
-    return Spec(sorted(functions, key=lambda f: f.id), load_errors(folder / ERROR_FILE))
+    ordered = sorted(functions, key=lambda f: f.id)
+    return Spec(ordered, load_errors(folder / ERROR_FILE), list(structs.values()))
 
 
 def _expand(f: Function, sets: dict[str, Any]) -> None:

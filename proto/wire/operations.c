@@ -4,6 +4,8 @@
 
 #include "gp_ids.h"
 
+_Static_assert(GP_OPERATIONS <= GP_OPERATIONS_MAX, "every release can read the list");
+
 static uint16_t id_of(uint32_t operation)
 {
     return (uint16_t)(operation >> 16);

@@ -1,6 +1,7 @@
 /*
- * Structures that messages carry whole: the snapshot of the handshake and the
- * parameters of a kernel. Fixed layout, little endian, no pointers.
+ * The snapshot of the handshake, and what else both sides must agree on beside messages.
+ * Fixed layout, little endian, no pointers. What messages carry whole is in the spec
+ * (structs.toml).
  */
 #ifndef GP_SNAPSHOT_H
 #define GP_SNAPSHOT_H
@@ -80,21 +81,11 @@ _Static_assert(sizeof(struct gp_snapshot) >= GP_SNAPSHOT_HEAD_LEAST &&
                        GP_SNAPSHOT_MAX,
                "a snapshot grows at its ends and has room in a message");
 
-/* One kernel parameter: where its bytes lie in the packed buffer. */
-struct gp_parameter {
-    uint32_t offset;
-    uint32_t size;
-};
+/* Attributes of a kernel that a message has (struct gp_function_attributes in gp_messages.h). */
+#define GP_FUNCTION_ATTRIBUTES                                                                     \
+    (sizeof((struct gp_function_attributes){0}.values) / sizeof(int32_t))
 
-/* What is known of a kernel or function on one device: CUfunction_attribute values, those
- * of CUDA 13.0; a later one is asked for by itself. */
-#define GP_FUNCTION_ATTRIBUTES 16
-struct gp_function_attributes {
-    uint32_t known; /* a bit for each that the driver tells */
-    uint32_t flags; /* gp_described_flags */
-    int32_t values[GP_FUNCTION_ATTRIBUTES];
-};
-
+/* `flags` of struct gp_function_attributes */
 enum gp_described_flags {
     GP_DESCRIBED_PARAMETERS = 1u << 0, /* they are in the answer, too */
     GP_DESCRIBED_LOADED = 1u << 1,     /* the driver has it on the device: a launch will not load */

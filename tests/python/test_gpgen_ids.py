@@ -139,6 +139,50 @@ def test_a_function_may_get_a_new_number_for_a_new_form(tmp_path: Path, ledger: 
     assert numbers == {(7, "1.0"), (9, "1.1")}
 
 
+STRUCTS = '[gp_shape]\ndoc = "A shape."\nfields = ["uint32_t wide", "int32_t sides[4]"]\n'
+CARRIES = '[gp_ask]\nid = 1024\nmode = "sync"\nparams = ["struct gp_shape *shape : out"]\n'
+
+
+def load_structs(folder: Path, structs: str, messages: str = CARRIES) -> spec.Spec:
+    (folder / "structs.toml").write_text(structs, encoding="utf-8")
+    return load(folder, messages)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sides[4]", "sides[5]"),
+        ("uint32_t wide", "uint64_t wide"),
+        ("uint32_t wide", "uint32_t high"),
+        ("sides[4]", 'sides[4]", "uint32_t more'),
+    ],
+)
+def test_the_members_of_a_structure_are_part_of_a_form(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / ids.LEDGER
+    ids.lock(load_structs(tmp_path, STRUCTS), path, "1.0")
+    reworded = STRUCTS.replace("A shape.", "A form.")
+    ids.check(load_structs(tmp_path, reworded), path)
+    assert old in STRUCTS
+    with pytest.raises(param.SpecError, match="another form than in 1.0"):
+        ids.check(load_structs(tmp_path, STRUCTS.replace(old, new)), path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("sides[4]", "sides[GP_SIDES]", r"structs.toml:1: gp_shape: 'int32_t sides\[GP_SIDES\]'"),
+        ("uint32_t wide", "void *wide", "is no integer"),
+        ("sides[4]", "sides[0]", "is no integer"),
+        ('doc = "A shape."\n', "", "needs 'doc' and 'fields'"),
+        ("gp_shape", "gp_other", "messages.toml:.*no structure 'gp_shape'"),
+    ],
+)
+def test_structures_that_cannot_be_right(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in STRUCTS
+    with pytest.raises(param.SpecError, match=says):
+        load_structs(tmp_path, STRUCTS.replace(old, new))
+
+
 def test_kinds_of_handles_keep_their_numbers(
     tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
