@@ -14,7 +14,15 @@ from gpupool_common import paths
 from gpupool_common.ask import ask_info
 from harness import TOKEN, PoolServer, Result, wait_until
 from other_release import Release
-from raw_client import NUMBERS, OPERATIONS, RawClient, connected, greeting_of
+from raw_client import (
+    KIND_CONTEXT,
+    NUMBERS,
+    OPERATIONS,
+    RawClient,
+    connected,
+    greeting_of,
+    handle,
+)
 from test_failures import StartTalk, held, step
 from test_failures import hold as hold  # a fixture
 from toolchain import Toolchain
@@ -269,3 +277,29 @@ def test_a_client_that_no_session_can_do_with(
     with client:
         assert struct.unpack_from("<i", answer)[0] == MISMATCH
     wait_until(lambda: why in server.log.read_text(), f"the log says: {why}")
+
+
+@pytest.mark.parametrize("changed", [{}, {"operations": []}, {"wire": WIRE + 7, "oldest": WIRE}])
+def test_a_client_that_greets_twice(make_server: MakeServer, changed: dict[str, Any]) -> None:
+    """What the first greeting has agreed upon stays, until the session ends with the second."""
+    server = make_server()
+    client, answer = greet(server)
+    with client:
+        assert struct.unpack_from("<i", answer)[0] == SUCCESS
+        said = {"wire": WIRE, "operations": OPERATIONS, **changed}
+        again = greeting_of(bytes.fromhex(client.session["secret"]), **said)
+        client.send([client.message(NUMBERS["gp_hello"], again)])
+        wait_until(lambda: "it greeted twice" in server.log.read_text(), "the session ended")
+
+
+def test_operations_that_a_client_says_it_lacks(server: PoolServer) -> None:
+    """It sends them all the same, and they are answered: the list says what it understands."""
+    needed = {"gp_hello", "gp_host_call", "gp_async_error", "gp_arena_free", "gp_pinned_data"}
+    numbers = {NUMBERS[name] for name in needed}
+    client, answer = greet(server, operations=[n for n in OPERATIONS if n >> 16 in numbers])
+    with client:
+        assert struct.unpack_from("<i", answer)[0] == SUCCESS
+        context = handle(KIND_CONTEXT, 1)
+        assert client.result("gp_primary_retain", struct.pack("<QiI", context, 0, 0)) == SUCCESS
+        assert client.result("gp_context_set", struct.pack("<Q", context)) == SUCCESS
+        assert client.result("cuMemAlloc_v2", struct.pack("<Q", 512)) == SUCCESS

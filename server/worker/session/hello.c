@@ -95,16 +95,16 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
         gpw_session_broken(s, "the session's secret is wrong");
         return CUDA_ERROR_NOT_PERMITTED;
     }
+    if (s->greeted || session_index >= GP_SESSIONS_MAX) { /* before anything is taken over */
+        gpw_session_broken(s, s->greeted ? "it greeted twice" : "it has too many sessions");
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     char why[WHY_BYTES];
     const char *foreign =
         take_release(s, wire_newest, wire_oldest, operations, operation_count, why);
     if (foreign) {
         gpw_session_broken(s, foreign);
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    }
-    if (s->greeted || session_index >= GP_SESSIONS_MAX) {
-        gpw_session_broken(s, s->greeted ? "it greeted twice" : "it has too many sessions");
-        return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult r = gpw_memory_place(s, window_base);
     if (r != CUDA_SUCCESS) {
