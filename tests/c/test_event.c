@@ -18,7 +18,7 @@
 static struct {
     CUresult create_fails, wait_fails, record_fails;
     bool event_passed, copy_passed, copy_alive;
-    unsigned streams, answers;
+    unsigned streams, created, answers;
     CUevent synchronized;
 } gpu;
 
@@ -43,6 +43,7 @@ static CUresult fake_event_create(CUevent *event, unsigned flags)
     if (gpu.create_fails != CUDA_SUCCESS)
         return gpu.create_fails;
     *event = COPY;
+    gpu.created++;
     gpu.copy_alive = true;
     return CUDA_SUCCESS;
 }
@@ -147,6 +148,22 @@ static void a_wait_is_for_what_was_recorded_before(void **state)
     assert_int_equal(gpu.streams, 0);
 }
 
+static void one_copy_is_for_all_who_wait(void **state)
+{
+    (void)state;
+    wait_for_event();
+    wait_for_event();
+    wait_for_event();
+    assert_int_equal(gpw_event_anew(&session, EVENT), CUDA_SUCCESS); /* COPY is there once */
+    assert_int_equal(gpw_event_anew(&session, EVENT), CUDA_SUCCESS); /* for nobody */
+    assert_int_equal(gpu.created, 1);
+    gpu.copy_passed = true;
+    gpw_waits_poll(&session);
+    assert_int_equal(gpu.answers, 3);
+    assert_false(gpu.copy_alive);
+    assert_int_equal(session.event_waits, 0);
+}
+
 /* Nothing is recorded then, so the wait goes on for the event itself. */
 static void expect_refused(CUresult error)
 {
@@ -189,6 +206,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_wait_is_for_what_was_recorded_before),
+        TEST(one_copy_is_for_all_who_wait),
         TEST(a_driver_without_memory_for_the_copy),
         TEST(an_event_that_no_stream_may_wait_for),
         TEST(a_copy_that_cannot_be_recorded),

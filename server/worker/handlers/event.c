@@ -17,6 +17,9 @@ struct event_wait {
     bool destroy; /* the client has, or it is ours: it goes when it is no longer waited for */
 };
 
+/* With what the driver keeps of an event of ours that may take the place of the client's. */
+#define WAIT_BYTES (sizeof(struct event_wait) + 512u)
+
 static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     CUevent event = ((struct event_wait *)w)->event;
@@ -26,7 +29,7 @@ static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
 static void event_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     s->event_waits--;
-    gpw_budget_give(GPW_BUDGET_WAITS, sizeof(struct event_wait));
+    gpw_budget_give(GPW_BUDGET_WAITS, WAIT_BYTES);
     free(w);
 }
 
@@ -50,11 +53,11 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
         if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
             return r;
     }
-    if (!gpw_budget_take(GPW_BUDGET_WAITS, sizeof(struct event_wait)))
+    if (!gpw_budget_take(GPW_BUDGET_WAITS, WAIT_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct event_wait *e = malloc(sizeof *e);
     if (!e) {
-        gpw_budget_give(GPW_BUDGET_WAITS, sizeof *e);
+        gpw_budget_give(GPW_BUDGET_WAITS, WAIT_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *e = (struct event_wait){
@@ -115,21 +118,34 @@ static CUresult event_copy(struct gpw_session *s, CUevent event, CUevent *copy)
     return r;
 }
 
+/* Whoever waits for the event waits for its copy. */
+static void waits_move(struct gpw_session *s, CUevent event, CUevent copy)
+{
+    struct gpw_wait *lists[] = {s->waits_due, s->waits};
+    CUcontext context = NULL;
+    s->driver->cuCtxGetCurrent(&context);
+    for (unsigned i = 0; i < 2; i++)
+        for (struct gpw_wait *w = lists[i]; w; w = w->younger) {
+            struct event_wait *e = event_wait_of(w);
+            if (!e || e->event != event)
+                continue;
+            e->event = copy;
+            e->context = context;
+        }
+}
+
 CUresult gpw_event_anew(struct gpw_session *s, CUevent event)
 {
-    struct event_wait *e;
-    if (!s->event_waits)
+    struct event_wait *last = s->event_waits ? last_waiting(s, event) : NULL;
+    CUevent copy;
+    if (!last)
         return CUDA_SUCCESS;
-    while ((e = last_waiting(s, event)) != NULL) {
-        CUevent copy;
-        CUresult r = event_copy(s, event, &copy);
-        if (r != CUDA_SUCCESS)
-            return r; /* it goes on waiting for the event itself, which is not recorded */
-        e->event = copy;
-        e->destroy = true;
-        s->driver->cuCtxGetCurrent(&e->context);
-    }
-    return CUDA_SUCCESS;
+    CUresult r = event_copy(s, event, &copy);
+    if (r != CUDA_SUCCESS)
+        return r; /* they go on waiting for the event itself, which is not recorded */
+    waits_move(s, event, copy);
+    last->destroy = true;
+    return r;
 }
 
 static bool event_lives(struct gpw_session *s, const struct event_wait *e)
