@@ -105,7 +105,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Snapshot:
     """Everything on a board at one moment."""
 
     gpu: BoardGpu
@@ -131,7 +131,7 @@ class Board(Protocol):
     def reap(self, pid: int = 0) -> int:
         """Take out the worker ``pid``, or (0) all that are dead; returns how many."""
 
-    def picture(self) -> Picture: ...
+    def snapshot(self) -> Snapshot: ...
 
     def close(self) -> None: ...
 
@@ -220,8 +220,8 @@ class MappedBoard:
         self._check(count, "look for dead workers")
         return count
 
-    def picture(self) -> Picture:
-        return read_picture(self._describe())
+    def snapshot(self) -> Snapshot:
+        return read_snapshot(self._describe())
 
     def _describe(self) -> bytes:
         while True:
@@ -238,17 +238,17 @@ class MappedBoard:
             self._handle = None
 
 
-def read_picture(text: bytes) -> Picture:
+def read_snapshot(text: bytes) -> Snapshot:
     """What ``gp_board_describe`` wrote; BoardError if it cannot be."""
     try:
-        return _parse_picture(json.loads(text))
+        return _parse_snapshot(json.loads(text))
     except (ValueError, LookupError, TypeError) as error:
         raise BoardError(errno.EUCLEAN, f"a board cannot be read ({error})") from None
 
 
-def _parse_picture(raw: dict[str, Any]) -> Picture:
+def _parse_snapshot(raw: dict[str, Any]) -> Snapshot:
     gpu = {**raw["gpu"], "policy": POLICIES[raw["gpu"]["policy"]]}
-    return Picture(
+    return Snapshot(
         gpu=BoardGpu(**_fields(BoardGpu, gpu)),
         tenants=tuple(Account(**_fields(Account, tenant)) for tenant in raw["tenants"]),
         processes=tuple(Member(**_fields(Member, process)) for process in raw["processes"]),

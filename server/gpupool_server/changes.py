@@ -201,8 +201,8 @@ def _keep(gpu: Gpu, tenant: Tenant) -> Callable[[], None]:
 
 
 def _change_group(gpu: Gpu, group: Group, values: Mapping[str, Any]) -> None:
-    room = gpu.room(group.tenant, without=group.name)
-    gpu.claims[group.name] = claims.changed(room, gpu.claims[group.name], values)
+    headroom = gpu.headroom(group.tenant, without=group.name)
+    gpu.claims[group.name] = claims.changed(headroom, gpu.claims[group.name], values)
     _write(gpu, group.tenant, group.name)
 
 
@@ -250,20 +250,20 @@ def _check_promised(
 
 
 def _plain_claim(gpu: Gpu, tenant: Tenant, old: Claim, values: Mapping[str, Any]) -> Claim:
-    room = gpu.room(tenant, without=tenant.name)
+    headroom = gpu.headroom(tenant, without=tenant.name)
     chosen: dict[str, Any] = {}
     if "memory" in values:
-        left = values["memory"] - sum(claim.memory for claim in room.claims)
+        left = values["memory"] - sum(claim.memory for claim in headroom.claims)
         if left < MEBIBYTE:
-            raise InUse(f"{room.where}: its groups have all of {format_size(values['memory'])}")
+            raise InUse(f"{headroom.where}: its groups have all of {format_size(values['memory'])}")
         chosen["memory"] = min(left, gpu.device.memory_bytes)
     if "weight" in values:
-        weight = values["weight"] - sum(claim.weight for claim in room.claims)
-        if room.free_weight is not None and weight > room.free_weight:
+        weight = values["weight"] - sum(claim.weight for claim in headroom.claims)
+        if headroom.free_weight is not None and weight > headroom.free_weight:
             raise Refusal(
                 "over-quota",
-                f"{room.where}: a weight of {weight} is requested, {room.free_weight} of the GPU's"
-                " slices are free",
+                f"{headroom.where}: a weight of {weight} is requested, {headroom.free_weight} of"
+                " the GPU's slices are free",
             )
         chosen["weight"] = max(0, weight)
     if "high_priority" in values:
@@ -278,8 +278,8 @@ def _write(gpu: Gpu, tenant: Tenant, name: str) -> None:
     except BoardError as error:
         if error.number != errno.EBUSY:
             raise Refusal("bad-request", str(error)) from None
-        picture = gpu.picture()
-        account = picture.account(name) if picture else None
+        snapshot = gpu.snapshot()
+        account = snapshot.account(name) if snapshot else None
         used = short_size(account.memory_used) if account else "more"
         limit = format_size(gpu.claims[name].memory)
         raise InUse(f"'{name}' on GPU {gpu.index} has {used} in use, more than {limit}") from None

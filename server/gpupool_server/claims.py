@@ -89,8 +89,8 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Room:
-    """Where a claim is to fit: one GPU, as one tenant finds it."""
+class Headroom:
+    """What a new claim of one tenant has to fit into on one GPU."""
 
     where: str  # for messages, e.g. "tenant 'research' on GPU 0"
     quota: Quota
@@ -101,31 +101,31 @@ class Room:
     free_weight: int | None = None
 
 
-def claim(room: Room, request: LimitsRequest, place: int = 0, plain: bool = False) -> Claim:
+def claim(headroom: Headroom, request: LimitsRequest, place: int = 0, plain: bool = False) -> Claim:
     """The claim of a new group; Refusal with the numbers if the quota does not allow it.
 
     ``plain``: it is the tenant itself, for sessions without a request.
     """
-    if request.high_priority and not room.quota.high_priority:
-        raise Refusal("over-quota", f"{room.where}: high priority is not allowed")
+    if request.high_priority and not headroom.quota.high_priority:
+        raise Refusal("over-quota", f"{headroom.where}: high priority is not allowed")
     return Claim(
-        memory=_memory(room, request.memory_on(place, room.memory_total)),
-        share=_share(room, request.share),
-        ceiling=_ceiling(room, request.ceiling),
-        weight=_weight(room, request.weight, plain),
+        memory=_memory(headroom, request.memory_on(place, headroom.memory_total)),
+        share=_share(headroom, request.share),
+        ceiling=_ceiling(headroom, request.ceiling),
+        weight=_weight(headroom, request.weight, plain),
         high_priority=bool(request.high_priority),
     )
 
 
-def changed(room: Room, old: Claim, values: Mapping[str, Any]) -> Claim:
+def changed(headroom: Headroom, old: Claim, values: Mapping[str, Any]) -> Claim:
     """An operator's change of a group's claim, within the quota but for the priority."""
     share, ceiling = values.get("share", old.share), values.get("ceiling", old.ceiling)
-    check_part(room.where, share, ceiling)
+    check_part(headroom.where, share, ceiling)
     return Claim(
-        memory=_memory(room, values["memory"]) if "memory" in values else old.memory,
-        share=_share(room, share) if "share" in values else share,
-        ceiling=_ceiling(room, ceiling) if "ceiling" in values else ceiling,
-        weight=_weight(room, values["weight"], False) if "weight" in values else old.weight,
+        memory=_memory(headroom, values["memory"]) if "memory" in values else old.memory,
+        share=_share(headroom, share) if "share" in values else share,
+        ceiling=_ceiling(headroom, ceiling) if "ceiling" in values else ceiling,
+        weight=_weight(headroom, values["weight"], False) if "weight" in values else old.weight,
         high_priority=bool(values.get("high_priority", old.high_priority)),
     )
 
@@ -140,86 +140,86 @@ def check_part(where: str, share: int | None, ceiling: int | None) -> None:
         )
 
 
-def _memory_quota(room: Room) -> int | None:
-    quota = room.quota.memory
-    return None if quota is None else min(quota, room.memory_total)
+def _memory_quota(headroom: Headroom) -> int | None:
+    quota = headroom.quota.memory
+    return None if quota is None else min(quota, headroom.memory_total)
 
 
-def _memory(room: Room, asked: int | None) -> int:
-    quota = _memory_quota(room)
-    if asked is not None and asked > room.memory_total:
+def _memory(headroom: Headroom, asked: int | None) -> int:
+    quota = _memory_quota(headroom)
+    if asked is not None and asked > headroom.memory_total:
         raise Refusal(
             "over-quota",
-            f"{room.where}: {format_size(asked)} are requested and the GPU has"
-            f" {format_size(room.memory_total)}",
+            f"{headroom.where}: {format_size(asked)} are requested and the GPU has"
+            f" {format_size(headroom.memory_total)}",
         )
     if quota is None:
-        return asked or room.default_memory
-    used = sum(min(claim.memory or quota, quota) for claim in room.claims)
+        return asked or headroom.default_memory
+    used = sum(min(claim.memory or quota, quota) for claim in headroom.claims)
     left = quota - used
-    wanted = asked if asked is not None else min(room.default_memory or left, left)
+    wanted = asked if asked is not None else min(headroom.default_memory or left, left)
     if wanted > left or wanted < MEBIBYTE:
         what = f"{format_size(asked)} are requested" if asked else "no memory is left"
         raise Refusal(
             "over-quota",
-            f"{room.where}: {what}, {format_size(used)} are in use by its groups, its quota is"
+            f"{headroom.where}: {what}, {format_size(used)} are in use by its groups, its quota is"
             f" {format_size(quota)}",
         )
     return wanted
 
 
-def _share(room: Room, asked: int | None) -> int | None:
+def _share(headroom: Headroom, asked: int | None) -> int | None:
     if asked is None:
         return None
-    used = sum(claim.share or 0 for claim in room.claims)
-    if used + asked > room.quota.share:
+    used = sum(claim.share or 0 for claim in headroom.claims)
+    if used + asked > headroom.quota.share:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a share of {format_part(asked)} is requested, {format_part(used)} are"
-            f" in use by its groups, its quota is {format_part(room.quota.share)}",
+            f"{headroom.where}: a share of {format_part(asked)} is requested, {format_part(used)}"
+            f" are in use by its groups, its quota is {format_part(headroom.quota.share)}",
         )
     return asked
 
 
-def _ceiling(room: Room, asked: int | None) -> int | None:
-    if asked is not None and asked > room.quota.ceiling:
+def _ceiling(headroom: Headroom, asked: int | None) -> int | None:
+    if asked is not None and asked > headroom.quota.ceiling:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a ceiling of {format_part(asked)} is requested, its quota is"
-            f" {format_part(room.quota.ceiling)}",
+            f"{headroom.where}: a ceiling of {format_part(asked)} is requested, its quota is"
+            f" {format_part(headroom.quota.ceiling)}",
         )
     return asked
 
 
-def _weight(room: Room, asked: int | None, plain: bool) -> int:
-    quota = room.quota.weight
-    left = None if quota is None else quota - sum(claim.weight for claim in room.claims)
+def _weight(headroom: Headroom, asked: int | None, plain: bool) -> int:
+    quota = headroom.quota.weight
+    left = None if quota is None else quota - sum(claim.weight for claim in headroom.claims)
     if asked is not None and left is not None and asked > left:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a weight of {asked} is requested, {(quota or 0) - left} are in use by"
-            f" its groups, its quota is {quota}",
+            f"{headroom.where}: a weight of {asked} is requested, {(quota or 0) - left} are in use"
+            f" by its groups, its quota is {quota}",
         )
     wanted = asked
     if wanted is None:
         wanted = left if plain and left is not None else 1
-    if room.free_weight is None:
+    if headroom.free_weight is None:
         return max(0, wanted)
-    if room.free_weight == 0:
+    if headroom.free_weight == 0:
         return 0  # as cGPU has it: it is there, and gets no compute
     if asked is None:
         if left is not None and left < 1 and quota:
             raise Refusal(
                 "over-quota",
-                f"{room.where}: no weight is left, {quota - left} are in use by its groups, its"
+                f"{headroom.where}: no weight is left, {quota - left} are in use by its groups, its"
                 f" quota is {quota}",
             )
-        return max(0, min(wanted, room.free_weight, wanted if left is None else left))
-    if asked > room.free_weight:
+        return max(0, min(wanted, headroom.free_weight, wanted if left is None else left))
+    if asked > headroom.free_weight:
         raise Refusal(
             "over-quota",
-            f"{room.where}: a weight of {asked} is requested, {room.free_weight} of the GPU's"
-            " slices are free",
+            f"{headroom.where}: a weight of {asked} is requested, {headroom.free_weight} of the"
+            " GPU's slices are free",
         )
     return asked
 

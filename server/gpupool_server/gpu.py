@@ -17,8 +17,8 @@ from typing import Any
 
 from gpupool_common import logs
 from gpupool_server import claims
-from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Picture
-from gpupool_server.claims import Claim, Room
+from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Snapshot
+from gpupool_server.claims import Claim, Headroom
 from gpupool_server.inventory import Device
 from gpupool_server.sharing import DEFAULTS, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
@@ -48,7 +48,7 @@ class Gpu:
         #: What an operator changed while the server ran; over what is configured.
         self.changed = GpuSettings.model_construct()
         self.quotas: dict[str, dict[str, Any]] = {}
-        self.pictures: tuple[Picture | None, Picture | None] = (None, None)
+        self.snapshots: tuple[Snapshot | None, Snapshot | None] = (None, None)
         #: GPU time of groups that are no longer on the board.
         self.retired_busy_ns = 0
         #: The same by group, of those who asked for it to be kept.
@@ -106,9 +106,9 @@ class Gpu:
         if error is not None:
             self._put_aside(error)
         self.board = self._open_board(self.board_path)
-        last = self.pictures[1]
+        last = self.snapshots[1]
         self.retired_busy_ns += sum(a.busy_ns for a in last.tenants) if last else 0
-        self.pictures = (None, None)
+        self.snapshots = (None, None)
         self.write_settings()
         self.dirty.update(tenant_of(name) for name in self.claims)
         now = time.monotonic()
@@ -139,19 +139,19 @@ class Gpu:
             )
         )
 
-    def picture(self) -> Picture | None:
+    def snapshot(self) -> Snapshot | None:
         """The board as it is now; None if there is none or it cannot be read."""
         if self.board is None:
             return None
         try:
-            return self.board.picture()
+            return self.board.snapshot()
         except BoardError as error:
             self._log.error("a board cannot be read", reason=str(error))
             return None
 
     def utilisation(self, name: str | None = None) -> int | None:
         """Thousandths of the last second in which a tenant, or (None) any, was at work."""
-        before, last = self.pictures
+        before, last = self.snapshots
         if before is None or last is None or last.now_ns <= before.now_ns:
             return None
         earlier = {account.name: account.busy_ns for account in before.tenants}
@@ -174,15 +174,15 @@ class Gpu:
     def claims_of(self, tenant: str) -> dict[str, Claim]:
         return {name: claim for name, claim in self.claims.items() if tenant_of(name) == tenant}
 
-    def room(self, tenant: Tenant, without: str | None = None) -> Room:
-        """What the tenant finds here, its own group ``without`` left aside."""
+    def headroom(self, tenant: Tenant, without: str | None = None) -> Headroom:
+        """What the tenant may still claim here, its own group ``without`` not counted."""
         others = [c for name, c in self.claims_of(tenant.name).items() if name != without]
         free: int | None = None
         if self.settings.policy in SLICED:
             own = self.claims.get(without or "", Claim(weight=0)).weight
             taken = sum(claim.weight for claim in self.claims.values()) - own
             free = max(0, (self.settings.max_inst or 0) - taken)
-        return Room(
+        return Headroom(
             where=f"tenant '{tenant.name}' on GPU {self.index}",
             quota=self.quota(tenant),
             claims=tuple(others),
@@ -228,8 +228,8 @@ class Gpu:
         self.claims.pop(name, None)
         if self.board is None:
             return
-        picture = self.picture()
-        account = picture.account(name) if picture else None
+        snapshot = self.snapshot()
+        account = snapshot.account(name) if snapshot else None
         try:
             self.board.remove(name)
         except BoardError as error:
@@ -248,14 +248,14 @@ class Gpu:
             return
         try:
             self.board.reap()
-            picture = self.board.picture()
+            snapshot = self.board.snapshot()
         except BoardError as error:
             if error.number not in USELESS:
                 raise
             self.renew(error)
             return
-        self.pictures = (self.pictures[1], picture)
-        for account in picture.tenants:
+        self.snapshots = (self.snapshots[1], snapshot)
+        for account in snapshot.tenants:
             if account.name not in self.claims and account.members == 0:
                 self.drop(account.name)
 

@@ -135,7 +135,7 @@ class Gpus:
     def fits(self, tenant: Tenant, request: LimitsRequest, index: int) -> bool:
         """Whether a new group with this request would be admitted on a GPU."""
         try:
-            claims.claim(self._by_index[index].room(tenant), request)
+            claims.claim(self._by_index[index].headroom(tenant), request)
         except Refusal:
             return False
         return True
@@ -187,7 +187,7 @@ class Gpus:
         claimed = [
             (gpu, promised(lease.promises[gpu.index]))
             if lease is not None
-            else (gpu, claims.claim(gpu.room(group.tenant), group.request, place, plain))
+            else (gpu, claims.claim(gpu.headroom(group.tenant), group.request, place, plain))
             for place, gpu in new
         ]
         try:

@@ -376,7 +376,7 @@ class ManagerConnection:
         if answer is not None and not answer.done():
             answer.set_result(Heard(told.orders.next_heartbeat, wants_report))
         elif wants_report:
-            self.wake()  # the next heartbeat is answered with the same wish
+            self.wake()  # the next heartbeat is answered the same way
 
     def _set_clock(self, told: Told, sent: float, now: float) -> None:
         # The shorter the round trip, the less can be wrong about it; and clocks drift.

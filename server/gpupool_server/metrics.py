@@ -49,8 +49,8 @@ class GpuCollector(Collector):
         tenants = [
             (gpu, account)
             for gpu in self._gpus
-            if (picture := gpu.picture()) is not None
-            for account in picture.tenants
+            if (snapshot := gpu.snapshot()) is not None
+            for account in snapshot.tenants
         ]
         yield from self._of_gpus(tenants)
         yield from self._of_tenants(tenants)

@@ -37,10 +37,10 @@ class BusyCounts:
     def read(self) -> list[BusyTime]:
         """Add what is new; what the manager has not been told of is the result."""
         for gpu in self._gpus:
-            picture = gpu.picture() if gpu.kept_busy_ns else None
-            if picture is None:
+            snapshot = gpu.snapshot() if gpu.kept_busy_ns else None
+            if snapshot is None:
                 continue
-            now = {account.name: account.busy_ns for account in picture.tenants}
+            now = {account.name: account.busy_ns for account in snapshot.tenants}
             for name, before in gpu.kept_busy_ns.items():
                 key = (name.partition("/")[2], gpu.device.uuid)
                 self._add(key, before + now.get(name, 0))

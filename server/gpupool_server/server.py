@@ -50,21 +50,21 @@ class Server:
         self._log = logs.get("server")
         self._run_dir: RunDir | None = None
         self._supervisor: SessionSupervisor | None = None
-        self._door: FrontEnd | None = None
+        self._front_end: FrontEnd | None = None
         self._admin: AdminServer | None = None
         self._metrics: MetricsServer | None = None
         self._join: JoinToken
         self._keys: Keys | None = None
         self._member: PoolMember | None = None
-        self._link: ManagerConnection | None = None
+        self._connection: ManagerConnection | None = None
         self._stopping = asyncio.Event()
 
     @property
     def url(self) -> str:
         """Where the front end is, with the port that was chosen for ``:*``."""
-        if self._door is None:
+        if self._front_end is None:
             raise RuntimeError("the server has not started")
-        return self._door.url
+        return self._front_end.url
 
     @property
     def front_end_key(self) -> str:
@@ -113,13 +113,15 @@ class Server:
         if settings.curve or settings.pool is not None:
             self._keys = await asyncio.to_thread(server_keys, settings)
         member = self._make_member(gpus, handler)
-        self._door = FrontEnd(handler, settings.listen, self._keys if self.front_end_key else None)
+        self._front_end = FrontEnd(
+            handler, settings.listen, self._keys if self.front_end_key else None
+        )
         if member is not None and settings.pool is not None:
-            self._start_link(member, settings.pool)
+            self._connect_to_manager(member, settings.pool)
         self._log.info(
             "ready",
             version=__version__,
-            listen=with_key(self._door.url, self.front_end_key),
+            listen=with_key(self._front_end.url, self.front_end_key),
             driver=str(inventory.driver),
             devices=[device.name for device in inventory.devices],
             sessions=len(self._supervisor),
@@ -144,7 +146,7 @@ class Server:
         handler.join(self._member)
         return self._member
 
-    def _start_link(self, member: PoolMember, pool: str) -> None:
+    def _connect_to_manager(self, member: PoolMember, pool: str) -> None:
         assert self._supervisor is not None and self._keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
         host, _ = split_tcp(address)
@@ -158,9 +160,9 @@ class Server:
         def make_report() -> Report:
             return member.report(address, self.front_end_key, labels)
 
-        self._link = ManagerConnection(pool, self._join, self._keys, member, make_report)
-        self._supervisor.on_change = self._link.wake
-        self._link.start()
+        self._connection = ManagerConnection(pool, self._join, self._keys, member, make_report)
+        self._supervisor.on_change = self._connection.wake
+        self._connection.start()
 
     def _find_boards(self, program: Path) -> OpenBoard | None:
         """How boards are opened, if library and worker are both there for them."""
@@ -211,12 +213,12 @@ class Server:
 
     async def close(self) -> None:
         """Close the front end, then leave the sessions running or end them."""
-        if self._link is not None:
-            await self._link.leave()
-        if self._door is not None:
-            await self._door.close(DRAIN_SECONDS)
-        if self._link is not None:
-            await self._link.close()
+        if self._connection is not None:
+            await self._connection.leave()
+        if self._front_end is not None:
+            await self._front_end.close(DRAIN_SECONDS)
+        if self._connection is not None:
+            await self._connection.close()
         if self._member is not None:
             self._member.close()
         if self._admin is not None:
@@ -227,8 +229,8 @@ class Server:
             await self._supervisor.close()
         if self._run_dir is not None:
             self._run_dir.close()
-        self._door = self._admin = self._metrics = self._supervisor = self._run_dir = None
-        self._link = self._member = None
+        self._front_end = self._admin = self._metrics = self._supervisor = self._run_dir = None
+        self._connection = self._member = None
 
 
 def server_keys(settings: Settings) -> Keys:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpupool_server.board import Account, Picture
+from gpupool_server.board import Account, Snapshot
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 
@@ -14,9 +14,9 @@ from gpupool_server.gpus import Gpus
 def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One GPU of the admin socket's ``status``."""
     now = gpu.settings
-    picture = gpu.picture()
+    snapshot = gpu.snapshot()
     by_pid = {session["pid"]: session for session in sessions}
-    tenants = picture.tenants if picture is not None else ()
+    tenants = snapshot.tenants if snapshot is not None else ()
     return {
         "index": gpu.index,
         "name": gpu.device.name,
@@ -30,9 +30,9 @@ def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) ->
         "free_weight": gpu.free_weight,
         "utilisation": gpu.utilisation(),
         "tenants": [
-            _describe_tenant(gpu, gpus, account, picture, by_pid)
+            _describe_tenant(gpu, gpus, account, snapshot, by_pid)
             for account in tenants
-            if picture is not None
+            if snapshot is not None
         ],
     }
 
@@ -41,7 +41,7 @@ def _describe_tenant(
     gpu: Gpu,
     gpus: Gpus,
     account: Account,
-    picture: Picture,
+    snapshot: Snapshot,
     by_pid: Mapping[int, Mapping[str, Any]],
 ) -> dict[str, Any]:
     group = gpus.group(account.name)
@@ -54,7 +54,7 @@ def _describe_tenant(
         "sessions": sorted(group.sessions) if group is not None else [],
         "processes": [
             {"pid": process.pid, "memory_used": process.memory_used, **_client(by_pid, process.pid)}
-            for process in picture.processes
+            for process in snapshot.processes
             if process.tenant == account.name
         ],
     }

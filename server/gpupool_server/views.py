@@ -45,11 +45,11 @@ class TenantViews:
     def _view(
         self, gpu: Gpu, client: NvmlClient, name: str, sessions: Sequence[Mapping[str, Any]]
     ) -> View:
-        picture = gpu.picture()
-        members = picture.processes if picture is not None else ()
+        snapshot = gpu.snapshot()
+        members = snapshot.processes if snapshot is not None else ()
         memory = {member.pid: member.memory_used for member in members}
         limit = self._limit(gpu, client, name)
-        account = picture.account(name) if picture is not None else None
+        account = snapshot.account(name) if snapshot is not None else None
         limited = limit is not None and account is not None
         return View(
             gpu.device,

@@ -18,14 +18,14 @@ from toolchain import Toolchain
 BUSY = b"GPUPOOL/1 refused\ncode: busy\nmessage: the server is busy; try again in a second\n"
 
 
-class BusyDoor:
+class BusyFrontEnd:
     """Refuses so many questions, and passes those behind them on to a server."""
 
     def __init__(self, server: str) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._door = self._context.socket(zmq.ROUTER)
+        self._socket = self._context.socket(zmq.ROUTER)
         self._server = server
-        self.url = f"tcp://127.0.0.1:{self._door.bind_to_random_port('tcp://127.0.0.1')}"
+        self.url = f"tcp://127.0.0.1:{self._socket.bind_to_random_port('tcp://127.0.0.1')}"
         self.refusals = 0
         #: For each question when it came; how many were passed on.
         self.times: list[float] = []
@@ -36,20 +36,20 @@ class BusyDoor:
 
     def _serve(self) -> None:
         while not self._over.is_set():
-            if self._door.poll(50):
-                who, *rest = self._door.recv_multipart()
+            if self._socket.poll(50):
+                who, *rest = self._socket.recv_multipart()
                 self.times.append(time.monotonic())
-                self._door.send_multipart([who, *rest[:-1], self._answer(rest[-1])])
+                self._socket.send_multipart([who, *rest[:-1], self._answer(rest[-1])])
 
     def _answer(self, question: bytes) -> bytes:
         if self.refusals > 0:
             self.refusals -= 1
             return BUSY
         self.passed += 1
-        with self._context.socket(zmq.DEALER) as asker:
-            asker.connect(self._server)
-            asker.send(question)
-            return asker.recv_multipart()[-1]
+        with self._context.socket(zmq.DEALER) as dealer:
+            dealer.connect(self._server)
+            dealer.send(question)
+            return dealer.recv_multipart()[-1]
 
     def close(self) -> None:
         self._over.set()
@@ -58,13 +58,15 @@ class BusyDoor:
 
 
 @pytest.fixture
-def door(server: PoolServer) -> Iterator[BusyDoor]:
-    made = BusyDoor(server.url)
+def door(server: PoolServer) -> Iterator[BusyFrontEnd]:
+    made = BusyFrontEnd(server.url)
     yield made
     made.close()
 
 
-def test_a_program_comes_again(server: PoolServer, door: BusyDoor, toolchain: Toolchain) -> None:
+def test_a_program_comes_again(
+    server: PoolServer, door: BusyFrontEnd, toolchain: Toolchain
+) -> None:
     door.refusals = 4
     program = [str(toolchain.runtime_program("vector_add"))]
     result = server.run(program, GPUPOOL_SERVER=door.url)
@@ -73,7 +75,7 @@ def test_a_program_comes_again(server: PoolServer, door: BusyDoor, toolchain: To
     assert (door.refusals, door.passed) == (0, 1)
 
 
-def test_nvml_comes_again(server: PoolServer, door: BusyDoor) -> None:
+def test_nvml_comes_again(server: PoolServer, door: BusyFrontEnd) -> None:
     door.refusals = 2
     look = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
     result = server.run([sys.executable, "-c", look], "", GPUPOOL_SERVER=door.url)
@@ -84,7 +86,7 @@ def test_nvml_comes_again(server: PoolServer, door: BusyDoor) -> None:
     assert door.passed >= 1
 
 
-def test_a_command_comes_again_ever_more_slowly(door: BusyDoor) -> None:
+def test_a_command_comes_again_ever_more_slowly(door: BusyFrontEnd) -> None:
     door.refusals = 4
     assert len(ask_info(door.url, TOKEN, 30.0)["devices"]) == 2
     assert (door.refusals, door.passed) == (0, 1)
@@ -92,7 +94,7 @@ def test_a_command_comes_again_ever_more_slowly(door: BusyDoor) -> None:
     assert pauses[3] > 0.2  # half of eight times the first
 
 
-def test_busy_until_the_end_is_one_line(door: BusyDoor) -> None:
+def test_busy_until_the_end_is_one_line(door: BusyFrontEnd) -> None:
     door.refusals = 1000
     with pytest.raises(RefusedError, match="the server is busy") as caught:
         ask(door.url, "info", {"token": TOKEN}, 0.5)
@@ -102,7 +104,7 @@ def test_busy_until_the_end_is_one_line(door: BusyDoor) -> None:
 
 
 def test_a_program_that_is_never_let_in(
-    server: PoolServer, door: BusyDoor, toolchain: Toolchain
+    server: PoolServer, door: BusyFrontEnd, toolchain: Toolchain
 ) -> None:
     door.refusals = 1000
     result = server.run([str(toolchain.runtime_program("vector_add"))], GPUPOOL_SERVER=door.url)

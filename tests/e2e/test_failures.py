@@ -352,7 +352,7 @@ def test_full_server(
     assert server.run([vector_add], transport).returncode == 0
 
 
-def test_garbage_at_the_front_door_harms_nobody(server: PoolServer, vector_add: str) -> None:
+def test_garbage_at_the_front_end_harms_nobody(server: PoolServer, vector_add: str) -> None:
     host, _, port = server.url.removeprefix("tcp://").rpartition(":")
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, b"\xff" * 100_000, b"\xff\0\0\0\0"):
         with socket.create_connection((host, int(port)), timeout=10) as peer:

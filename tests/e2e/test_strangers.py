@@ -56,7 +56,7 @@ def is_relay_of(pid: int, parent: int) -> bool:
         return False
 
 
-def test_connections_that_break_off_at_the_front_door(
+def test_connections_that_break_off_at_the_front_end(
     make_server: MakeServer, talk: StartTalk, hold: str
 ) -> None:
     """libzmq ended the server with its heartbeats and a finite receive mark."""
@@ -97,7 +97,7 @@ def test_connections_that_break_off_at_a_worker(make_server: MakeServer) -> None
         assert alive(worker)
 
 
-def test_a_front_door_that_dies_is_made_anew(
+def test_a_front_end_that_dies_is_started_again(
     make_server: MakeServer, talk: StartTalk, hold: str
 ) -> None:
     server = make_server()
@@ -117,7 +117,7 @@ def test_a_front_door_that_dies_is_made_anew(
     wait_until(lambda: not alive(relay), "the front end ended with its server")
 
 
-def test_no_secret_in_reach_of_the_front_door(make_server: MakeServer) -> None:
+def test_no_secret_in_reach_of_the_front_end(make_server: MakeServer) -> None:
     server = make_server(curve="")
     relay = relay_of(server)
     for name in ("environ", "cmdline"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpupool_common import protocol
 from gpupool_common.paths import Home
-from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Picture
+from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Snapshot
 from gpupool_server.config import Settings
 from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
@@ -75,10 +75,10 @@ class FakeBoard:
         assert name in self.grants, name
         self.members[pid] = Member(pid, name, used, 0)
 
-    def picture(self) -> Picture:
+    def snapshot(self) -> Snapshot:
         assert self.gpu is not None
         accounts = tuple(self._account(name) for name in self.grants)
-        return Picture(self.gpu, accounts, tuple(self.members.values()), self.now_ns)
+        return Snapshot(self.gpu, accounts, tuple(self.members.values()), self.now_ns)
 
     def _account(self, name: str) -> Account:
         grant = self.grants[name]

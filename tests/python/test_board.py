@@ -71,18 +71,18 @@ def test_settings_and_grants_are_read_back(
     board.set_gpu(BoardGpu("weighted", 7, 55, False, 5 << 30))
     board.put("research/g", Grant(3 * MIB, 4, 300, 600, True))
     again = open_board(folder / "0.board")
-    picture = again.picture()
-    assert picture.gpu == BoardGpu("weighted", 7, 55, False, 5 << 30)
-    account = picture.account("research/g")
+    snapshot = again.snapshot()
+    assert snapshot.gpu == BoardGpu("weighted", 7, 55, False, 5 << 30)
+    account = snapshot.account("research/g")
     assert account is not None
     assert (account.memory_limit, account.weight, account.share) == (3 * MIB, 4, 300)
     assert (account.ceiling, account.high_priority, account.members) == (600, True, 0)
     again.remove("research/g")
-    assert board.picture().tenants == ()
+    assert board.snapshot().tenants == ()
     board.close()
     board.close()
     with pytest.raises(BoardError, match="closed"):
-        board.picture()
+        board.snapshot()
     again.close()
 
 
@@ -116,10 +116,10 @@ def test_a_worker_is_held_to_its_limit_and_reaped(
     process, said = worker(folder / "0.board", "t/g", 8 * MIB, 3 * MIB, 2 * MIB)
     try:
         assert said == "0 [True, False, True]"
-        account = board.picture().account("t/g")
+        account = board.snapshot().account("t/g")
         assert account is not None
         assert (account.memory_used, account.memory_denied, account.members) == (10 * MIB, 1, 1)
-        (member,) = board.picture().processes
+        (member,) = board.snapshot().processes
         assert (member.pid, member.tenant, member.memory_used) == (process.pid, "t/g", 10 * MIB)
         with pytest.raises(BoardError) as caught:
             board.put("t/g", Grant(memory=9 * MIB))
@@ -131,7 +131,7 @@ def test_a_worker_is_held_to_its_limit_and_reaped(
     finally:
         end(process)
     assert board.reap() == 1
-    account = board.picture().account("t/g")
+    account = board.snapshot().account("t/g")
     assert account is not None and account.memory_used == 0
     board.remove("t/g")
     board.close()
@@ -147,7 +147,7 @@ def test_one_worker_is_reaped_by_its_pid(folder: Path, open_board: Callable[[Pat
     try:
         end(one)
         assert board.reap(one.pid) == 1
-        assert [member.tenant for member in board.picture().processes] == ["b"]
+        assert [member.tenant for member in board.snapshot().processes] == ["b"]
     finally:
         end(two)
     board.close()
@@ -158,10 +158,10 @@ def test_many_tenants_are_all_described(folder: Path, open_board: Callable[[Path
     names = [f"{'t' * 32}/{number:032d}" for number in range(64)]
     for name in names:
         board.put(name, Grant(memory=(1 << 50) - 1))
-    assert sorted(account.name for account in board.picture().tenants) == names
+    assert sorted(account.name for account in board.snapshot().tenants) == names
     with pytest.raises(BoardError, match="no room for more than 64"):
         board.put("one-more", Grant())
-    before = board.picture().now_ns
+    before = board.snapshot().now_ns
     assert before <= time.monotonic_ns()
     board.close()
 
@@ -189,8 +189,8 @@ def test_a_board_of_another_release_is_replaced(
     )
     gpu.open(open_board)
     gpu.write_settings()
-    picture = gpu.picture()
-    assert picture is not None and picture.gpu == GPU
+    snapshot = gpu.snapshot()
+    assert snapshot is not None and snapshot.gpu == GPU
 
 
 def make_gpu(folder: Path) -> Gpu:
@@ -214,8 +214,8 @@ def test_a_damaged_board_at_the_start(
     gpu = make_gpu(folder)
     gpu.open(open_board)
     gpu.write_settings()
-    picture = gpu.picture()
-    assert picture is not None and picture.gpu == GPU
+    snapshot = gpu.snapshot()
+    assert snapshot is not None and snapshot.gpu == GPU
     assert (folder / "0.board.damaged").is_file()
 
 
@@ -229,10 +229,10 @@ def test_a_board_that_is_damaged_while_it_is_in_use(
     for number in range(4):
         assert gpu.ruined == (number > 2)
         damage(folder / "0.board")
-        assert gpu.picture() is None
+        assert gpu.snapshot() is None
         gpu.look()
-        picture = gpu.picture()
-        assert picture is not None and picture.gpu == GPU
+        snapshot = gpu.snapshot()
+        assert snapshot is not None and snapshot.gpu == GPU
         assert gpu.dirty == {"t"}, "its grants are to be written anew"
     assert gpu.ruined
 
@@ -244,8 +244,8 @@ def test_a_board_that_is_cut_short(folder: Path, open_board: Callable[[Path], Bo
     gpu.write_settings()
     os.truncate(folder / "0.board", 0)
     gpu.look()
-    picture = gpu.picture()
-    assert picture is not None and picture.gpu == GPU
+    snapshot = gpu.snapshot()
+    assert snapshot is not None and snapshot.gpu == GPU
 
 
 def test_a_board_for_which_there_is_no_space(
@@ -266,10 +266,10 @@ def test_a_board_for_which_there_is_no_space(
     damage(folder / "0.board")
     with pytest.raises(BoardError, match="no space left"):
         gpu.look()
-    assert gpu.picture() is None
+    assert gpu.snapshot() is None
     with pytest.raises(BoardError, match="no space left"):
         gpu.look()
     room = True
     gpu.look()
-    picture = gpu.picture()
-    assert picture is not None and picture.gpu == GPU
+    snapshot = gpu.snapshot()
+    assert snapshot is not None and snapshot.gpu == GPU

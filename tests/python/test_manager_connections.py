@@ -55,7 +55,7 @@ def health(manager: Process, source: str = "127.0.0.1") -> int:
         return client.get(f"{manager.url}/v1/health").status_code
 
 
-def test_idle_connections_do_not_close_the_door(manager: Process) -> None:
+def test_idle_connections_do_not_close_the_api(manager: Process) -> None:
     """1,200 of them closed it for good where there were 1,024 descriptors."""
     few = 200
     manager.limits = {resource.RLIMIT_NOFILE: (few, few)}

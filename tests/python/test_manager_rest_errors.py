@@ -152,7 +152,7 @@ async def test_scopes_allow_what_they_name_only(rest: Rest) -> None:
             await rest.no(403, "forbidden", method, path, body, "a")
 
 
-async def test_no_node_comes_by_this_door(rest: Rest) -> None:
+async def test_no_node_joins_through_the_api(rest: Rest) -> None:
     """A join token in the wrong hands made a false node here, which took others' leases."""
     made = await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"})
     report = {"address": "tcp://n1:7700", "server_version": "1", "gpus": []}

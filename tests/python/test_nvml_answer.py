@@ -152,7 +152,7 @@ def nvml(**fields: str) -> bytes:
     return protocol.encode("nvml", {"token": TOKEN, **fields})
 
 
-async def test_the_front_door_answers(make_office: MakeOffice) -> None:
+async def test_the_front_end_answers(make_office: MakeOffice) -> None:
     office = await make_office()
     fields = accepted(await office.handler.answer(nvml()))
     assert fields["devices"] == "2"

@@ -34,7 +34,7 @@ QUEUED = {**LEASE, "state": "queued", "position": 2, "reason": "no room", "token
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _door() -> Iterator[None]:
+def _front_end() -> Iterator[None]:
     """The server that leases name answers: who has a lease looks before the program starts."""
     server = FakeServer()
     LEASE["servers"][0]["address"] = server.url

@@ -167,8 +167,8 @@ async def test_a_gpu_whose_board_was_ruined_is_used_again(make_office: MakeOffic
     await eventually(lambda: not process_lives(first))
     assert not gpu.ruined
     _, second = await opened(office)
-    before = gpu.pictures
-    await eventually(lambda: not set(map(id, gpu.pictures)) & set(map(id, before)))
+    before = gpu.snapshots
+    await eventually(lambda: not set(map(id, gpu.snapshots)) & set(map(id, before)))
     assert process_lives(second)
 
 

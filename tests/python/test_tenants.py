@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpupool_common import protocol
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server.board import Grant
-from gpupool_server.claims import Claim, LimitsRequest, Refusal, Room, claim, grants
+from gpupool_server.claims import Claim, Headroom, LimitsRequest, Refusal, claim, grants
 from gpupool_server.rundir import Meta
 from gpupool_server.sharing import TenantSettings
 from gpupool_server.tenants import Quota, Tenants
@@ -116,39 +116,47 @@ async def test_a_tenant_sees_only_its_own_sessions(make_office: MakeOffice) -> N
 # Claims --------------------------------------------------------------------------------
 
 
-def room(quota: Quota, *others: Claim, free: int | None = None, default: int = 0) -> Room:
-    return Room("here", quota, others, 16 * GIB, default, free)
+def headroom(quota: Quota, *others: Claim, free: int | None = None, default: int = 0) -> Headroom:
+    return Headroom("here", quota, others, 16 * GIB, default, free)
 
 
 @pytest.mark.parametrize(
     ("place", "request_", "says"),
     [
         (
-            room(Quota(memory=8 * GIB)),
+            headroom(Quota(memory=8 * GIB)),
             LimitsRequest(memory=9 * GIB),
             "9GiB are requested, 0B are in",
         ),
         (
-            room(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
+            headroom(Quota(memory=8 * GIB), Claim(memory=6 * GIB)),
             LimitsRequest(memory=3 * GIB),
             "3GiB are requested, 6GiB are in use by its groups, its quota is 8GiB",
         ),
-        (room(Quota(memory=8 * GIB), Claim(memory=8 * GIB)), LimitsRequest(), "no memory is left"),
-        (room(Quota()), LimitsRequest(memory=17 * GIB), "the GPU has 16GiB"),
         (
-            room(Quota(share=500), Claim(share=300)),
+            headroom(Quota(memory=8 * GIB), Claim(memory=8 * GIB)),
+            LimitsRequest(),
+            "no memory is left",
+        ),
+        (headroom(Quota()), LimitsRequest(memory=17 * GIB), "the GPU has 16GiB"),
+        (
+            headroom(Quota(share=500), Claim(share=300)),
             LimitsRequest(share=201),
             "a share of 20.1% is requested, 30% are in use by its groups, its quota is 50%",
         ),
-        (room(Quota(ceiling=800)), LimitsRequest(ceiling=900), "ceiling of 90%"),
-        (room(Quota(weight=4), Claim(weight=3)), LimitsRequest(weight=2), "3 are in use"),
-        (room(Quota(weight=9), free=3), LimitsRequest(weight=4), "3 of the GPU's slices are free"),
-        (room(Quota(weight=1), Claim(weight=1), free=5), LimitsRequest(), "no weight is left"),
-        (room(Quota(high_priority=False)), LimitsRequest(high_priority=True), "priority"),
+        (headroom(Quota(ceiling=800)), LimitsRequest(ceiling=900), "ceiling of 90%"),
+        (headroom(Quota(weight=4), Claim(weight=3)), LimitsRequest(weight=2), "3 are in use"),
+        (
+            headroom(Quota(weight=9), free=3),
+            LimitsRequest(weight=4),
+            "3 of the GPU's slices are free",
+        ),
+        (headroom(Quota(weight=1), Claim(weight=1), free=5), LimitsRequest(), "no weight is left"),
+        (headroom(Quota(high_priority=False)), LimitsRequest(high_priority=True), "priority"),
     ],
 )
 def test_what_exceeds_a_quota_is_refused_with_the_numbers(
-    place: Room, request_: LimitsRequest, says: str
+    place: Headroom, request_: LimitsRequest, says: str
 ) -> None:
     with pytest.raises(Refusal, match=says) as caught:
         claim(place, request_)
@@ -158,24 +166,24 @@ def test_what_exceeds_a_quota_is_refused_with_the_numbers(
 @pytest.mark.parametrize(
     ("place", "request_", "expected"),
     [
-        (room(Quota()), LimitsRequest(), Claim()),
-        (room(Quota(), default=2 * GIB), LimitsRequest(), Claim(memory=2 * GIB)),
-        (room(Quota(memory=8 * GIB)), LimitsRequest(), Claim(memory=8 * GIB)),
-        (room(Quota(memory=99 * GIB)), LimitsRequest(), Claim(memory=16 * GIB)),
+        (headroom(Quota()), LimitsRequest(), Claim()),
+        (headroom(Quota(), default=2 * GIB), LimitsRequest(), Claim(memory=2 * GIB)),
+        (headroom(Quota(memory=8 * GIB)), LimitsRequest(), Claim(memory=8 * GIB)),
+        (headroom(Quota(memory=99 * GIB)), LimitsRequest(), Claim(memory=16 * GIB)),
         (
-            room(Quota(memory=8 * GIB), Claim(memory=7 * GIB), default=2 * GIB),
+            headroom(Quota(memory=8 * GIB), Claim(memory=7 * GIB), default=2 * GIB),
             LimitsRequest(),
             Claim(memory=GIB),
         ),
-        (room(Quota(memory=8 * GIB)), LimitsRequest(memory=8 * GIB), Claim(memory=8 * GIB)),
-        (room(Quota(), free=0), LimitsRequest(weight=5), Claim(weight=0)),
-        (room(Quota(), free=0), LimitsRequest(), Claim(weight=0)),
-        (room(Quota(), free=7), LimitsRequest(weight=5), Claim(weight=5)),
-        (room(Quota(), free=7), LimitsRequest(), Claim(weight=1)),
-        (room(Quota()), LimitsRequest(high_priority=True), Claim(high_priority=True)),
+        (headroom(Quota(memory=8 * GIB)), LimitsRequest(memory=8 * GIB), Claim(memory=8 * GIB)),
+        (headroom(Quota(), free=0), LimitsRequest(weight=5), Claim(weight=0)),
+        (headroom(Quota(), free=0), LimitsRequest(), Claim(weight=0)),
+        (headroom(Quota(), free=7), LimitsRequest(weight=5), Claim(weight=5)),
+        (headroom(Quota(), free=7), LimitsRequest(), Claim(weight=1)),
+        (headroom(Quota()), LimitsRequest(high_priority=True), Claim(high_priority=True)),
     ],
 )
-def test_claims(place: Room, request_: LimitsRequest, expected: Claim) -> None:
+def test_claims(place: Headroom, request_: LimitsRequest, expected: Claim) -> None:
     assert claim(place, request_) == expected
 
 
