@@ -61,6 +61,17 @@ def _row(f: Function, sizes: Mapping[str, tuple[int, int]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _structures(spec: Spec) -> list[str]:
+    """Those that the tables above name by their types."""
+    if not spec.structs:
+        return []
+    lines = ["## structures\n", "| structure | members | meaning |", "| --- | --- | --- |"]
+    for struct in spec.structs:
+        members = ", ".join(f"`{field}`" for field in struct.fields)
+        lines.append(f"| `{struct.name}` | {members} | {struct.doc} |")
+    return [*lines, ""]
+
+
 def wire_doc(spec: Spec, sizes: Mapping[str, tuple[int, int]]) -> str:
     """One table for each group of the spec."""
     told = sum(f.mode == "notify" for f in spec.wire)
@@ -71,4 +82,4 @@ def wire_doc(spec: Spec, sizes: Mapping[str, tuple[int, int]]) -> str:
         lines.append("| ---: | --- | --- | ---: | --- | ---: | --- |")
         lines += [_row(f, sizes) for f in members]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_structures(spec)])

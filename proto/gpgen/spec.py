@@ -87,7 +87,8 @@ first_waits an async call that the driver may refuse: waited for the first time 
 forgets     the cached entries whose answers it makes out of date
 =========== ====================================================================
 
-What more an entry says of its stub is in client_words.py, of its handler in worker_words.py.
+Structures of our own that messages carry are in structs.toml (structs.py). What more an
+entry says of its stub is in client_words.py, of its handler in worker_words.py.
 What handles a call makes, uses and ends is read from the parameters.
 A file may hold a list of refused forms instead of entries: `since` and `reason`, which
 hold for all, and `forms`, one C prototype each behind its id.

@@ -70,6 +70,15 @@ def test_every_message_is_in_the_tables(real: Spec) -> None:
     assert sorted(named) == sorted((str(f.id), f.name) for f in real.wire)
 
 
+def test_structures_are_shown_with_their_members(small: Spec, real: Spec) -> None:
+    assert "## structures" not in wire_doc(small, {f.name: (16, 24) for f in small.wire})
+    page = wire_doc(real, {f.name: (16, 24) for f in real.wire})
+    named = set(re.findall(r"struct (\w+)", page))
+    assert "gp_parameter" in named
+    for name in named:
+        assert re.search(rf"^\| `{name}` \| `\w+ \w+", page, re.MULTILINE), name
+
+
 def test_sizes_are_read_as_the_program_prints_them() -> None:
     assert read_sizes("gp_hello 64 32\ngp_goodbye 16 0\n")["gp_hello"] == (64, 32)
     with pytest.raises(ValueError):
