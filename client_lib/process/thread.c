@@ -2,12 +2,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "context.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "session.h"
 
 struct gpc_thread_stream {
     CUcontext context;
+    uint32_t life; /* of the context: a later one may have its handle */
     CUstream stream;
     struct gpc_thread_stream *next;
 };
@@ -16,13 +18,19 @@ __thread struct gpc_thread *gpc_thread_self __attribute__((tls_model("initial-ex
 static pthread_key_t ends;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+/* Streams go with their context. */
+static bool is_alive(const struct gpc_thread_stream *s)
+{
+    return gpc_context_live(s->context) && s->life == gpc_context_life(s->context);
+}
+
 static void thread_ends(void *arg)
 {
     struct gpc_thread *t = arg;
     gpc_thread_self = t; /* the calls below need a thread */
     for (struct gpc_thread_stream *s = t->streams, *next; s; s = next) {
         next = s->next;
-        if (gpc_session_count() && gpc_handle_live(GP_HANDLE_STREAM, (uint64_t)s->stream))
+        if (gpc_session_count() && is_alive(s))
             gpc_wire_cuStreamDestroy_v2(s->stream);
         free(s);
     }
@@ -50,14 +58,28 @@ struct gpc_thread *gpc_thread_make(void)
     return t;
 }
 
+static void drop_ended(struct gpc_thread *t)
+{
+    for (struct gpc_thread_stream **at = &t->streams, *s; (s = *at) != NULL;) {
+        if (is_alive(s)) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        gpc_handle_drop((uint64_t)s->stream);
+        free(s);
+    }
+}
+
 CUresult gpc_thread_stream(const struct gpc_route *on, CUstream *stream)
 {
     struct gpc_thread *t = gpc_thread();
     for (struct gpc_thread_stream *s = t->streams; s; s = s->next)
-        if (s->context == on->context && gpc_handle_live(GP_HANDLE_STREAM, (uint64_t)s->stream)) {
+        if (s->context == on->context && is_alive(s)) {
             *stream = s->stream;
             return CUDA_SUCCESS;
         }
+    drop_ended(t);
     struct gpc_thread_stream *s = malloc(sizeof *s);
     if (!s)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -68,6 +90,7 @@ CUresult gpc_thread_stream(const struct gpc_route *on, CUstream *stream)
         return r;
     }
     s->context = on->context;
+    s->life = gpc_context_life(on->context);
     s->next = t->streams;
     t->streams = s;
     *stream = s->stream;

@@ -125,6 +125,22 @@ static void default_stream(CUmodule module)
     CU(cuStreamDestroy(blocking));
 }
 
+/* A thread's own default stream goes with its context; a later one has another. */
+static void own_stream_of_a_later_context(void)
+{
+    for (int i = 1; i <= 3; i++) {
+        CUdeviceptr device;
+        unsigned char got = 0;
+        driver_start();
+        CU(cuMemAlloc(&device, 64));
+        CU(cuMemsetD8Async(device, (unsigned char)i, 64, CU_STREAM_PER_THREAD));
+        CU(cuStreamSynchronize(CU_STREAM_PER_THREAD));
+        CU(cuMemcpyDtoH(&got, device, 1));
+        EXPECT(got == i, "life %d of the context set %d", i, got);
+        driver_stop();
+    }
+}
+
 int main(void)
 {
     CUmodule module;
@@ -139,5 +155,6 @@ int main(void)
     CU(cuStreamDestroy(stream));
     CU(cuModuleUnload(module));
     driver_stop();
+    own_stream_of_a_later_context();
     return finish("driver_streams");
 }
