@@ -110,11 +110,13 @@ enum gpc_needs gpc_free_needs(uint64_t address)
 CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
 {
     struct gpc_range range;
-    if (!gpc_range_find(dptr, &range) || range.begin != dptr ||
+    unsigned place = on ? on->session->index : gpc_range_place();
+    if (!gpc_range_find_at(place, dptr, &range) || range.begin != dptr ||
         (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
          range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_remove(dptr, &range);
+    bool forget =
+        range.kind != GPC_RANGE_GRAPH && gpc_range_remove_at(range.place, dptr, &range);
     CUresult r = gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);

@@ -5,6 +5,7 @@
 #include "captured_copy.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "handle.h"
 #include "ranges.h"
 #include "session.h"
 #include "shared.h"
@@ -22,7 +23,7 @@ static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range 
         return r;
     /* in a capture it becomes a node, for memory of the same graph only */
     bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
-                  gpc_range_remove(range->begin, &removed);
+                  gpc_range_remove_at(range->place, range->begin, &removed);
     r = gpc_wire_cuMemFreeAsync_on(on, range->begin, stream);
     if (r != CUDA_SUCCESS && forget)
         gpc_range_add(&removed);
@@ -47,7 +48,7 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     if (r != CUDA_SUCCESS || dptr == 0)
         return r;
     struct gpc_range range;
-    if (!gpc_range_find(dptr, &range) || range.begin != dptr)
+    if (!gpc_range_find_at(on.session->index, dptr, &range) || range.begin != dptr)
         return CUDA_ERROR_INVALID_VALUE;
     return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(&on, dptr, hStream)
                                                     : free_ordered(&on, &range, hStream));
@@ -118,7 +119,8 @@ GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
         return r;
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
-    if (gpc_device_info(dev) && current_pools[dev]) {
+    if (gpc_device_info(dev) &&
+        gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev])) {
         *pool = current_pools[dev];
         return CUDA_SUCCESS;
     }

@@ -72,7 +72,7 @@ int gpc_range_add(const struct gpc_range *range)
         t->ranges[at].id = ++last_id;
         t->count++;
         if (places <= range->place)
-            places = range->place + 1;
+            __atomic_store_n(&places, range->place + 1, __ATOMIC_RELAXED);
     }
     pthread_rwlock_unlock(&lock);
     return r;
@@ -92,7 +92,7 @@ static bool each_place(bool (*look)(struct table *, uint64_t, struct gpc_range *
 
 static unsigned place_here(void)
 {
-    return places == 1 ? 0 : gpc_range_place();
+    return __atomic_load_n(&places, __ATOMIC_RELAXED) == 1 ? 0 : gpc_range_place();
 }
 
 static bool remove_from(struct table *t, uint64_t begin, struct gpc_range *removed)
@@ -105,12 +105,17 @@ static bool remove_from(struct table *t, uint64_t begin, struct gpc_range *remov
     return true;
 }
 
-bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
+bool gpc_range_remove_at(unsigned place, uint64_t begin, struct gpc_range *removed)
 {
     pthread_rwlock_wrlock(&lock);
-    bool found = each_place(remove_from, place_here(), begin, removed);
+    bool found = each_place(remove_from, place, begin, removed);
     pthread_rwlock_unlock(&lock);
     return found;
+}
+
+bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
+{
+    return gpc_range_remove_at(place_here(), begin, removed);
 }
 
 bool gpc_range_meets(uint64_t begin, uint64_t size)

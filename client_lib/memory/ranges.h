@@ -43,6 +43,8 @@ struct gpc_range {
 int gpc_range_add(const struct gpc_range *range);
 /* Remove the range that begins here; false if there is none. */
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
+/* And of a place, before those of others. */
+bool gpc_range_remove_at(unsigned place, uint64_t begin, struct gpc_range *removed);
 /* The range that the address lies in; looked for where the thread is. */
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
 /* And where a route goes. */

@@ -327,6 +327,23 @@ static void one_address_may_be_in_two_places(void **state)
     here = 0;
 }
 
+/* A call on another host's stream, wherever the thread is. */
+static void a_place_is_removed_from_before_others(void **state)
+{
+    (void)state;
+    struct gpc_range removed, one = {.begin = 0x1000, .size = 0x100, .place = 1};
+    struct gpc_range two = {.begin = 0x1000, .size = 0x100, .place = 2};
+    assert_int_equal(gpc_range_add(&one), 0);
+    assert_int_equal(gpc_range_add(&two), 0);
+    here = 1;
+    assert_true(gpc_range_remove_at(2, 0x1000, &removed));
+    assert_int_equal(removed.place, 2);
+    assert_true(gpc_range_remove_at(2, 0x1000, &removed)); /* there is none: another's, then */
+    assert_int_equal(removed.place, 1);
+    assert_false(gpc_range_remove_at(2, 0x1000, &removed));
+    here = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +360,7 @@ int main(void)
         cmocka_unit_test(none_is_missed_while_others_come_and_go),
         cmocka_unit_test(threads_have_their_own_ranges),
         cmocka_unit_test(one_address_may_be_in_two_places),
+        cmocka_unit_test(a_place_is_removed_from_before_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

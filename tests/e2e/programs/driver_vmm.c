@@ -58,7 +58,7 @@ static void virtual_memory(void)
 
 static void pools(CUstream stream)
 {
-    CUmemoryPool pool, made;
+    CUmemoryPool pool, made, current;
     CUmemPoolProps props = {0};
     CUdeviceptr a, b;
     cuuint64_t threshold = 1 << 20, value = 0;
@@ -88,7 +88,16 @@ static void pools(CUstream stream)
     CU(cuMemFreeAsync(b, stream));
     CU(cuStreamSynchronize(stream));
     EXPECT(words[0] == 0x03030303, "the made pool's memory holds %#x", words[0]);
+    CU(cuDeviceSetMemPool(driver_device, made));
+    CU(cuDeviceGetMemPool(&current, driver_device));
+    EXPECT(current == made, "the device's pool is %p, not %p", (void *)current, (void *)made);
+    /* without the pool that was chosen, the device has its default one again */
     CU(cuMemPoolDestroy(made));
+    CU(cuDeviceGetMemPool(&current, driver_device));
+    EXPECT(current == pool, "the device's pool is %p, not %p", (void *)current, (void *)pool);
+    CU(cuMemAllocAsync(&a, 4096, stream));
+    CU(cuMemFreeAsync(a, stream));
+    CU(cuStreamSynchronize(stream));
 }
 
 int main(void)
