@@ -2,6 +2,7 @@
  * Stream capture. Frameworks ask all the time whether a stream is capturing;
  * while no capture is under way in this process the answer is known here.
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,18 +85,22 @@ struct info {
 /* One graph handle per capture, whatever number of times it is asked for. */
 static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t last_id;
     static CUgraph last_graph;
+    pthread_mutex_lock(&lock); /* threads may capture at the same time */
+    CUgraph graph = last_graph;
     /* captures are numbered by their hosts */
-    bool here = gp_handle_session((uint64_t)last_graph) == gp_handle_session((uint64_t)named);
-    if (last_graph && here && last_id == capture_id &&
-        gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)last_graph)) {
-        gpc_handle_drop((uint64_t)named);
-        return last_graph;
+    bool here = gp_handle_session((uint64_t)graph) == gp_handle_session((uint64_t)named);
+    if (!graph || !here || last_id != capture_id ||
+        !gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)graph)) {
+        last_id = capture_id;
+        last_graph = graph = named;
     }
-    last_id = capture_id;
-    last_graph = named;
-    return named;
+    pthread_mutex_unlock(&lock);
+    if (graph != named)
+        gpc_handle_drop((uint64_t)named);
+    return graph;
 }
 
 static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)

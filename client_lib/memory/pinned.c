@@ -159,8 +159,10 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
                               .flags = flags,
                               .device_address = device_address,
                               .owner = owner};
-    if (r == CUDA_SUCCESS && gpc_range_add(&range) != 0)
+    if (r == CUDA_SUCCESS && gpc_range_add(&range) != 0) {
+        gpc_wire_gp_pinned_close(range.begin);
         r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (r != CUDA_SUCCESS) {
         s->transport->unshare(s->channel, &owner->share);
         free(owner);

@@ -24,8 +24,9 @@
  *   6     captures.c lock            captures under way
  *         pinned.c lock              bytes on their way into memory that is not shared
  *   7     session wait_lock          the listed calls, their states, the right to read
- *   8     handle.c, context.c records_lock, ranges.c, cache.c, host_function.c, trace.c, and
- *         those of private_tables/:  their own tables; nothing is locked under them
+ *   8     handle.c, capture.c lock, context.c records_lock, ranges.c, cache.c, host_function.c,
+ *         trace.c, and those of private_tables/:
+ *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread
  *     that reads never takes one of these: it acts on notices under ranks 6 to 8 alone.
