@@ -132,16 +132,17 @@ class Worker(RawClient):
         result, length = struct.unpack_from("<i4xI", reply)
         return int(result), reply[16 : 16 + max(length - 1, 0)].decode()
 
-    def start_connect(self, secret: bytes, url: str, peer: int = 0) -> None:
+    def start_connect(self, secret: bytes, url: str, peer: int = 0) -> bytes:
+        """Without waiting for its answer, which `reply_to` gives."""
         text = url.encode() + b"\0"
-        body = struct.pack("<IIII", peer, 16, len(text), 0) + secret + text
-        self.send([self.message(NUMBERS["gp_peer_connect"], body, flags=WAITED)])
+        body = struct.pack("<III4x", peer, 16, len(text)) + secret + text
+        message = self.message(NUMBERS["gp_peer_connect"], body, flags=WAITED)
+        self.send([message])
+        return message
 
     def connect(self, secret: bytes, url: str, peer: int = 0) -> int:
-        text = url.encode() + b"\0"
-        return self.result(
-            "gp_peer_connect", struct.pack("<III4x", peer, 16, len(text)) + secret + text
-        )
+        reply = self.reply_to(self.start_connect(secret, url, peer))
+        return int(struct.unpack_from("<i", reply)[0])
 
     def wait_for_error(self) -> tuple[str, int]:
         """The next error that came by itself."""

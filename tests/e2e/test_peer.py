@@ -25,7 +25,7 @@ from peer_client import (
     sealed,
     worker_of,
 )
-from raw_client import KIND_CONTEXT, NUMBERS, handle
+from raw_client import KIND_CONTEXT, NUMBERS, RawClient, handle
 from tenants import MakeServer, configured
 
 Pair = tuple[Worker, Worker]
@@ -396,6 +396,20 @@ def test_the_wrong_secret(server: PoolServer) -> None:
         assert b.connect(b"1" * 16, url) == 0
         assert_works(a, b, 9)
     assert url not in server.log.read_text(encoding="utf-8").partition(b"1".hex() * 16)[2]
+
+
+def test_the_right_one_comes_while_a_wrong_one_is_looked_at(server: PoolServer) -> None:
+    """Nobody listens then: the connection is refused, and tried again."""
+    with worker_of(server) as a, worker_of(server) as b:
+        secret = os.urandom(16)
+        result, url = a.listen(secret)
+        assert result == 0
+        with RawClient({"zmq": url.partition("#")[0]}) as stranger:
+            assert stranger.greet()  # and says nothing more
+            asked = b.start_connect(secret, url)
+            assert not b.answers(0.5)
+        assert struct.unpack_from("<i", b.reply_to(asked)) == (0,)
+        assert_works(a, b, 9)
 
 
 def test_work_may_be_submitted_before_the_other_has_come(server: PoolServer) -> None:

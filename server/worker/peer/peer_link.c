@@ -14,6 +14,8 @@
 #define ACCEPT_MS 60000
 /* For somebody who has connected to say what he has to. */
 #define PROVE_MS 5000
+/* How soon to try again where nobody listens. */
+#define REFUSED_MS 20
 /* How often to look whether the link has been given up. */
 #define STEP_MS 100
 
@@ -94,11 +96,25 @@ static int prove_connecting(struct gpw_peer *p, int64_t deadline)
     return rc == 0 ? hear(p, GPW_PEER_WELCOME, deadline, &heard) : rc;
 }
 
+/* Who listens looks at one at a time, and nobody listens meanwhile: that a connection is
+ * refused does not say that the other worker has gone. */
+static int dial(struct gpw_peer *p, int64_t deadline, struct gp_error *err)
+{
+    int rc;
+    do {
+        int64_t left = deadline - now_ms();
+        rc = p->transport->connect(p->url, left > 0 ? (int)left : 0, &p->channel, err);
+        if (rc == -ECONNREFUSED)
+            usleep(REFUSED_MS * 1000);
+    } while (rc == -ECONNREFUSED && now_ms() < deadline && !gpw_peer_stopped(p));
+    return rc;
+}
+
 static int link_connect(struct gpw_peer *p, struct gp_error *err)
 {
     int64_t deadline = now_ms() + GP_PEER_CONNECT_MS;
     /* half of the time: so that the proofs have some */
-    int rc = p->transport->connect(p->url, GP_PEER_CONNECT_MS / 2, &p->channel, err);
+    int rc = dial(p, deadline - GP_PEER_CONNECT_MS / 2, err);
     if (rc != 0)
         return -1;
     rc = prove_connecting(p, deadline);
