@@ -6,6 +6,8 @@ is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``bad
 (writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM), ``old`` (of a
 release that knows no boards), ``alone`` (its client never comes), ``hung`` (says on SIGUSR1
 that its session is over, and stays).
+
+It outlives its server, as a worker does, but not the process FAKE_WORKER_OWNER of the tests.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 
 VERSION = "gpupool-worker 0.1.0 wire 3 spec 0123456789abcdef oldest 2"
@@ -39,6 +43,20 @@ def arguments() -> argparse.Namespace:
         assert args.tenant and len(args.board) == len(args.devices.split(",")), args
         assert all(os.path.isabs(path) for path in args.board), args
     return args
+
+
+def end_with(owner: int) -> None:
+    """Whatever this process is doing, it ends when its owner has."""
+    try:
+        owned = os.pidfd_open(owner)
+    except ProcessLookupError:
+        sys.exit("the tests have ended")
+
+    def watch() -> None:
+        select.select([owned], [], [])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def unix_listener(path: str) -> socket.socket:
@@ -85,6 +103,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(VERSION)
         return
+    end_with(int(os.environ["FAKE_WORKER_OWNER"]))
     mode = os.environ.get("FAKE_WORKER", "good")
     args = arguments()
     assert len(sys.stdin.read()) in (32, 32 + 64)

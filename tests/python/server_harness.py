@@ -136,10 +136,11 @@ MakeOffice = Callable[..., Awaitable[Office]]
 MakeServer = Callable[..., Awaitable[Server]]
 
 
-def write_worker(path: Path, mode: str) -> Path:
-    """A worker program at ``path`` that behaves as ``mode`` says."""
-    script = f'FAKE_WORKER={mode} exec {sys.executable} -E -S {HERE / "fake_worker.py"} "$@"'
-    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+def write_worker(path: Path, mode: str, owner: int | None = None) -> Path:
+    """A worker program at ``path`` that behaves as ``mode`` says, while ``owner`` lives."""
+    script = f'exec {sys.executable} -E -S {HERE / "fake_worker.py"} "$@"'
+    environment = f"FAKE_WORKER={mode} FAKE_WORKER_OWNER={owner or os.getpid()}"
+    path.write_text(f"#!/bin/sh\n{environment} {script}\n", encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 

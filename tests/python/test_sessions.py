@@ -75,6 +75,18 @@ async def test_the_end_of_a_worker_ends_its_session(make_office: MakeOffice) -> 
     assert event["log_level"] == "warning"
 
 
+async def test_the_workers_of_a_test_end_with_it(make_office: MakeOffice, folder: Path) -> None:
+    """However it ends, and whatever its servers leave: none is found again later."""
+    with subprocess.Popen(["sleep", "600"]) as owner:
+        try:
+            worker = write_worker(folder / "worker", "stubborn", owner.pid)
+            office = await make_office(worker=worker)
+            _, pid = await opened(office)
+        finally:
+            owner.kill()
+    await eventually(lambda: not process_lives(pid))
+
+
 async def test_sessions_leave_no_descriptor_behind(make_office: MakeOffice, folder: Path) -> None:
     office = await make_office()
     _, pid = await opened(office)
