@@ -50,25 +50,29 @@ CUdevice gpc_context_device(CUcontext ctx)
 
 struct search {
     uint32_t session;
-    CUcontext found;
+    CUdevice device;
+    CUcontext any, there; /* of the session; of the device */
 };
 
 static void find_any(uint64_t id, void *shadow, void *arg)
 {
     struct search *search = arg;
     const struct gpc_context *c = shadow;
-    if (c && gp_handle_session(id) == search->session && !c->ending &&
-        (!c->primary || __atomic_load_n(&c->retained, __ATOMIC_RELAXED)))
-        search->found = (CUcontext)id;
+    if (!c || gp_handle_session(id) != search->session || c->ending ||
+        (c->primary && !__atomic_load_n(&c->retained, __ATOMIC_RELAXED)))
+        return;
+    search->any = (CUcontext)id;
+    if (c->device == search->device)
+        search->there = (CUcontext)id;
 }
 
-CUcontext gpc_context_any(const struct gpc_session *s)
+CUcontext gpc_context_any(const struct gpc_session *s, CUdevice device)
 {
-    struct search search = {s->index, NULL};
+    struct search search = {.session = s->index, .device = device};
     pthread_mutex_lock(&records_lock);
     gpc_handle_each(GP_HANDLE_CONTEXT, find_any, &search);
     pthread_mutex_unlock(&records_lock);
-    return search.found;
+    return search.there ? search.there : search.any;
 }
 
 static void record_set_ending(struct gpc_context *c, bool ending)

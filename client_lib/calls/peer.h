@@ -9,9 +9,11 @@
 #include "ranges.h"
 #include "route.h"
 
-/* What a copy between hosts has at one end: a session, and a context of its if one is known. */
+/* What a copy between hosts has at one end: a session, and a device and a context of its if
+ * they are known, else -1 and NULL. */
 struct gpc_peer_end {
     struct gpc_session *session;
+    CUdevice device;
     CUcontext context;
     CUdeviceptr at;
 };

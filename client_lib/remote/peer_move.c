@@ -5,7 +5,8 @@
  * application named stands at one end. At the other end it is a stream of our own, which
  * waits for nothing else, or, where the application named the default stream, the
  * default stream there: then the copy comes behind everything that was submitted to
- * either device, and before what follows.
+ * either device, and before what follows. A default stream is of one device, so that of
+ * another one on the same host is another end.
  *
  * Nothing is waited for here. Every transfer's two ends are submitted before the call
  * returns, so streams depend on earlier calls only and cannot wait for each other in a
@@ -102,19 +103,28 @@ static CUresult named_end(uint16_t op, const struct gpc_route *on, CUstream stre
     return r ? r : gpc_route_stream(e, stream, &wire);
 }
 
+/* Whether the application's own stream orders what is at this end. */
+static bool is_at(const struct gpc_route *named, const struct gpc_peer_end *end)
+{
+    bool every_device = named->stream != GP_STREAM_LEGACY || end->device < 0;
+    return named->session == end->session &&
+           (every_device || gpc_context_device(named->context) == end->device);
+}
+
 /* The other one: the default stream's counterpart, or one of ours. */
-static CUresult other_end(const struct gpc_route *named, struct gpc_session *s, CUcontext context,
+static CUresult other_end(const struct gpc_route *named, const struct gpc_peer_end *end,
                           struct gpc_route *e)
 {
-    if (!context || !gpc_context_live(context) || gpc_session_of_handle((uint64_t)context) != s)
-        context = gpc_context_any(s);
+    CUcontext context = end->context;
+    if (!context || !gpc_context_live(context) || gpc_context_device(context) != end->device)
+        context = gpc_context_any(end->session, end->device);
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     *e = gpc_route_in(context);
     return named->stream == GP_STREAM_LEGACY ? CUDA_SUCCESS : lane_for(e, named->stream);
 }
 
-/* `bytes` from one end to the other; none: the second stream waits for the first. */
+/* `bytes` from one host's end to another's; none: the second stream waits for the first. */
 static CUresult transfer(const struct gpc_route *from, CUdeviceptr src, const struct gpc_route *to,
                          CUdeviceptr dst, size_t bytes)
 {
@@ -127,6 +137,28 @@ static CUresult transfer(const struct gpc_route *from, CUdeviceptr src, const st
     return r;
 }
 
+/* On one host, two devices' default streams. */
+static CUresult follow_here(const struct gpc_route *later, const struct gpc_route *earlier)
+{
+    CUevent passed;
+    if (later->context == earlier->context)
+        return CUDA_SUCCESS;
+    CUresult r = gpc_wire_cuEventCreate_on(earlier, &passed, CU_EVENT_DISABLE_TIMING);
+    if (r != CUDA_SUCCESS)
+        return r;
+    r = gpc_wire_cuEventRecord_on(earlier, passed, earlier->named);
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_cuStreamWaitEvent_on(later, later->named, passed, 0);
+    CUresult ended = gpc_wire_cuEventDestroy_v2_on(earlier, passed);
+    return r ? r : ended;
+}
+
+static CUresult follow(const struct gpc_route *later, const struct gpc_route *earlier)
+{
+    return later->session == earlier->session ? follow_here(later, earlier)
+                                              : transfer(earlier, 0, later, 0, 0);
+}
+
 /* --- what is asked for -------------------------------------------------------------- */
 
 CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc_peer_end *to,
@@ -137,19 +169,20 @@ CUresult gpc_peer_copy(uint16_t op, const struct gpc_route *on, const struct gpc
     if (r != CUDA_SUCCESS)
         return r;
     reads = writes = named;
-    if (named.session != from->session)
-        r = other_end(&named, from->session, from->context, &reads);
-    if (r == CUDA_SUCCESS && named.session != to->session)
-        r = other_end(&named, to->session, to->context, &writes);
+    bool reads_here = is_at(&named, from), writes_here = is_at(&named, to);
+    if (!reads_here)
+        r = other_end(&named, from, &reads);
+    if (r == CUDA_SUCCESS && !writes_here)
+        r = other_end(&named, to, &writes);
     /* the writer's stream takes the bytes only once it has come there, and the reader's
      * gives them only once it has: an end that is not named must still wait for it */
-    if (r == CUDA_SUCCESS && named.session != from->session && named.session != to->session)
-        r = transfer(&named, 0, &writes, 0, 0);
+    if (r == CUDA_SUCCESS && !reads_here && !writes_here)
+        r = follow(&writes, &named);
     if (r == CUDA_SUCCESS)
         r = transfer(&reads, from->at, &writes, to->at, bytes);
     /* and what follows in the named stream finds the bytes there */
-    if (r == CUDA_SUCCESS && named.session != to->session)
-        r = transfer(&writes, 0, &named, 0, 0);
+    if (r == CUDA_SUCCESS && !writes_here)
+        r = follow(&named, &writes);
     return r;
 }
 
@@ -160,7 +193,7 @@ CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream,
     CUresult r = named_end(op, on, stream, &named);
     if (r != CUDA_SUCCESS)
         return r;
-    CUcontext context = gpc_context_any(gpc_session_of_handle((uint64_t)event));
+    CUcontext context = gpc_context_any(gpc_session_of_handle((uint64_t)event), -1);
     if (!context)
         return CUDA_ERROR_INVALID_HANDLE;
     other = gpc_route_in(context);

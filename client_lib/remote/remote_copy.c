@@ -24,8 +24,10 @@ CUresult gpc_copy_remote(struct gpc_copy *c)
 static struct gpc_peer_end end_at(const struct gpc_copy *c, const struct gpc_end *e, uint64_t at)
 {
     struct gpc_session *s = e->known ? gpc_range_session(&e->range) : NULL;
-    return (struct gpc_peer_end){
-        .session = s ? s : c->on->session, .context = e->known ? e->range.context : NULL, .at = at};
+    return (struct gpc_peer_end){.session = s ? s : c->on->session,
+                                 .device = e->known ? e->range.device : -1,
+                                 .context = e->known ? e->range.context : NULL,
+                                 .at = at};
 }
 
 static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)

@@ -24,7 +24,7 @@ CUresult gpc_remote_begin(struct gpc_route *there, const struct gpc_range *range
     struct gpc_session *s = gpc_range_session(range);
     CUcontext context = range->context;
     if (!context || !gpc_context_live(context) || gpc_session_of_handle((uint64_t)context) != s)
-        context = gpc_context_any(s);
+        context = gpc_context_any(s, range->device);
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
     *there = gpc_route_in(context);

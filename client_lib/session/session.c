@@ -310,7 +310,7 @@ static int follow_context(struct gpc_session *s, CUcontext context)
 {
     int r = 0;
     if (context && gpc_session_of_handle((uint64_t)context) != s)
-        context = s->wire_context ? s->wire_context : gpc_context_any(s);
+        context = s->wire_context ? s->wire_context : gpc_context_any(s, -1);
     if (context && context != s->wire_context) {
         struct gp_req_gp_context_set q = {.h = {.op = GP_OP_gp_context_set, .seq = ++s->last_seq},
                                           .ctx = (uint64_t)context};

@@ -163,8 +163,9 @@ static inline CUcontext gpc_current(void)
 CUdevice gpc_context_device(CUcontext context);
 /* Which of the contexts it is that have had this handle, one after the other. */
 uint32_t gpc_context_life(CUcontext context);
-/* Some context of this session that the worker has, NULL if there is none. */
-CUcontext gpc_context_any(const struct gpc_session *s);
+/* Some context of this session that the worker has, of the device if it has one there; NULL if
+ * there is none. */
+CUcontext gpc_context_any(const struct gpc_session *s, CUdevice device);
 /* Count of stream captures under way in this process: when 0, no stream is capturing. */
 bool gpc_capture_active(void);
 

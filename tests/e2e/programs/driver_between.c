@@ -6,6 +6,9 @@
  */
 #include "driver.h"
 
+#include <semaphore.h>
+#include <stdbool.h>
+
 enum { MOST = 8, WORDS = 1 << 19 };
 
 static int devices, first_of_second;
@@ -179,6 +182,65 @@ static void third(void)
     CU(cuEventDestroy(copied));
 }
 
+static sem_t open_gate;
+
+static void CUDA_CB stay(void *arg)
+{
+    (void)arg;
+    while (sem_wait(&open_gate) != 0)
+        ;
+}
+
+/* Device `from` is held before it writes what device `on`'s default stream is to copy. That
+ * copy is not made before, though another one of the same way, on a stream that heeds no
+ * default stream, is submitted later and over sooner; and `from` writes again behind it. */
+static void behind_both(int on, int to, int from, int value)
+{
+    size_t spare = 4 * (WORDS - 1);
+    use(from);
+    CU(cuLaunchHostFunc(NULL, stay, NULL));
+    CU(cuMemsetD32Async(memory[from], (unsigned)value, 64, NULL));
+    use(on);
+    CU(cuMemcpyPeerAsync(memory[to], contexts[to], memory[from], contexts[from], 4 * 64, NULL));
+    use(to);
+    CU(cuMemcpyPeerAsync(memory[to] + spare, contexts[to], memory[from] + spare, contexts[from], 4,
+                         streams[to]));
+    CU(cuStreamSynchronize(streams[to]));
+    use(from);
+    CU(cuMemsetD32Async(memory[from], 0, 64, NULL)); /* the copy has read by then */
+    REQUIRE(sem_post(&open_gate) == 0, "sem_post");
+    use(to);
+    EXPECT(word(memory[to], 63) == value, "%d to %d on %d: %d, expected %d", from, to, on,
+           word(memory[to], 63), value);
+    use(from);
+    CU(cuCtxSynchronize());
+    use(on);
+    CU(cuCtxSynchronize());
+}
+
+static bool is_second(int device)
+{
+    return device >= first_of_second;
+}
+
+/* A copy within a host that is called from another one is waited for in the call. */
+static bool waits(int on, int to, int from)
+{
+    return is_second(to) == is_second(from) && is_second(on) != is_second(to);
+}
+
+/* Default streams of devices on one host and on two, the copy being called from each. */
+static void both_devices(void)
+{
+    int value = 100;
+    REQUIRE(sem_init(&open_gate, 0, 0) == 0, "sem_init");
+    for (int from = 0; from < devices; from++)
+        for (int to = 0; to < devices; to++)
+            for (int on = 0; on < devices && to != from; on++)
+                if (!waits(on, to, from))
+                    behind_both(on, to, from, value++);
+}
+
 static void pitched(void)
 {
     int a = 0, b = devices - 1, host[8 * 16];
@@ -238,6 +300,7 @@ int main(int argc, char **argv)
     pushed();
     default_streams();
     third();
+    both_devices();
     pitched();
     refused();
     for (int i = 0; i < devices; i++)
