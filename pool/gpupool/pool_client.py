@@ -43,6 +43,7 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
 #: A page of a list has at most 1000 items; nothing that the manager answers is larger.
 MAX_ANSWER = 64 << 20
+MAX_EVENT = 1 << 20
 PAGE = 1000
 
 #: The manager sends at least a comment so often (15 s) while nothing happens.
@@ -239,7 +240,7 @@ class PoolClient:
             ) as response:
                 if response.status_code != 200:
                     self._judge(response, self._read(response, ANSWER_SECONDS))
-                yield from _read_events(response.iter_lines(), self.url)
+                yield from _read_events(response.iter_bytes(), self.url)
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise self._away(error, EVENT_SECONDS) from None
 
@@ -382,12 +383,21 @@ class Event:
     data: dict[str, Any]
 
 
-def _read_events(lines: Iterator[str], url: str) -> Iterator[Event]:
+def _read_lines(parts: Iterator[bytes], url: str) -> Iterator[str]:
+    rest = b""
+    for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        if len(rest) > MAX_EVENT:
+            raise ProtocolError(f"the pool at {url} sent an event of more than {MAX_EVENT} bytes")
+        yield from (line.removesuffix(b"\r").decode(errors="replace") for line in lines)
+
+
+def _read_events(parts: Iterator[bytes], url: str) -> Iterator[Event]:
     fields: dict[str, str] = {}
-    for line in lines:
+    for line in _read_lines(parts, url):
         if line:
             name, _, value = line.partition(":")
-            if name:  # without a name it is a comment
+            if name in ("id", "event", "data"):  # without a name it is a comment
                 fields[name] = value.removeprefix(" ")
         elif fields:
             try:

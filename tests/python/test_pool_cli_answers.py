@@ -207,6 +207,11 @@ def test_events_without_json(stub: Stub, do: Do) -> None:
     assert "sent an event that is not JSON" in one_line(do("events"), 1)
 
 
+def test_an_event_without_end(stub: Stub, do: Do) -> None:
+    stub.tell("GET", "/events", (200, b"data: " + b"x" * (2 << 20)))
+    assert "sent an event of more than 1048576 bytes" in one_line(do("events"), 1)
+
+
 # gpupool run --------------------------------------------------------------------------------
 
 
