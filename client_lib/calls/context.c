@@ -8,6 +8,7 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "host_function.h"
 #include "its.h"
 #include "memory.h"
 #include "module.h"
@@ -200,6 +201,9 @@ static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
     pthread_mutex_unlock(&lock);
     if (!ends || r != CUDA_SUCCESS)
         return r;
+    /* As the driver does, which must not wait there for a function that is run here. */
+    if (gpc_host_functions_used(ctx))
+        gpc_wire_cuCtxSynchronize_v2(ctx);
     context_ended(ctx);
     r = gpc_wire_gp_primary_release((uint64_t)ctx, dev, reset);
     gpc_session_context_gone(ctx);

@@ -62,6 +62,14 @@ unsigned gpc_host_functions_outstanding(void)
     return n;
 }
 
+bool gpc_host_functions_used(CUcontext ctx)
+{
+    pthread_mutex_lock(&lock);
+    bool used = queues[gp_handle_session((uint64_t)ctx)].started;
+    pthread_mutex_unlock(&lock);
+    return used;
+}
+
 void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call *q)
 {
     struct queue *queue = &queues[s->index];

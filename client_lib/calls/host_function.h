@@ -3,11 +3,15 @@
 #define GPC_HOST_FUNCTION_H
 
 #include <cuda.h>
+#include <stdbool.h>
 
 struct gpc_route;
 
 /* How many are submitted and have not finished running. */
 unsigned gpc_host_functions_outstanding(void);
+
+/* Whether there have been any on the context's host. */
+bool gpc_host_functions_used(CUcontext ctx);
 
 /* Capture a function of the library's own into a graph. The application does not see
  * its node. `arg` must stay valid until the process ends. */
