@@ -74,10 +74,6 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
 
     ``asked`` has the fields of a request (gpupool_common.request), without a priority.
     """
-    for field, why in _ELSEWHERE.items():
-        # vCUDA's ceiling is its share, and so is a lease's.
-        if field in asked and not (field == "ceiling" and asked[field] == asked.get("share")):
-            raise ConfigError(f"'{field}' is not asked of a pool: {why}; leave it out")
     body: dict[str, Any] = {
         "gpus": int(asked.get("gpus", "1")),
         "memory_mib": _memory(asked),
@@ -183,5 +179,11 @@ def pool_fields(
     # A group in the environment is of servers' own tenants; so are the names of priorities.
     silent = {request.GROUP, request.PRIORITY} | (asking if old else set())
     merged = {key: value for key, value in env.items() if key not in silent} | given
-    asked = request.fields(merged, {name: request_options.OPTIONS[name] for name in given})
+    names = request_options.option_names(given)
+    asked = request.fields(merged, names)
+    for field, why in _ELSEWHERE.items():
+        # vCUDA's ceiling is its share, and so is a lease's.
+        if field in asked and not (field == "ceiling" and asked[field] == asked.get("share")):
+            source = request.source(field, merged)
+            raise ConfigError(f"{names.get(source, source)} is not for a pool: {why}; leave it out")
     return {k: v for k, v in env.items() if k not in asking | {request.GROUP}}, asked

@@ -46,6 +46,12 @@ def given_options(options: Mapping[str, str | None]) -> dict[str, str]:
     return given
 
 
+def option_names(given: Mapping[str, str]) -> dict[str, str]:
+    """What errors call the variables that options set; vCUDA's two options go together."""
+    both = VCUDA if any(variable in VCUDA for variable in given) else ()
+    return {variable: OPTIONS[variable] for variable in (*given, *both)}
+
+
 def with_options(
     env: Mapping[str, str], options: Mapping[str, str | None]
 ) -> tuple[dict[str, str], dict[str, str]]:
@@ -61,7 +67,7 @@ def with_options(
         raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
     hidden = {*OWN, *CGPU, *VCUDA} if old else set()
     changed = {key: value for key, value in env.items() if key not in hidden} | given
-    asked = fields(changed, {variable: OPTIONS[variable] for variable in given})
+    asked = fields(changed, option_names(given))
     if has_limits(asked) and "group" not in asked:
         asked["group"] = changed[GROUP] = secrets.token_hex(6)
     return changed, asked

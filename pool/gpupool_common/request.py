@@ -143,6 +143,31 @@ def fields(env: Mapping[str, str], names: Mapping[str, str] | None = None) -> di
     return found | _vcuda(reader) if vcuda else found
 
 
+#: The variables that each field of a request comes from.
+_SOURCES = {
+    "group": (GROUP,),
+    "gpus": (GPUS, VCUDA_CORE),
+    "devices": (DEVICES, CGPU_DEVICES),
+    "memory": (MEMORY, VCUDA_MEMORY),
+    "memory-fraction": (CGPU_CONTAINER, *CGPU, VCUDA_MEMORY),
+    "share": (SHARE, VCUDA_CORE),
+    "ceiling": (CEILING, VCUDA_CORE),
+    "weight": (WEIGHT, CGPU_WEIGHT),
+    "policy": (CGPU_WEIGHT,),
+    "priority": (PRIORITY, CGPU_PRIORITY),
+}
+
+
+def source(field: str, env: Mapping[str, str]) -> str:
+    """The variable of ``env`` that asks for a request's field; its own name if none does."""
+    return next((name for name in _SOURCES.get(field, ()) if env.get(name)), field)
+
+
+def variables(question: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a question brings."""
+    return {KEYS[key]: value for key, value in question.items() if key in KEYS}
+
+
 def has_limits(asked: Mapping[str, str]) -> bool:
     """Whether fields hold a request that a group of processes is to share."""
     return any(key not in ("group", "gpus", "devices") for key in asked)
@@ -246,9 +271,8 @@ def _vcuda(reader: _Reader) -> dict[str, str]:
 
 def expand(question: Mapping[str, str]) -> dict[str, str]:
     """A question's fields with those of its variables in their place; ConfigError."""
-    env = {KEYS[key]: value for key, value in question.items() if key in KEYS}
     others = {key: value for key, value in question.items() if key not in KEYS}
-    asked = fields(env)
+    asked = fields(variables(question))
     for key in asked:
         if key in others:
             raise ConfigError(f"'{key}' is requested twice: by a variable and by a field")

@@ -224,9 +224,11 @@ class RequestHandler:
 def _with_request(question: protocol.Message) -> protocol.Message:
     """The question with what its variables ask for as fields; ProtocolError."""
     try:
-        return protocol.Message(question.word, request.expand(question.fields))
+        asked = request.expand(question.fields)
     except ConfigError as error:
         raise ProtocolError(str(error)) from None
+    # The variables stay: errors that come later name them.
+    return protocol.Message(question.word, {**question.fields, **asked})
 
 
 def _paginate(head: dict[str, Any], items: list[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpupool_common import protocol
+from gpupool_common import protocol, request
 from gpupool_common.errors import ProtocolError
 from gpupool_server.board import POLICIES
 from gpupool_server.claims import LimitsRequest
@@ -73,14 +73,20 @@ _OF_LEASES = (
 )  # fmt: skip
 
 
+def _source(question: protocol.Message, key: str) -> str:
+    """What the program's user knows a field by: the variable that asks for it."""
+    variable = request.source(key, request.variables(question.fields))
+    return variable if variable != key else f"'{key}'"
+
+
 def _read_lease_request(
     question: protocol.Message, tenant: Tenant, lease: LeasePart
 ) -> SessionRequest:
     asked = [key for key in _OF_LEASES if key in question.fields]
     if asked:
         raise ProtocolError(
-            f"hello: '{asked[0]}' cannot be asked for with a token of a lease, which says it"
-            " already; unset the variable that asks for it"
+            f"{_source(question, asked[0])} cannot be used with a lease, which says already what"
+            " the program has; unset it"
         )
     return SessionRequest(
         pid=read_number(question, "pid", 1, 2**22),
@@ -132,11 +138,14 @@ def _read_devices(question: protocol.Message, inventory: Inventory) -> tuple[int
     by_uuid = {device.uuid.lower(): device.index for device in inventory.devices}
     by_uuid |= {uuid.removeprefix("gpu-"): index for uuid, index in by_uuid.items()}
     parts = [part.strip().lower() for part in text.split(",")]
+    unknown = [part for part in text.split(",") if "-" in part and part.lower() not in by_uuid]
     try:
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not a GPU of this server; see gpupool info --json")
         if not any(part in by_uuid for part in parts):
             return parse_indexes(text)
         return check_indexes(
             tuple(by_uuid[p] if p in by_uuid else parse_indexes(p)[0] for p in parts)
         )
     except ValueError as error:
-        raise ProtocolError(f"hello: devices: {error}") from None
+        raise ProtocolError(f"{_source(question, 'devices')}: {error}") from None

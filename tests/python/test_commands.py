@@ -489,7 +489,7 @@ def test_programs_that_cannot_be_run(home: Home, folder: Path, front: Front) -> 
         (["--group", "a/b"], "--group: 'a/b' is not a name of 1..32 of"),
         (["--gpus", "65"], "--gpus: '65' is not a whole number 1..64"),
         (["--vcuda-core", "150", "--vcuda-memory", "1"], "--vcuda-core: '150' is neither 1..99"),
-        (["--vcuda-core", "50"], "--vcuda-core needs TENCENT_VCUDA_MEMORY beside it"),
+        (["--vcuda-core", "50"], "--vcuda-core needs --vcuda-memory beside it"),
         (["--vcuda-core", "50", "--gpus", "1"], "--vcuda-core and --gpus exclude each other"),
         ([], "no server is named; do it with --server or GPUPOOL_SERVER, or use --pool"),
         (["--server", "tcp://h:1"], "no token for the server is given; set GPUPOOL_TOKEN"),

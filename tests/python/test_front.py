@@ -29,6 +29,8 @@ from server_harness import (
     write_worker,
 )
 
+NO_UUID = "GPU-00000000-0000-0000-0000-000000000000"
+
 
 async def test_hello_opens_a_session(make_office: MakeOffice) -> None:
     office = await make_office()
@@ -67,6 +69,8 @@ async def test_no_network_address_where_none_is_served(make_office: MakeOffice) 
         ({"gpupool-memory": "much"}, "bad-request", "GPUPOOL_MEMORY: 'much' is not a size"),
         ({"gpupool-gpus": "1", "gpus": "1"}, "bad-request", "'gpus' is requested twice"),
         ({"gpupool-devices": "0,7"}, "bad-request", "device 7 is not served here"),
+        ({"gpupool-devices": "0,0"}, "bad-request", "GPUPOOL_DEVICES: a list of device"),
+        ({"gpupool-devices": NO_UUID}, "bad-request", f"GPUPOOL_DEVICES: '{NO_UUID}' is not a GPU"),
         ({"wire": "one"}, "bad-request", "'wire' must be a whole number"),
         ({"wire": "99999999999999999999"}, "bad-request", "'wire' must be a whole number"),
         ({"pid": "0"}, "bad-request", "'pid' must be 1.."),

@@ -322,6 +322,20 @@ async def test_a_lease_is_not_asked_for_more(make_office: MakeOffice, key: str) 
     assert (code, f"'{key}'" in message) == ("bad-request", True)
 
 
+@pytest.mark.parametrize(
+    "variable", ["GPUPOOL_MEMORY", "GPUPOOL_GROUP", "ALIYUN_COM_GPU_VISIBLE_DEVICES"]
+)
+async def test_the_variable_that_asks_for_more_is_named(
+    make_office: MakeOffice, variable: str
+) -> None:
+    node = Node(await make_office())
+    node.apply(grant())
+    value = "1GiB" if variable == "GPUPOOL_MEMORY" else "1"
+    field = variable.lower().replace("_", "-")
+    code, message = await node.refused(issued(), **{field: value})
+    assert (code, message.split()[0]) == ("bad-request", variable)
+
+
 async def test_a_group_of_that_name_is_not_the_lease(make_office: MakeOffice) -> None:
     """Whoever has the server's own token cannot slip into a lease's group."""
     node = Node(await make_office(own_token=True))

@@ -291,9 +291,9 @@ def test_no_such_gpus(red: User) -> None:
     [
         (["--share", "50%"], "--share: a part of a GPU needs --memory"),
         (["--share", "0.333", "--memory", "1GiB"], "--share: 33.3% is not a whole percentage"),
-        (["--ceiling", "50%"], "'ceiling' is not asked of a pool"),
-        (["--weight", "3"], "'weight' is not asked of a pool"),
-        (["--group", "x"], "'group' is not asked of a pool"),
+        (["--ceiling", "50%"], "--ceiling is not for a pool"),
+        (["--weight", "3"], "--weight is not for a pool"),
+        (["--group", "x"], "--group is not for a pool"),
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
         (["--policy", "fair"], "--policy: 'fair' is not one of binpack, spread, fragmentation"),
         (["--capability", "nine"], "--capability: 'nine' is not of the form 8.0"),
@@ -317,6 +317,16 @@ def test_wrong_options(red: User, args: list[str], message: str) -> None:
     done = red.run(*args, "--", "echo", "never")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["GPUPOOL_WEIGHT", "GPUPOOL_CEILING", "GPUPOOL_DEVICES", "ALIYUN_COM_GPU_SCHD_WEIGHT"],
+)
+def test_a_variable_that_a_pool_has_no_place_for_is_named(red: User, variable: str) -> None:
+    done = red.run("--", "true", **{variable: "1"})
+    assert done.returncode == 2
+    assert f"gpupool: {variable} is not for a pool: " in done.stderr
 
 
 def test_a_pools_options_are_for_a_pool(home: Home) -> None:
