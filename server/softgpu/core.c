@@ -33,7 +33,8 @@ void sg_complain(const char *format, ...)
     va_start(args, format);
     vsnprintf(line, sizeof(line), format, args);
     va_end(args);
-    fprintf(stderr, "gpupool soft GPU: %s\n", line);
+    /* "warn: " is how the lines of a worker say their level. */
+    fprintf(stderr, "warn: gpupool soft GPU: %s\n", line);
 }
 
 /*

@@ -392,6 +392,29 @@ def test_quiet_when_all_is_well(server: PoolServer, vector_add: str, transport: 
     assert (result.returncode, result.stderr) == (0, ""), result.explain()
 
 
+LOAD_BAD_PTX = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuModuleLoadData(ctypes.byref(module), b".version 7.0\\nnonsense") != 0
+"""
+
+
+def test_what_a_soft_gpu_cannot_load_is_a_warning(server: PoolServer) -> None:
+    """Programs that ignore the error, as CuPy does, go on with wrong results."""
+    result = server.run([sys.executable, "-c", LOAD_BAD_PTX])
+    assert result.returncode == 0, result.explain()
+
+    def warned() -> bool:
+        lines = server.log.read_text().splitlines()
+        return any("warning" in x and "soft GPU: cannot load a module" in x for x in lines)
+
+    wait_until(warned, "the server's log warned")
+
+
 def test_launcher(toolchain: Toolchain, home: paths.Home) -> None:
     """`gpupool run --local --soft -- PROGRAM`: its exit code and its output are the program's."""
     env = client_environment_without_server()
