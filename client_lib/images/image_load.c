@@ -10,6 +10,7 @@
 #include "call.h"
 #include "cancel.h"
 #include "gpc_wire.h"
+#include "handle.h"
 #include "image.h"
 #include "module.h"
 
@@ -133,6 +134,8 @@ static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, boo
     }
     if (r != CUDA_SUCCESS)
         return r;
+    if (result != CUDA_SUCCESS || *state == GP_IMAGE_MISSING)
+        gpc_handle_drop(*id); /* nothing was loaded */
     log_end(o->info, o->info_room, info);
     log_end(o->error, o->error_room, error);
     options_answer(o, wall_time, info, error);
