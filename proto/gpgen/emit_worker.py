@@ -6,7 +6,7 @@ import re
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
-from .param import PARENTS, Param
+from .param import OF_CONTEXT, PARENTS, Param
 from .spec import LOCATIONS, Function, Spec
 from .worker_words import own_call
 
@@ -152,7 +152,8 @@ def _idle(f: Function) -> list[str]:
     lines.append(f"    s->driver->{f.name}(arg);\n}}\n")
     lines.append(f"static CUresult idle_{f.name}(struct gpw_session *s, {p.ctype} {p.name})\n{{")
     lines += [f"    {ending};" for ending in _endings(f)]
-    lines.append(f"    gpw_when_none_blocked(s, now_{f.name}, {p.name});")
+    when = "gpw_end_when_none_blocked" if p.handle in OF_CONTEXT else "gpw_when_none_blocked"
+    lines.append(f"    {when}(s, now_{f.name}, {p.name});")
     lines.append("    return CUDA_SUCCESS;\n}\n")
     return lines
 

@@ -311,6 +311,22 @@ def test_an_event_destroyed_while_it_is_waited_for(worker: Worker) -> None:
     assert told(worker, "cuEventQuery", event) == INVALID_HANDLE
 
 
+def test_a_module_that_goes_with_its_context_is_not_unloaded_later(worker: Worker) -> None:
+    """An unload waits while a stream is blocked; by then there was nothing to unload."""
+    primary, stream = handle(KIND_CONTEXT, 1), handle(KIND_STREAM, 50)
+    context_of_its_own(worker)
+    assert worker.result("cuStreamCreate", struct.pack("<QI4x", stream, 1)) == 0
+    assert told(worker, "gp_context_set", primary) == 0
+    assert load_module(worker) == 0
+    worker.halt(stream, 1)
+    worker.tell("cuModuleUnload", struct.pack("<Q", MODULE))
+    worker.tell("gp_primary_release", struct.pack("<QiI", primary, 0, 0))
+    worker.let_go(1)
+    assert told(worker, "gp_context_set", MADE) == 0
+    assert worker.result("cuCtxSynchronize") == 0
+    assert worker.result("gp_primary_retain", struct.pack("<QiI", primary, 0, 0)) == 0
+
+
 def test_a_copy_goes_on_when_another_context_ends(worker: Worker) -> None:
     """The worker's pinned memory for it went with the context that was current at its making."""
     stream, data = worker.stream(), bytes(range(256)) * 16

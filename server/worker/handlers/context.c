@@ -66,6 +66,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
+    s->contexts_ended++;
     gpw_gate_context_ended(s, context);
     gpw_waits_context_ended(s, context);
     gpw_event_waits_context_ended(s);

@@ -9,6 +9,7 @@
 struct later {
     struct gpw_wait wait;
     CUcontext context;
+    uint64_t ended; /* of the contexts that had ended; UINT64_MAX: they do not matter */
     void (*run)(struct gpw_session *s, void *arg);
     void *arg;
 };
@@ -33,7 +34,8 @@ static bool later_poll(struct gpw_session *s, struct gpw_wait *w)
     s->driver->cuCtxGetCurrent(&before);
     if (gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)l->context) != 0) /* it still is */
         s->driver->cuCtxSetCurrent(l->context);
-    l->run(s, l->arg);
+    if (l->ended == UINT64_MAX || l->ended == s->contexts_ended)
+        l->run(s, l->arg);
     s->driver->cuCtxSetCurrent(before);
     free(l);
     return true;
@@ -45,8 +47,8 @@ static void later_cancel(struct gpw_session *s, struct gpw_wait *w)
     free(w);
 }
 
-void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
-                          void *arg)
+static void put_off(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg), void *arg,
+                    uint64_t ended)
 {
     struct later *l = gpw_streams_stand(s) ? malloc(sizeof *l) : NULL;
     if (!l) {
@@ -57,8 +59,21 @@ void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session
                                  .ready = later_ready,
                                  .poll = later_poll,
                                  .cancel = later_cancel},
+                        .ended = ended,
                         .run = run,
                         .arg = arg};
     s->driver->cuCtxGetCurrent(&l->context);
     gpw_wait_add(s, &l->wait);
+}
+
+void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+                          void *arg)
+{
+    put_off(s, run, arg, UINT64_MAX);
+}
+
+void gpw_end_when_none_blocked(struct gpw_session *s,
+                               void (*run)(struct gpw_session *s, void *arg), void *arg)
+{
+    put_off(s, run, arg, s->contexts_ended);
 }

@@ -78,6 +78,7 @@ struct gpw_session {
     struct gpw_places places;
     struct gpw_events events;
     CUcontext primary[GP_DEVICES_MAX]; /* retained by the client: one for each device */
+    uint64_t contexts_ended;
     struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
     struct gpw_wait *waits_due; /* over, and still to be polled */
     void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */
