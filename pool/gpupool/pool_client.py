@@ -347,7 +347,7 @@ def in_words(reason: str) -> str:
     return _NOISE.sub("", reason).strip() or reason
 
 
-#: What OpenSSL calls an answer that is no TLS.
+#: What OpenSSL calls an answer that is not TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 
 

@@ -42,7 +42,7 @@ def _write_new(path: Path, secret: str) -> None:
 def read_secret(path: Path, kind: str) -> str:
     """The text of a file, which ConfigError calls a ``kind`` if it cannot be used.
 
-    Other users must not be able to read it. Something that is no file, such as a pipe, has
+    Other users must not be able to read it. Something that is not a file, such as a pipe, has
     no such rights of its own.
     """
     try:

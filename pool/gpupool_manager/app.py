@@ -107,7 +107,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         error.status_code, "bad-request"
     )
     detail = f"{request.method} {request.url.path}: {error.detail}"
-    if error.status_code == 400:  # a body that is no JSON at all
+    if error.status_code == 400:  # a body that is not JSON at all
         return _answer(request, bad_field("body", "it is not JSON, or nested too deeply"))
     response = _answer(request, Problem(error.status_code, code, detail))
     response.headers.update(error.headers or {})

@@ -23,7 +23,7 @@ _PLACES = (
 
 
 def checked(path: Path) -> Path:
-    """``path`` if a worker may open it; InstallError if it is no file or our own client."""
+    """``path`` if a worker may open it; InstallError if it is not a file, or is our own client."""
     if not path.is_file():
         raise InstallError(f"the driver library {path} does not exist")
     try:

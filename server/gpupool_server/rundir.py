@@ -154,7 +154,7 @@ class SessionDir:
         return self.path / "stderr"
 
     def remove(self) -> None:
-        """Remove the folder and all in it; what is already gone is no error."""
+        """Remove the folder and all in it; it is not an error if some of it is gone."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
