@@ -24,6 +24,17 @@ static enum gpc_log_level wanted(void)
     return (enum gpc_log_level)known;
 }
 
+/* U+0080 to U+009F in UTF-8, among which is another way to begin what a terminal obeys. */
+static bool is_c1(const char *text)
+{
+    return (unsigned char)text[0] == 0xc2 && ((unsigned char)text[1] & 0xe0) == 0x80;
+}
+
+static bool is_control(const char *text)
+{
+    return (unsigned char)*text < ' ' || *text == 0x7f || is_c1(text);
+}
+
 void gpc_log(enum gpc_log_level level, const char *format, ...)
 {
     if (level > wanted())
@@ -38,8 +49,8 @@ void gpc_log(enum gpc_log_level level, const char *format, ...)
         return;
     at = at + n < (int)sizeof line - 1 ? at + n : (int)sizeof line - 2;
     for (int i = 0; i < at; i++) /* what a server said may be in it: one line, and no more */
-        if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
-            line[i] = '?';
+        if (is_control(line + i))
+            line[i] = line[i + is_c1(line + i)] = '?';
     line[at++] = '\n';
     /* one write, so that lines of several threads do not mix */
     int cancel = gpc_cancel_off();

@@ -384,13 +384,13 @@ static void lines_that_a_terminal_would_obey(void **state)
     char line[256] = "";
     assert_int_equal(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
-    gpc_log(GPC_LOG_ERROR, "%s", "the server says \033[2J\r\nsecond line\177");
+    gpc_log(GPC_LOG_ERROR, "%s", "the server says \033[2J\r\nsecond line\177 \302\2332J \303\251");
     dup2(before, STDERR_FILENO);
     close(before);
     close(ends[1]);
     assert_true(read(ends[0], line, sizeof line - 1) > 0);
     close(ends[0]);
-    assert_string_equal(line, "gpupool: the server says ?[2J??second line?\n");
+    assert_string_equal(line, "gpupool: the server says ?[2J??second line? ??2J \303\251\n");
 }
 
 /* --- what it announces --- */
