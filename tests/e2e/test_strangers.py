@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from gpupool_common.ask import ask_info
-from harness import TOKEN, PoolServer, Talk, alive, wait_until
+from harness import PATIENCE, TOKEN, PoolServer, Talk, alive, wait_until
 from pool_harness import PoolManager
 from raw_client import ask_for_session
 from strangers import storm, storm_size
@@ -106,8 +106,10 @@ def test_a_front_end_that_dies_is_started_again(
     for number in range(1, 4):
         relay = relay_of(server)
         os.kill(relay, signal.SIGKILL)
+        # It may still take a connection while it dies, and with it a question.
+        wait_until(lambda ended=relay: not alive(ended), "the front end ended")
         # Asked at once: the question waits in the socket, which is the server's.
-        assert len(ask_info(server.address, TOKEN)["sessions"]) == 1
+        assert len(ask_info(server.address, TOKEN, timeout=PATIENCE)["sessions"]) == 1
         assert relay_of(server, other_than=relay)
         program.say("go")
         assert program.line() == f"step {number}"
