@@ -86,7 +86,7 @@ def _set_mode(client: PoolClient, name: str, mode: str, as_json: bool) -> None:
     if as_json:
         show.print_json(node)
     else:
-        print(f"{cell(node, 'name')} is {cell(node, 'mode')}, {cell(node, 'leases')} leases on it")
+        print(f"{cell(node, 'name')} is {cell(node, 'mode')}, leases on it: {cell(node, 'leases')}")
 
 
 @pool_command(app, "cordon")

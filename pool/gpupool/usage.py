@@ -42,6 +42,8 @@ def usage(
     as_json: JsonOption = False,
 ) -> None:
     """Show what tenants have had of a pool, by day or hour."""
+    if by not in ("hour", "day"):
+        raise ConfigError(f"--by: {by!r} is neither hour nor day")
     params = {"tenant": tenant, "step": by}
     params |= {"since": read_time("--since", since), "until": read_time("--until", until)}
     found = client.all("/usage", params)

@@ -406,7 +406,11 @@ class Fleet:
         """
         node = self.find(name)
         if leases := len(self._ledger.leases_on[name]):
-            raise Problem(409, "in-use", f"the node '{name}' has {leases} leases")
+            raise Problem(
+                409,
+                "in-use",
+                f"the node '{name}' has leases ({leases}); drain it and wait, or release them",
+            )
         for gpu in self.gpus_of(name):
             self._ledger.index.remove(gpu.uuid)
             del self._ledger.gpus[gpu.uuid]

@@ -55,7 +55,9 @@ class Tenancy:
         """Forget a tenant and its tokens; it must have no leases."""
         tenant = self.find(name)
         if leases := sum(1 for _ in self._ledger.leases_of(name)):
-            raise Problem(409, "in-use", f"the tenant '{name}' has {leases} leases")
+            raise Problem(
+                409, "in-use", f"the tenant '{name}' has leases ({leases}); release them first"
+            )
         for token in [t for t in self._ledger.tokens.by_id.values() if t.tenant == name]:
             self._ledger.tokens.remove(token)
             transaction.drop(token)

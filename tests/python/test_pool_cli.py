@@ -67,7 +67,7 @@ def test_nodes(operator: Operator) -> None:
     shown = operator.do("node", "list")
     assert columns(shown, 0)[:4] == ["NAME", "STATE", "MODE", "GPUS"]
     assert [line.split()[0] for line in shown.splitlines()[1:]] == ["one", "three", "two"]
-    assert operator.do("node", "cordon", "one") == "one is cordoned, 0 leases on it\n"
+    assert operator.do("node", "cordon", "one") == "one is cordoned, leases on it: 0\n"
     assert [node["name"] for node in operator.json("node", "list", "--mode", "cordoned")] == ["one"]
     assert "draining" in operator.do("node", "drain", "one")
     assert "open" in operator.do("node", "open", "one")
@@ -269,7 +269,7 @@ def test_usage_audit_and_sessions(operator: Operator, green: str) -> None:
     assert operator.json("audit", "--until", "2020-01-01") == []
     assert operator.json("usage", "--since", "2020-01-01", "--by", "hour") == []
     assert "is not a time" in operator.do("usage", "--since", "soon", code=2)
-    assert "query.step" in operator.do("usage", "--by", "year", code=2)
+    assert "--by: 'year' is neither hour nor day" in operator.do("usage", "--by", "year", code=2)
     assert operator.json("session", "list", "--lease", "x") == []
 
 
