@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -44,6 +45,10 @@ def relay_of(server: PoolServer, other_than: int = 0) -> int:
 
     wait_until(look, "one process was at the front end")
     return found[0]
+
+
+def is_dead(pid: int) -> bool:
+    return not alive(pid)
 
 
 def is_relay_of(pid: int, parent: int) -> bool:
@@ -107,7 +112,7 @@ def test_a_front_end_that_dies_is_started_again(
         relay = relay_of(server)
         os.kill(relay, signal.SIGKILL)
         # It may still take a connection while it dies, and with it a question.
-        wait_until(lambda ended=relay: not alive(ended), "the front end ended")
+        wait_until(partial(is_dead, relay), "the front end ended")
         # Asked at once: the question waits in the socket, which is the server's.
         assert len(ask_info(server.address, TOKEN, timeout=PATIENCE)["sessions"]) == 1
         assert relay_of(server, other_than=relay)
@@ -116,7 +121,7 @@ def test_a_front_end_that_dies_is_started_again(
     assert alive(pid_of(server))
     relay = relay_of(server)
     server.kill()
-    wait_until(lambda: not alive(relay), "the front end ended with its server")
+    wait_until(partial(is_dead, relay), "the front end ended with its server")
 
 
 def test_no_secret_in_reach_of_the_front_end(make_server: MakeServer) -> None:
