@@ -16,16 +16,16 @@
 #include <string.h>
 #include <time.h>
 
-#define CU(call)                                                                      \
-    do {                                                                              \
-        CUresult cu_result = (call);                                                  \
-        if (cu_result != CUDA_SUCCESS) {                                              \
-            const char *cu_name = NULL;                                               \
-            (void)cuGetErrorName(cu_result, &cu_name);                                \
-            fprintf(stderr, "micro.c:%d: %s: %s\n", __LINE__, #call,                  \
-                    cu_name ? cu_name : "unknown error");                             \
-            exit(1);                                                                  \
-        }                                                                             \
+#define CU(call)                                                                                   \
+    do {                                                                                           \
+        CUresult cu_result = (call);                                                               \
+        if (cu_result != CUDA_SUCCESS) {                                                           \
+            const char *cu_name = NULL;                                                            \
+            (void)cuGetErrorName(cu_result, &cu_name);                                             \
+            fprintf(stderr, "micro.c:%d: %s: %s\n", __LINE__, #call,                               \
+                    cu_name ? cu_name : "unknown error");                                          \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 enum { MOST_BATCHES = 400 };
@@ -209,7 +209,8 @@ static void rates(void)
     static const struct {
         const char *label;
         size_t size;
-    } sizes[] = {{"4k", 4096}, {"64k", 1 << 16}, {"1m", 1 << 20}, {"16m", 1 << 24}, {"256m", 1 << 28}};
+    } sizes[] = {
+        {"4k", 4096}, {"64k", 1 << 16}, {"1m", 1 << 20}, {"16m", 1 << 24}, {"256m", 1 << 28}};
     static const struct {
         const char *label;
         void (*batch)(const struct work *, int);

@@ -113,7 +113,8 @@ uint64_t gpc_context_unique_id(CUcontext ctx)
     return c ? c->unique_id : 0;
 }
 
-static struct gpc_context *context_make(CUcontext ctx, CUdevice device, bool primary, unsigned flags)
+static struct gpc_context *context_make(CUcontext ctx, CUdevice device, bool primary,
+                                        unsigned flags)
 {
     struct gpc_context *c = record_take();
     if (!c)

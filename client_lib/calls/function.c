@@ -26,8 +26,8 @@ static struct gpc_kernel *enter(uint16_t op, CUfunction f, enum gpc_needs needs,
 GPC_EXPORT CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
     CUresult r;
-    struct gpc_kernel *k =
-        enter(GP_OP_cuKernelGetFunction, (CUfunction)kernel, GPC_NEEDS_CONTEXT, &r);
+    struct gpc_kernel *k = enter(GP_OP_cuKernelGetFunction, (CUfunction)kernel, GPC_NEEDS_CONTEXT,
+                                 &r);
     if (!k)
         return r;
     if (!pFunc)
@@ -105,8 +105,8 @@ GPC_EXPORT CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, C
                                          CUdevice dev)
 {
     CUresult r;
-    struct gpc_kernel *k =
-        enter(GP_OP_cuKernelGetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT, &r);
+    struct gpc_kernel *k = enter(GP_OP_cuKernelGetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT,
+                                 &r);
     if (!k)
         return r;
     if (!pi)
@@ -133,8 +133,8 @@ GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
                                          CUdevice dev)
 {
     CUresult r;
-    struct gpc_kernel *k =
-        enter(GP_OP_cuKernelSetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT, &r);
+    struct gpc_kernel *k = enter(GP_OP_cuKernelSetAttribute, (CUfunction)kernel, GPC_NEEDS_INIT,
+                                 &r);
     if (!k)
         return r;
     if (!gpc_kernel_is_contextless(k))
@@ -145,4 +145,3 @@ GPC_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
         return r;
     return gpc_leave(gpc_attribute_set(k, dev, attrib, val));
 }
-

@@ -20,10 +20,11 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
     if (!instantiateParams)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = instantiate(GP_OP_cuGraphInstantiateWithParams, phGraphExec, hGraph,
-                             instantiateParams->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+                             instantiateParams->flags &
+                                 ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
     instantiateParams->hErrNode_out = NULL;
-    instantiateParams->result_out =
-        r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    instantiateParams->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
+                                                      : CUDA_GRAPH_INSTANTIATE_ERROR;
     if (r == CUDA_SUCCESS && (instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
         r = gpc_wire_cuGraphUpload(*phGraphExec, instantiateParams->hUploadStream);
     return r;

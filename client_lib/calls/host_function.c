@@ -79,8 +79,9 @@ void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call
         at = &(*at)->next;
     struct host_function *f = *at;
     if (f && f->in_graph) { /* stays; a copy runs */
-        struct host_function *again =
-            outstanding_of(queue) < OUTSTANDING_MOST ? malloc(sizeof *again) : NULL;
+        struct host_function *again = outstanding_of(queue) < OUTSTANDING_MOST
+                                          ? malloc(sizeof *again)
+                                          : NULL;
         if (again)
             *again = *f;
         f = again;

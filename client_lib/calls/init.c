@@ -107,8 +107,8 @@ static CUresult proc_address(const char *symbol, void **pfn, int version, cuuint
 {
     if (!symbol || !pfn)
         return CUDA_ERROR_INVALID_VALUE;
-    const cuuint64_t known =
-        CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    const cuuint64_t known = CU_GET_PROC_ADDRESS_LEGACY_STREAM |
+                             CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     if (flags & ~known)
         return CUDA_ERROR_INVALID_VALUE;
     if (*symbol == '\0' && version == 0) { /* libcudart asks; the answer must be this */
@@ -150,4 +150,3 @@ GPC_EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *p
     return gpc_private_table(ppExportTable, (const unsigned char *)pExportTableId->bytes,
                              gpc_private_host());
 }
-

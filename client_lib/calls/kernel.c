@@ -128,9 +128,9 @@ static CUresult ask(const struct gpc_image_shadow *image, const char *name, bool
 {
     uint32_t got = 0;
     CUresult r = image->is_library
-                     ? gpc_wire_gp_library_get_kernel((CUkernel *)&a->handle,
-                                                      (CUlibrary)image->id, name, describe,
-                                                      &a->attributes, a->parameters, &got)
+                     ? gpc_wire_gp_library_get_kernel((CUkernel *)&a->handle, (CUlibrary)image->id,
+                                                      name, describe, &a->attributes, a->parameters,
+                                                      &got)
                      : gpc_wire_gp_module_get_function(&a->handle, (CUmodule)image->id, name,
                                                        describe, &a->attributes, a->parameters,
                                                        &got);

@@ -151,8 +151,8 @@ GPC_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f,
     if (r != CUDA_SUCCESS)
         return r;
     struct gpc_shape s = {{config->gridDimX, config->gridDimY, config->gridDimZ},
-                      {config->blockDimX, config->blockDimY, config->blockDimZ},
-                      config->sharedMemBytes};
+                          {config->blockDimX, config->blockDimY, config->blockDimZ},
+                          config->sharedMemBytes};
     uint32_t flags = config->numAttrs ? GP_LAUNCH_EX : 0;
     struct gpc_route on;
     if ((r = gpc_enter_stream(&on, GP_OP_cuLaunchKernelEx, config->hStream)) != CUDA_SUCCESS)

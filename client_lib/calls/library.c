@@ -41,10 +41,10 @@ static CUresult library_load(uint16_t op, CUlibrary *library, const struct gpc_l
     return CUDA_SUCCESS;
 }
 
-GPC_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
-                                      void **jitOptionsValues, unsigned int numJitOptions,
-                                      CUlibraryOption *libraryOptions, void **libraryOptionValues,
-                                      unsigned int numLibraryOptions)
+GPC_EXPORT CUresult cuLibraryLoadData(CUlibrary *library, const void *code,
+                                      CUjit_option *jitOptions, void **jitOptionsValues,
+                                      unsigned int numJitOptions, CUlibraryOption *libraryOptions,
+                                      void **libraryOptionValues, unsigned int numLibraryOptions)
 {
     return library_load(GP_OP_cuLibraryLoadData, library,
                         &(struct gpc_load){code, numJitOptions, jitOptions, jitOptionsValues,
@@ -173,4 +173,3 @@ GPC_EXPORT CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
     pthread_mutex_unlock(&modules_lock);
     return gpc_leave(r);
 }
-

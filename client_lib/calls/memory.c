@@ -23,8 +23,7 @@ unsigned gpc_range_place(void)
 }
 
 /* Of the session that gave it, where that has said where its memory lies; and possible. */
-static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind,
-                          CUdevice device)
+static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind, CUdevice device)
 {
     const struct gp_device_info *d = gpc_device_info(device);
     if (at == 0 || at >= ADDRESS_END || bytes > ADDRESS_END - at)
@@ -115,8 +114,7 @@ CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
         (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
          range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    bool forget =
-        range.kind != GPC_RANGE_GRAPH && gpc_range_remove_at(range.place, dptr, &range);
+    bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_remove_at(range.place, dptr, &range);
     CUresult r = gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);

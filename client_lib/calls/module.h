@@ -20,16 +20,16 @@ struct gpc_source;
 struct gpc_kernel {
     struct gpc_kernel *next; /* of the same image */
     struct gpc_image_shadow *image;
-    struct gpc_kernel *kernel; /* a function made from a kernel: that kernel */
-    CUcontext context;         /* in which such a function was made */
-    CUfunction handle;         /* a CUkernel's, too */
+    struct gpc_kernel *kernel;        /* a function made from a kernel: that kernel */
+    CUcontext context;                /* in which such a function was made */
+    CUfunction handle;                /* a CUkernel's, too */
     struct gpc_kernel *functions;     /* of a kernel: made of it, each in its context */
     struct gpc_kernel *next_function; /* of the same kernel */
-    bool listed; /* by an enumeration alone: nobody has looked it up by name */
+    bool listed;                      /* by an enumeration alone: nobody has looked it up by name */
     char *name;
     const struct gp_parameter *parameters; /* NULL while they are not known */
     uint32_t count;
-    uint32_t bytes; /* of the packed parameter buffer */
+    uint32_t bytes;                    /* of the packed parameter buffer */
     struct gpc_attributes *attributes; /* by device */
     uint64_t *replicas; /* of a library's kernel, by session (replica.h); NULL until there is one */
 };
@@ -45,10 +45,10 @@ struct gpc_library_module {
 struct gpc_image_shadow {
     uint64_t id; /* CUmodule or CUlibrary */
     bool is_library;
-    CUcontext context; /* of a module */
+    CUcontext context;                  /* of a module */
     struct gpc_library_module *modules; /* of a library, once asked for */
-    struct gpc_source *source;         /* of a library that other sessions may need */
-    uint64_t replicas[GP_SESSIONS_MAX];   /* the library in other sessions, once needed */
+    struct gpc_source *source;          /* of a library that other sessions may need */
+    uint64_t replicas[GP_SESSIONS_MAX]; /* the library in other sessions, once needed */
     struct gpc_kernel *kernels;
 };
 

@@ -42,12 +42,13 @@ CUresult gpc_as_cuOccupancyMaxPotentialBlockSizeWithFlags(
         most = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK];
     if (blockSizeLimit > 0 && blockSizeLimit < most)
         most = blockSizeLimit;
-    for (int aligned = (most + warp - 1) / warp * warp; aligned > 0 && best < full; aligned -= warp) {
+    for (int aligned = (most + warp - 1) / warp * warp; aligned > 0 && best < full;
+         aligned -= warp) {
         int block = aligned < most ? aligned : most, count;
-        size_t dynamic =
-            blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(block) : dynamicSMemSize;
+        size_t dynamic = blockSizeToDynamicSMemSize ? blockSizeToDynamicSMemSize(block)
+                                                    : dynamicSMemSize;
         r = gpc_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&count, func, block,
-                                                                         dynamic, flags);
+                                                                          dynamic, flags);
         if (r != CUDA_SUCCESS)
             return r;
         if (count < 0 || count > full) /* of blocks with one thread at least */
@@ -100,7 +101,7 @@ CUresult gpc_occupancy_clusters(int *result, CUfunction func, const CUlaunchConf
     if (!result || !c || (c->numAttrs && !c->attrs) || c->numAttrs > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     attributes_clean(attributes, c->attrs, c->numAttrs);
-    return gpc_wire_gp_occupancy_clusters(
-        func, most, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
-        c->blockDimZ, c->sharedMemBytes, c->numAttrs, attributes, result);
+    return gpc_wire_gp_occupancy_clusters(func, most, c->gridDimX, c->gridDimY, c->gridDimZ,
+                                          c->blockDimX, c->blockDimY, c->blockDimZ,
+                                          c->sharedMemBytes, c->numAttrs, attributes, result);
 }

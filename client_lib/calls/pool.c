@@ -119,8 +119,7 @@ GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
         return r;
     if (!pool)
         return CUDA_ERROR_INVALID_VALUE;
-    if (gpc_device_info(dev) &&
-        gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev])) {
+    if (gpc_device_info(dev) && gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev])) {
         *pool = current_pools[dev];
         return CUDA_SUCCESS;
     }

@@ -51,8 +51,7 @@ static CUresult piece_describe(const void *image, struct gpc_image_piece *piece)
     return CUDA_SUCCESS;
 }
 
-static CUresult fatbin_describe(const void *fatbin, struct gpc_image_piece *piece,
-                                uint64_t *total)
+static CUresult fatbin_describe(const void *fatbin, struct gpc_image_piece *piece, uint64_t *total)
 {
     CUresult r = piece_describe(fatbin, piece);
     if (r != CUDA_SUCCESS)

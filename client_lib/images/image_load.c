@@ -104,8 +104,8 @@ static CUresult put(const struct gpc_route *on, const struct gpc_image_piece *pi
     return r;
 }
 
-static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, bool as_library, const unsigned char hash[32],
-                    struct options *o, uint64_t *id, uint32_t *state)
+static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, bool as_library,
+                    const unsigned char hash[32], struct options *o, uint64_t *id, uint32_t *state)
 {
     uint64_t library[2 * 4];
     char none;
@@ -124,13 +124,13 @@ static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, boo
             library[2 * i + 1] = 0;
         }
         r = gpc_wire_gp_library_load_on(on, (CUlibrary *)id, hash, o->count, o->pairs,
-                                     load->library_option_count, library, o->info_room,
-                                     o->error_room, state, &result, &wall_time, info_to, error_to,
-                                     &info, &error);
+                                        load->library_option_count, library, o->info_room,
+                                        o->error_room, state, &result, &wall_time, info_to,
+                                        error_to, &info, &error);
     } else {
         r = gpc_wire_gp_module_load_on(on, (CUmodule *)id, hash, o->count, o->pairs, o->info_room,
-                                    o->error_room, state, &result, &wall_time, info_to, error_to,
-                                    &info, &error);
+                                       o->error_room, state, &result, &wall_time, info_to, error_to,
+                                       &info, &error);
     }
     if (r != CUDA_SUCCESS)
         return r;

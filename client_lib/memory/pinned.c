@@ -60,7 +60,8 @@ uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes)
     return cookie;
 }
 
-void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_data *q, const void *data)
+void gpc_on_gp_pinned_data(struct gpc_session *s, const struct gp_req_gp_pinned_data *q,
+                           const void *data)
 {
     pthread_mutex_lock(&lock);
     struct expected **at = &expected;
@@ -139,8 +140,8 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
         return CUDA_ERROR_OUT_OF_MEMORY;
     owner->session = s;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
-    uint64_t hint = __atomic_fetch_add(&next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1),
-                                       __ATOMIC_RELAXED);
+    uint64_t hint = __atomic_fetch_add(
+        &next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1), __ATOMIC_RELAXED);
     int cancel = gpc_cancel_off();
     int shared = s->transport->share(s->channel, (void *)(uintptr_t)hint, whole, &owner->share);
     gpc_cancel_back(cancel);
@@ -197,14 +198,14 @@ CUresult gpc_as_cuMemHostAlloc(uint16_t op, void **pp, size_t bytesize, unsigned
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    const unsigned known =
-        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+                           CU_MEMHOSTALLOC_WRITECOMBINED;
     if (!pp || bytesize == 0 || (Flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
     if (bytesize > SIZE_MAX / 4)
         return CUDA_ERROR_OUT_OF_MEMORY;
     return gpc_leave(gpc_session_shares(gpc_session()) ? alloc_shared(bytesize, Flags, pp)
-                                          : alloc_own(bytesize, Flags, pp));
+                                                       : alloc_own(bytesize, Flags, pp));
 }
 
 static CUresult range_release(const struct gpc_range *range)
@@ -246,8 +247,8 @@ GPC_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int 
     CUresult r = gpc_enter(GP_OP_cuMemHostRegister_v2, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    const unsigned known =
-        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+    const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                           CU_MEMHOSTREGISTER_READ_ONLY;
     struct gpc_range range;
     uint64_t address = (uint64_t)(uintptr_t)p;
     if (!p || bytesize == 0 || address + bytesize < address)

@@ -8,7 +8,7 @@ static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct table {
     struct gpc_range *ranges; /* by address */
     size_t count, room;
-} tables[GP_SESSIONS_MAX]; /* by place */
+} tables[GP_SESSIONS_MAX];  /* by place */
 static unsigned places = 1; /* so many have ever been used */
 static uint64_t last_id;
 
@@ -51,8 +51,8 @@ static void remove_at(struct table *t, size_t at)
 static void remove_graphs(struct table *t, const struct gpc_range *range)
 {
     for (size_t at = after(t, range->begin);
-         at < t->count && (t->ranges[at].begin <= range->begin ||
-                           t->ranges[at].begin - range->begin < range->size);)
+         at < t->count &&
+         (t->ranges[at].begin <= range->begin || t->ranges[at].begin - range->begin < range->size);)
         if (t->ranges[at].kind == GPC_RANGE_GRAPH)
             remove_at(t, at);
         else
@@ -79,8 +79,8 @@ int gpc_range_add(const struct gpc_range *range)
 }
 
 /* Call `look` for each place until it is true: `here` first. */
-static bool each_place(bool (*look)(struct table *, uint64_t, struct gpc_range *),
-                       unsigned here, uint64_t address, struct gpc_range *out)
+static bool each_place(bool (*look)(struct table *, uint64_t, struct gpc_range *), unsigned here,
+                       uint64_t address, struct gpc_range *out)
 {
     if (look(&tables[here], address, out))
         return true;

@@ -14,7 +14,7 @@
 enum gpc_range_kind {
     GPC_RANGE_DEVICE, /* cuMemAlloc */
     GPC_RANGE_POOL,   /* cuMemAllocAsync */
-    GPC_RANGE_GRAPH,  /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
+    GPC_RANGE_GRAPH, /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
     GPC_RANGE_MAPPED, /* cuMemMap */
     GPC_RANGE_GLOBAL, /* a module's variable */
     GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped */

@@ -24,8 +24,7 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
     return r;
 }
 
-GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index,
-                                                           nvmlDevice_t *device)
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
     unsigned int count = 0;
     nvmlReturn_t r = nvmlDeviceGetCount_v2(&count);
@@ -54,7 +53,8 @@ static bool address_read(const char *text, struct address *a)
     unsigned function = 0;
     int end = 0;
     if (sscanf(text, "%8x:%2x:%2x%n.%1x%n", &a->domain, &a->bus, &a->device, &end, &function,
-               &end) >= 3 && text[end] == '\0')
+               &end) >= 3 &&
+        text[end] == '\0')
         return true;
     a->domain = 0;
     end = 0;
@@ -161,8 +161,11 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPc
         return r;
     if (!pci)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *pci = (nvmlPciInfo_t){.domain = a.domain, .bus = a.bus, .device = a.device,
-                           .pciDeviceId = (unsigned)id, .pciSubSystemId = (unsigned)subsystem};
+    *pci = (nvmlPciInfo_t){.domain = a.domain,
+                           .bus = a.bus,
+                           .device = a.device,
+                           .pciDeviceId = (unsigned)id,
+                           .pciSubSystemId = (unsigned)subsystem};
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", a.domain & 0xffffu,
              a.bus & 0xffu, a.device & 0xffu);
     snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", a.domain, a.bus, a.device);
@@ -179,11 +182,14 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPc
         return NVML_ERROR_INVALID_ARGUMENT;
     if (pci->version != nvmlPciInfoExt_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    *pci = (nvmlPciInfoExt_t){.version = nvmlPciInfoExt_v1, .domain = plain.domain,
-                              .bus = plain.bus, .device = plain.device,
+    *pci = (nvmlPciInfoExt_t){.version = nvmlPciInfoExt_v1,
+                              .domain = plain.domain,
+                              .bus = plain.bus,
+                              .device = plain.device,
                               .pciDeviceId = plain.pciDeviceId,
                               .pciSubSystemId = plain.pciSubSystemId,
-                              .baseClass = 3, .subClass = 2}; /* a display, 3D controller */
+                              .baseClass = 3,
+                              .subClass = 2}; /* a display, 3D controller */
     memcpy(pci->busId, plain.busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }

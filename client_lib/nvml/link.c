@@ -56,9 +56,9 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, 
     if (!capResult || (unsigned)capability >= NVML_NVLINK_CAP_COUNT)
         return NVML_ERROR_INVALID_ARGUMENT;
     /* to the GPUs that the tenant has; never to the host's own memory */
-    *capResult = active && (capability == NVML_NVLINK_CAP_P2P_SUPPORTED ||
-                            capability == NVML_NVLINK_CAP_P2P_ATOMICS ||
-                            capability == NVML_NVLINK_CAP_VALID);
+    *capResult = active &&
+                 (capability == NVML_NVLINK_CAP_P2P_SUPPORTED ||
+                  capability == NVML_NVLINK_CAP_P2P_ATOMICS || capability == NVML_NVLINK_CAP_VALID);
     return NVML_SUCCESS;
 }
 

@@ -106,7 +106,9 @@ nvmlReturn_t gpc_nvml_fact_or(nvmlDevice_t device, enum gpc_nvml_fact wanted,
 static const char *text_of(const struct gpc_nvml_device *d, enum gpc_nvml_text wanted)
 {
     switch (wanted) {
-#define CASE(name, word, field, size) case name: return d->field;
+#define CASE(name, word, field, size)                                                              \
+    case name:                                                                                     \
+        return d->field;
         GPC_NVML_TEXTS(CASE)
 #undef CASE
     case GP_NVML_TEXT_COUNT:

@@ -22,8 +22,7 @@ nvmlReturn_t gpc_nvml_bad_argument(nvmlDevice_t device);
  * NVML_ERROR_NOT_SUPPORTED if one is not known, with nothing given. */
 nvmlReturn_t gpc_nvml_facts(nvmlDevice_t device, const enum gpc_nvml_fact *wanted, int count,
                             unsigned long long *got);
-nvmlReturn_t gpc_nvml_fact(nvmlDevice_t device, enum gpc_nvml_fact wanted,
-                           unsigned long long *got);
+nvmlReturn_t gpc_nvml_fact(nvmlDevice_t device, enum gpc_nvml_fact wanted, unsigned long long *got);
 /* As above; what is not known is `otherwise`. */
 nvmlReturn_t gpc_nvml_fact_or(nvmlDevice_t device, enum gpc_nvml_fact wanted,
                               unsigned long long otherwise, unsigned long long *got);

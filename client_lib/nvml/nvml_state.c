@@ -29,7 +29,7 @@ static pthread_mutex_t ask_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpc_nvml_state *known; /* NULL unless users > 0 */
 static unsigned users;
 static bool lost[GPC_NVML_DEVICES];
-static int64_t asked_ns;   /* when `known` was fetched */
+static int64_t asked_ns; /* when `known` was fetched */
 /* When a server last did not answer, 0: it did. */
 static int64_t in_vain_ns[GP_SESSIONS_MAX];
 static unsigned server_count; /* of which `known` is */
@@ -74,8 +74,8 @@ static nvmlReturn_t refusal(const char *code)
 }
 
 /* One page into `state`; `next` is the device to ask for then. */
-static nvmlReturn_t fetch_page(const char *server, const char *token,
-                               struct gpc_nvml_state *state, bool fresh, uint32_t *next)
+static nvmlReturn_t fetch_page(const char *server, const char *token, struct gpc_nvml_state *state,
+                               bool fresh, uint32_t *next)
 {
     char question[GPC_ANSWER_MAX], answer[GPC_ANSWER_MAX], plugins[4096], why[512] = "";
     int n = question_write(question, sizeof question, token, *next, fresh, why, sizeof why);
@@ -131,7 +131,7 @@ static nvmlReturn_t list_servers(struct gpc_servers *list)
     char why[320];
     if (!servers || !*servers) {
         gpc_log(GPC_LOG_ERROR, "GPUPOOL_SERVER is not set: start the program with `gpupool run`, "
-                "or set it to the server's address, tcp://HOST:7700");
+                               "or set it to the server's address, tcp://HOST:7700");
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
     if (gpc_servers_read(servers, tokens ? tokens : "", list, why, sizeof why) != 0) {

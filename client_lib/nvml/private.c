@@ -55,9 +55,10 @@ static nvmlReturn_t named_processes(nvmlDevice_t device, unsigned int *count,
         return NVML_ERROR_INVALID_ARGUMENT;
     for (unsigned int i = 0; i < found; i++) {
         memset(&out[i], 0, sizeof out[i]);
-        out[i].numbers = (nvmlProcessDetail_v1_t){
-            .pid = p[i].pid, .usedGpuMemory = p[i].memory, .gpuInstanceId = 0xffffffffu,
-            .computeInstanceId = 0xffffffffu};
+        out[i].numbers = (nvmlProcessDetail_v1_t){.pid = p[i].pid,
+                                                  .usedGpuMemory = p[i].memory,
+                                                  .gpuInstanceId = 0xffffffffu,
+                                                  .computeInstanceId = 0xffffffffu};
         /* a row without a name is not shown */
         if (nvmlSystemGetProcessName(p[i].pid, out[i].name, sizeof out[i].name) != NVML_SUCCESS)
             snprintf(out[i].name, sizeof out[i].name, "[%u]", p[i].pid);
@@ -82,7 +83,11 @@ static nvmlReturn_t refuse_slot(int slot)
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define X(n) static nvmlReturn_t slot_##n(void) { return refuse_slot(n); }
+#define X(n)                                                                                       \
+    static nvmlReturn_t slot_##n(void)                                                             \
+    {                                                                                              \
+        return refuse_slot(n);                                                                     \
+    }
 GPC_NVML_PRIVATE(X)
 #undef X
 

@@ -27,7 +27,8 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_
     unsigned int count;
     nvmlReturn_t r = take(device, infoCount, infos, p, &count);
     for (unsigned int i = 0; r == NVML_SUCCESS && i < count; i++)
-        infos[i] = (nvmlProcessInfo_v2_t){.pid = p[i].pid, .usedGpuMemory = p[i].memory,
+        infos[i] = (nvmlProcessInfo_v2_t){.pid = p[i].pid,
+                                          .usedGpuMemory = p[i].memory,
                                           .gpuInstanceId = NO_INSTANCE,
                                           .computeInstanceId = NO_INSTANCE};
     return r;
@@ -52,8 +53,8 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t d
     return r;
 }
 
-GPC_NVML_EXPORT nvmlReturn_t
-nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+                                                                   nvmlProcessDetailList_t *plist)
 {
     struct gpc_nvml_process p[GPC_NVML_PROCESSES];
     unsigned int count = 0;
@@ -67,8 +68,9 @@ nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList
     else if (r == NVML_SUCCESS)
         plist->numProcArrayEntries = 0;
     for (unsigned int i = 0; r == NVML_SUCCESS && i < count; i++)
-        plist->procArray[i] = (nvmlProcessDetail_v1_t){
-            .pid = p[i].pid, .usedGpuMemory = p[i].memory, .gpuInstanceId = NO_INSTANCE,
-            .computeInstanceId = NO_INSTANCE};
+        plist->procArray[i] = (nvmlProcessDetail_v1_t){.pid = p[i].pid,
+                                                       .usedGpuMemory = p[i].memory,
+                                                       .gpuInstanceId = NO_INSTANCE,
+                                                       .computeInstanceId = NO_INSTANCE};
     return r;
 }

@@ -101,9 +101,8 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device,
     return r;
 }
 
-GPC_NVML_EXPORT nvmlReturn_t
-nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t thresholdType,
-                                  unsigned int *temp)
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(
+    nvmlDevice_t device, nvmlTemperatureThresholds_t thresholdType, unsigned int *temp)
 {
     static const enum gpc_nvml_fact facts[] = {
         [NVML_TEMPERATURE_THRESHOLD_SHUTDOWN] = GP_NVML_TEMPERATURE_SHUTDOWN,

@@ -25,7 +25,9 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
 GPC_NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 {
     switch (result) {
-#define CASE(name, text) case name: return text;
+#define CASE(name, text)                                                                           \
+    case name:                                                                                     \
+        return text;
         GPC_NVML_ERRORS(CASE)
 #undef CASE
     }

@@ -21,8 +21,8 @@ static bool is_taken(const struct gpc_pci *pci, unsigned domain, const struct gp
     return false;
 }
 
-unsigned gpc_pci_free_domain(const struct gpc_pci *pci, const struct gpc_pci *taken,
-                             unsigned count, unsigned wanted)
+unsigned gpc_pci_free_domain(const struct gpc_pci *pci, const struct gpc_pci *taken, unsigned count,
+                             unsigned wanted)
 {
     if (!is_taken(pci, pci->domain, taken, count))
         return pci->domain;

@@ -16,7 +16,7 @@ bool gpc_pci_read(const char *text, struct gpc_pci *out);
 void gpc_pci_write(const struct gpc_pci *pci, char *text, size_t room);
 /* The domain under which this address is none of `taken`: its own, else the first that
  * is free from `wanted` on. */
-unsigned gpc_pci_free_domain(const struct gpc_pci *pci, const struct gpc_pci *taken,
-                             unsigned count, unsigned wanted);
+unsigned gpc_pci_free_domain(const struct gpc_pci *pci, const struct gpc_pci *taken, unsigned count,
+                             unsigned wanted);
 
 #endif

@@ -65,7 +65,8 @@ static CUresult link_up(struct gpc_session *one, struct gpc_session *other)
     if (r == CUDA_SUCCESS)
         gpc_log(GPC_LOG_INFO, "the workers on %s and %s are joined", one->server, other->server);
     else
-        gpc_log(GPC_LOG_ERROR, "the workers on %s and %s cannot reach each other (CUDA error %d): "
+        gpc_log(GPC_LOG_ERROR,
+                "the workers on %s and %s cannot reach each other (CUDA error %d): "
                 "no copies between their GPUs; may one connect to the other's ports?",
                 one->server, other->server, (int)r);
     return r;

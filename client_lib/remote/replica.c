@@ -154,7 +154,7 @@ static CUresult plain(struct gpc_call *call, uint64_t id)
 }
 
 CUresult gpc_replica_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
-                       uint64_t *wire)
+                          uint64_t *wire)
 {
     void *shadow = gpc_handle_shadow(kind, id);
     struct gpc_kernel *k = kind == GP_HANDLE_FUNCTION ? shadow : NULL;

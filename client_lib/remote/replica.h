@@ -26,7 +26,7 @@ void gpc_source_free(struct gpc_source *source);
 /* As gpc_handle_wire, for functions and libraries: a library's name no session, and are
  * what they are in the session that the call goes to. */
 CUresult gpc_replica_wire(struct gpc_call *call, enum gp_handle_kind kind, uint64_t id,
-                       uint64_t *wire);
+                          uint64_t *wire);
 /* Unload it wherever it is loaded. */
 CUresult gpc_replica_unload(struct gpc_image_shadow *library);
 

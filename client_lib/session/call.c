@@ -32,8 +32,8 @@ CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t si
     uint64_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > GP_CHUNK_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    call->out[call->out_count++] =
-        (struct gpc_call_room){.to = to, .room = (uint32_t)bytes, .length_at = (uint32_t)length_at};
+    call->out[call->out_count++] = (struct gpc_call_room){
+        .to = to, .room = (uint32_t)bytes, .length_at = (uint32_t)length_at};
     return CUDA_SUCCESS;
 }
 

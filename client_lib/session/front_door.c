@@ -105,8 +105,8 @@ static CUresult refusal_error(const char *code)
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     if (strcmp(code, "bad-request") == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (strcmp(code, "full") == 0 || strcmp(code, "busy") == 0 ||
-        strcmp(code, "draining") == 0 || strcmp(code, "over-quota") == 0)
+    if (strcmp(code, "full") == 0 || strcmp(code, "busy") == 0 || strcmp(code, "draining") == 0 ||
+        strcmp(code, "over-quota") == 0)
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
     return CUDA_ERROR_NO_DEVICE;
 }
@@ -146,8 +146,9 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
     if (parsed == 0 && !secrecy_lost(server, out))
         return CUDA_SUCCESS;
     if (parsed == 0)
-        snprintf(text, sizeof text, "it encrypts, but offers a worker that does not; do the "
-                                    "releases of server and worker match?");
+        snprintf(text, sizeof text,
+                 "it encrypts, but offers a worker that does not; do the "
+                 "releases of server and worker match?");
     snprintf(why, why_size, "%.*s: %s", (int)strcspn(server, "?"), server, text);
     return parsed > 0 ? refusal_error(code) : CUDA_ERROR_NO_DEVICE;
 }

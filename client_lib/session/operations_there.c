@@ -15,8 +15,10 @@ const char *gpc_operations_take(struct gpc_session *s, const uint32_t *known, ui
     const char *missing = gp_shared_lacks(&s->shared, gp_core_requests);
     if (!missing)
         return NULL;
-    snprintf(why, sizeof why, "it does not know '%s', or in another form, and no session can do "
-             "without", missing);
+    snprintf(why, sizeof why,
+             "it does not know '%s', or in another form, and no session can do "
+             "without",
+             missing);
     return why;
 }
 
@@ -33,8 +35,9 @@ CUresult gpc_session_lacks(const struct gpc_session *s, uint16_t op)
     static uint8_t told[GP_OP_COUNT];
     gpc_count_lacking(op);
     if (!__atomic_exchange_n(&told[op], 1, __ATOMIC_RELAXED))
-        gpc_log(GPC_LOG_WARN, "%s: %s: not supported by this server's release of gpupool, or in "
-                "another form; install the same release on both sides", s->server,
-                gp_op_table[op].name);
+        gpc_log(GPC_LOG_WARN,
+                "%s: %s: not supported by this server's release of gpupool, or in "
+                "another form; install the same release on both sides",
+                s->server, gp_op_table[op].name);
     return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -81,8 +81,7 @@ CUresult gpc_route_stream(struct gpc_route *on, CUstream stream, uint64_t *wire)
             return r;
     }
     uint64_t id = (uint64_t)stream;
-    if (!gpc_handle_live(GP_HANDLE_STREAM, id) ||
-        !gpc_route_take(on, gpc_session_of_handle(id)))
+    if (!gpc_handle_live(GP_HANDLE_STREAM, id) || !gpc_route_take(on, gpc_session_of_handle(id)))
         return CUDA_ERROR_INVALID_HANDLE;
     *wire = on->stream = id;
     return CUDA_SUCCESS;

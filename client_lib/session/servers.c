@@ -22,7 +22,8 @@ static int read_servers(char *list, struct gpc_servers *out, char *why, size_t w
     char *piece;
     while ((piece = next_piece(&list)) != NULL) {
         if (*piece == '\0') {
-            snprintf(why, why_size, "GPUPOOL_SERVER has an empty address: write "
+            snprintf(why, why_size,
+                     "GPUPOOL_SERVER has an empty address: write "
                      "tcp://HOST:7700, several with a comma between them");
             return -1;
         }
@@ -57,8 +58,10 @@ static int read_tokens(char *list, struct gpc_servers *out, char *why, size_t wh
         for (unsigned i = 1; i < out->count; i++)
             out->token[i] = out->token[0];
     else if (count != out->count) {
-        snprintf(why, why_size, "GPUPOOL_TOKEN has %u tokens for %u servers: give one for all of "
-                 "them, or one for each", count, out->count);
+        snprintf(why, why_size,
+                 "GPUPOOL_TOKEN has %u tokens for %u servers: give one for all of "
+                 "them, or one for each",
+                 count, out->count);
         return -1;
     }
     return 0;

@@ -58,8 +58,7 @@ bool gpc_session_shares(const struct gpc_session *s)
 static void set_first(int *kept, CUresult error)
 {
     int none = 0;
-    __atomic_compare_exchange_n(kept, &none, (int)error, false, __ATOMIC_RELAXED,
-                                __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(kept, &none, (int)error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 void gpc_session_set_pending(struct gpc_session *s, CUresult error)
@@ -115,8 +114,9 @@ static void lose(struct gpc_session *s, const char *what)
     if (gpc_session_count() > 1)
         name_devices(s, where, sizeof where);
     if (s->why[0])
-        gpc_log(GPC_LOG_ERROR, "session %s on %s was ended: %s; every CUDA call %s fails from here on",
-                s->id, s->server, s->why, where);
+        gpc_log(GPC_LOG_ERROR,
+                "session %s on %s was ended: %s; every CUDA call %s fails from here on", s->id,
+                s->server, s->why, where);
     else
         gpc_log(GPC_LOG_ERROR,
                 "session %s on %s: %s; every CUDA call %s fails from here on "

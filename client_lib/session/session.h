@@ -44,13 +44,13 @@ struct gpc_session {
     const struct gp_transport *transport;
     struct gp_channel *channel;
     struct gp_snapshot *snapshot;
-    char server[256]; /* the address, for messages */
-    char id[64];      /* as the server named it */
-    uint32_t index;   /* among the sessions: in the ids of handles */
-    CUdevice first;   /* the ordinal of its first device */
+    char server[256];                  /* the address, for messages */
+    char id[64];                       /* as the server named it */
+    uint32_t index;                    /* among the sessions: in the ids of handles */
+    CUdevice first;                    /* the ordinal of its first device */
     uint64_t window_begin, window_end; /* of all its devices' windows */
-    uint32_t wire; /* the protocol that is spoken */
-    struct gp_shared shared; /* the operations that its worker has, too */
+    uint32_t wire;                     /* the protocol that is spoken */
+    struct gp_shared shared;           /* the operations that its worker has, too */
 
     pthread_mutex_t submit_lock; /* held while a message is numbered and sent */
     uint64_t last_seq;
@@ -66,8 +66,8 @@ struct gpc_session {
     bool reading;
     bool leaving; /* said goodbye: the end of the connection is no news */
     bool broken;
-    char why[512]; /* the session ends, as the server says; for who has the right to read */
-    uint64_t notices; /* messages read, under wait_lock */
+    char why[512];       /* the session ends, as the server says; for who has the right to read */
+    uint64_t notices;    /* messages read, under wait_lock */
     int sticky, pending; /* CUresult */
 };
 
@@ -137,11 +137,11 @@ struct gpc_thread {
     unsigned depth, room;
     CUcontext current;
     bool per_thread_streams;
-    uint32_t capture_mode; /* CUstreamCaptureMode */
-    uint64_t number;       /* of the thread: none ever has another's */
-    uint64_t last_answer;  /* seq of the last call that was waited for */
-    bool may_end;          /* it waited for the GPU: here cancellation is acted upon */
-    struct gpc_session *last;   /* of the last call, for its pending error */
+    uint32_t capture_mode;             /* CUstreamCaptureMode */
+    uint64_t number;                   /* of the thread: none ever has another's */
+    uint64_t last_answer;              /* seq of the last call that was waited for */
+    bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
+    struct gpc_session *last;          /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
 };
 /* Pointer-sized, so that the static TLS block has room for it even when this library is

@@ -60,8 +60,10 @@ static bool read_ways(struct ways *w, struct gp_error *err)
     w->shm = any || strcmp(wish, "shm") == 0;
     w->network = any || strcmp(wish, "zmq") == 0 || strcmp(wish, "tcp") == 0;
     if (!w->shm && !w->network)
-        gp_error_set(err, "GPUPOOL_TRANSPORT=%.64s: must be auto, shm or zmq (or tcp, which is "
-                     "zmq)", wish);
+        gp_error_set(err,
+                     "GPUPOOL_TRANSPORT=%.64s: must be auto, shm or zmq (or tcp, which is "
+                     "zmq)",
+                     wish);
     return w->shm || w->network;
 }
 
@@ -147,7 +149,7 @@ static const char *check_snapshot(struct gpc_session *s, uint64_t base, const st
         const struct gp_device_info *d = &s->snapshot->devices[i];
         if (s->index == 0) { /* alone, it may have them where it likes */
             s->window_begin = d->window_begin < s->window_begin || i == 0 ? d->window_begin
-                                                                           : s->window_begin;
+                                                                          : s->window_begin;
             s->window_end = d->window_end > s->window_end || i == 0 ? d->window_end : s->window_end;
         } else if (d->window_begin != base + i * GP_WINDOW_SIZE ||
                    d->window_end != d->window_begin + GP_WINDOW_SIZE) {
@@ -199,8 +201,10 @@ static void say_simulated(const char *server)
 {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gpc_log(GPC_LOG_WARN, "the GPUs of %s are simulated on its CPU, slowly: it has found no "
-                "CUDA driver with a GPU (its log says more)", server);
+        gpc_log(GPC_LOG_WARN,
+                "the GPUs of %s are simulated on its CPU, slowly: it has found no "
+                "CUDA driver with a GPU (its log says more)",
+                server);
 }
 
 /* What was asked for and changes nothing there: who asks for it should know, once. */
@@ -261,11 +265,15 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         return CUDA_SUCCESS;
     }
     if (wrong)
-        gpc_log(GPC_LOG_ERROR, "%s: its worker's greeting cannot be used: %s; install the same "
-                "release of gpupool on both sides", s->server, wrong);
+        gpc_log(GPC_LOG_ERROR,
+                "%s: its worker's greeting cannot be used: %s; install the same "
+                "release of gpupool on both sides",
+                s->server, wrong);
     else
-        gpc_log(GPC_LOG_ERROR, "%s: the worker refused the session (CUDA error %d); is this "
-                "client of the server's version?", s->server, (int)r);
+        gpc_log(GPC_LOG_ERROR,
+                "%s: the worker refused the session (CUDA error %d); is this "
+                "client of the server's version?",
+                s->server, (int)r);
     close_session(s);
     return r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
 }

@@ -63,8 +63,7 @@ static bool windows_meet(const struct gp_device_info *a, const struct gp_device_
 
 static const char *device_wrong(const struct gp_device_info *d)
 {
-    if (!text_right(d->name, sizeof d->name) ||
-        !text_right(d->pci_bus_id, sizeof d->pci_bus_id))
+    if (!text_right(d->name, sizeof d->name) || !text_right(d->pci_bus_id, sizeof d->pci_bus_id))
         return "a device's name or PCI address is no text";
     if (!window_right(d) || d->total_bytes > GP_WINDOW_END)
         return "a device's addresses cannot be";

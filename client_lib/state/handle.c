@@ -29,7 +29,8 @@ static struct entry *table_entries(struct table *table)
 {
     if (!table->entries) {
         void *room = mmap(NULL, (size_t)GP_HANDLE_INDEX_MAX * sizeof(struct entry),
-                          PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                          PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                          0);
         if (room != MAP_FAILED)
             __atomic_store_n(&table->entries, room, __ATOMIC_RELEASE);
     }

@@ -36,7 +36,7 @@ struct mapping {
 
 /* What the two ends of a channel have in common. */
 struct pair {
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t lock;   /* everything below */
     struct queue queues[2]; /* [i] is written by end i */
     bool open[2];
     struct mapping *mappings;
@@ -248,8 +248,10 @@ static int inproc_connect(const char *url, int timeout_ms, struct gp_channel **o
     }
     pthread_mutex_unlock(&listeners_lock);
     if (rc) {
-        gp_error_set(err, rc == -ECONNREFUSED ? "nobody in this process listens at %s"
-                                              : "the listener at %s does not accept", url);
+        gp_error_set(err,
+                     rc == -ECONNREFUSED ? "nobody in this process listens at %s"
+                                         : "the listener at %s does not accept",
+                     url);
         inproc_close(ends[0]);
         inproc_close(ends[1]);
         return rc;

@@ -60,8 +60,8 @@ struct gp_channel {
     unsigned char *memory; /* SHM_BYTES, shared */
     int socket;
     struct gp_fd_mark mark; /* of the socket, on the connecting side */
-    int peer_pidfd; /* -1 where the peer's process is not known for sure */
-    bool accepted;  /* we are the accepting side: the peer is not trusted */
+    int peer_pidfd;         /* -1 where the peer's process is not known for sure */
+    bool accepted;          /* we are the accepting side: the peer is not trusted */
     unsigned generation;
     /* 0, or why the channel is dead. Set once. Relaxed everywhere: it carries
      * nothing but itself. */

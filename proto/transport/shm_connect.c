@@ -43,8 +43,10 @@ static int address_parse(const char *url, struct sockaddr_un *address, struct gp
         return -EINVAL;
     }
     if (strlen(path) >= sizeof address->sun_path) {
-        gp_error_set(err, "the path of '%.150s' is longer than the %zu bytes a socket may have; "
-                          "use a shorter folder", url, sizeof address->sun_path - 1);
+        gp_error_set(err,
+                     "the path of '%.150s' is longer than the %zu bytes a socket may have; "
+                     "use a shorter folder",
+                     url, sizeof address->sun_path - 1);
         return -ENAMETOOLONG;
     }
     memcpy(address->sun_path, path, strlen(path) + 1);
@@ -302,13 +304,17 @@ static int connect_fail(const char *url, int rc, int timeout_ms, struct gp_error
     switch (rc) {
     case -ENOENT:
     case -ECONNREFUSED:
-        gp_error_set(err, "no gpupool worker listens at %s: %s; is gpupool-server running on this "
-                          "machine?", url, strerror(-rc));
+        gp_error_set(err,
+                     "no gpupool worker listens at %s: %s; is gpupool-server running on this "
+                     "machine?",
+                     url, strerror(-rc));
         return -ECONNREFUSED;
     case -EACCES:
     case -EPERM:
-        gp_error_set(err, "may not connect to %s: it belongs to another user; run as that user or "
-                          "use tcp://", url);
+        gp_error_set(err,
+                     "may not connect to %s: it belongs to another user; run as that user or "
+                     "use tcp://",
+                     url);
         return -ECONNREFUSED;
     case -EAGAIN:
     case -ETIMEDOUT:
@@ -320,8 +326,8 @@ static int connect_fail(const char *url, int rc, int timeout_ms, struct gp_error
     case -EPROTO:
     case -EPIPE:
     case -ECONNRESET:
-        gp_error_set(err, "what answers at %s is not a gpupool worker of this version; check the path",
-                     url);
+        gp_error_set(
+            err, "what answers at %s is not a gpupool worker of this version; check the path", url);
         return -EPROTO;
     default:
         gp_error_set(err, "cannot connect to %s: %s", url, strerror(-rc));

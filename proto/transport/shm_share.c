@@ -162,8 +162,11 @@ static int arrival_add(struct gp_channel *ch, const struct shm_packet *packet, i
     rc = -ENOMEM;
     if (!a)
         goto fail;
-    *a = (struct shm_arrival){.next = ch->arrivals, .id = packet->id, .addr = packet->addr,
-                              .bytes = packet->bytes, .fd = fd};
+    *a = (struct shm_arrival){.next = ch->arrivals,
+                              .id = packet->id,
+                              .addr = packet->addr,
+                              .bytes = packet->bytes,
+                              .fd = fd};
     ch->arrivals = a;
     ch->arrival_count++;
     return 0;
@@ -276,7 +279,10 @@ int shm_share(struct gp_channel *ch, void *hint, size_t size, struct gp_share *o
     ch->next_id += 2;
     pthread_mutex_unlock(&ch->share_lock);
 
-    struct shm_packet packet = {.magic = SHM_MAGIC, .kind = SHM_SHARE, .bytes = size, .id = id,
+    struct shm_packet packet = {.magic = SHM_MAGIC,
+                                .kind = SHM_SHARE,
+                                .bytes = size,
+                                .id = id,
                                 .addr = (uint64_t)(uintptr_t)addr};
     int rc = share_send(ch, &packet, fd);
     close(fd);
@@ -284,8 +290,8 @@ int shm_share(struct gp_channel *ch, void *hint, size_t size, struct gp_share *o
         munmap(addr, size);
         return rc;
     }
-    *out = (struct gp_share){.addr = addr, .size = size, .id = id,
-                             .same_address = !hint || addr == hint};
+    *out = (struct gp_share){
+        .addr = addr, .size = size, .id = id, .same_address = !hint || addr == hint};
     return 0;
 }
 
@@ -308,7 +314,9 @@ int shm_accept_share(struct gp_channel *ch, uint64_t id, struct gp_share *out)
     }
     void *addr = share_map(a->fd, a->bytes, (uintptr_t)a->addr);
     if (addr)
-        *out = (struct gp_share){.addr = addr, .size = a->bytes, .id = id,
+        *out = (struct gp_share){.addr = addr,
+                                 .size = a->bytes,
+                                 .id = id,
                                  .same_address = (uint64_t)(uintptr_t)addr == a->addr};
     close(a->fd);
     free(a);

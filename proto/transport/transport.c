@@ -21,12 +21,12 @@ static bool scheme_matches(const struct gp_transport *t, const char *url)
     return false;
 }
 
-static const struct gp_transport *plugin_check(void *handle, const char *path,
-                                               struct gp_error *err)
+static const struct gp_transport *plugin_check(void *handle, const char *path, struct gp_error *err)
 {
     const struct gp_transport *t = dlsym(handle, ZMQ_PLUGIN_SYMBOL);
     if (!t) {
-        gp_error_set(err, "%s is not a transport of gpupool: it has no symbol %s; reinstall gpupool",
+        gp_error_set(err,
+                     "%s is not a transport of gpupool: it has no symbol %s; reinstall gpupool",
                      path, ZMQ_PLUGIN_SYMBOL);
         return NULL;
     }
@@ -103,7 +103,9 @@ const struct gp_transport *gp_transport_find(const char *url, const char *plugin
         return &gp_transport_inproc;
     if (strncmp(url, "tcp://", 6) == 0 || strncmp(url, "ipc://", 6) == 0)
         return plugin_get(plugin_dir, err);
-    gp_error_set(err, "'%.100s' is not an address of gpupool; use tcp://HOST:PORT, ipc://PATH or "
-                      "shm://PATH", url);
+    gp_error_set(err,
+                 "'%.100s' is not an address of gpupool; use tcp://HOST:PORT, ipc://PATH or "
+                 "shm://PATH",
+                 url);
     return NULL;
 }

@@ -54,8 +54,8 @@ enum gp_transport_caps {
  * side's address; the two sides' addresses are equal when `same_address`. */
 struct gp_share {
     void *addr;
-    size_t size;     /* bytes, a multiple of the page size */
-    uint64_t id;     /* names the share on its channel, never reused */
+    size_t size; /* bytes, a multiple of the page size */
+    uint64_t id; /* names the share on its channel, never reused */
     bool same_address;
 };
 
@@ -83,8 +83,7 @@ struct gp_transport {
      * (shm: another user's), -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what
      * answers is no gpupool, -EACCES one side encrypts and the other not, or the key is
      * wrong, -EHOSTUNREACH. */
-    int (*connect)(const char *url, int timeout_ms, struct gp_channel **out,
-                   struct gp_error *err);
+    int (*connect)(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
 
     /* Send one message from a gather list of at most 8 pieces. The bytes are
      * taken over before it returns. Blocks while the peer is slow and the

@@ -23,33 +23,45 @@ static int question_fail(const struct question *q, int rc, struct gp_error *err)
     case -EACCES:
         return link_trouble_explain(q->trouble, "server", url, err);
     case -ECONNREFUSED:
-        gp_error_set(err, "no gpupool server answers at %.100s: connection refused; is "
-                          "gpupool-server running there and the port right?", url);
+        gp_error_set(err,
+                     "no gpupool server answers at %.100s: connection refused; is "
+                     "gpupool-server running there and the port right?",
+                     url);
         return rc;
     case -EADDRNOTAVAIL:
-        gp_error_set(err, "no gpupool server answers at %.100s: the host is not known; check its "
-                          "name", url);
+        gp_error_set(err,
+                     "no gpupool server answers at %.100s: the host is not known; check its "
+                     "name",
+                     url);
         return -EHOSTUNREACH;
     case -EHOSTUNREACH:
     case -ENETUNREACH:
-        gp_error_set(err, "no gpupool server answers at %.100s: %s; check the address and the "
-                          "network", url, strerror(-rc));
+        gp_error_set(err,
+                     "no gpupool server answers at %.100s: %s; check the address and the "
+                     "network",
+                     url, strerror(-rc));
         return -EHOSTUNREACH;
     case -ETIMEDOUT:
         if (q->link.connected) /* perhaps by the kernel, for a process that cannot */
-            gp_error_set(err, "the server at %.100s takes connections but says nothing within "
-                              "%d ms; is it stopped, or out of file descriptors (its log says "
-                              "so), or no gpupool-server?", url, q->timeout_ms);
+            gp_error_set(err,
+                         "the server at %.100s takes connections but says nothing within "
+                         "%d ms; is it stopped, or out of file descriptors (its log says "
+                         "so), or no gpupool-server?",
+                         url, q->timeout_ms);
         else
-            gp_error_set(err, "no gpupool server answers at %.100s within %d ms: check the "
-                              "address, and that no firewall drops the port", url, q->timeout_ms);
+            gp_error_set(err,
+                         "no gpupool server answers at %.100s within %d ms: check the "
+                         "address, and that no firewall drops the port",
+                         url, q->timeout_ms);
         return rc;
     case -EPROTO:
         gp_error_set(err, "what answers at %.100s is not a gpupool server; check the port", url);
         return rc;
     case -EMSGSIZE:
-        gp_error_set(err, "the server at %.100s gives a longer answer than this version "
-                          "understands; do the versions match?", url);
+        gp_error_set(err,
+                     "the server at %.100s gives a longer answer than this version "
+                     "understands; do the versions match?",
+                     url);
         return rc;
     case -EINVAL:
         gp_error_set(err, "'%.100s' is not an address of a server: write tcp://HOST:PORT", url);
@@ -133,8 +145,8 @@ static int ask_open(struct question *q, void *ctx)
     return rc;
 }
 
-static int ask_once(struct question *q, const struct iovec *text, void *answer,
-                    size_t *answer_size, bool again)
+static int ask_once(struct question *q, const struct iovec *text, void *answer, size_t *answer_size,
+                    bool again)
 {
     void *ctx = zmq_ctx_new();
     if (!ctx)

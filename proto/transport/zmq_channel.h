@@ -15,8 +15,8 @@ struct gp_channel {
     /* Sending: under the turnstile. */
     struct gp_turnstile sending;
     void *send_socket;
-    unsigned char *gather;       /* GATHER_BYTES */
-    _Atomic size_t gather_used;  /* written under the lock, looked at without */
+    unsigned char *gather;      /* GATHER_BYTES */
+    _Atomic size_t gather_used; /* written under the lock, looked at without */
     uint64_t sent_bytes, sent_batches;
     uint64_t credited_bytes, credited_batches;
 
@@ -25,8 +25,8 @@ struct gp_channel {
     zmq_msg_t batch;
     bool batch_held;
     struct gp_batch_reader reader;
-    void *aligned; /* GP_BATCH_MAX bytes, made when first needed */
-    uint64_t got_bytes, got_batches; /* consumed */
+    void *aligned;                     /* GP_BATCH_MAX bytes, made when first needed */
+    uint64_t got_bytes, got_batches;   /* consumed */
     uint64_t told_bytes, told_batches; /* of these the peer knows */
     struct gp_spin spin;
 

@@ -20,7 +20,7 @@ struct attempt {
     const struct link_endpoints *to;
     struct link_endpoints endpoints; /* of the sockets */
     struct door_opened door;         /* tcp://: what it said; fd -1: not open */
-    int64_t deadline, begun; /* ns */
+    int64_t deadline, begun;         /* ns */
     void *ctx;
     struct link up, down;
     unsigned char nonce[16];
@@ -168,8 +168,10 @@ static int connect_fail(const char *url, const struct attempt *a, int rc, int ti
     case -EACCES:
         return link_trouble_explain(a->trouble, "worker", url, err);
     case -ECONNREFUSED:
-        gp_error_set(err, "no gpupool worker listens at %.100s: connection refused; has it ended, "
-                          "or does a firewall keep its ports closed?", url);
+        gp_error_set(err,
+                     "no gpupool worker listens at %.100s: connection refused; has it ended, "
+                     "or does a firewall keep its ports closed?",
+                     url);
         return rc;
     case -EADDRNOTAVAIL:
         gp_error_set(err, "the host of %.100s is not known: check its name", url);
@@ -185,8 +187,10 @@ static int connect_fail(const char *url, const struct attempt *a, int rc, int ti
                                   : "check the address, and that no firewall drops its ports");
         return rc;
     case -EPROTO:
-        gp_error_set(err, "what answers at %.100s is not a gpupool worker of this version that waits "
-                          "for a client; check the address", url);
+        gp_error_set(err,
+                     "what answers at %.100s is not a gpupool worker of this version that waits "
+                     "for a client; check the address",
+                     url);
         return rc;
     default:
         gp_error_set(err, "cannot connect to %.100s: %s", url, strerror(-rc));
@@ -194,8 +198,7 @@ static int connect_fail(const char *url, const struct attempt *a, int rc, int ti
     }
 }
 
-int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
-                        struct gp_error *err)
+int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err)
 {
     struct link_endpoints endpoints;
     int seconds, rc = link_silence_read(&seconds, err);

@@ -83,8 +83,7 @@ void link_query_show(const struct link_curve *curve, const struct link_word *wor
 
 /* --- addresses ------------------------------------------------------------- */
 
-static int key_take(const char *key, bool listening, struct link_curve *out,
-                    struct gp_error *err)
+static int key_take(const char *key, bool listening, struct link_curve *out, struct gp_error *err)
 {
     int rc;
     if (!zmq_has("curve")) {
@@ -107,8 +106,8 @@ static int key_take(const char *key, bool listening, struct link_curve *out,
         return -EINVAL;
     }
     if (listening && memcmp(out->server, own.public, sizeof own.public) != 0) {
-        gp_error_set(err, "nobody can listen with a key that is not this process's; write ?key="
-                          OWN);
+        gp_error_set(err,
+                     "nobody can listen with a key that is not this process's; write ?key=" OWN);
         return -EINVAL;
     }
     return 0;
@@ -252,17 +251,22 @@ int link_trouble_explain(enum link_trouble trouble, const char *who, const char 
 {
     switch (trouble) {
     case LINK_TROUBLE_NO_KEY:
-        gp_error_set(err, "the %s at %.100s encrypts, and the address has no key: write "
-                          "tcp://HOST:PORT?key=KEY; `gpupool-server --show-key` prints it there",
+        gp_error_set(err,
+                     "the %s at %.100s encrypts, and the address has no key: write "
+                     "tcp://HOST:PORT?key=KEY; `gpupool-server --show-key` prints it there",
                      who, endpoint);
         return -EACCES;
     case LINK_TROUBLE_KEY_UNWANTED:
-        gp_error_set(err, "the %s at %.100s does not encrypt, and the address has a key: start "
-                          "the server with --curve, or take ?key=... away", who, endpoint);
+        gp_error_set(err,
+                     "the %s at %.100s does not encrypt, and the address has a key: start "
+                     "the server with --curve, or take ?key=... away",
+                     who, endpoint);
         return -EACCES;
     case LINK_TROUBLE_WRONG_KEY:
-        gp_error_set(err, "the %s at %.100s does not have this key; `gpupool-server --show-key` "
-                          "prints the right one there", who, endpoint);
+        gp_error_set(err,
+                     "the %s at %.100s does not have this key; `gpupool-server --show-key` "
+                     "prints the right one there",
+                     who, endpoint);
         return -EACCES;
     default:
         return -EPROTO;

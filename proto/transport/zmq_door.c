@@ -63,9 +63,10 @@ static void prove(const unsigned char *word, enum proof_of what, const unsigned 
                   const void *ports, unsigned char proof[32])
 {
     char label[24 + DOOR_NONCE_BYTES] = "";
-    snprintf(label, 24, "gpupool door %s", what == PROOF_KNOCK    ? "knock"
-                                           : what == PROOF_ANSWER ? "answer"
-                                                                  : "greeting");
+    snprintf(label, 24, "gpupool door %s",
+             what == PROOF_KNOCK    ? "knock"
+             : what == PROOF_ANSWER ? "answer"
+                                    : "greeting");
     memcpy(label + 24, nonce, DOOR_NONCE_BYTES);
     gp_hmac(word, DOOR_WORD_BYTES, label, sizeof label, ports, ports ? 4 : 0, proof);
 }
@@ -384,8 +385,8 @@ static int answer_take(const unsigned char *word, const unsigned char *nonce,
     return out->ports[0] && out->ports[1] ? 0 : -EPROTO;
 }
 
-int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline,
-               bool *connected, struct door_opened *out)
+int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline, bool *connected,
+               struct door_opened *out)
 {
     struct knock k = {.magic = DOOR_MAGIC};
     struct answer a;

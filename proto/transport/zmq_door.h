@@ -37,8 +37,8 @@ bool door_has_guest(const struct door *d);
 int64_t door_guest_age(const struct door *d);
 /* As which address ZeroMQ shows it, ours that it came to (for tcp://…), and the nonce
  * with which its greetings must begin. */
-void door_guest_names(const struct door *d, char theirs[DOOR_HOST_MAX],
-                      char ours[DOOR_HOST_MAX], unsigned char nonce[DOOR_NONCE_BYTES]);
+void door_guest_names(const struct door *d, char theirs[DOOR_HOST_MAX], char ours[DOOR_HOST_MAX],
+                      unsigned char nonce[DOOR_NONCE_BYTES]);
 /* Tell it where the sockets are now. -EPIPE: it has gone. */
 int door_answer(struct door *d, const uint16_t ports[2]);
 void door_guest_drop(struct door *d);
@@ -52,7 +52,7 @@ struct door_opened {
     uint16_t ports[2];
     unsigned char nonce[DOOR_NONCE_BYTES]; /* for the greetings */
 };
-int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline,
-               bool *connected, struct door_opened *out);
+int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline, bool *connected,
+               struct door_opened *out);
 
 #endif

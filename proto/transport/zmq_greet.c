@@ -11,7 +11,7 @@ static bool greeting_matches(const struct link_greeting *g, bool is_reply, bool 
 }
 
 int link_greeting_recv(struct link *link, bool is_reply, bool is_down, struct link_greeting *out,
-                         int *peer_fd)
+                       int *peer_fd)
 {
     zmq_msg_t msg;
     zmq_msg_init(&msg);
@@ -31,7 +31,7 @@ int link_greeting_recv(struct link *link, bool is_reply, bool is_down, struct li
 }
 
 int link_greeting_send(struct link *link, bool is_reply, bool is_down,
-                         const unsigned char nonce[16])
+                       const unsigned char nonce[16])
 {
     struct link_greeting g = {.magic = LINK_MAGIC, .is_reply = is_reply, .is_down = is_down};
     memcpy(g.nonce, nonce, sizeof g.nonce);

@@ -43,7 +43,7 @@
 #define LINK_MAGIC "gpupool/1"
 #define LINK_ENDPOINT_MAX 256
 #define LINK_KEY_BYTES 32
-#define LINK_KEY_TEXT 41  /* as ZeroMQ writes it (Z85), with its NUL */
+#define LINK_KEY_TEXT 41   /* as ZeroMQ writes it (Z85), with its NUL */
 #define LINK_QUERY_MAX 112 /* "?key=", 64 digits, "&door=" and 32 digits, with its NUL */
 #define LINK_OPEN_MAX 64
 
@@ -185,8 +185,7 @@ int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
 void gpz_listener_close(struct gp_listener *l);
 
 /* zmq_connect.c */
-int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out,
-                struct gp_error *err);
+int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
 
 /* zmq_ask.c */
 int gpz_ask(const char *url, const void *question, size_t question_size, void *answer,

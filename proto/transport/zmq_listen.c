@@ -23,9 +23,9 @@ struct guest {
 };
 
 struct gp_listener {
-    void *ctx; /* NULL once a channel has taken it */
-    struct door *door; /* tcp:// only */
-    struct link up, down; /* before a door: while there is a guest */
+    void *ctx;                       /* NULL once a channel has taken it */
+    struct door *door;               /* tcp:// only */
+    struct link up, down;            /* before a door: while there is a guest */
     struct link_endpoints endpoints; /* as bound, without wildcards */
     char url[2 * LINK_ENDPOINT_MAX + LINK_QUERY_MAX];
     unsigned generation;
@@ -302,8 +302,7 @@ static int accept_fail(const struct gp_listener *l, int rc, int timeout_ms, stru
     return rc;
 }
 
-int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
-               struct gp_error *err)
+int gpz_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out, struct gp_error *err)
 {
     int64_t deadline = gp_deadline_us(timeout_ms < 0 ? -1 : (int64_t)timeout_ms * 1000);
     if (!l->ctx || l->generation != gp_fork_generation()) {

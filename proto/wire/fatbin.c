@@ -57,7 +57,9 @@ enum gp_image_kind gp_image_sniff(const void *bytes, uint64_t size)
     const unsigned char *p = bytes;
     if (starts_with(p, size, "\x50\xED\x55\xBA"))
         return GP_IMAGE_KIND_FATBIN;
-    if (starts_with(p, size, "\x7F" "ELF"))
+    if (starts_with(p, size,
+                    "\x7F"
+                    "ELF"))
         return GP_IMAGE_KIND_ELF;
     if (size > 0 && text_byte(p[0]))
         return GP_IMAGE_KIND_PTX;
@@ -213,8 +215,8 @@ static enum gp_image_fault elf_counts(struct elf *elf, uint64_t limit, uint64_t 
     return GP_IMAGE_SOUND;
 }
 
-static enum gp_image_fault elf_table(uint64_t offset, uint64_t count, uint64_t each,
-                                     uint64_t limit, uint64_t *end)
+static enum gp_image_fault elf_table(uint64_t offset, uint64_t count, uint64_t each, uint64_t limit,
+                                     uint64_t *end)
 {
     uint64_t bytes;
     if (__builtin_mul_overflow(count, each, &bytes))

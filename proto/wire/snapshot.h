@@ -34,7 +34,7 @@
 
 /* One device as the client shows it. */
 struct gp_device_info {
-    char name[128];      /* NUL-terminated */
+    char name[128]; /* NUL-terminated */
     uint8_t uuid[16];
     char pci_bus_id[16]; /* "0000:3b:00.0" */
     uint64_t total_bytes;
@@ -57,7 +57,7 @@ struct gp_device_info {
  * head, and of each device, as much as it knows, and zeros for what an older writer lacks.
  */
 struct gp_snapshot {
-    uint32_t size; /* of this header and the devices behind it, bytes */
+    uint32_t size;                     /* of this header and the devices behind it, bytes */
     uint32_t head_bytes, device_bytes; /* of the header and of one device, as they are sent */
     uint32_t driver_version;
     uint32_t device_count;
@@ -82,8 +82,7 @@ _Static_assert(sizeof(struct gp_snapshot) >= GP_SNAPSHOT_HEAD_LEAST &&
                "a snapshot grows at its ends and has room in a message");
 
 /* Attributes of a kernel that a message has (struct gp_function_attributes in gp_messages.h). */
-#define GP_FUNCTION_ATTRIBUTES                                                                     \
-    (sizeof((struct gp_function_attributes){0}.values) / sizeof(int32_t))
+#define GP_FUNCTION_ATTRIBUTES (sizeof((struct gp_function_attributes){0}.values) / sizeof(int32_t))
 
 /* `flags` of struct gp_function_attributes */
 enum gp_described_flags {

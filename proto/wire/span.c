@@ -45,8 +45,8 @@ bool gp_span_make(const struct gp_span_end *end, const struct gp_span_box *box,
                   struct gp_span *span)
 {
     uint64_t last;
-    return box->width && box->height && box->depth && steps(end, box, span) &&
-           offset(end, span) && length(box, span) && plus(span->offset, span->bytes, &last);
+    return box->width && box->height && box->depth && steps(end, box, span) && offset(end, span) &&
+           length(box, span) && plus(span->offset, span->bytes, &last);
 }
 
 uint64_t gp_span_line(uint64_t count, uint64_t element)

@@ -48,8 +48,7 @@ static int file_map(int fd, struct board_file **out)
     }
     if (!fresh && info.st_size != sizeof(struct board_file))
         return -EPROTO;
-    struct board_file *f =
-        mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct board_file *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (f == MAP_FAILED)
         return -errno;
     gp_board_guard(f);
@@ -312,8 +311,10 @@ uint64_t gp_board_process_start(int32_t pid)
     char *at = strrchr(text, ')'); /* the name before it may hold anything */
     unsigned long long start = 0;
     char state = 0;
-    if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-                              "%*d %*d %*d %llu", &state, &start) != 2)
+    if (!at || sscanf(at + 1,
+                      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+                      "%*d %*d %*d %llu",
+                      &state, &start) != 2)
         return 0;
     return state == 'Z' || state == 'X' ? 0 : start;
 }
@@ -331,8 +332,8 @@ int gp_board_join(struct gp_board *b, const char *tenant)
         struct member_slot *m = &f->members[i];
         if (m->pid)
             continue;
-        *m = (struct member_slot){.pid = (int32_t)getpid(), .start_time = start,
-                                  .tenant = (uint32_t)(t - f->tenants)};
+        *m = (struct member_slot){
+            .pid = (int32_t)getpid(), .start_time = start, .tenant = (uint32_t)(t - f->tenants)};
         t->usage.members++;
         r = i;
     }
@@ -413,7 +414,8 @@ bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes)
     struct member_slot *m = &f->members[member];
     struct tenant_slot *t = gp_board_tenant_of(f, m);
     uint64_t limit = limit_of(f, t);
-    bool fits = t->name[0] && t->usage.memory_used <= limit && bytes <= limit - t->usage.memory_used;
+    bool fits = t->name[0] && t->usage.memory_used <= limit &&
+                bytes <= limit - t->usage.memory_used;
     if (fits)
         add(m, t, bytes);
     else

@@ -52,18 +52,18 @@ struct gp_board_grant {
 
 /* What it has had, since it came. */
 struct gp_board_usage {
-    uint64_t memory_used;   /* reserved now */
+    uint64_t memory_used; /* reserved now */
     uint64_t memory_peak;
     uint64_t memory_denied; /* allocations over the limit */
     uint64_t busy_ns;       /* of the GPU, charged */
     uint64_t waited_ns;     /* at the gate with work in hand */
     uint64_t turns;
-    uint64_t launches;      /* kernels and graphs */
+    uint64_t launches; /* kernels and graphs */
     uint64_t bytes_copied;
-    uint64_t copy_ns;       /* of copy engines, as its copies' sizes say */
-    uint64_t host_used;     /* of the host's memory, as its workers say */
-    uint32_t members;       /* workers */
-    uint32_t entitled;      /* permille that the policy gives it now, ceiling */
+    uint64_t copy_ns;   /* of copy engines, as its copies' sizes say */
+    uint64_t host_used; /* of the host's memory, as its workers say */
+    uint32_t members;   /* workers */
+    uint32_t entitled;  /* permille that the policy gives it now, ceiling */
 };
 
 struct gp_board_tenant {

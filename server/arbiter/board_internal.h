@@ -20,8 +20,8 @@ struct tenant_slot {
     struct gp_board_grant grant;
     struct gp_board_usage usage;
     /* what the policy makes of the grant (entitle.c) */
-    uint32_t weight;   /* of the time that is contended for, 0: none */
-    uint32_t ceiling;  /* permille of all time, 1000: no ceiling */
+    uint32_t weight;  /* of the time that is contended for, 0: none */
+    uint32_t ceiling; /* permille of all time, 1000: no ceiling */
     /* the turn's bookkeeping (turn.c) */
     uint64_t vtime;      /* charged ns * 1000 / weight */
     int64_t tokens;      /* ns that the ceiling still allows */
@@ -51,26 +51,26 @@ struct member_slot {
 struct board_file {
     uint64_t magic;
     uint32_t version;
-    uint32_t size; /* sizeof(struct board_file) */
+    uint32_t size;   /* sizeof(struct board_file) */
     uint32_t lock;   /* the pid of its owner (lock.c); 0: free */
     uint32_t forced; /* times it was taken from an owner that lives */
     struct gp_board_gpu gpu;
     /* read without the lock, by every submission */
-    uint32_t epoch;    /* changes with every turn: what waiters sleep on */
-    int32_t holder;    /* the tenant whose turn it is, -1: nobody's */
-    uint32_t yielding; /* it must end its turn */
-    uint32_t open;     /* the policy knows no turns */
+    uint32_t epoch;     /* changes with every turn: what waiters sleep on */
+    int32_t holder;     /* the tenant whose turn it is, -1: nobody's */
+    uint32_t yielding;  /* it must end its turn */
+    uint32_t open;      /* the policy knows no turns */
     uint32_t contended; /* others wait, or a high-priority tenant is there */
-    uint64_t check_at; /* ns: when the holder must look more closely */
+    uint64_t check_at;  /* ns: when the holder must look more closely */
     /* under the lock */
     uint64_t quantum_end, yield_at, reaped_at;
     uint32_t relaxed; /* the weights alone keep everybody under the ceiling */
     uint64_t turn_began;
     uint64_t contended_at; /* somebody waited for a turn last */
-    uint32_t turn_fresh; /* its tenant has not begun to use it */
-    uint64_t vclock; /* no tenant with work is further behind than this */
-    uint64_t longest; /* ns: of the turns of late */
-    int64_t high_tokens; /* ns that prio_ratio still allows */
+    uint32_t turn_fresh;   /* its tenant has not begun to use it */
+    uint64_t vclock;       /* no tenant with work is further behind than this */
+    uint64_t longest;      /* ns: of the turns of late */
+    int64_t high_tokens;   /* ns that prio_ratio still allows */
     uint64_t high_tokens_at;
     struct {
         uint64_t vclock;  /* of the copy that was let through last */

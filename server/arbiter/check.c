@@ -55,7 +55,7 @@ static bool head_ok(const struct board_file *f)
 
 static bool turn_ok(const struct board_file *f, uint64_t now)
 {
-    const uint64_t times[] = {f->quantum_end, f->yield_at,       f->reaped_at, f->turn_began,
+    const uint64_t times[] = {f->quantum_end,  f->yield_at,       f->reaped_at, f->turn_began,
                               f->contended_at, f->high_tokens_at, f->check_at};
     return f->holder >= -1 && f->holder < GP_BOARD_TENANTS && f->forced == 0 &&
            times_ok(times, sizeof times / sizeof times[0], now);

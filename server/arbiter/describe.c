@@ -41,15 +41,21 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
 {
     const struct gp_board_grant *g = &x->grant;
     const struct gp_board_usage *u = &x->usage;
-    say(t, "{\"name\": \"%s\", \"memory_limit\": %llu, \"weight\": %u, \"share\": %u, "
-           "\"ceiling\": %u, \"high_priority\": %s, ", x->name, (unsigned long long)g->memory_limit,
-        g->weight, g->share, g->ceiling, g->high_priority ? "true" : "false");
-    say(t, "\"memory_used\": %llu, \"memory_peak\": %llu, \"memory_denied\": %llu, "
-           "\"busy_ns\": %llu, \"waited_ns\": %llu, ", (unsigned long long)u->memory_used,
-        (unsigned long long)u->memory_peak, (unsigned long long)u->memory_denied,
-        (unsigned long long)u->busy_ns, (unsigned long long)u->waited_ns);
-    say(t, "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
-           "\"host_used\": %llu, \"members\": %u, \"entitled\": %u}", (unsigned long long)u->turns, (unsigned long long)u->launches,
+    say(t,
+        "{\"name\": \"%s\", \"memory_limit\": %llu, \"weight\": %u, \"share\": %u, "
+        "\"ceiling\": %u, \"high_priority\": %s, ",
+        x->name, (unsigned long long)g->memory_limit, g->weight, g->share, g->ceiling,
+        g->high_priority ? "true" : "false");
+    say(t,
+        "\"memory_used\": %llu, \"memory_peak\": %llu, \"memory_denied\": %llu, "
+        "\"busy_ns\": %llu, \"waited_ns\": %llu, ",
+        (unsigned long long)u->memory_used, (unsigned long long)u->memory_peak,
+        (unsigned long long)u->memory_denied, (unsigned long long)u->busy_ns,
+        (unsigned long long)u->waited_ns);
+    say(t,
+        "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
+        "\"host_used\": %llu, \"members\": %u, \"entitled\": %u}",
+        (unsigned long long)u->turns, (unsigned long long)u->launches,
         (unsigned long long)u->bytes_copied, (unsigned long long)u->copy_ns,
         (unsigned long long)u->host_used, u->members, u->entitled);
 }
@@ -84,10 +90,11 @@ int gp_board_describe(struct gp_board *b, char *out, int size)
     if (!tenants)
         return -ENOMEM;
     gp_board_gpu_get(b, &gpu);
-    say(&t, "{\"gpu\": {\"policy\": %u, \"max_inst\": %u, \"prio_ratio\": %u, \"hardware\": %s, "
-            "\"memory_total\": %llu}, \"now_ns\": %llu, \"tenants\": [", gpu.policy, gpu.max_inst,
-        gpu.prio_ratio, gpu.hardware ? "true" : "false", (unsigned long long)gpu.memory_total,
-        (unsigned long long)gp_board_now());
+    say(&t,
+        "{\"gpu\": {\"policy\": %u, \"max_inst\": %u, \"prio_ratio\": %u, \"hardware\": %s, "
+        "\"memory_total\": %llu}, \"now_ns\": %llu, \"tenants\": [",
+        gpu.policy, gpu.max_inst, gpu.prio_ratio, gpu.hardware ? "true" : "false",
+        (unsigned long long)gpu.memory_total, (unsigned long long)gp_board_now());
     int n = gp_board_tenants(b, tenants, GP_BOARD_TENANTS);
     for (int i = 0; i < n; i++) {
         say(&t, "%s", i ? ", " : "");

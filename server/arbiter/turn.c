@@ -245,7 +245,8 @@ static void turn_of_busy(struct board_file *f, struct tenant_slot *t, uint64_t n
         charge(f, t, now);
     bool preempted = other && other->grant.high_priority && !t->grant.high_priority &&
                      high_allowed(f, now);
-    if (!eligible(f, t, now) || preempted || (over && other && (t->amnesty || other->vtime < t->vtime))) {
+    if (!eligible(f, t, now) || preempted ||
+        (over && other && (t->amnesty || other->vtime < t->vtime))) {
         turn_end(f, now);
         return;
     }

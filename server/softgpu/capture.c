@@ -212,8 +212,12 @@ static CUresult begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph)
             sg_graph_free(target);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *capture = (struct sg_capture){.refs = 1, .id = ++sg.next_id, .origin = stream,
-                                   .graph = target, .mode = mode, .thread = pthread_self(),
+    *capture = (struct sg_capture){.refs = 1,
+                                   .id = ++sg.next_id,
+                                   .origin = stream,
+                                   .graph = target,
+                                   .mode = mode,
+                                   .thread = pthread_self(),
                                    .own_graph = !graph};
     target->owned = true;
     stream->capture = capture;
@@ -236,8 +240,8 @@ CUresult cuStreamBeginCapture(CUstream hStream)
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                      const CUgraphNode *dependencies,
-                                     const CUgraphEdgeData *dependencyData,
-                                     size_t numDependencies, CUstreamCaptureMode mode)
+                                     const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                                     CUstreamCaptureMode mode)
 {
     (void)dependencyData;
     SG_LOCKED;

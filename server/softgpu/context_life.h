@@ -14,9 +14,9 @@ struct CUctx_st {
     bool primary;
     bool alive;          /* a primary context may be retained again after its end */
     volatile int cancel; /* tells running work to stop: the context is ending */
-    CUresult sticky; /* once a kernel has failed, what every later call says */
-    CUstream legacy; /* the default stream */
-    CUstream streams; /* all streams of the context, linked by next */
+    CUresult sticky;     /* once a kernel has failed, what every later call says */
+    CUstream legacy;     /* the default stream */
+    CUstream streams;    /* all streams of the context, linked by next */
     CUmodule modules;
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;

@@ -92,16 +92,26 @@ static uint64_t apply(const struct sg_insn *in, bool global, uint64_t a, uint64_
                 : wide               ? (int64_t)a < (int64_t)b
                                      : (int32_t)a < (int32_t)b;
     switch (in->mode) {
-    case SG_A_ADD: return a + b;
-    case SG_A_MIN: return less ? a : b;
-    case SG_A_MAX: return less ? b : a;
-    case SG_A_INC: return a >= b ? 0 : a + 1;
-    case SG_A_DEC: return a == 0 || a > b ? b : a - 1;
-    case SG_A_AND: return a & b;
-    case SG_A_OR: return a | b;
-    case SG_A_XOR: return a ^ b;
-    case SG_A_EXCH: return b;
-    default: return a == b ? c : a;
+    case SG_A_ADD:
+        return a + b;
+    case SG_A_MIN:
+        return less ? a : b;
+    case SG_A_MAX:
+        return less ? b : a;
+    case SG_A_INC:
+        return a >= b ? 0 : a + 1;
+    case SG_A_DEC:
+        return a == 0 || a > b ? b : a - 1;
+    case SG_A_AND:
+        return a & b;
+    case SG_A_OR:
+        return a | b;
+    case SG_A_XOR:
+        return a ^ b;
+    case SG_A_EXCH:
+        return b;
+    default:
+        return a == b ? c : a;
     }
 }
 
@@ -123,9 +133,12 @@ UPDATE(64)
 static uint64_t update(const struct sg_insn *in, bool global, void *memory, uint64_t b, uint64_t c)
 {
     switch (sg_type_size(in->type)) {
-    case 2: return update_16(in, global, memory, b, c);
-    case 4: return update_32(in, global, memory, b, c);
-    default: return update_64(in, global, memory, b, c);
+    case 2:
+        return update_16(in, global, memory, b, c);
+    case 4:
+        return update_32(in, global, memory, b, c);
+    default:
+        return update_64(in, global, memory, b, c);
     }
 }
 
@@ -156,7 +169,8 @@ SG_HANDLER(sg_do_atomic)
 {
     const struct sg_operand *x = in->op == SG_P_ATOM ? in->x + 1 : in->x; /* the address */
     uint32_t size = sg_type_size(in->type);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint64_t address = sg_address(x, sg_operand_lane(w, x, l), in->offset);
         void *memory = sg_reach(w, in, l, in->space, address, size, size);
         if (!memory)

@@ -22,11 +22,12 @@ SG_HANDLER(sg_do_barrier)
 {
     struct request r;
     read_request(w, in, &r);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint64_t id = (uint32_t)r.id[l];
         if (id >= SG_BARRIERS)
-            return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION,
-                            "barrier %u: there are 16", (unsigned)id);
+            return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION, "barrier %u: there are 16",
+                            (unsigned)id);
         struct sg_barrier_state *b = &w->block->barriers[id];
         if (!b->used)
             b->expected = r.count ? (uint32_t)r.count[l] : 0;
@@ -80,10 +81,17 @@ static void give_votes(struct sg_warp *w, unsigned lane, struct votes v)
     const struct sg_insn *in = w->deposit[lane].in;
     struct sg_frame *frame = w->lane_frame[lane];
     switch (in->mode) {
-    case SG_Y_RED_POPC: sg_write(frame, &in->x[0], lane, v.yes); break;
-    case SG_Y_RED_AND: sg_write(frame, &in->x[0], lane, v.yes == v.all); break;
-    case SG_Y_RED_OR: sg_write(frame, &in->x[0], lane, v.yes != 0); break;
-    default: break;
+    case SG_Y_RED_POPC:
+        sg_write(frame, &in->x[0], lane, v.yes);
+        break;
+    case SG_Y_RED_AND:
+        sg_write(frame, &in->x[0], lane, v.yes == v.all);
+        break;
+    case SG_Y_RED_OR:
+        sg_write(frame, &in->x[0], lane, v.yes != 0);
+        break;
+    default:
+        break;
     }
 }
 
@@ -92,7 +100,8 @@ static void let_go(struct sg_block *block, unsigned id)
     struct votes v = count_votes(block, id);
     for (uint32_t i = 0; i < block->warp_count; i++) {
         struct sg_warp *w = &block->warps[i];
-        SG_FOR_LANES (l, w->barrier) {
+        SG_FOR_LANES(l, w->barrier)
+        {
             if (w->lane_barrier[l] != id)
                 continue;
             give_votes(w, l, v);
@@ -154,7 +163,8 @@ SG_HANDLER(sg_do_mapa)
     uint64_t room[2][SG_LANES];
     const uint64_t *a = sg_operand_all(w, &in->x[1], room[0]);
     const uint64_t *rank = sg_operand_all(w, &in->x[2], room[1]);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint64_t offset = a[l] & (((uint64_t)1 << SG_CLUSTER_SHIFT) - 1);
         uint64_t r = (uint32_t)rank[l];
         if (r >= w->block->cluster->size)
@@ -171,7 +181,8 @@ SG_HANDLER(sg_do_ctarank)
 {
     uint64_t room[SG_LANES];
     const uint64_t *a = sg_operand_all(w, &in->x[1], room);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint32_t rank = (uint32_t)a[l] >> SG_CLUSTER_SHIFT;
         sg_write(w->frame, &in->x[0], l, rank ? rank - 1 : w->block->rank);
     }

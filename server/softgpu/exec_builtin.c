@@ -76,16 +76,23 @@ enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32
     const struct sg_call *call = in->call;
     /* All lanes that fail print their line before the launch ends. */
     enum sg_step step = SG_NEXT;
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         switch (callee->builtin) {
         case SG_B_VPRINTF: {
             int n = sg_print(w, l, argument(w, call, 0, l), argument(w, call, 1, l));
             give(w, call, l, (uint32_t)n);
             break;
         }
-        case SG_B_MALLOC: give(w, call, l, sg_heap_take(argument(w, call, 0, l))); break;
-        case SG_B_FREE: step = release(w, in, l); break;
-        case SG_B_ASSERTFAIL: step = fail_assertion(w, in, l); break;
+        case SG_B_MALLOC:
+            give(w, call, l, sg_heap_take(argument(w, call, 0, l)));
+            break;
+        case SG_B_FREE:
+            step = release(w, in, l);
+            break;
+        case SG_B_ASSERTFAIL:
+            step = fail_assertion(w, in, l);
+            break;
         default:
             return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION, "%s is not defined",
                             callee->info.name);

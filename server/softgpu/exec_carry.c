@@ -18,7 +18,8 @@ SG_HANDLER(sg_do_unpack)
     uint64_t room[SG_LANES];
     const uint64_t *s = sg_operand_all(w, whole, room);
     uint32_t bytes = sg_type_size(in->type) / parts;
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint64_t v = s[l], high = bytes == 8 ? s[l + SG_LANES] : 0;
         for (unsigned i = 0; i < parts; i++) {
             sg_write(w->frame, &in->x[i], l, low_bits(v, bytes));
@@ -36,10 +37,14 @@ static bool is_signed(unsigned type)
 static uint64_t extend(uint64_t v, unsigned type)
 {
     switch (type) {
-    case SG_T_S8: return (uint64_t)(int64_t)(int8_t)v;
-    case SG_T_S16: return (uint64_t)(int64_t)(int16_t)v;
-    case SG_T_S32: return (uint64_t)(int64_t)(int32_t)v;
-    default: return low_bits(v, sg_type_size(type));
+    case SG_T_S8:
+        return (uint64_t)(int64_t)(int8_t)v;
+    case SG_T_S16:
+        return (uint64_t)(int64_t)(int16_t)v;
+    case SG_T_S32:
+        return (uint64_t)(int64_t)(int32_t)v;
+    default:
+        return low_bits(v, sg_type_size(type));
     }
 }
 
@@ -61,10 +66,14 @@ static bool compare(const struct sg_insn *in, uint64_t a, uint64_t b)
 static bool combine(const struct sg_insn *in, bool t, bool c)
 {
     switch (in->combine) {
-    case 1: return t && c;
-    case 2: return t || c;
-    case 3: return t != c;
-    default: return t;
+    case 1:
+        return t && c;
+    case 2:
+        return t || c;
+    case 3:
+        return t != c;
+    default:
+        return t;
     }
 }
 
@@ -77,7 +86,8 @@ SG_HANDLER(sg_do_setp)
     if (in->combine)
         c = sg_operand_all(w, &in->x[4], room[2]);
     bool pair = in->type == SG_T_F16X2 || in->type == SG_T_BF16X2;
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         bool with = in->combine && (c[l] & 1);
         bool t = compare(in, a[l], b[l]);
         bool u = pair ? compare(in, a[l] >> 16, b[l] >> 16) : !t;
@@ -93,7 +103,8 @@ SG_HANDLER(sg_do_logic_test)
     const uint64_t *s[5];
     for (unsigned i = 0; i < 5; i++)
         s[i] = sg_operand_all(w, &in->x[i + 2], room[i]);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint32_t d = sg_logic3((uint32_t)s[0][l], (uint32_t)s[1][l], (uint32_t)s[2][l],
                                (uint32_t)s[3][l]);
         bool with = s[4][l] & 1;
@@ -115,7 +126,8 @@ SG_HANDLER(sg_do_add_carry)
     const uint64_t *a = sg_operand_all(w, &in->x[1], room[0]);
     const uint64_t *b = sg_operand_all(w, &in->x[2], room[1]);
     uint32_t bytes = sg_type_size(in->type);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         wide128 x = low_bits(a[l], bytes), y = low_bits(b[l], bytes);
         unsigned carry = in->mode & 2 ? w->carry >> l & 1 : 0;
         wide128 sum = in->op == SG_P_ADDC ? x + y + carry : x - y - carry;
@@ -133,7 +145,8 @@ SG_HANDLER(sg_do_mad_carry)
     const uint64_t *b = sg_operand_all(w, &in->x[2], room[1]);
     const uint64_t *c = sg_operand_all(w, &in->x[3], room[2]);
     uint32_t bytes = sg_type_size(in->type);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint64_t x = extend(a[l], in->type), y = extend(b[l], in->type);
         wide128 product = is_signed(in->type) ? (wide128)((signed128)(int64_t)x * (int64_t)y)
                                               : (wide128)x * y;

@@ -4,7 +4,8 @@
 #include <string.h>
 
 /* The lanes of `mask` go to `target`, the rest of the group to the next one. */
-static enum sg_step jump(struct sg_warp *w, const struct sg_insn *in, uint32_t mask, uint32_t target)
+static enum sg_step jump(struct sg_warp *w, const struct sg_insn *in, uint32_t mask,
+                         uint32_t target)
 {
     bool back = target <= (uint32_t)(in - w->block->run->module->code);
     if (mask == w->active) {
@@ -30,7 +31,8 @@ SG_HANDLER(sg_do_branch_index)
     uint64_t room[SG_LANES];
     const uint64_t *index = sg_operand_all(w, &in->x[0], room);
     sg_warp_split(w, 0, 0);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint32_t i = (uint32_t)index[l];
         if (i >= in->targets[0])
             return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION,
@@ -92,13 +94,14 @@ static void pass_argument(struct sg_warp *w, struct sg_frame *frame, const struc
     struct place to = formal_place(frame, f);
     if (x->kind == SG_O_LOCAL || (x->kind == SG_O_REGISTER && !x->negated)) {
         struct place from = operand_place(w->frame, x);
-        SG_FOR_LANES (l, mask)
-            copy_place(&to, &from, l);
+        SG_FOR_LANES(l, mask)
+        copy_place(&to, &from, l);
         return;
     }
     uint64_t room[SG_LANES];
     const uint64_t *value = sg_operand_all(w, x, room);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         if (f->in_register)
             frame->registers[(size_t)f->slot * SG_LANES + l] = value[l];
         else
@@ -116,7 +119,8 @@ static enum sg_step enter(struct sg_warp *w, const struct sg_insn *in, uint32_t 
     if (!callee->defined)
         return sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION, "%s is not defined",
                         callee->info.name);
-    if (call->argument_count != callee->argument_count || call->result_count != callee->result_count)
+    if (call->argument_count != callee->argument_count ||
+        call->result_count != callee->result_count)
         return sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION,
                         "%s is called with another number of arguments or results than it has",
                         callee->info.name);
@@ -131,7 +135,8 @@ static enum sg_step enter(struct sg_warp *w, const struct sg_insn *in, uint32_t 
     frame->return_pc = w->pc;
     for (uint32_t i = 0; i < call->argument_count; i++)
         pass_argument(w, frame, &callee->arguments[i], &call->arguments[i], mask);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         w->lane_frame[l] = frame;
         w->lane_pc[l] = callee->start;
     }
@@ -162,8 +167,8 @@ static enum sg_step call_pointer(struct sg_warp *w, const struct sg_insn *in, ui
     while (mask) {
         unsigned first = (unsigned)__builtin_ctz(mask);
         uint32_t same = 0;
-        SG_FOR_LANES (l, mask)
-            same |= (uint32_t)(pointer[l] == pointer[first]) << l;
+        SG_FOR_LANES(l, mask)
+        same |= (uint32_t)(pointer[l] == pointer[first]) << l;
         const struct sg_function *callee = pointed(w->block->run->module, pointer[first]);
         if (!callee)
             return sg_fault(w, in, first, CUDA_ERROR_ILLEGAL_INSTRUCTION,
@@ -198,11 +203,12 @@ SG_HANDLER(sg_do_ret)
         if (call->results[i].kind == SG_O_NONE)
             continue;
         struct place to = operand_place(parent, &call->results[i]);
-        SG_FOR_LANES (l, mask)
-            copy_place(&to, &from, l);
+        SG_FOR_LANES(l, mask)
+        copy_place(&to, &from, l);
     }
     sg_warp_split(w, 0, 0);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         w->lane_frame[l] = parent;
         w->lane_pc[l] = frame->return_pc;
     }

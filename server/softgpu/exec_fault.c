@@ -23,7 +23,7 @@ enum sg_step sg_fault(struct sg_warp *w, const struct sg_insn *in, unsigned lane
     if (in)
         snprintf(line, sizeof(line), ", PTX line %u", in->line);
     snprintf(run->fault, run->fault_size, "%s: block (%u,%u,%u), thread (%u,%u,%u)%s: %s",
-             run->function->info.name, b[0], b[1], b[2], t % n[0], t / n[0] % n[1],
-             t / n[0] / n[1], line, what);
+             run->function->info.name, b[0], b[1], b[2], t % n[0], t / n[0] % n[1], t / n[0] / n[1],
+             line, what);
     return SG_FAULT;
 }

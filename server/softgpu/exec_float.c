@@ -8,9 +8,13 @@
 /* p, emin, width, and the exponent field's range give the patterns. */
 #define FORMAT(p, least, width, nan_bits)                                                          \
     {                                                                                              \
-        .precision = (p), .emin = (least), .bits = (width), .sign = UINT64_C(1) << ((width)-1),    \
-        .infinity = (UINT64_C(1) << ((width)-1)) - (UINT64_C(1) << ((p)-1)), .nan = (nan_bits),    \
-        .most = (UINT64_C(1) << ((width)-1)) - (UINT64_C(1) << ((p)-1)) - 1,                       \
+        .precision = (p),                                                                          \
+        .emin = (least),                                                                           \
+        .bits = (width),                                                                           \
+        .sign = UINT64_C(1) << ((width) - 1),                                                      \
+        .infinity = (UINT64_C(1) << ((width) - 1)) - (UINT64_C(1) << ((p) - 1)),                   \
+        .nan = (nan_bits),                                                                         \
+        .most = (UINT64_C(1) << ((width) - 1)) - (UINT64_C(1) << ((p) - 1)) - 1,                   \
     }
 const struct sg_format sg_f16 = FORMAT(11, -14, 16, 0x7fff);
 const struct sg_format sg_bf16 = FORMAT(8, -126, 16, 0x7fff);
@@ -19,20 +23,35 @@ const struct sg_format sg_f32 = FORMAT(24, -126, 32, 0x7fffffff);
 const struct sg_format sg_f64 = FORMAT(53, -1022, 64, UINT64_C(0xfff8000000000000));
 const struct sg_format sg_e5m2 = FORMAT(3, -14, 8, 0x7f);
 /* No infinity: the pattern after the greatest number is the NaN. */
-const struct sg_format sg_e4m3 = {.precision = 4, .emin = -6, .bits = 8, .sign = 0x80,
-                                  .infinity = 0x7e, .nan = 0x7f, .most = 0x7e};
+const struct sg_format sg_e4m3 = {.precision = 4,
+                                  .emin = -6,
+                                  .bits = 8,
+                                  .sign = 0x80,
+                                  .infinity = 0x7e,
+                                  .nan = 0x7f,
+                                  .most = 0x7e};
 
 const struct sg_format *sg_format_of(unsigned type)
 {
     switch (type) {
-    case SG_T_F16: case SG_T_F16X2: return &sg_f16;
-    case SG_T_BF16: case SG_T_BF16X2: return &sg_bf16;
-    case SG_T_TF32: return &sg_tf32;
-    case SG_T_F32: return &sg_f32;
-    case SG_T_F64: return &sg_f64;
-    case SG_T_E4M3X2: return &sg_e4m3;
-    case SG_T_E5M2X2: return &sg_e5m2;
-    default: return NULL;
+    case SG_T_F16:
+    case SG_T_F16X2:
+        return &sg_f16;
+    case SG_T_BF16:
+    case SG_T_BF16X2:
+        return &sg_bf16;
+    case SG_T_TF32:
+        return &sg_tf32;
+    case SG_T_F32:
+        return &sg_f32;
+    case SG_T_F64:
+        return &sg_f64;
+    case SG_T_E4M3X2:
+        return &sg_e4m3;
+    case SG_T_E5M2X2:
+        return &sg_e5m2;
+    default:
+        return NULL;
     }
 }
 
@@ -47,11 +66,16 @@ static uint64_t overflowed(const struct sg_format *f, bool negative, unsigned mo
 static bool rounds_up(bool odd, bool half, bool rest, bool negative, unsigned mode)
 {
     switch (mode) {
-    case SG_R_NEAREST: return half && (rest || odd);
-    case SG_R_AWAY: return half;
-    case SG_R_DOWN: return negative && (half || rest);
-    case SG_R_UP: return !negative && (half || rest);
-    default: return false;
+    case SG_R_NEAREST:
+        return half && (rest || odd);
+    case SG_R_AWAY:
+        return half;
+    case SG_R_DOWN:
+        return negative && (half || rest);
+    case SG_R_UP:
+        return !negative && (half || rest);
+    default:
+        return false;
     }
 }
 
@@ -173,13 +197,26 @@ uint64_t sg_float_extreme(const struct sg_format *f, uint64_t a, uint64_t b, boo
 static bool by_order(int order, unsigned compare)
 {
     switch (compare) {
-    case SG_C_EQ: case SG_C_EQU: return order == 0;
-    case SG_C_NE: case SG_C_NEU: return order != 0;
-    case SG_C_LT: case SG_C_LTU: return order < 0;
-    case SG_C_LE: case SG_C_LEU: return order <= 0;
-    case SG_C_GT: case SG_C_GTU: return order > 0;
-    case SG_C_GE: case SG_C_GEU: return order >= 0;
-    default: return compare == SG_C_NUM;
+    case SG_C_EQ:
+    case SG_C_EQU:
+        return order == 0;
+    case SG_C_NE:
+    case SG_C_NEU:
+        return order != 0;
+    case SG_C_LT:
+    case SG_C_LTU:
+        return order < 0;
+    case SG_C_LE:
+    case SG_C_LEU:
+        return order <= 0;
+    case SG_C_GT:
+    case SG_C_GTU:
+        return order > 0;
+    case SG_C_GE:
+    case SG_C_GEU:
+        return order >= 0;
+    default:
+        return compare == SG_C_NUM;
     }
 }
 
@@ -204,9 +241,13 @@ bool sg_integer_compare(uint64_t a, uint64_t b, bool is_signed, unsigned compare
 int sg_fenv_mode(unsigned mode)
 {
     switch (mode) {
-    case SG_R_ZERO: return FE_TOWARDZERO;
-    case SG_R_DOWN: return FE_DOWNWARD;
-    case SG_R_UP: return FE_UPWARD;
-    default: return FE_TONEAREST;
+    case SG_R_ZERO:
+        return FE_TOWARDZERO;
+    case SG_R_DOWN:
+        return FE_DOWNWARD;
+    case SG_R_UP:
+        return FE_UPWARD;
+    default:
+        return FE_TONEAREST;
     }
 }

@@ -42,10 +42,10 @@ struct sg_deposit {
 struct sg_warp {
     struct sg_block *block;
     uint32_t index;
-    uint32_t live;    /* lanes that have not exited */
-    uint32_t barrier; /* of these, waiting at a barrier of the block */
-    uint32_t sync;    /* waiting for other lanes of the warp */
-    uint32_t cluster; /* waiting at the cluster's barrier */
+    uint32_t live;     /* lanes that have not exited */
+    uint32_t barrier;  /* of these, waiting at a barrier of the block */
+    uint32_t sync;     /* waiting for other lanes of the warp */
+    uint32_t cluster;  /* waiting at the cluster's barrier */
     uint32_t deferred; /* spinning: others go first */
 
     /* The group that runs. */
@@ -61,10 +61,10 @@ struct sg_warp {
     struct sg_frame *lane_frame[SG_LANES];
     struct sg_deposit deposit[SG_LANES];
     uint8_t lane_barrier[SG_LANES];
-    uint32_t carry; /* CC.CF of each lane */
-    uint32_t arrived[SG_BARRIERS];  /* lanes counted in the present phase */
+    uint32_t carry;                  /* CC.CF of each lane */
+    uint32_t arrived[SG_BARRIERS];   /* lanes counted in the present phase */
     uint32_t predicate[SG_BARRIERS]; /* what they brought to a reduction */
-    struct sg_frame *spare; /* the frame freed last, often the next one wanted */
+    struct sg_frame *spare;          /* the frame freed last, often the next one wanted */
     size_t spare_bytes;
     uint32_t cluster_arrived;
 };
@@ -195,8 +195,8 @@ static inline uint64_t sg_address(const struct sg_operand *x, uint64_t base, int
 }
 
 /* Device malloc: one heap per process, as large as CUDA's default. */
-uint64_t sg_heap_take(uint64_t size);     /* generic address; 0: no room */
-bool sg_heap_give(uint64_t address);      /* false: not from sg_heap_take */
+uint64_t sg_heap_take(uint64_t size); /* generic address; 0: no room */
+bool sg_heap_give(uint64_t address);  /* false: not from sg_heap_take */
 void *sg_heap_look(uint64_t address, uint64_t size);
 
 /* --- builtins (exec_print.c, exec_builtin.c) --------------------------------- */
@@ -208,7 +208,8 @@ int sg_print(struct sg_warp *w, unsigned lane, uint64_t format, uint64_t argumen
 
 /* --- handlers ---------------------------------------------------------------- */
 
-#define SG_HANDLER(name) enum sg_step name(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
+#define SG_HANDLER(name)                                                                           \
+    enum sg_step name(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
 SG_HANDLER(sg_do_pure);
 SG_HANDLER(sg_do_unpack);
 SG_HANDLER(sg_do_setp);

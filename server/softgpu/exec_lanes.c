@@ -13,16 +13,29 @@ static void put(struct sg_warp *w, unsigned lane, unsigned operand, uint64_t val
 
 static void shuffle(struct sg_warp *w, uint32_t set)
 {
-    SG_FOR_LANES (l, set) {
+    SG_FOR_LANES(l, set)
+    {
         const struct sg_deposit *own = &w->deposit[l];
         int b = (int)(own->b & 31), clamp = (int)(own->c & 31), segment = (int)(own->c >> 8 & 31);
         int lane = (int)l, low = lane & segment, high = low | (clamp & ~segment), from;
         bool inside;
         switch (own->in->mode) {
-        case 0: from = lane - b; inside = from >= high; break;
-        case 1: from = lane + b; inside = from <= high; break;
-        case 2: from = lane ^ b; inside = from <= high; break;
-        default: from = low | (b & ~segment); inside = from <= high; break;
+        case 0:
+            from = lane - b;
+            inside = from >= high;
+            break;
+        case 1:
+            from = lane + b;
+            inside = from <= high;
+            break;
+        case 2:
+            from = lane ^ b;
+            inside = from <= high;
+            break;
+        default:
+            from = low | (b & ~segment);
+            inside = from <= high;
+            break;
         }
         if (!inside || !(set >> from & 1))
             from = lane;
@@ -34,24 +47,34 @@ static void shuffle(struct sg_warp *w, uint32_t set)
 static void vote(struct sg_warp *w, uint32_t set)
 {
     uint32_t yes = 0;
-    SG_FOR_LANES (l, set)
-        yes |= (uint32_t)(w->deposit[l].value & 1) << l;
-    SG_FOR_LANES (l, set) {
+    SG_FOR_LANES(l, set)
+    yes |= (uint32_t)(w->deposit[l].value & 1) << l;
+    SG_FOR_LANES(l, set)
+    {
         switch (w->deposit[l].in->mode) {
-        case 0: put(w, l, 0, yes == set); break;
-        case 1: put(w, l, 0, yes != 0); break;
-        case 2: put(w, l, 0, yes == set || yes == 0); break;
-        default: put(w, l, 0, yes); break;
+        case 0:
+            put(w, l, 0, yes == set);
+            break;
+        case 1:
+            put(w, l, 0, yes != 0);
+            break;
+        case 2:
+            put(w, l, 0, yes == set || yes == 0);
+            break;
+        default:
+            put(w, l, 0, yes);
+            break;
         }
     }
 }
 
 static void match(struct sg_warp *w, uint32_t set)
 {
-    SG_FOR_LANES (l, set) {
+    SG_FOR_LANES(l, set)
+    {
         uint32_t same = 0;
-        SG_FOR_LANES (m, set)
-            same |= (uint32_t)(w->deposit[m].value == w->deposit[l].value) << m;
+        SG_FOR_LANES(m, set)
+        same |= (uint32_t)(w->deposit[m].value == w->deposit[l].value) << m;
         bool all = w->deposit[l].in->mode == 1;
         put(w, l, 0, !all || same == set ? same : 0);
         if (all)
@@ -63,12 +86,18 @@ static uint32_t reduce_two(unsigned mode, bool is_signed, uint32_t a, uint32_t b
 {
     bool less = is_signed ? (int32_t)a < (int32_t)b : a < b;
     switch (mode) {
-    case SG_A_ADD: return a + b;
-    case SG_A_MIN: return less ? a : b;
-    case SG_A_MAX: return less ? b : a;
-    case SG_A_AND: return a & b;
-    case SG_A_OR: return a | b;
-    default: return a ^ b;
+    case SG_A_ADD:
+        return a + b;
+    case SG_A_MIN:
+        return less ? a : b;
+    case SG_A_MAX:
+        return less ? b : a;
+    case SG_A_AND:
+        return a & b;
+    case SG_A_OR:
+        return a | b;
+    default:
+        return a ^ b;
     }
 }
 
@@ -77,16 +106,17 @@ static void reduce(struct sg_warp *w, uint32_t set)
     unsigned first = (unsigned)__builtin_ctz(set);
     const struct sg_insn *in = w->deposit[first].in;
     uint32_t sum = (uint32_t)w->deposit[first].value;
-    SG_FOR_LANES (l, set & (set - 1))
-        sum = reduce_two(in->mode, in->type == SG_T_S32, sum, (uint32_t)w->deposit[l].value);
-    SG_FOR_LANES (l, set)
-        put(w, l, 0, sum);
+    SG_FOR_LANES(l, set & (set - 1))
+    sum = reduce_two(in->mode, in->type == SG_T_S32, sum, (uint32_t)w->deposit[l].value);
+    SG_FOR_LANES(l, set)
+    put(w, l, 0, sum);
 }
 
 static void elect(struct sg_warp *w, uint32_t set)
 {
     unsigned first = (unsigned)__builtin_ctz(set);
-    SG_FOR_LANES (l, set) {
+    SG_FOR_LANES(l, set)
+    {
         put(w, l, 0, first);
         put(w, l, 1, l == first);
     }
@@ -95,12 +125,23 @@ static void elect(struct sg_warp *w, uint32_t set)
 static void exchange(struct sg_warp *w, uint32_t set)
 {
     switch (w->deposit[__builtin_ctz(set)].in->op) {
-    case SG_P_SHFL: shuffle(w, set); break;
-    case SG_P_VOTE: vote(w, set); break;
-    case SG_P_MATCH: match(w, set); break;
-    case SG_P_REDUX: reduce(w, set); break;
-    case SG_P_ELECT: elect(w, set); break;
-    default: break; /* bar.warp.sync: to have come is all */
+    case SG_P_SHFL:
+        shuffle(w, set);
+        break;
+    case SG_P_VOTE:
+        vote(w, set);
+        break;
+    case SG_P_MATCH:
+        match(w, set);
+        break;
+    case SG_P_REDUX:
+        reduce(w, set);
+        break;
+    case SG_P_ELECT:
+        elect(w, set);
+        break;
+    default:
+        break; /* bar.warp.sync: to have come is all */
     }
 }
 
@@ -112,12 +153,18 @@ struct layout {
 static struct layout layout_of(const struct sg_insn *in)
 {
     switch (in->op) {
-    case SG_P_SHFL: return (struct layout){2, 3, 4, 5};
-    case SG_P_VOTE: return (struct layout){1, -1, -1, 2};
-    case SG_P_MATCH: return (struct layout){2, -1, -1, 3};
-    case SG_P_REDUX: return (struct layout){1, -1, -1, 2};
-    case SG_P_ELECT: return (struct layout){-1, -1, -1, 2};
-    default: return (struct layout){-1, -1, -1, 0};
+    case SG_P_SHFL:
+        return (struct layout){2, 3, 4, 5};
+    case SG_P_VOTE:
+        return (struct layout){1, -1, -1, 2};
+    case SG_P_MATCH:
+        return (struct layout){2, -1, -1, 3};
+    case SG_P_REDUX:
+        return (struct layout){1, -1, -1, 2};
+    case SG_P_ELECT:
+        return (struct layout){-1, -1, -1, 2};
+    default:
+        return (struct layout){-1, -1, -1, 0};
     }
 }
 
@@ -134,9 +181,9 @@ static void deposit(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
     const uint64_t *value = source(w, in, at.value, room[0]), *b = source(w, in, at.b, room[1]),
                    *c = source(w, in, at.c, room[2]), *members = source(w, in, at.members, room[3]);
     uint64_t keep = in->op == SG_P_MATCH && sg_type_size(in->type) == 8 ? UINT64_MAX : UINT32_MAX;
-    SG_FOR_LANES (l, mask)
-        w->deposit[l] = (struct sg_deposit){value[l] & keep, (uint32_t)b[l], (uint32_t)c[l],
-                                            (uint32_t)members[l], in};
+    SG_FOR_LANES(l, mask)
+    w->deposit[l] = (struct sg_deposit){value[l] & keep, (uint32_t)b[l], (uint32_t)c[l],
+                                        (uint32_t)members[l], in};
 }
 
 SG_HANDLER(sg_do_lanes)
@@ -167,15 +214,16 @@ static bool complete(const struct sg_warp *w, uint32_t set, unsigned op)
 {
     if (set & ~w->sync)
         return false;
-    SG_FOR_LANES (l, set)
-        if (w->deposit[l].in->op != op)
-            return false;
+    SG_FOR_LANES(l, set)
+    if (w->deposit[l].in->op != op)
+        return false;
     return true;
 }
 
 void sg_lanes_release(struct sg_warp *w)
 {
-    SG_FOR_LANES (l, w->sync) {
+    SG_FOR_LANES(l, w->sync)
+    {
         if (!(w->sync >> l & 1))
             continue;
         uint32_t set = (w->deposit[l].members & w->live) | 1u << l;
@@ -188,7 +236,7 @@ void sg_lanes_release(struct sg_warp *w)
 
 SG_HANDLER(sg_do_activemask)
 {
-    SG_FOR_LANES (l, mask)
-        sg_write(w->frame, &in->x[0], l, mask);
+    SG_FOR_LANES(l, mask)
+    sg_write(w->frame, &in->x[0], l, mask);
     return SG_NEXT;
 }

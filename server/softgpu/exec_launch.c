@@ -10,8 +10,8 @@
 
 #define MAX_THREADS 1024u
 #define MAX_CLUSTER 16u
-#define IDLE_ROUNDS 16u      /* without progress, until more blocks are let in */
-#define MAX_RESIDENT 65536u  /* threads at once, when blocks wait for others */
+#define IDLE_ROUNDS 16u     /* without progress, until more blocks are let in */
+#define MAX_RESIDENT 65536u /* threads at once, when blocks wait for others */
 #define SHARED_ALIGN 1024u
 
 /* Clusters that run now, oldest first. */
@@ -76,8 +76,8 @@ static void free_block(struct sg_block *block)
         return;
     for (uint32_t i = 0; block->warps && i < block->warp_count; i++) {
         struct sg_warp *w = &block->warps[i];
-        SG_FOR_LANES (l, w->live)
-            sg_frame_unwind(w, l);
+        SG_FOR_LANES(l, w->live)
+        sg_frame_unwind(w, l);
         if (w->spare)
             block->run->frame_bytes -= w->spare_bytes;
         free(w->spare);
@@ -261,8 +261,8 @@ static void report_stuck(struct sg_run *run, struct resident *r)
     struct sg_warp *w = NULL;
     unsigned lane = waiting_lane(r->items[0], &w);
     const struct sg_insn *in = &run->module->code[w->lane_pc[lane] - 1];
-    const char *what = w->barrier >> lane & 1  ? "a barrier"
-                       : w->sync >> lane & 1   ? "other lanes of the warp"
+    const char *what = w->barrier >> lane & 1   ? "a barrier"
+                       : w->sync >> lane & 1    ? "other lanes of the warp"
                        : w->cluster >> lane & 1 ? "the cluster's barrier"
                                                 : "another thread";
     sg_fault(w, in, lane, CUDA_ERROR_LAUNCH_FAILED,

@@ -61,17 +61,26 @@ void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address
     switch (space) {
     case SG_S_SHARED:
         return window && window != SG_WINDOW_SHARED ? NULL : look_shared(w->block, offset, size);
-    case SG_S_LOCAL: return look_local(w, lane, offset, size);
-    case SG_S_PARAM: return look_parameter(w->block->run, offset, size);
-    default: break;
+    case SG_S_LOCAL:
+        return look_local(w, lane, offset, size);
+    case SG_S_PARAM:
+        return look_parameter(w->block->run, offset, size);
+    default:
+        break;
     }
     switch (window) {
-    case 0: return look_global(w->block->run, address, size);
-    case SG_WINDOW_SHARED: return look_shared(w->block, offset, size);
-    case SG_WINDOW_LOCAL: return look_local(w, lane, offset, size);
-    case SG_WINDOW_PARAM: return look_parameter(w->block->run, offset, size);
-    case SG_WINDOW_HEAP: return sg_heap_look(address, size);
-    default: return NULL;
+    case 0:
+        return look_global(w->block->run, address, size);
+    case SG_WINDOW_SHARED:
+        return look_shared(w->block, offset, size);
+    case SG_WINDOW_LOCAL:
+        return look_local(w, lane, offset, size);
+    case SG_WINDOW_PARAM:
+        return look_parameter(w->block->run, offset, size);
+    case SG_WINDOW_HEAP:
+        return sg_heap_look(address, size);
+    default:
+        return NULL;
     }
 }
 
@@ -108,20 +117,32 @@ static unsigned space_of(const struct sg_insn *in, const struct sg_operand *x)
 static uint64_t read_element(const unsigned char *p, uint32_t size)
 {
     switch (size) {
-    case 1: return *p;
-    case 2: return __atomic_load_n((const uint16_t *)(const void *)p, __ATOMIC_RELAXED);
-    case 4: return __atomic_load_n((const uint32_t *)(const void *)p, __ATOMIC_RELAXED);
-    default: return __atomic_load_n((const uint64_t *)(const void *)p, __ATOMIC_RELAXED);
+    case 1:
+        return *p;
+    case 2:
+        return __atomic_load_n((const uint16_t *)(const void *)p, __ATOMIC_RELAXED);
+    case 4:
+        return __atomic_load_n((const uint32_t *)(const void *)p, __ATOMIC_RELAXED);
+    default:
+        return __atomic_load_n((const uint64_t *)(const void *)p, __ATOMIC_RELAXED);
     }
 }
 
 static void write_element(unsigned char *p, uint32_t size, uint64_t v)
 {
     switch (size) {
-    case 1: *p = (unsigned char)v; break;
-    case 2: __atomic_store_n((uint16_t *)(void *)p, (uint16_t)v, __ATOMIC_RELAXED); break;
-    case 4: __atomic_store_n((uint32_t *)(void *)p, (uint32_t)v, __ATOMIC_RELAXED); break;
-    default: __atomic_store_n((uint64_t *)(void *)p, v, __ATOMIC_RELAXED); break;
+    case 1:
+        *p = (unsigned char)v;
+        break;
+    case 2:
+        __atomic_store_n((uint16_t *)(void *)p, (uint16_t)v, __ATOMIC_RELAXED);
+        break;
+    case 4:
+        __atomic_store_n((uint32_t *)(void *)p, (uint32_t)v, __ATOMIC_RELAXED);
+        break;
+    default:
+        __atomic_store_n((uint64_t *)(void *)p, v, __ATOMIC_RELAXED);
+        break;
     }
 }
 
@@ -129,10 +150,17 @@ static void write_element(unsigned char *p, uint32_t size, uint64_t v)
 static uint64_t widen(const struct sg_insn *in, const struct sg_operand *x, uint64_t v)
 {
     switch (in->type) {
-    case SG_T_S8: v = (uint64_t)(int64_t)(int8_t)v; break;
-    case SG_T_S16: v = (uint64_t)(int64_t)(int16_t)v; break;
-    case SG_T_S32: v = (uint64_t)(int64_t)(int32_t)v; break;
-    default: return v;
+    case SG_T_S8:
+        v = (uint64_t)(int64_t)(int8_t)v;
+        break;
+    case SG_T_S16:
+        v = (uint64_t)(int64_t)(int16_t)v;
+        break;
+    case SG_T_S32:
+        v = (uint64_t)(int64_t)(int32_t)v;
+        break;
+    default:
+        return v;
     }
     return x->width >= 8 ? v : v & (((uint64_t)1 << (8 * x->width)) - 1);
 }
@@ -148,9 +176,10 @@ SG_HANDLER(sg_do_load)
         memcpy(room, address, sizeof(room));
         address = room;
     }
-    SG_FOR_LANES (l, mask) {
-        const unsigned char *p =
-            sg_reach(w, in, l, space, sg_address(a, address[l], in->offset), total, total);
+    SG_FOR_LANES(l, mask)
+    {
+        const unsigned char *p = sg_reach(w, in, l, space, sg_address(a, address[l], in->offset),
+                                          total, total);
         if (!p)
             return SG_FAULT;
         for (unsigned i = 0; i < in->vector; i++) {
@@ -193,9 +222,9 @@ SG_HANDLER(sg_do_store)
         value[i] = sg_operand_all(w, &in->x[i + 1], room[i]);
     if (in->polls)
         __atomic_thread_fence(__ATOMIC_RELEASE);
-    SG_FOR_LANES (l, mask)
-        if (!store_lane(w, in, l, sg_address(&in->x[0], address[l], in->offset), value))
-            return SG_FAULT;
+    SG_FOR_LANES(l, mask)
+    if (!store_lane(w, in, l, sg_address(&in->x[0], address[l], in->offset), value))
+        return SG_FAULT;
     return SG_NEXT;
 }
 
@@ -209,7 +238,8 @@ SG_HANDLER(sg_do_copy_async)
     const uint64_t *given = NULL;
     if (in->operands > 3 && in->x[3].kind != SG_O_NONE)
         given = sg_operand_all(w, &in->x[3], room[3]);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         uint32_t n = given && (uint32_t)given[l] < size ? (uint32_t)given[l] : size;
         unsigned char *d = sg_reach(w, in, l, SG_S_SHARED, sg_address(&in->x[0], to[l], in->offset),
                                     size, size);

@@ -51,14 +51,37 @@ static inline uint64_t sg_mask_bits(unsigned bits)
 static inline unsigned sg_bits(unsigned type)
 {
     switch (type) {
-    case SG_T_PRED: return 1;
-    case SG_T_U8: case SG_T_S8: case SG_T_B8: return 8;
-    case SG_T_U16: case SG_T_S16: case SG_T_B16: case SG_T_F16: case SG_T_BF16:
-    case SG_T_E4M3X2: case SG_T_E5M2X2: return 16;
-    case SG_T_U32: case SG_T_S32: case SG_T_B32: case SG_T_F32: case SG_T_F16X2:
-    case SG_T_BF16X2: case SG_T_U16X2: case SG_T_S16X2: case SG_T_TF32: return 32;
-    case SG_T_U64: case SG_T_S64: case SG_T_B64: case SG_T_F64: return 64;
-    default: return 0;
+    case SG_T_PRED:
+        return 1;
+    case SG_T_U8:
+    case SG_T_S8:
+    case SG_T_B8:
+        return 8;
+    case SG_T_U16:
+    case SG_T_S16:
+    case SG_T_B16:
+    case SG_T_F16:
+    case SG_T_BF16:
+    case SG_T_E4M3X2:
+    case SG_T_E5M2X2:
+        return 16;
+    case SG_T_U32:
+    case SG_T_S32:
+    case SG_T_B32:
+    case SG_T_F32:
+    case SG_T_F16X2:
+    case SG_T_BF16X2:
+    case SG_T_U16X2:
+    case SG_T_S16X2:
+    case SG_T_TF32:
+        return 32;
+    case SG_T_U64:
+    case SG_T_S64:
+    case SG_T_B64:
+    case SG_T_F64:
+        return 64;
+    default:
+        return 0;
     }
 }
 

@@ -23,14 +23,22 @@ static inline uint64_t finish32(const struct sg_insn *in, double v)
 static double function(unsigned op, double a)
 {
     switch (op) {
-    case SG_P_RCP: return 1 / a;
-    case SG_P_SQRT: return sqrt(a);
-    case SG_P_RSQRT: return 1 / sqrt(a);
-    case SG_P_SIN: return sin(a);
-    case SG_P_COS: return cos(a);
-    case SG_P_LG2: return log2(a);
-    case SG_P_EX2: return exp2(a);
-    default: return tanh(a);
+    case SG_P_RCP:
+        return 1 / a;
+    case SG_P_SQRT:
+        return sqrt(a);
+    case SG_P_RSQRT:
+        return 1 / sqrt(a);
+    case SG_P_SIN:
+        return sin(a);
+    case SG_P_COS:
+        return cos(a);
+    case SG_P_LG2:
+        return log2(a);
+    case SG_P_EX2:
+        return exp2(a);
+    default:
+        return tanh(a);
     }
 }
 SG_PURE(approx_f32, d[l] = finish32(in, function(in->op, take32(in, s[0][l]))))
@@ -53,10 +61,10 @@ static uint64_t small(const struct sg_insn *in, const struct sg_format *f, uint6
 }
 SG_PURE(approx_f16, d[l] = small(in, &sg_f16, s[0][l]))
 SG_PURE(approx_bf16, d[l] = small(in, &sg_bf16, s[0][l]))
-SG_PURE(approx_f16_pair,
-        d[l] = small(in, &sg_f16, s[0][l]) | small(in, &sg_f16, s[0][l] >> 16) << 16)
-SG_PURE(approx_bf16_pair,
-        d[l] = small(in, &sg_bf16, s[0][l]) | small(in, &sg_bf16, s[0][l] >> 16) << 16)
+SG_PURE(approx_f16_pair, d[l] = small(in, &sg_f16, s[0][l]) | small(in, &sg_f16, s[0][l] >> 16)
+                                                                  << 16)
+SG_PURE(approx_bf16_pair, d[l] = small(in, &sg_bf16, s[0][l]) | small(in, &sg_bf16, s[0][l] >> 16)
+                                                                    << 16)
 
 /* The f64 kinds work on the upper half of the pattern alone; the lower half of
  * the result is zero. With .ftz, subnormals on either side are zeros. */
@@ -84,11 +92,16 @@ static sg_pure select_small(const struct sg_insn *in)
     if (in->ftz && (!brain || in->op == SG_P_TANH))
         return NULL;
     switch (in->type) {
-    case SG_T_F16: return approx_f16;
-    case SG_T_F16X2: return approx_f16_pair;
-    case SG_T_BF16: return approx_bf16;
-    case SG_T_BF16X2: return approx_bf16_pair;
-    default: return NULL;
+    case SG_T_F16:
+        return approx_f16;
+    case SG_T_F16X2:
+        return approx_f16_pair;
+    case SG_T_BF16:
+        return approx_bf16;
+    case SG_T_BF16X2:
+        return approx_bf16_pair;
+    default:
+        return NULL;
     }
 }
 

@@ -46,8 +46,9 @@ SG_PURE(bfind, unsigned bits = sg_bits(in->type);
         uint64_t a = sg_is_signed(in->type) ? (uint64_t)sg_extend(s[0][l], bits)
                                             : s[0][l] & sg_mask_bits(bits);
         if (sg_is_signed(in->type) && (int64_t)a < 0) a = ~a;
-        unsigned at = a ? 63 - (unsigned)__builtin_clzll(a) : 0;
-        d[l] = a == 0 ? UINT32_MAX : in->mode ? bits - 1 - at : at)
+        unsigned at = a ? 63 - (unsigned)__builtin_clzll(a) : 0; d[l] = a == 0     ? UINT32_MAX
+                                                                        : in->mode ? bits - 1 - at
+                                                                                   : at)
 
 static uint64_t reversed(uint64_t v)
 {
@@ -155,8 +156,8 @@ static uint32_t extended(uint32_t a, uint32_t count, bool clamp, bool is_signed)
         return 0;
     return (uint32_t)(is_signed ? (uint64_t)sg_extend(a, count) : a & sg_mask_bits(count));
 }
-SG_PURE(szext, d[l] = extended((uint32_t)s[0][l], (uint32_t)s[1][l], in->mode,
-                               in->type == SG_T_S32))
+SG_PURE(szext,
+        d[l] = extended((uint32_t)s[0][l], (uint32_t)s[1][l], in->mode, in->type == SG_T_S32))
 
 static bool is_full(unsigned t) /* 32 or 64 bits, a number or bits */
 {
@@ -176,12 +177,18 @@ static sg_pure select_logic(unsigned op, unsigned t)
     unsigned bits = sg_is_bits(t) ? sg_bits(t) : 0;
     bool pred = t == SG_T_PRED;
     switch (op) {
-    case SG_P_AND: return pred ? and_pred : PICK(and);
-    case SG_P_OR: return pred ? or_pred : PICK(or);
-    case SG_P_XOR: return pred ? xor_pred : PICK(xor);
-    case SG_P_NOT: return pred ? not_pred : PICK(not);
-    case SG_P_CNOT: return PICK(cnot);
-    default: return NULL;
+    case SG_P_AND:
+        return pred ? and_pred : PICK(and);
+    case SG_P_OR:
+        return pred ? or_pred : PICK(or);
+    case SG_P_XOR:
+        return pred ? xor_pred : PICK(xor);
+    case SG_P_NOT:
+        return pred ? not_pred : PICK(not);
+    case SG_P_CNOT:
+        return PICK(cnot);
+    default:
+        return NULL;
     }
 }
 
@@ -199,13 +206,20 @@ static sg_pure select_count(const struct sg_insn *in, unsigned t)
     if (!is_full(t))
         return NULL;
     switch (in->op) {
-    case SG_P_POPC: return wide ? popc_64 : popc_32;
-    case SG_P_CLZ: return wide ? clz_64 : clz_32;
-    case SG_P_BREV: return wide ? brev_64 : brev_32;
-    case SG_P_BFIND: return sg_is_integer(t) ? bfind : NULL;
-    case SG_P_BFE: return sg_is_integer(t) ? bfe : NULL;
-    case SG_P_BFI: return bfi;
-    default: return NULL;
+    case SG_P_POPC:
+        return wide ? popc_64 : popc_32;
+    case SG_P_CLZ:
+        return wide ? clz_64 : clz_32;
+    case SG_P_BREV:
+        return wide ? brev_64 : brev_32;
+    case SG_P_BFIND:
+        return sg_is_integer(t) ? bfind : NULL;
+    case SG_P_BFE:
+        return sg_is_integer(t) ? bfe : NULL;
+    case SG_P_BFI:
+        return bfi;
+    default:
+        return NULL;
     }
 }
 
@@ -213,17 +227,28 @@ sg_pure sg_pure_select_bits(const struct sg_insn *in)
 {
     unsigned t = in->type;
     switch (in->op) {
-    case SG_P_AND: case SG_P_OR: case SG_P_XOR: case SG_P_NOT: case SG_P_CNOT:
+    case SG_P_AND:
+    case SG_P_OR:
+    case SG_P_XOR:
+    case SG_P_NOT:
+    case SG_P_CNOT:
         return select_logic(in->op, t);
-    case SG_P_SHL: case SG_P_SHR: return select_shift(in->op, t);
+    case SG_P_SHL:
+    case SG_P_SHR:
+        return select_shift(in->op, t);
     case SG_P_SHF:
         return t != SG_T_B32 || in->mode > 3 ? NULL : in->mode & 1 ? shf_right : shf_left;
-    case SG_P_FNS: return t == SG_T_B32 ? fns : NULL;
-    case SG_P_PRMT: return t == SG_T_B32 && in->mode < 7 ? prmt : NULL;
-    case SG_P_LOP3: return t == SG_T_B32 && in->sources == 4 ? lop3 : NULL;
-    case SG_P_BMSK: return t == SG_T_B32 && in->sources == 2 ? bmsk : NULL;
+    case SG_P_FNS:
+        return t == SG_T_B32 ? fns : NULL;
+    case SG_P_PRMT:
+        return t == SG_T_B32 && in->mode < 7 ? prmt : NULL;
+    case SG_P_LOP3:
+        return t == SG_T_B32 && in->sources == 4 ? lop3 : NULL;
+    case SG_P_BMSK:
+        return t == SG_T_B32 && in->sources == 2 ? bmsk : NULL;
     case SG_P_SZEXT:
         return (t == SG_T_U32 || t == SG_T_S32) && in->sources == 2 ? szext : NULL;
-    default: return select_count(in, t);
+    default:
+        return select_count(in, t);
     }
 }

@@ -71,10 +71,14 @@ static double float_source(const struct sg_insn *in, const struct sg_format *fro
 static double integral(double v, unsigned mode)
 {
     switch (mode) {
-    case SG_R_ZERO: return trunc(v);
-    case SG_R_DOWN: return floor(v);
-    case SG_R_UP: return ceil(v);
-    default: return rint(v); /* the thread's mode is to nearest */
+    case SG_R_ZERO:
+        return trunc(v);
+    case SG_R_DOWN:
+        return floor(v);
+    case SG_R_UP:
+        return ceil(v);
+    default:
+        return rint(v); /* the thread's mode is to nearest */
     }
 }
 
@@ -143,8 +147,7 @@ SG_PURE(cvt_float,
 /* The commonest of all, without a detour. */
 SG_PURE(cvt_f64_f32, d[l] = sg_of_double((double)sg_as_float(s[0][l])))
 SG_PURE(cvt_f32_f64, double a = sg_as_double(s[0][l]); uint64_t r = sg_of_float((float)a);
-        if (a != a) nan_converted(in, &sg_f64, &sg_f32, s[0][l], &r);
-        d[l] = r)
+        if (a != a) nan_converted(in, &sg_f64, &sg_f32, s[0][l], &r); d[l] = r)
 SG_PURE(cvt_f32_s32, d[l] = sg_of_float((float)(int32_t)s[0][l]))
 SG_PURE(cvt_f32_u32, d[l] = sg_of_float((float)(uint32_t)s[0][l]))
 /* Moves, which leave a NaN as it is. */
@@ -162,8 +165,7 @@ static uint64_t tf32_away(uint64_t v)
 SG_PURE(cvt_tf32_away, d[l] = tf32_away((uint32_t)s[0][l]))
 SG_PURE(cvt_tf32, uint64_t r = sg_float_from_double(&sg_tf32, sg_as_float(s[0][l]), in->rounding);
         if (sg_is_nan(&sg_tf32, r)) r = sg_f32.nan & ~UINT64_C(0x1fff);
-        else r = (in->relu ? sg_relu(&sg_tf32, r) : r) << 13;
-        d[l] = r)
+        else r = (in->relu ? sg_relu(&sg_tf32, r) : r) << 13; d[l] = r)
 
 /* One part of a pair; .satfinite (always, for the 8-bit formats) has no infinity. */
 static uint64_t part(const struct sg_insn *in, const struct sg_format *to, double a)
@@ -176,12 +178,12 @@ static uint64_t part(const struct sg_insn *in, const struct sg_format *to, doubl
 }
 SG_PURE(cvt_pack_float, const struct sg_format *to = sg_format_of(in->type);
         d[l] = part(in, to, sg_as_float(s[0][l])) << to->bits | part(in, to, sg_as_float(s[1][l])))
-SG_PURE(cvt_pair, const struct sg_format *to = sg_format_of(in->type);
-        const struct sg_format *from = sg_format_of(in->type2);
-        d[l] = part(in, to, sg_float_to_double(from, s[0][l] & sg_mask_bits(from->bits))) |
-               part(in, to, sg_float_to_double(from, s[0][l] >> from->bits &
-                                                         sg_mask_bits(from->bits)))
-                   << to->bits)
+SG_PURE(
+    cvt_pair, const struct sg_format *to = sg_format_of(in->type);
+    const struct sg_format *from = sg_format_of(in->type2);
+    d[l] = part(in, to, sg_float_to_double(from, s[0][l] & sg_mask_bits(from->bits))) |
+           part(in, to, sg_float_to_double(from, s[0][l] >> from->bits & sg_mask_bits(from->bits)))
+               << to->bits)
 
 static uint64_t clamped(unsigned type, uint64_t v)
 {
@@ -205,9 +207,8 @@ static sg_pure select_pack(const struct sg_insn *in)
     bool half = to == SG_T_F16X2 || to == SG_T_BF16X2;
     bool number = sg_is_integer(to) && sg_bits(to) <= 16;
     if (in->type2 == SG_T_F32 && in->sources == 2 && (half || is_eight(to)))
-        return in->rounding == SG_R_NEAREST || (half && in->rounding == SG_R_ZERO)
-                   ? cvt_pack_float
-                   : NULL;
+        return in->rounding == SG_R_NEAREST || (half && in->rounding == SG_R_ZERO) ? cvt_pack_float
+                                                                                   : NULL;
     if (in->type2 == SG_T_S32 && number && in->sources == (sg_bits(to) == 16 ? 2 : 3))
         return cvt_pack_integer;
     return NULL;

@@ -28,9 +28,12 @@ static uint64_t arithmetic(const struct sg_insn *in, const struct sg_format *f, 
     double a = sg_float_to_double(f, take(in, f, v[0]));
     double b = sg_float_to_double(f, take(in, f, v[1]));
     switch (in->op) {
-    case SG_P_ADD: return finish(in, f, sg_odd_fma(a, 1, b));
-    case SG_P_SUB: return finish(in, f, sg_odd_fma(a, 1, -b));
-    case SG_P_MUL: return finish(in, f, a * b);
+    case SG_P_ADD:
+        return finish(in, f, sg_odd_fma(a, 1, b));
+    case SG_P_SUB:
+        return finish(in, f, sg_odd_fma(a, 1, -b));
+    case SG_P_MUL:
+        return finish(in, f, a * b);
     default:
         return finish(in, f, sg_odd_fma(a, b, sg_float_to_double(f, take(in, f, v[2]))));
     }
@@ -41,9 +44,12 @@ static uint64_t by_pattern(const struct sg_insn *in, const struct sg_format *f, 
     uint64_t a = take(in, f, v[0]);
     switch (in->op) {
     /* sums with zero on the card: any NaN becomes the one */
-    case SG_P_ABS: return sg_is_nan(f, a) ? f->nan : a & (f->sign - 1);
-    case SG_P_NEG: return sg_is_nan(f, a) ? f->nan : a ^ f->sign;
-    default: break;
+    case SG_P_ABS:
+        return sg_is_nan(f, a) ? f->nan : a & (f->sign - 1);
+    case SG_P_NEG:
+        return sg_is_nan(f, a) ? f->nan : a ^ f->sign;
+    default:
+        break;
     }
     for (unsigned k = 1; k < in->sources; k++)
         a = sg_float_extreme(f, a, take(in, f, v[k]), in->op == SG_P_MIN, in->mode);
@@ -53,12 +59,13 @@ static uint64_t by_pattern(const struct sg_insn *in, const struct sg_format *f, 
 #define ONE_AND_PAIR(name, format, compute)                                                        \
     SG_PURE(name, uint64_t v[3] = {0}; for (unsigned k = 0; k < in->sources; k++) v[k] = s[k][l];  \
             d[l] = compute(in, &format, v))                                                        \
-    SG_PURE(name##_pair, d[l] = 0; for (unsigned h = 0; h < 32; h += 16) {                         \
-        uint64_t v[3] = {0};                                                                       \
-        for (unsigned k = 0; k < in->sources; k++)                                                 \
-            v[k] = s[k][l] >> h;                                                                   \
-        d[l] |= compute(in, &format, v) << h;                                                      \
-    })
+    SG_PURE(                                                                                       \
+        name##_pair, d[l] = 0; for (unsigned h = 0; h < 32; h += 16) {                             \
+            uint64_t v[3] = {0};                                                                   \
+            for (unsigned k = 0; k < in->sources; k++)                                             \
+                v[k] = s[k][l] >> h;                                                               \
+            d[l] |= compute(in, &format, v) << h;                                                  \
+        })
 ONE_AND_PAIR(arithmetic_f16, sg_f16, arithmetic)
 ONE_AND_PAIR(arithmetic_bf16, sg_bf16, arithmetic)
 ONE_AND_PAIR(pattern_f16, sg_f16, by_pattern)
@@ -79,14 +86,19 @@ sg_pure sg_pure_select_half(const struct sg_insn *in)
     if (in->rounding != SG_R_NEAREST || in->sources > 3 || (brain && (in->ftz || in->sat)))
         return NULL;
     switch (in->op) {
-    case SG_P_ADD: case SG_P_SUB: case SG_P_MUL:
+    case SG_P_ADD:
+    case SG_P_SUB:
+    case SG_P_MUL:
         return in->relu || in->sources != 2 ? NULL : BY_TYPE(arithmetic);
     case SG_P_FMA:
         return (in->relu && in->sat) || in->sources != 3 ? NULL : BY_TYPE(arithmetic);
-    case SG_P_ABS: case SG_P_NEG:
+    case SG_P_ABS:
+    case SG_P_NEG:
         return in->sat || in->relu || in->sources != 1 ? NULL : BY_TYPE(pattern);
-    case SG_P_MIN: case SG_P_MAX:
+    case SG_P_MIN:
+    case SG_P_MAX:
         return in->sat || in->relu || in->mode > 3 || in->sources < 2 ? NULL : BY_TYPE(pattern);
-    default: return NULL;
+    default:
+        return NULL;
     }
 }

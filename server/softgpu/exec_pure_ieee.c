@@ -60,8 +60,8 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
 
 /* The name's own loop and name##_any, which heeds rounding, .ftz and .sat. */
 #define BOTH(name, T, as, of, take, finish, two, three, EXPRESSION)                                \
-    SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a; T c = three ? as(s[2][l]) : (T)0; \
-            (void)b, (void)c; d[l] = of(EXPRESSION, a, b, c))                                               \
+    SG_PURE(name, T a = as(s[0][l]); T b = two ? as(s[1][l]) : a;                                  \
+            T c = three ? as(s[2][l]) : (T)0; (void)b, (void)c; d[l] = of(EXPRESSION, a, b, c))    \
     static void name##_any(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)        \
     {                                                                                              \
         int mode = sg_fenv_mode(in->rounding);                                                     \
@@ -91,14 +91,14 @@ static inline double take64(const struct sg_insn *in, uint64_t v)
 
 SINGLE(add, 1, 0, a + b)
 SINGLE(sub, 1, 0, a - b)
-SINGLE(mul, 1, 0, a * b)
+SINGLE(mul, 1, 0, a *b)
 SINGLE(div, 1, 0, a / b)
 SINGLE(fma, 1, 1, fmaf(a, b, c))
 SINGLE(rcp, 0, 0, 1.0f / a)
 SINGLE(sqrt, 0, 0, sqrtf(a))
 DOUBLE(add, 1, 0, a + b)
 DOUBLE(sub, 1, 0, a - b)
-DOUBLE(mul, 1, 0, a * b)
+DOUBLE(mul, 1, 0, a *b)
 BOTH(div_f64, double, sg_as_double, of_quotient, take64, finish64, 1, 0, a / b)
 DOUBLE(fma, 1, 1, fma(a, b, c))
 DOUBLE(rcp, 0, 0, 1.0 / a)
@@ -137,12 +137,18 @@ static bool test(const struct sg_format *f, uint64_t v, unsigned property)
     uint64_t magnitude = v & (f->sign - 1);
     bool subnormal = magnitude != 0 && magnitude >> (f->precision - 1) == 0;
     switch (property) {
-    case 0: return magnitude < f->infinity;
-    case 1: return magnitude == f->infinity;
-    case 2: return magnitude <= f->infinity;
-    case 3: return magnitude > f->infinity;
-    case 4: return magnitude < f->infinity && !subnormal; /* zeros count as normal */
-    default: return subnormal;
+    case 0:
+        return magnitude < f->infinity;
+    case 1:
+        return magnitude == f->infinity;
+    case 2:
+        return magnitude <= f->infinity;
+    case 3:
+        return magnitude > f->infinity;
+    case 4:
+        return magnitude < f->infinity && !subnormal; /* zeros count as normal */
+    default:
+        return subnormal;
     }
 }
 BY_PATTERN(f32, sg_f32)
@@ -154,16 +160,22 @@ static sg_pure select_pattern(const struct sg_insn *in)
     if (in->sat || in->relu || (!single && in->ftz))
         return NULL;
     switch (in->op) {
-    case SG_P_ABS: return single ? abs_f32 : abs_f64;
-    case SG_P_NEG: return single ? neg_f32 : neg_f64;
-    case SG_P_COPYSIGN: return single ? copysign_f32 : copysign_f64;
-    case SG_P_TESTP: return in->mode > 5 ? NULL : single ? testp_f32 : testp_f64;
-    case SG_P_MIN: case SG_P_MAX:
+    case SG_P_ABS:
+        return single ? abs_f32 : abs_f64;
+    case SG_P_NEG:
+        return single ? neg_f32 : neg_f64;
+    case SG_P_COPYSIGN:
+        return single ? copysign_f32 : copysign_f64;
+    case SG_P_TESTP:
+        return in->mode > 5 ? NULL : single ? testp_f32 : testp_f64;
+    case SG_P_MIN:
+    case SG_P_MAX:
         if (in->mode > 3 || in->sources < 2 || in->sources > (single ? 3 : 2) ||
             (!single && in->mode))
             return NULL;
         return single ? extreme_f32 : extreme_f64;
-    default: return NULL;
+    default:
+        return NULL;
     }
 }
 
@@ -177,14 +189,23 @@ sg_pure sg_pure_select_single(const struct sg_insn *in)
     if (in->rounding > SG_R_UP || in->relu || (in->sat && !saturates))
         return NULL;
     switch (in->op) {
-    case SG_P_ADD: return EITHER(add);
-    case SG_P_SUB: return EITHER(sub);
-    case SG_P_MUL: return EITHER(mul);
-    case SG_P_MAD: case SG_P_FMA: return EITHER(fma);
-    case SG_P_DIV: return EITHER(div);
-    case SG_P_RCP: return EITHER(rcp);
-    case SG_P_SQRT: return EITHER(sqrt);
-    default: return select_pattern(in);
+    case SG_P_ADD:
+        return EITHER(add);
+    case SG_P_SUB:
+        return EITHER(sub);
+    case SG_P_MUL:
+        return EITHER(mul);
+    case SG_P_MAD:
+    case SG_P_FMA:
+        return EITHER(fma);
+    case SG_P_DIV:
+        return EITHER(div);
+    case SG_P_RCP:
+        return EITHER(rcp);
+    case SG_P_SQRT:
+        return EITHER(sqrt);
+    default:
+        return select_pattern(in);
     }
 }
 
@@ -197,13 +218,22 @@ sg_pure sg_pure_select_double(const struct sg_insn *in)
     if (in->rounding > SG_R_UP || in->relu || in->sat || in->ftz)
         return NULL;
     switch (in->op) {
-    case SG_P_ADD: return EITHER(add);
-    case SG_P_SUB: return EITHER(sub);
-    case SG_P_MUL: return EITHER(mul);
-    case SG_P_MAD: case SG_P_FMA: return EITHER(fma);
-    case SG_P_DIV: return EITHER(div);
-    case SG_P_RCP: return EITHER(rcp);
-    case SG_P_SQRT: return EITHER(sqrt);
-    default: return select_pattern(in);
+    case SG_P_ADD:
+        return EITHER(add);
+    case SG_P_SUB:
+        return EITHER(sub);
+    case SG_P_MUL:
+        return EITHER(mul);
+    case SG_P_MAD:
+    case SG_P_FMA:
+        return EITHER(fma);
+    case SG_P_DIV:
+        return EITHER(div);
+    case SG_P_RCP:
+        return EITHER(rcp);
+    case SG_P_SQRT:
+        return EITHER(sqrt);
+    default:
+        return select_pattern(in);
     }
 }

@@ -50,10 +50,16 @@ SG_PURE(is_constant, d[l] = 0)
 static sg_pure select_window_test(unsigned space)
 {
     switch (space) {
-    case SG_S_GLOBAL: return is_global;
-    case SG_S_SHARED: case SG_S_LOCAL: case SG_S_PARAM: return is_in_window;
-    case SG_S_CONST: return is_constant;
-    default: return NULL;
+    case SG_S_GLOBAL:
+        return is_global;
+    case SG_S_SHARED:
+    case SG_S_LOCAL:
+    case SG_S_PARAM:
+        return is_in_window;
+    case SG_S_CONST:
+        return is_constant;
+    default:
+        return NULL;
     }
 }
 
@@ -70,20 +76,22 @@ sg_pure sg_pure_select_move(const struct sg_insn *in)
 {
     unsigned bits = sg_bits(in->type);
     switch (in->op) {
-    case SG_P_MOV: return select_move(in->type);
+    case SG_P_MOV:
+        return select_move(in->type);
     case SG_P_PACK:
         return in->sources >= 2 && in->sources <= 8 && bits >= 16 && bits % in->sources == 0 ? pack
-                                                                                        : NULL;
-    case SG_P_SELP: return PICK(selp);
+                                                                                             : NULL;
+    case SG_P_SELP:
+        return PICK(selp);
     case SG_P_SLCT:
-        return in->type2 == SG_T_S32   ? PICK(slct_s)
-               : in->type2 == SG_T_F32 ? PICK(slct_f)
-                                       : NULL;
+        return in->type2 == SG_T_S32 ? PICK(slct_s) : in->type2 == SG_T_F32 ? PICK(slct_f) : NULL;
     case SG_P_CVTA:
         if (bits != 64 || !select_window_test(in->space))
             return NULL;
         return in->mode ? from_generic : to_generic;
-    case SG_P_ISSPACEP: return select_window_test(in->space);
-    default: return NULL;
+    case SG_P_ISSPACEP:
+        return select_window_test(in->space);
+    default:
+        return NULL;
     }
 }

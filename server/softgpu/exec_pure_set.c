@@ -5,10 +5,14 @@
 static bool combined(bool answer, bool with, unsigned combine)
 {
     switch (combine) {
-    case 1: return answer && with;
-    case 2: return answer || with;
-    case 3: return answer != with;
-    default: return answer;
+    case 1:
+        return answer && with;
+    case 2:
+        return answer || with;
+    case 3:
+        return answer != with;
+    default:
+        return answer;
     }
 }
 
@@ -33,11 +37,19 @@ static bool compared(const struct sg_insn *in, uint64_t a, uint64_t b)
 static uint64_t truth(unsigned type)
 {
     switch (type) {
-    case SG_T_F32: return 0x3f800000;
-    case SG_T_F16: case SG_T_F16X2: return 0x3c00;
-    case SG_T_BF16: case SG_T_BF16X2: return 0x3f80;
-    case SG_T_U16: case SG_T_S16: return 0xffff;
-    default: return 0xffffffff;
+    case SG_T_F32:
+        return 0x3f800000;
+    case SG_T_F16:
+    case SG_T_F16X2:
+        return 0x3c00;
+    case SG_T_BF16:
+    case SG_T_BF16X2:
+        return 0x3f80;
+    case SG_T_U16:
+    case SG_T_S16:
+        return 0xffff;
+    default:
+        return 0xffffffff;
     }
 }
 
@@ -48,7 +60,10 @@ SG_PURE(set_one, bool answer = combined(compared(in, s[0][l], s[1][l]),
 SG_PURE(set_pair, uint64_t yes = truth(in->type) & 0xffff; d[l] = 0;
         for (unsigned h = 0; h < 32; h += 16)
             d[l] |= (combined(compared(in, s[0][l] >> h, s[1][l] >> h),
-                              in->combine && (s[2][l] & 1), in->combine) ? yes : 0) << h)
+                              in->combine && (s[2][l] & 1), in->combine)
+                         ? yes
+                         : 0)
+                    << h)
 
 static bool is_pair(unsigned type)
 {

@@ -38,15 +38,24 @@ static sg_execute when(bool known, sg_execute execute)
 static sg_execute select_control(const struct sg_insn *in)
 {
     switch (in->op) {
-    case SG_P_BRA: return sg_do_branch;
-    case SG_P_BRX: return sg_do_branch_index;
-    case SG_P_CALL: return sg_do_call;
-    case SG_P_RET: return sg_do_ret;
-    case SG_P_EXIT: return sg_do_exit;
-    case SG_P_TRAP: return sg_do_trap;
-    case SG_P_BARRIER: return when(barrier_shape(in), sg_do_barrier);
-    case SG_P_BAR_CLUSTER: return sg_do_cluster_barrier;
-    default: return NULL;
+    case SG_P_BRA:
+        return sg_do_branch;
+    case SG_P_BRX:
+        return sg_do_branch_index;
+    case SG_P_CALL:
+        return sg_do_call;
+    case SG_P_RET:
+        return sg_do_ret;
+    case SG_P_EXIT:
+        return sg_do_exit;
+    case SG_P_TRAP:
+        return sg_do_trap;
+    case SG_P_BARRIER:
+        return when(barrier_shape(in), sg_do_barrier);
+    case SG_P_BAR_CLUSTER:
+        return sg_do_cluster_barrier;
+    default:
+        return NULL;
     }
 }
 
@@ -54,20 +63,28 @@ static sg_execute select_lanes(const struct sg_insn *in)
 {
     uint32_t size = sg_type_size(in->type);
     switch (in->op) {
-    case SG_P_BAR_WARP: return when(in->operands >= 1, sg_do_lanes);
-    case SG_P_SHFL: return when(in->operands >= 6 && in->mode < 4, sg_do_lanes);
-    case SG_P_VOTE: return when(in->operands >= 3 && in->mode < 4, sg_do_lanes);
+    case SG_P_BAR_WARP:
+        return when(in->operands >= 1, sg_do_lanes);
+    case SG_P_SHFL:
+        return when(in->operands >= 6 && in->mode < 4, sg_do_lanes);
+    case SG_P_VOTE:
+        return when(in->operands >= 3 && in->mode < 4, sg_do_lanes);
     case SG_P_MATCH:
         return when(in->operands >= 4 && (size == 4 || size == 8) && in->mode < 2, sg_do_lanes);
     case SG_P_REDUX:
         return when(in->operands >= 3 && in->type != SG_T_F32 && in->mode <= SG_A_XOR &&
                         in->mode != SG_A_INC && in->mode != SG_A_DEC,
                     sg_do_lanes);
-    case SG_P_ELECT: return when(in->operands >= 3, sg_do_lanes);
-    case SG_P_ACTIVEMASK: return sg_do_activemask;
-    case SG_P_MAPA: return when(in->operands >= 3, sg_do_mapa);
-    case SG_P_GETCTARANK: return when(in->operands >= 2, sg_do_ctarank);
-    default: return select_control(in);
+    case SG_P_ELECT:
+        return when(in->operands >= 3, sg_do_lanes);
+    case SG_P_ACTIVEMASK:
+        return sg_do_activemask;
+    case SG_P_MAPA:
+        return when(in->operands >= 3, sg_do_mapa);
+    case SG_P_GETCTARANK:
+        return when(in->operands >= 2, sg_do_ctarank);
+    default:
+        return select_control(in);
     }
 }
 
@@ -79,20 +96,32 @@ sg_execute sg_execute_select(const struct sg_insn *in)
                     sg_do_pure);
     }
     switch (in->op) {
-    case SG_P_UNPACK: return when(unpack_shape(in), sg_do_unpack);
-    case SG_P_SETP: return when(in->operands >= (in->combine ? 5 : 4), sg_do_setp);
+    case SG_P_UNPACK:
+        return when(unpack_shape(in), sg_do_unpack);
+    case SG_P_SETP:
+        return when(in->operands >= (in->combine ? 5 : 4), sg_do_setp);
     case SG_P_LOP3_TEST:
         return when(in->type == SG_T_B32 && in->operands >= 7, sg_do_logic_test);
-    case SG_P_ADDC: case SG_P_SUBC: return when(in->operands >= 3, sg_do_add_carry);
-    case SG_P_MADC: return when(in->operands >= 4, sg_do_mad_carry);
-    case SG_P_LD: case SG_P_LDU: return when(memory_shape(in), sg_do_load);
-    case SG_P_ST: return when(memory_shape(in), sg_do_store);
-    case SG_P_ATOM: case SG_P_RED:
+    case SG_P_ADDC:
+    case SG_P_SUBC:
+        return when(in->operands >= 3, sg_do_add_carry);
+    case SG_P_MADC:
+        return when(in->operands >= 4, sg_do_mad_carry);
+    case SG_P_LD:
+    case SG_P_LDU:
+        return when(memory_shape(in), sg_do_load);
+    case SG_P_ST:
+        return when(memory_shape(in), sg_do_store);
+    case SG_P_ATOM:
+    case SG_P_RED:
         return when(sg_atomic_known(in) &&
                         in->operands >= (in->op == SG_P_ATOM) + 2 + (in->mode == SG_A_CAS),
                     sg_do_atomic);
-    case SG_P_CP_ASYNC: return when(copy_shape(in), sg_do_copy_async);
-    case SG_P_FENCE: return sg_do_fence;
-    default: return select_lanes(in);
+    case SG_P_CP_ASYNC:
+        return when(copy_shape(in), sg_do_copy_async);
+    case SG_P_FENCE:
+        return sg_do_fence;
+    default:
+        return select_lanes(in);
     }
 }

@@ -25,11 +25,21 @@ const uint64_t *sg_operand_all(struct sg_warp *w, const struct sg_operand *x, ui
             room[l] = !(r[l] & 1);
         return room;
     }
-    case SG_O_SPECIAL: sg_special_all(w, x->slot, room); return room;
-    case SG_O_SHARED: fill(room, shared_address(w->block->run, x)); return room;
-    case SG_O_LOCAL: fill(room, w->frame->base + x->value); return room;
-    case SG_O_IMMEDIATE: fill(room, x->negated ? !(x->value & 1) : x->value); return room;
-    default: fill(room, x->value); return room;
+    case SG_O_SPECIAL:
+        sg_special_all(w, x->slot, room);
+        return room;
+    case SG_O_SHARED:
+        fill(room, shared_address(w->block->run, x));
+        return room;
+    case SG_O_LOCAL:
+        fill(room, w->frame->base + x->value);
+        return room;
+    case SG_O_IMMEDIATE:
+        fill(room, x->negated ? !(x->value & 1) : x->value);
+        return room;
+    default:
+        fill(room, x->value);
+        return room;
     }
 }
 
@@ -56,7 +66,8 @@ static enum sg_step move_pair(struct sg_warp *w, const struct sg_insn *in, uint3
 {
     uint64_t *d = sg_register(w, &in->x[0]);
     const uint64_t *s = sg_register(w, &in->x[1]);
-    SG_FOR_LANES (l, mask) {
+    SG_FOR_LANES(l, mask)
+    {
         d[l] = s[l];
         d[l + SG_LANES] = s[l + SG_LANES];
     }
@@ -75,7 +86,8 @@ SG_HANDLER(sg_do_pure)
         s[i] = sg_operand_all(w, &in->x[i + 1], room[i]);
     uint64_t *d = sg_register(w, &in->x[0]);
     if (in->type == SG_T_B128 && in->op == SG_P_PACK) {
-        SG_FOR_LANES (l, mask) {
+        SG_FOR_LANES(l, mask)
+        {
             uint64_t low = s[0][l], high = s[1][l];
             d[l] = low;
             d[l + SG_LANES] = high;
@@ -90,7 +102,7 @@ SG_HANDLER(sg_do_pure)
     if (mask == SG_ALL_LANES)
         memcpy(d, room[8], sizeof(room[8]));
     else
-        SG_FOR_LANES (l, mask)
-            d[l] = room[8][l];
+        SG_FOR_LANES(l, mask)
+    d[l] = room[8][l];
     return SG_NEXT;
 }

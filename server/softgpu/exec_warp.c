@@ -20,14 +20,14 @@ static uint32_t guard_mask(const struct sg_warp *w, const struct sg_insn *in)
 
 void sg_warp_split(struct sg_warp *w, uint32_t taken, uint32_t target)
 {
-    SG_FOR_LANES (l, w->active)
-        w->lane_pc[l] = taken & (1u << l) ? target : w->pc;
+    SG_FOR_LANES(l, w->active)
+    w->lane_pc[l] = taken & (1u << l) ? target : w->pc;
 }
 
 void sg_warp_exit(struct sg_warp *w, uint32_t lanes)
 {
-    SG_FOR_LANES (l, lanes)
-        sg_frame_unwind(w, l);
+    SG_FOR_LANES(l, lanes)
+    sg_frame_unwind(w, l);
     w->live &= ~lanes;
     w->deferred &= ~lanes;
 }
@@ -59,7 +59,8 @@ bool sg_warp_tired(struct sg_warp *w)
 static void choose(struct sg_warp *w, uint32_t ready)
 {
     uint32_t best = (uint32_t)__builtin_ctz(ready);
-    SG_FOR_LANES (l, ready) {
+    SG_FOR_LANES(l, ready)
+    {
         const struct sg_frame *f = w->lane_frame[l], *g = w->lane_frame[best];
         if (f->depth > g->depth || (f->depth == g->depth && w->lane_pc[l] < w->lane_pc[best]))
             best = l;
@@ -69,7 +70,8 @@ static void choose(struct sg_warp *w, uint32_t ready)
     w->pc = w->lane_pc[best];
     w->active = 0;
     w->merge_pc = UINT32_MAX;
-    SG_FOR_LANES (l, ready) {
+    SG_FOR_LANES(l, ready)
+    {
         if (w->lane_frame[l] != w->frame)
             continue;
         if (w->lane_pc[l] == w->pc)

@@ -95,8 +95,7 @@ static CUresult copy_nodes(CUgraph graph, CUgraph copy)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
         CUgraphNode from = graph->nodes[i], to;
-        SG_TRY(sg_graph_add(copy, from->op ? sg_op_ref(from->op) : NULL, from->type, NULL, 0,
-                            &to));
+        SG_TRY(sg_graph_add(copy, from->op ? sg_op_ref(from->op) : NULL, from->type, NULL, 0, &to));
         to->origin = from;
         from->order = i;
         if (from->child)

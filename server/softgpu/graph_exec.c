@@ -196,9 +196,9 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 {
     EXEC_CHECK(hGraphExec);
     CUgraphNode node = exec_node(hGraphExec, hNode);
-    if (!node || (node->type != CU_GRAPH_NODE_TYPE_KERNEL &&
-                  node->type != CU_GRAPH_NODE_TYPE_MEMSET &&
-                  node->type != CU_GRAPH_NODE_TYPE_MEMCPY))
+    if (!node ||
+        (node->type != CU_GRAPH_NODE_TYPE_KERNEL && node->type != CU_GRAPH_NODE_TYPE_MEMSET &&
+         node->type != CU_GRAPH_NODE_TYPE_MEMCPY))
         return CUDA_ERROR_INVALID_VALUE;
     node->disabled = !isEnabled;
     return CUDA_SUCCESS;

@@ -16,10 +16,13 @@ static CUresult check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depend
 
 CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *p, CUcontext context, struct sg_op **out)
 {
-    CUlaunchConfig config = {
-        .gridDimX = p->gridDimX, .gridDimY = p->gridDimY, .gridDimZ = p->gridDimZ,
-        .blockDimX = p->blockDimX, .blockDimY = p->blockDimY, .blockDimZ = p->blockDimZ,
-        .sharedMemBytes = p->sharedMemBytes};
+    CUlaunchConfig config = {.gridDimX = p->gridDimX,
+                             .gridDimY = p->gridDimY,
+                             .gridDimZ = p->gridDimZ,
+                             .blockDimX = p->blockDimX,
+                             .blockDimY = p->blockDimY,
+                             .blockDimZ = p->blockDimZ,
+                             .sharedMemBytes = p->sharedMemBytes};
     CUfunction function = p->func ? p->func : (CUfunction)(void *)p->kern;
     return sg_launch_prepare(&config, function, p->kernelParams, p->extra,
                              p->ctx ? p->ctx : context, out);
@@ -128,8 +131,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     return CUDA_SUCCESS;
 }
 
-static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends,
-                          size_t count, CUevent event, bool record)
+static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count,
+                          CUevent event, bool record)
 {
     SG_LOCKED;
     SG_TRY(check(out, graph, depends, count));
@@ -173,12 +176,17 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAM
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_kernel *kernel = &hNode->op->kernel;
-    *p = (CUDA_KERNEL_NODE_PARAMS){
-        .func = kernel->kernel ? NULL : kernel->function, .kern = kernel->kernel,
-        .gridDimX = kernel->grid[0], .gridDimY = kernel->grid[1], .gridDimZ = kernel->grid[2],
-        .blockDimX = kernel->block[0], .blockDimY = kernel->block[1],
-        .blockDimZ = kernel->block[2], .sharedMemBytes = kernel->shared,
-        .kernelParams = kernel->pointers, .ctx = hNode->op->context};
+    *p = (CUDA_KERNEL_NODE_PARAMS){.func = kernel->kernel ? NULL : kernel->function,
+                                   .kern = kernel->kernel,
+                                   .gridDimX = kernel->grid[0],
+                                   .gridDimY = kernel->grid[1],
+                                   .gridDimZ = kernel->grid[2],
+                                   .blockDimX = kernel->block[0],
+                                   .blockDimY = kernel->block[1],
+                                   .blockDimZ = kernel->block[2],
+                                   .sharedMemBytes = kernel->shared,
+                                   .kernelParams = kernel->pointers,
+                                   .ctx = hNode->op->context};
     return CUDA_SUCCESS;
 }
 
@@ -208,9 +216,12 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     const struct sg_set *set = &hNode->op->set;
-    *p = (CUDA_MEMSET_NODE_PARAMS){.dst = (uintptr_t)set->dst, .pitch = set->pitch,
-                                   .value = set->value, .elementSize = set->element,
-                                   .width = set->width, .height = set->height};
+    *p = (CUDA_MEMSET_NODE_PARAMS){.dst = (uintptr_t)set->dst,
+                                   .pitch = set->pitch,
+                                   .value = set->value,
+                                   .elementSize = set->element,
+                                   .width = set->width,
+                                   .height = set->height};
     return CUDA_SUCCESS;
 }
 

@@ -13,9 +13,13 @@ static CUresult host_take(CUcontext context, size_t size, enum sg_space space, u
     if (pages == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t begin = (uint64_t)(uintptr_t)pages;
-    struct sg_extent extent = {.begin = begin, .end = begin + size, .space = space,
-                               .device = context->device, .context = context,
-                               .id = ++sg.next_id, .flags = flags};
+    struct sg_extent extent = {.begin = begin,
+                               .end = begin + size,
+                               .space = space,
+                               .device = context->device,
+                               .context = context,
+                               .id = ++sg.next_id,
+                               .flags = flags};
     CUresult result = sg_address_add(&extent);
     if (result != CUDA_SUCCESS) {
         munmap(pages, size);
@@ -86,9 +90,13 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
     struct sg_extent other;
     if (sg_address_touching(begin, end, &other))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    struct sg_extent extent = {.begin = begin, .end = end, .space = SG_SPACE_REGISTERED,
-                               .device = context->device, .context = context,
-                               .id = ++sg.next_id, .flags = Flags};
+    struct sg_extent extent = {.begin = begin,
+                               .end = end,
+                               .space = SG_SPACE_REGISTERED,
+                               .device = context->device,
+                               .context = context,
+                               .id = ++sg.next_id,
+                               .flags = Flags};
     return sg_address_add(&extent);
 }
 

@@ -60,9 +60,12 @@ static bool newest_ptx(const unsigned char *bytes, uint64_t size, struct file *f
             return false;
         uint32_t sm = u32(bytes + 28);
         if (u16(bytes) == KIND_PTX && sm <= NEWEST_SM && (!found->payload || sm > found->sm))
-            *found = (struct file){.payload = bytes + header, .payload_size = payload,
-                                   .compressed = u32(bytes + 16), .sm = sm,
-                                   .flags = u64(bytes + 40), .uncompressed = u64(bytes + 56)};
+            *found = (struct file){.payload = bytes + header,
+                                   .payload_size = payload,
+                                   .compressed = u32(bytes + 16),
+                                   .sm = sm,
+                                   .flags = u64(bytes + 40),
+                                   .uncompressed = u64(bytes + 56)};
         bytes += header + payload;
         size -= header + payload;
     }
@@ -142,8 +145,9 @@ CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length
     /* Text may be shorter than a magic number: compare byte for byte. */
     const uint32_t wrapper = WRAPPER_MAGIC, header = HEADER_MAGIC;
     if (size >= 4 && strncmp(image, "\177ELF", 4) == 0) {
-        snprintf(log, log_size, "the image is machine code: the soft GPU needs PTX, as from"
-                                " nvcc -ptx or -gencode arch=compute_75,code=compute_75");
+        snprintf(log, log_size,
+                 "the image is machine code: the soft GPU needs PTX, as from"
+                 " nvcc -ptx or -gencode arch=compute_75,code=compute_75");
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     bool is_wrapper = size >= 24 && bytes[0] == (wrapper & 0xff) && memcmp(image, &wrapper, 4) == 0;

@@ -65,8 +65,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
         flags & ~(cuuint64_t)(CU_GET_PROC_ADDRESS_LEGACY_STREAM |
                               CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
         return CUDA_ERROR_INVALID_VALUE;
-    *pfn = find(symbol, cudaVersion, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
-                &newer);
+    *pfn = find(symbol, cudaVersion, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &newer);
     if (symbolStatus)
         *symbolStatus = *pfn    ? CU_GET_PROC_ADDRESS_SUCCESS
                         : newer ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT

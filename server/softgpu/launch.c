@@ -17,9 +17,8 @@ static CUresult check_shape(const CUlaunchConfig *c, CUfunction function)
     uint64_t threads = (uint64_t)c->blockDimX * c->blockDimY * c->blockDimZ;
     if (threads > SG_MAX_THREADS || threads > info->max_threads)
         return CUDA_ERROR_INVALID_VALUE;
-    if (info->reqntid[0] &&
-        (c->blockDimX != info->reqntid[0] || c->blockDimY != info->reqntid[1] ||
-         c->blockDimZ != info->reqntid[2]))
+    if (info->reqntid[0] && (c->blockDimX != info->reqntid[0] || c->blockDimY != info->reqntid[1] ||
+                             c->blockDimZ != info->reqntid[2]))
         return CUDA_ERROR_INVALID_VALUE;
     int dynamic;
     SG_TRY(sg_function_attribute(&dynamic, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, info,
@@ -162,8 +161,8 @@ static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction f
     memcpy(kernel->block, (uint32_t[3]){c->blockDimX, c->blockDimY, c->blockDimZ}, 12);
     kernel->shared = c->sharedMemBytes;
     for (int i = 0; i < 3; i++)
-        kernel->cluster[i] =
-            (uint32_t)function->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i];
+        kernel->cluster[i] = (uint32_t)
+                                 function->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i];
     SG_TRY(read_attributes(c, kernel));
     SG_TRY(check_shape(c, function));
     SG_TRY(check_cluster(c, function, kernel->cluster));
@@ -224,8 +223,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
 }
 
 /* ---- entry points ---- */
-static CUresult launch(const CUlaunchConfig *config, CUfunction f, void **parameters,
-                       void **extra)
+static CUresult launch(const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra)
 {
     SG_LOCKED;
     CUstream stream;
@@ -240,10 +238,14 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                         unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
                         void **kernelParams, void **extra)
 {
-    CUlaunchConfig config = {
-        .gridDimX = gridDimX, .gridDimY = gridDimY, .gridDimZ = gridDimZ,
-        .blockDimX = blockDimX, .blockDimY = blockDimY, .blockDimZ = blockDimZ,
-        .sharedMemBytes = sharedMemBytes, .hStream = hStream};
+    CUlaunchConfig config = {.gridDimX = gridDimX,
+                             .gridDimY = gridDimY,
+                             .gridDimZ = gridDimZ,
+                             .blockDimX = blockDimX,
+                             .blockDimY = blockDimY,
+                             .blockDimZ = blockDimZ,
+                             .sharedMemBytes = sharedMemBytes,
+                             .hStream = hStream};
     return launch(&config, f, kernelParams, extra);
 }
 
@@ -260,13 +262,17 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
                                    unsigned int sharedMemBytes, CUstream hStream,
                                    void **kernelParams)
 {
-    CUlaunchAttribute cooperative = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-                                     .value.cooperative = 1};
-    CUlaunchConfig config = {
-        .gridDimX = gridDimX, .gridDimY = gridDimY, .gridDimZ = gridDimZ,
-        .blockDimX = blockDimX, .blockDimY = blockDimY, .blockDimZ = blockDimZ,
-        .sharedMemBytes = sharedMemBytes, .hStream = hStream, .attrs = &cooperative,
-        .numAttrs = 1};
+    CUlaunchAttribute cooperative = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+    CUlaunchConfig config = {.gridDimX = gridDimX,
+                             .gridDimY = gridDimY,
+                             .gridDimZ = gridDimZ,
+                             .blockDimX = blockDimX,
+                             .blockDimY = blockDimY,
+                             .blockDimZ = blockDimZ,
+                             .sharedMemBytes = sharedMemBytes,
+                             .hStream = hStream,
+                             .attrs = &cooperative,
+                             .numAttrs = 1};
     return launch(&config, f, kernelParams, NULL);
 }
 

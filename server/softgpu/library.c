@@ -97,9 +97,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
     SG_TRY(sg_image_read(fileName, &bytes, &size));
     uint32_t magic = 0;
     memcpy(&magic, bytes, size < 4 ? size : 4);
-    CUresult result = magic == 0x466243B1u ? CUDA_ERROR_INVALID_IMAGE
-                                           : load(library, bytes, size, numJitOptions, jitOptions,
-                                                  jitOptionsValues);
+    CUresult result = magic == 0x466243B1u
+                          ? CUDA_ERROR_INVALID_IMAGE
+                          : load(library, bytes, size, numJitOptions, jitOptions, jitOptionsValues);
     free(bytes);
     return result;
 }

@@ -87,7 +87,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
     if (state->complete || !data || !size || (numOptions && !options))
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY) {
-        snprintf(log, sizeof(log), "cuLink takes PTX only, and %s is not", name ? name : "an input");
+        snprintf(log, sizeof(log), "cuLink takes PTX only, and %s is not",
+                 name ? name : "an input");
         sg_jit_report(&state->log, log);
         sg_complain("%s", log);
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -112,8 +113,8 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *pa
     if (!path)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_image_read(path, &bytes, &size));
-    CUresult result =
-        cuLinkAddData_v2(state, type, bytes, size, path, numOptions, options, optionValues);
+    CUresult result = cuLinkAddData_v2(state, type, bytes, size, path, numOptions, options,
+                                       optionValues);
     free(bytes);
     return result;
 }

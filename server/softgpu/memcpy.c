@@ -69,8 +69,8 @@ static CUresult submit_copy(CUstream stream, struct sg_op *op)
 {
     struct sg_extent from, to;
     if (!stream->is_legacy || !sg_address_find((uint64_t)(uintptr_t)op->copy.src, &from) ||
-        !sg_address_find((uint64_t)(uintptr_t)op->copy.dst, &to) ||
-        sg_space_is_host(from.space) || sg_space_is_host(to.space))
+        !sg_address_find((uint64_t)(uintptr_t)op->copy.dst, &to) || sg_space_is_host(from.space) ||
+        sg_space_is_host(to.space))
         return sg_stream_submit(stream, op);
     CUresult result = sg_device_before(stream, from.device);
     if (result == CUDA_SUCCESS)
@@ -121,11 +121,19 @@ static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to
     struct end source = {from_type, from, bytes, bytes, bytes};
     struct end target = {to_type, to, bytes, bytes, bytes};
     struct sg_copy copy = {.width = bytes, .height = 1, .depth = 1};
-    copy.params = (CUDA_MEMCPY3D){
-        .srcMemoryType = from_type, .srcHost = (const void *)(uintptr_t)from, .srcDevice = from,
-        .srcPitch = bytes, .srcHeight = 1, .dstMemoryType = to_type,
-        .dstHost = (void *)(uintptr_t)to, .dstDevice = to, .dstPitch = bytes, .dstHeight = 1,
-        .WidthInBytes = bytes, .Height = 1, .Depth = 1};
+    copy.params = (CUDA_MEMCPY3D){.srcMemoryType = from_type,
+                                  .srcHost = (const void *)(uintptr_t)from,
+                                  .srcDevice = from,
+                                  .srcPitch = bytes,
+                                  .srcHeight = 1,
+                                  .dstMemoryType = to_type,
+                                  .dstHost = (void *)(uintptr_t)to,
+                                  .dstDevice = to,
+                                  .dstPitch = bytes,
+                                  .dstHeight = 1,
+                                  .WidthInBytes = bytes,
+                                  .Height = 1,
+                                  .Depth = 1};
     return submit(&copy, &source, &target, stream, async);
 }
 
@@ -202,8 +210,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 /* ---- boxes ---- */
 /* The first byte of one end from its base and offsets; checks its pitch. */
 static CUresult end_make(struct end *end, CUmemorytype type, const void *host, CUdeviceptr device,
-                         size_t pitch, size_t rows, const size_t at[3],
-                         const CUDA_MEMCPY3D *params)
+                         size_t pitch, size_t rows, const size_t at[3], const CUDA_MEMCPY3D *params)
 {
     struct gp_span span;
     const struct gp_span_end steps = {at[0], at[1], at[2], pitch, rows};
@@ -227,8 +234,10 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
     bool pinned, host;
     const size_t source[3] = {params->srcXInBytes, params->srcY, params->srcZ};
     const size_t target[3] = {params->dstXInBytes, params->dstY, params->dstZ};
-    *copy = (struct sg_copy){.width = params->WidthInBytes, .height = params->Height,
-                             .depth = params->Depth, .params = *params};
+    *copy = (struct sg_copy){.width = params->WidthInBytes,
+                             .height = params->Height,
+                             .depth = params->Depth,
+                             .params = *params};
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(end_make(&from, params->srcMemoryType, params->srcHost, params->srcDevice,
@@ -253,8 +262,10 @@ static CUresult copy_box(const CUDA_MEMCPY3D *params, CUstream stream, bool asyn
     SG_TRY(sg_stream_get(stream, &checked));
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
-    struct sg_copy copy = {.width = params->WidthInBytes, .height = params->Height,
-                           .depth = params->Depth, .params = *params};
+    struct sg_copy copy = {.width = params->WidthInBytes,
+                           .height = params->Height,
+                           .depth = params->Depth,
+                           .params = *params};
     if (!copy.width || !copy.height || !copy.depth)
         return CUDA_SUCCESS;
     struct end from, to;
@@ -271,14 +282,23 @@ static CUresult copy_flat(const CUDA_MEMCPY2D *flat, CUstream stream, bool async
 {
     if (!flat)
         return copy_box(NULL, stream, async);
-    CUDA_MEMCPY3D box = {
-        .srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY,
-        .srcMemoryType = flat->srcMemoryType, .srcHost = flat->srcHost,
-        .srcDevice = flat->srcDevice, .srcArray = flat->srcArray, .srcPitch = flat->srcPitch,
-        .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY,
-        .dstMemoryType = flat->dstMemoryType, .dstHost = flat->dstHost,
-        .dstDevice = flat->dstDevice, .dstArray = flat->dstArray, .dstPitch = flat->dstPitch,
-        .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1};
+    CUDA_MEMCPY3D box = {.srcXInBytes = flat->srcXInBytes,
+                         .srcY = flat->srcY,
+                         .srcMemoryType = flat->srcMemoryType,
+                         .srcHost = flat->srcHost,
+                         .srcDevice = flat->srcDevice,
+                         .srcArray = flat->srcArray,
+                         .srcPitch = flat->srcPitch,
+                         .dstXInBytes = flat->dstXInBytes,
+                         .dstY = flat->dstY,
+                         .dstMemoryType = flat->dstMemoryType,
+                         .dstHost = flat->dstHost,
+                         .dstDevice = flat->dstDevice,
+                         .dstArray = flat->dstArray,
+                         .dstPitch = flat->dstPitch,
+                         .WidthInBytes = flat->WidthInBytes,
+                         .Height = flat->Height,
+                         .Depth = 1};
     return copy_box(&box, stream, async);
 }
 
@@ -312,14 +332,25 @@ static CUresult copy_peer_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, b
     if (!peer)
         return copy_box(NULL, stream, async);
     SG_TRY(contexts_check(peer->dstContext, peer->srcContext));
-    CUDA_MEMCPY3D box = {
-        .srcXInBytes = peer->srcXInBytes, .srcY = peer->srcY, .srcZ = peer->srcZ,
-        .srcMemoryType = peer->srcMemoryType, .srcHost = peer->srcHost,
-        .srcDevice = peer->srcDevice, .srcPitch = peer->srcPitch, .srcHeight = peer->srcHeight,
-        .dstXInBytes = peer->dstXInBytes, .dstY = peer->dstY, .dstZ = peer->dstZ,
-        .dstMemoryType = peer->dstMemoryType, .dstHost = peer->dstHost,
-        .dstDevice = peer->dstDevice, .dstPitch = peer->dstPitch, .dstHeight = peer->dstHeight,
-        .WidthInBytes = peer->WidthInBytes, .Height = peer->Height, .Depth = peer->Depth};
+    CUDA_MEMCPY3D box = {.srcXInBytes = peer->srcXInBytes,
+                         .srcY = peer->srcY,
+                         .srcZ = peer->srcZ,
+                         .srcMemoryType = peer->srcMemoryType,
+                         .srcHost = peer->srcHost,
+                         .srcDevice = peer->srcDevice,
+                         .srcPitch = peer->srcPitch,
+                         .srcHeight = peer->srcHeight,
+                         .dstXInBytes = peer->dstXInBytes,
+                         .dstY = peer->dstY,
+                         .dstZ = peer->dstZ,
+                         .dstMemoryType = peer->dstMemoryType,
+                         .dstHost = peer->dstHost,
+                         .dstDevice = peer->dstDevice,
+                         .dstPitch = peer->dstPitch,
+                         .dstHeight = peer->dstHeight,
+                         .WidthInBytes = peer->WidthInBytes,
+                         .Height = peer->Height,
+                         .Depth = peer->Depth};
     return copy_box(&box, stream, async);
 }
 

@@ -61,8 +61,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     if (!dptr || bytesize == 0)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
-    struct sg_extent like = {.space = SG_SPACE_DEVICE, .device = context->device,
-                             .context = context};
+    struct sg_extent like = {
+        .space = SG_SPACE_DEVICE, .device = context->device, .context = context};
     uint64_t address;
     SG_TRY(sg_memory_take(&like, bytesize, &address));
     *dptr = address;

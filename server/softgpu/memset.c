@@ -20,8 +20,8 @@ void sg_set_run(const struct sg_set *set)
     }
 }
 
-CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value,
-                     size_t width, size_t height, struct sg_set *out)
+CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
+                     size_t height, struct sg_set *out)
 {
     uint64_t span = gp_span_rows(pitch, width, element, height);
     if (!width || !height || (element != 1 && element != 2 && element != 4) || dst % element ||

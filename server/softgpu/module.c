@@ -73,8 +73,10 @@ static void module_free(CUmodule module)
 
 static CUresult place_globals(CUmodule module)
 {
-    struct sg_extent like = {.space = SG_SPACE_DEVICE, .device = module->context->device,
-                             .context = module->context, .internal = true};
+    struct sg_extent like = {.space = SG_SPACE_DEVICE,
+                             .device = module->context->device,
+                             .context = module->context,
+                             .internal = true};
     size_t count = sg_module_global_count(module->code);
     for (size_t i = 0; i < count; i++) {
         struct sg_global *global = sg_module_global_at(module->code, i);

@@ -18,8 +18,8 @@ int sg_occupancy_blocks(const struct sg_function_info *info, unsigned threads,
     uint64_t by_threads = SG_THREADS_PER_SM / (warps * 32);
     uint64_t per_warp = round_up((uint64_t)info->register_count * 32, 256);
     uint64_t by_registers = per_warp ? SG_REGISTERS_PER_SM / (per_warp * warps) : blocks;
-    uint64_t shared =
-        round_up(info->static_shared_bytes + dynamic_shared + SG_SHARED_RESERVED, 128);
+    uint64_t shared = round_up(info->static_shared_bytes + dynamic_shared + SG_SHARED_RESERVED,
+                               128);
     uint64_t by_shared = SG_SHARED_PER_SM / shared;
     blocks = by_threads < blocks ? by_threads : blocks;
     blocks = by_registers < blocks ? by_registers : blocks;
@@ -38,22 +38,20 @@ static CUresult info_of(CUfunction handle, const struct sg_function_info **info)
 }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
-                                                              int blockSize,
-                                                              size_t dynamicSMemSize,
+                                                              int blockSize, size_t dynamicSMemSize,
                                                               unsigned int flags)
 {
     SG_LOCKED;
     const struct sg_function_info *info;
     SG_TRY(info_of(func, &info));
-    if (!numBlocks || blockSize <= 0 ||
-        (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE))
+    if (!numBlocks || blockSize <= 0 || (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE))
         return CUDA_ERROR_INVALID_VALUE;
     *numBlocks = sg_occupancy_blocks(info, (unsigned)blockSize, dynamicSMemSize);
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func,
-                                                     int blockSize, size_t dynamicSMemSize)
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+                                                     size_t dynamicSMemSize)
 {
     return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
                                                                 dynamicSMemSize, 0);

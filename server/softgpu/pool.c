@@ -89,8 +89,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(const cuuint64_t *)value != 0)
             return CUDA_ERROR_INVALID_VALUE;
-        *(attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high : &pool->reserved_high) =
-            pool->used;
+        *(attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high
+                                                : &pool->reserved_high) = pool->used;
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
@@ -149,8 +149,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool,
-                            CUmemLocation *location)
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
 {
     POOL_CHECK(memPool);
     if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -203,8 +202,8 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
 /* ---- allocating ---- */
 static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    struct sg_extent like = {.space = SG_SPACE_POOL, .device = pool->device,
-                             .context = stream->context, .pool = pool};
+    struct sg_extent like = {
+        .space = SG_SPACE_POOL, .device = pool->device, .context = stream->context, .pool = pool};
     uint64_t address;
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;

@@ -112,7 +112,7 @@ struct sg_launch {
     /* Called very often while the grid runs, on its thread, and may wait; may be NULL. */
     void (*breathe)(void *context);
     void *breathe_context;
-    uint64_t clock_hz;    /* rate of %clock64 against real time; 0: 1 GHz */
+    uint64_t clock_hz; /* rate of %clock64 against real time; 0: 1 GHz */
 };
 
 /*

@@ -5,7 +5,8 @@
 
 bool sg_declaration_starts(const struct sg_parser *p)
 {
-    static const char *const spaces[] = {".reg", ".local", ".shared", ".global", ".const", ".param"};
+    static const char *const spaces[] = {".reg",    ".local", ".shared",
+                                         ".global", ".const", ".param"};
     for (size_t i = 0; i < sizeof(spaces) / sizeof(spaces[0]); i++)
         if (sg_at_dot(p, spaces[i]))
             return true;
@@ -126,12 +127,12 @@ static void relocate(struct sg_parser *p, struct initial *in, const struct sg_to
         v->relocation_capacity = more;
     }
     bool function = s->kind == SG_N_FUNCTION;
-    v->relocations[v->relocation_count++] =
-        (struct sg_relocation){.offset = in->at,
-                               .addend = addend,
-                               .symbol = function ? s->function->index : s->slot,
-                               .size = (uint8_t)in->element,
-                               .function = function};
+    v->relocations[v->relocation_count++] = (struct sg_relocation){
+        .offset = in->at,
+        .addend = addend,
+        .symbol = function ? s->function->index : s->slot,
+        .size = (uint8_t)in->element,
+        .function = function};
     if (function)
         s->function->address_taken = true;
 }
@@ -201,10 +202,8 @@ static void global_declare(struct sg_parser *p, const struct sg_token *name, con
     struct sg_module *m = p->module;
     struct sg_variable *v = sg_take(p, sizeof(*v));
     m->globals = sg_grow(p, m->globals, m->global_count, &m->global_capacity, sizeof(*m->globals));
-    v->global = (struct sg_global){.name = sg_take_name(p, name),
-                                   .size = bytes,
-                                   .align = s->align,
-                                   .constant = constant};
+    v->global = (struct sg_global){
+        .name = sg_take_name(p, name), .size = bytes, .align = s->align, .constant = constant};
     struct sg_symbol *symbol = sg_symbol_declare(p, name, SG_N_GLOBAL);
     symbol->slot = m->global_count;
     m->globals[m->global_count++] = v;
@@ -312,8 +311,8 @@ struct sg_formal sg_formal_parse(struct sg_parser *p, uint32_t *kernel_bytes,
     }
     if (bytes > SG_MAX_FRAME)
         sg_fail(p, name.line, "the formal is too large");
-    struct sg_symbol *symbol =
-        sg_symbol_declare(p, &name, in_register ? SG_N_REGISTER : SG_N_LOCAL);
+    struct sg_symbol *symbol = sg_symbol_declare(p, &name,
+                                                 in_register ? SG_N_REGISTER : SG_N_LOCAL);
     symbol->type = s.type;
     symbol->size = (uint32_t)bytes;
     if (in_register)

@@ -31,20 +31,29 @@ static enum sg_type operand_type(const struct sg_insn *in, uint32_t i)
 {
     switch (in->op) {
     case SG_P_SHL:
-    case SG_P_SHR: return i == 2 ? SG_T_U32 : (enum sg_type)in->type;
-    case SG_P_CVT: return i == 1 ? (enum sg_type)in->type2 : (enum sg_type)in->type;
-    case SG_P_CVT_PACK: return i ? SG_T_F32 : (enum sg_type)in->type;
+    case SG_P_SHR:
+        return i == 2 ? SG_T_U32 : (enum sg_type)in->type;
+    case SG_P_CVT:
+        return i == 1 ? (enum sg_type)in->type2 : (enum sg_type)in->type;
+    case SG_P_CVT_PACK:
+        return i ? SG_T_F32 : (enum sg_type)in->type;
     case SG_P_MUL:
     case SG_P_MAD:
         if (in->mode == SG_H_WIDE && (i == 0 || i == 3))
             return SG_T_B64;
         return (enum sg_type)in->type;
-    case SG_P_SET: return i ? (enum sg_type)in->type2 : (enum sg_type)in->type;
-    case SG_P_SLCT: return i == 3 ? (enum sg_type)in->type2 : (enum sg_type)in->type;
-    case SG_P_BFE: return i > 1 ? SG_T_U32 : (enum sg_type)in->type;
-    case SG_P_BFI: return i > 2 ? SG_T_U32 : (enum sg_type)in->type;
-    case SG_P_VOTE: return i == 2 ? SG_T_B32 : (enum sg_type)in->type; /* the members */
-    default: return (enum sg_type)in->type;
+    case SG_P_SET:
+        return i ? (enum sg_type)in->type2 : (enum sg_type)in->type;
+    case SG_P_SLCT:
+        return i == 3 ? (enum sg_type)in->type2 : (enum sg_type)in->type;
+    case SG_P_BFE:
+        return i > 1 ? SG_T_U32 : (enum sg_type)in->type;
+    case SG_P_BFI:
+        return i > 2 ? SG_T_U32 : (enum sg_type)in->type;
+    case SG_P_VOTE:
+        return i == 2 ? SG_T_B32 : (enum sg_type)in->type; /* the members */
+    default:
+        return (enum sg_type)in->type;
     }
 }
 
@@ -90,7 +99,8 @@ static void move_decode(struct sg_parser *p, struct sg_statement *s, struct sg_i
 }
 
 /* Destinations (a vector or one), then the address; a store the other way round. */
-static void access_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in, bool store)
+static void access_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in,
+                          bool store)
 {
     uint32_t address = store ? 0 : 1, data = store ? 1 : 0;
     if (s->arguments < 2 || !s->a[address].address)
@@ -145,19 +155,33 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
     if (!sg_opcode_decode(s, in))
         sg_fail(p, s->line, "instruction %s is not supported by the soft GPU", s->text);
     switch (in->op) {
-    case SG_P_MOV: move_decode(p, s, in); break;
+    case SG_P_MOV:
+        move_decode(p, s, in);
+        break;
     case SG_P_LD:
-    case SG_P_LDU: access_decode(p, s, in, false); break;
-    case SG_P_ST: access_decode(p, s, in, true); break;
+    case SG_P_LDU:
+        access_decode(p, s, in, false);
+        break;
+    case SG_P_ST:
+        access_decode(p, s, in, true);
+        break;
     case SG_P_BRA:
-    case SG_P_BRX: branch_decode(p, s, in); break;
+    case SG_P_BRX:
+        branch_decode(p, s, in);
+        break;
     case SG_P_SETP:
     case SG_P_LOP3_TEST:
     case SG_P_SHFL:
     case SG_P_MATCH:
-    case SG_P_ELECT: piped_decode(p, s, in); break;
-    case SG_P_FENCE: sg_operands_take(p, in, 0); break;
-    default: operands_plain(p, s, in); break;
+    case SG_P_ELECT:
+        piped_decode(p, s, in);
+        break;
+    case SG_P_FENCE:
+        sg_operands_take(p, in, 0);
+        break;
+    default:
+        operands_plain(p, s, in);
+        break;
     }
     if (in->op < SG_P_UNPACK)
         in->pure = sg_pure_select(in);

@@ -29,12 +29,13 @@ static uint8_t builtin_named(const char *name)
     return SG_B_NONE;
 }
 
-static struct sg_function *function_new(struct sg_parser *p, const struct sg_token *name, bool entry)
+static struct sg_function *function_new(struct sg_parser *p, const struct sg_token *name,
+                                        bool entry)
 {
     struct sg_module *m = p->module;
     struct sg_function *f = sg_take(p, sizeof(*f));
-    m->functions =
-        sg_grow(p, m->functions, m->function_count, &m->function_capacity, sizeof(*m->functions));
+    m->functions = sg_grow(p, m->functions, m->function_count, &m->function_capacity,
+                           sizeof(*m->functions));
     f->info.name = sg_take_name(p, name);
     f->module = m;
     f->index = m->function_count;
@@ -44,7 +45,8 @@ static struct sg_function *function_new(struct sg_parser *p, const struct sg_tok
     f->info.max_threads = 1024;
     m->functions[m->function_count++] = f;
     if (entry) {
-        m->entries = sg_grow(p, m->entries, m->entry_count, &m->entry_capacity, sizeof(*m->entries));
+        m->entries = sg_grow(p, m->entries, m->entry_count, &m->entry_capacity,
+                             sizeof(*m->entries));
         m->entries[m->entry_count++] = f;
     }
     return f;

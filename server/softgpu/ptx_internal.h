@@ -25,30 +25,71 @@
 #define SG_CLUSTER_SHIFT 24
 
 /* Limits that keep hostile text from costing more than it should. */
-#define SG_MAX_SLOTS (1u << 20)          /* registers of one function */
-#define SG_MAX_FRAME (1u << 20)          /* local bytes of one function */
-#define SG_MAX_SHARED (232448u)          /* bytes a block may use, as on sm_90 */
-#define SG_MAX_PARAMETERS (32764u)       /* packed bytes, CUDA 12.1 and later */
-#define SG_MAX_INIT ((uint64_t)1 << 28)  /* bytes of one initialised variable */
-#define SG_MAX_LOCAL (1u << 20)          /* stack bytes of one thread */
-#define SG_MAX_DEPTH 8192u               /* nested calls of one thread */
+#define SG_MAX_SLOTS (1u << 20)         /* registers of one function */
+#define SG_MAX_FRAME (1u << 20)         /* local bytes of one function */
+#define SG_MAX_SHARED (232448u)         /* bytes a block may use, as on sm_90 */
+#define SG_MAX_PARAMETERS (32764u)      /* packed bytes, CUDA 12.1 and later */
+#define SG_MAX_INIT ((uint64_t)1 << 28) /* bytes of one initialised variable */
+#define SG_MAX_LOCAL (1u << 20)         /* stack bytes of one thread */
+#define SG_MAX_DEPTH 8192u              /* nested calls of one thread */
 
 enum sg_type {
-    SG_T_NONE, SG_T_U8, SG_T_S8, SG_T_B8, SG_T_U16, SG_T_S16, SG_T_B16, SG_T_U32, SG_T_S32,
-    SG_T_B32, SG_T_U64, SG_T_S64, SG_T_B64, SG_T_B128, SG_T_F16, SG_T_F16X2, SG_T_BF16,
-    SG_T_BF16X2, SG_T_F32, SG_T_F64, SG_T_PRED, SG_T_U16X2, SG_T_S16X2, SG_T_TF32, SG_T_E4M3X2,
-    SG_T_E5M2X2, SG_T_COUNT,
+    SG_T_NONE,
+    SG_T_U8,
+    SG_T_S8,
+    SG_T_B8,
+    SG_T_U16,
+    SG_T_S16,
+    SG_T_B16,
+    SG_T_U32,
+    SG_T_S32,
+    SG_T_B32,
+    SG_T_U64,
+    SG_T_S64,
+    SG_T_B64,
+    SG_T_B128,
+    SG_T_F16,
+    SG_T_F16X2,
+    SG_T_BF16,
+    SG_T_BF16X2,
+    SG_T_F32,
+    SG_T_F64,
+    SG_T_PRED,
+    SG_T_U16X2,
+    SG_T_S16X2,
+    SG_T_TF32,
+    SG_T_E4M3X2,
+    SG_T_E5M2X2,
+    SG_T_COUNT,
 };
 
 enum sg_space {
-    SG_S_GENERIC, SG_S_GLOBAL, SG_S_SHARED, SG_S_LOCAL, SG_S_PARAM, SG_S_CONST, SG_S_REG,
+    SG_S_GENERIC,
+    SG_S_GLOBAL,
+    SG_S_SHARED,
+    SG_S_LOCAL,
+    SG_S_PARAM,
+    SG_S_CONST,
+    SG_S_REG,
 };
 
 enum sg_rounding { SG_R_NEAREST, SG_R_ZERO, SG_R_DOWN, SG_R_UP, SG_R_AWAY /* .rna */ };
 
 enum sg_compare {
-    SG_C_EQ, SG_C_NE, SG_C_LT, SG_C_LE, SG_C_GT, SG_C_GE, SG_C_EQU, SG_C_NEU, SG_C_LTU, SG_C_LEU,
-    SG_C_GTU, SG_C_GEU, SG_C_NUM, SG_C_NAN,
+    SG_C_EQ,
+    SG_C_NE,
+    SG_C_LT,
+    SG_C_LE,
+    SG_C_GT,
+    SG_C_GE,
+    SG_C_EQU,
+    SG_C_NEU,
+    SG_C_LTU,
+    SG_C_LEU,
+    SG_C_GTU,
+    SG_C_GEU,
+    SG_C_NUM,
+    SG_C_NAN,
 };
 
 enum sg_operand_kind {
@@ -69,15 +110,52 @@ struct sg_operand {
 };
 
 enum sg_special {
-    SG_X_TID_X, SG_X_TID_Y, SG_X_TID_Z, SG_X_NTID_X, SG_X_NTID_Y, SG_X_NTID_Z, SG_X_CTAID_X,
-    SG_X_CTAID_Y, SG_X_CTAID_Z, SG_X_NCTAID_X, SG_X_NCTAID_Y, SG_X_NCTAID_Z, SG_X_LANEID,
-    SG_X_WARPID, SG_X_NWARPID, SG_X_SMID, SG_X_NSMID, SG_X_GRIDID, SG_X_LANEMASK_EQ,
-    SG_X_LANEMASK_LE, SG_X_LANEMASK_LT, SG_X_LANEMASK_GE, SG_X_LANEMASK_GT, SG_X_CLOCK,
-    SG_X_CLOCK_HI, SG_X_CLOCK64, SG_X_GLOBALTIMER, SG_X_GLOBALTIMER_LO, SG_X_GLOBALTIMER_HI,
-    SG_X_DYNAMIC_SMEM, SG_X_TOTAL_SMEM, SG_X_CLUSTERID_X, SG_X_CLUSTERID_Y, SG_X_CLUSTERID_Z,
-    SG_X_NCLUSTERID_X, SG_X_NCLUSTERID_Y, SG_X_NCLUSTERID_Z, SG_X_CLUSTER_CTAID_X,
-    SG_X_CLUSTER_CTAID_Y, SG_X_CLUSTER_CTAID_Z, SG_X_CLUSTER_NCTAID_X, SG_X_CLUSTER_NCTAID_Y,
-    SG_X_CLUSTER_NCTAID_Z, SG_X_CLUSTER_CTARANK, SG_X_CLUSTER_NCTARANK, SG_X_IS_EXPLICIT_CLUSTER,
+    SG_X_TID_X,
+    SG_X_TID_Y,
+    SG_X_TID_Z,
+    SG_X_NTID_X,
+    SG_X_NTID_Y,
+    SG_X_NTID_Z,
+    SG_X_CTAID_X,
+    SG_X_CTAID_Y,
+    SG_X_CTAID_Z,
+    SG_X_NCTAID_X,
+    SG_X_NCTAID_Y,
+    SG_X_NCTAID_Z,
+    SG_X_LANEID,
+    SG_X_WARPID,
+    SG_X_NWARPID,
+    SG_X_SMID,
+    SG_X_NSMID,
+    SG_X_GRIDID,
+    SG_X_LANEMASK_EQ,
+    SG_X_LANEMASK_LE,
+    SG_X_LANEMASK_LT,
+    SG_X_LANEMASK_GE,
+    SG_X_LANEMASK_GT,
+    SG_X_CLOCK,
+    SG_X_CLOCK_HI,
+    SG_X_CLOCK64,
+    SG_X_GLOBALTIMER,
+    SG_X_GLOBALTIMER_LO,
+    SG_X_GLOBALTIMER_HI,
+    SG_X_DYNAMIC_SMEM,
+    SG_X_TOTAL_SMEM,
+    SG_X_CLUSTERID_X,
+    SG_X_CLUSTERID_Y,
+    SG_X_CLUSTERID_Z,
+    SG_X_NCLUSTERID_X,
+    SG_X_NCLUSTERID_Y,
+    SG_X_NCLUSTERID_Z,
+    SG_X_CLUSTER_CTAID_X,
+    SG_X_CLUSTER_CTAID_Y,
+    SG_X_CLUSTER_CTAID_Z,
+    SG_X_CLUSTER_NCTAID_X,
+    SG_X_CLUSTER_NCTAID_Y,
+    SG_X_CLUSTER_NCTAID_Z,
+    SG_X_CLUSTER_CTARANK,
+    SG_X_CLUSTER_NCTARANK,
+    SG_X_IS_EXPLICIT_CLUSTER,
     SG_X_ZERO, /* %envreg, %pm: defined, always 0 here */
 };
 
@@ -103,10 +181,10 @@ struct sg_insn {
         const struct sg_call *call;
         const uint32_t *targets; /* brx.idx: count, then pcs */
     };
-    int64_t offset;   /* memory: added to the address */
-    uint32_t line;    /* in the PTX text */
-    uint32_t target;  /* bra: pc */
-    uint32_t guard;   /* slot of the guard predicate, when guarded */
+    int64_t offset;  /* memory: added to the address */
+    uint32_t line;   /* in the PTX text */
+    uint32_t target; /* bra: pc */
+    uint32_t guard;  /* slot of the guard predicate, when guarded */
     bool guarded, guard_negated;
     uint8_t operands;    /* entries of x */
     uint8_t sources;     /* pure: sources after the one destination */

@@ -51,8 +51,8 @@ static void shared_place(struct sg_parser *p, struct sg_function *entry, bool *s
         entry->shared_offset[i] = (uint32_t)at;
         at += v->size;
         if (at > SG_MAX_SHARED)
-            sg_fail(p, entry->line, "%s uses more than %u bytes of shared memory",
-                    entry->info.name, SG_MAX_SHARED);
+            sg_fail(p, entry->line, "%s uses more than %u bytes of shared memory", entry->info.name,
+                    SG_MAX_SHARED);
     }
     if (entry->info.uses_dynamic_shared)
         at = (at + dynamic_align - 1) / dynamic_align * dynamic_align;

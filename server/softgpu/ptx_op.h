@@ -12,62 +12,99 @@
 enum sg_op {
     /* --- pure: one destination, no memory, no other lane ------------------- */
     SG_P_MOV,
-    SG_P_PACK,   /* mov.b64 d, {a,b,…}: sources low part first, type the whole */
-    SG_P_ADD, SG_P_SUB,
-    SG_P_MUL, SG_P_MAD,       /* mode: enum sg_half for integers */
-    SG_P_MUL24, SG_P_MAD24,
-    SG_P_FMA, SG_P_DIV, SG_P_REM, SG_P_ABS, SG_P_NEG,
-    SG_P_MIN, SG_P_MAX,       /* mode bit 0: .NaN, bit 1: .xorsign.abs */
-    SG_P_SAD, SG_P_POPC, SG_P_CLZ,
-    SG_P_BFIND,               /* mode 1: .shiftamt */
-    SG_P_FNS, SG_P_BREV, SG_P_BFE, SG_P_BFI, SG_P_SHL, SG_P_SHR,
-    SG_P_SHF,                 /* mode bit 0: right, bit 1: clamp (else wrap) */
-    SG_P_PRMT,                /* mode: 0 generic, 1 f4e, 2 b4e, 3 rc8, 4 ecl, 5 ecr, 6 rc16 */
-    SG_P_LOP3, SG_P_AND, SG_P_OR, SG_P_XOR, SG_P_NOT, SG_P_CNOT,
-    SG_P_BMSK, SG_P_SZEXT,    /* mode 1: .clamp (else wrap) */
-    SG_P_DP4A, SG_P_DP2A,     /* type: of a, type2: of b; DP2A mode 1: .hi */
-    SG_P_VABSDIFF4,           /* by bytes; type: of a and b, type2: result; mode 1: .add */
-    SG_P_SLCT, SG_P_SELP,
-    SG_P_SET,                 /* type: result, type2: compared; compare, combine, ftz */
-    SG_P_RCP, SG_P_SQRT, SG_P_RSQRT, SG_P_SIN, SG_P_COS, SG_P_LG2, SG_P_EX2,
-    SG_P_TANH,                /* mode: enum sg_precision */
+    SG_P_PACK, /* mov.b64 d, {a,b,…}: sources low part first, type the whole */
+    SG_P_ADD,
+    SG_P_SUB,
+    SG_P_MUL,
+    SG_P_MAD, /* mode: enum sg_half for integers */
+    SG_P_MUL24,
+    SG_P_MAD24,
+    SG_P_FMA,
+    SG_P_DIV,
+    SG_P_REM,
+    SG_P_ABS,
+    SG_P_NEG,
+    SG_P_MIN,
+    SG_P_MAX, /* mode bit 0: .NaN, bit 1: .xorsign.abs */
+    SG_P_SAD,
+    SG_P_POPC,
+    SG_P_CLZ,
+    SG_P_BFIND, /* mode 1: .shiftamt */
+    SG_P_FNS,
+    SG_P_BREV,
+    SG_P_BFE,
+    SG_P_BFI,
+    SG_P_SHL,
+    SG_P_SHR,
+    SG_P_SHF,  /* mode bit 0: right, bit 1: clamp (else wrap) */
+    SG_P_PRMT, /* mode: 0 generic, 1 f4e, 2 b4e, 3 rc8, 4 ecl, 5 ecr, 6 rc16 */
+    SG_P_LOP3,
+    SG_P_AND,
+    SG_P_OR,
+    SG_P_XOR,
+    SG_P_NOT,
+    SG_P_CNOT,
+    SG_P_BMSK,
+    SG_P_SZEXT, /* mode 1: .clamp (else wrap) */
+    SG_P_DP4A,
+    SG_P_DP2A,      /* type: of a, type2: of b; DP2A mode 1: .hi */
+    SG_P_VABSDIFF4, /* by bytes; type: of a and b, type2: result; mode 1: .add */
+    SG_P_SLCT,
+    SG_P_SELP,
+    SG_P_SET, /* type: result, type2: compared; compare, combine, ftz */
+    SG_P_RCP,
+    SG_P_SQRT,
+    SG_P_RSQRT,
+    SG_P_SIN,
+    SG_P_COS,
+    SG_P_LG2,
+    SG_P_EX2,
+    SG_P_TANH, /* mode: enum sg_precision */
     SG_P_COPYSIGN,
-    SG_P_TESTP,               /* mode: 0 finite 1 infinite 2 number 3 notanumber 4 normal 5 subnormal */
-    SG_P_CVT,                 /* type: result, type2: source; mode 1: rounds to an integer value (.rni …) */
-    SG_P_CVT_PACK,            /* cvt.rn.f16x2.f32 d, a, b: a is the upper half */
-    SG_P_CVTA,                /* mode 1: .to; space */
-    SG_P_ISSPACEP,            /* space */
+    SG_P_TESTP,    /* mode: 0 finite 1 infinite 2 number 3 notanumber 4 normal 5 subnormal */
+    SG_P_CVT,      /* type: result, type2: source; mode 1: rounds to an integer value (.rni …) */
+    SG_P_CVT_PACK, /* cvt.rn.f16x2.f32 d, a, b: a is the upper half */
+    SG_P_CVTA,     /* mode 1: .to; space */
+    SG_P_ISSPACEP, /* space */
 
     /* --- more than one destination, or carry ------------------------------- */
-    SG_P_UNPACK,              /* mov.b64 {a,b}, d */
-    SG_P_SETP,                /* x[0] p, x[1] q (kind NONE if absent), a, b, c (combine) */
-    SG_P_LOP3_TEST,           /* lop3.and, lop3.or: d, p (NONE), a, b, c, table, q; combine */
-    SG_P_ADDC, SG_P_SUBC,     /* mode bit 0: writes the carry, bit 1: reads it */
-    SG_P_MADC,                /* mode bits 0, 1 likewise, bits 2..3: enum sg_half */
+    SG_P_UNPACK,    /* mov.b64 {a,b}, d */
+    SG_P_SETP,      /* x[0] p, x[1] q (kind NONE if absent), a, b, c (combine) */
+    SG_P_LOP3_TEST, /* lop3.and, lop3.or: d, p (NONE), a, b, c, table, q; combine */
+    SG_P_ADDC,
+    SG_P_SUBC, /* mode bit 0: writes the carry, bit 1: reads it */
+    SG_P_MADC, /* mode bits 0, 1 likewise, bits 2..3: enum sg_half */
 
     /* --- memory ------------------------------------------------------------ */
-    SG_P_LD,                  /* x[0..vector) dests, then the address; offset; polls */
-    SG_P_ST,                  /* the address, then x[1..] sources */
+    SG_P_LD, /* x[0..vector) dests, then the address; offset; polls */
+    SG_P_ST, /* the address, then x[1..] sources */
     SG_P_LDU,
-    SG_P_ATOM, SG_P_RED,      /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
-    SG_P_CP_ASYNC,            /* dst, src, x[2] size (immediate), x[3] source size if given */
-    SG_P_FENCE,               /* membar, fence, cp.async.commit/wait, prefetch, nanosleep, …: nothing */
+    SG_P_ATOM,
+    SG_P_RED,      /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
+    SG_P_CP_ASYNC, /* dst, src, x[2] size (immediate), x[3] source size if given */
+    SG_P_FENCE,    /* membar, fence, cp.async.commit/wait, prefetch, nanosleep, …: nothing */
 
     /* --- control ----------------------------------------------------------- */
-    SG_P_BRA, SG_P_BRX, SG_P_CALL, SG_P_RET, SG_P_EXIT, SG_P_TRAP,
+    SG_P_BRA,
+    SG_P_BRX,
+    SG_P_CALL,
+    SG_P_RET,
+    SG_P_EXIT,
+    SG_P_TRAP,
 
     /* --- between lanes ------------------------------------------------------ */
-    SG_P_BARRIER,             /* mode: enum sg_barrier; x: [d,] barrier[, count][, predicate] */
-    SG_P_BAR_WARP,            /* x[0] mask */
-    SG_P_BAR_CLUSTER,         /* mode 0 arrive, 1 wait */
-    SG_P_SHFL,                /* mode: 0 up 1 down 2 bfly 3 idx; x: d, p (NONE if absent), a, b, c, mask */
-    SG_P_VOTE,                /* mode: 0 all 1 any 2 uni 3 ballot; x: d, predicate, mask */
-    SG_P_MATCH,               /* mode: 0 any 1 all; x: d, p (NONE), a, mask */
-    SG_P_ACTIVEMASK, SG_P_REDUX, /* REDUX mode: enum sg_atomic; x: d, a, mask */
-    SG_P_ELECT,               /* x: d (or NONE), p, mask */
-    SG_P_MAPA,                /* shared address of a block of the cluster; space */
+    SG_P_BARRIER,     /* mode: enum sg_barrier; x: [d,] barrier[, count][, predicate] */
+    SG_P_BAR_WARP,    /* x[0] mask */
+    SG_P_BAR_CLUSTER, /* mode 0 arrive, 1 wait */
+    SG_P_SHFL,        /* mode: 0 up 1 down 2 bfly 3 idx; x: d, p (NONE if absent), a, b, c, mask */
+    SG_P_VOTE,        /* mode: 0 all 1 any 2 uni 3 ballot; x: d, predicate, mask */
+    SG_P_MATCH,       /* mode: 0 any 1 all; x: d, p (NONE), a, mask */
+    SG_P_ACTIVEMASK,
+    SG_P_REDUX, /* REDUX mode: enum sg_atomic; x: d, a, mask */
+    SG_P_ELECT, /* x: d (or NONE), p, mask */
+    SG_P_MAPA,  /* shared address of a block of the cluster; space */
     SG_P_GETCTARANK,
-    SG_P_MMA,                 /* mma.sync: mode as the executor's table says */
+    SG_P_MMA, /* mma.sync: mode as the executor's table says */
 
     SG_P_COUNT,
 };
@@ -75,7 +112,15 @@ enum sg_op {
 enum sg_half { SG_H_LO, SG_H_HI, SG_H_WIDE };
 enum sg_precision { SG_V_EXACT /* .rn … */, SG_V_APPROX, SG_V_FULL };
 enum sg_atomic {
-    SG_A_ADD, SG_A_MIN, SG_A_MAX, SG_A_INC, SG_A_DEC, SG_A_AND, SG_A_OR, SG_A_XOR, SG_A_EXCH,
+    SG_A_ADD,
+    SG_A_MIN,
+    SG_A_MAX,
+    SG_A_INC,
+    SG_A_DEC,
+    SG_A_AND,
+    SG_A_OR,
+    SG_A_XOR,
+    SG_A_EXCH,
     SG_A_CAS,
 };
 enum sg_barrier { SG_Y_SYNC, SG_Y_ARRIVE, SG_Y_RED_POPC, SG_Y_RED_AND, SG_Y_RED_OR };

@@ -37,8 +37,10 @@ static bool is_float(uint8_t type)
     case SG_T_BF16:
     case SG_T_BF16X2:
     case SG_T_F32:
-    case SG_T_F64: return true;
-    default: return false;
+    case SG_T_F64:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -47,10 +49,10 @@ static void space_read(struct sg_statement *s, struct sg_insn *in)
     static const struct {
         const char *name;
         uint8_t space;
-    } spaces[] = {{".global", SG_S_GLOBAL},        {".shared", SG_S_SHARED},
-                  {".shared::cta", SG_S_SHARED},   {".shared::cluster", SG_S_SHARED},
-                  {".local", SG_S_LOCAL},          {".param", SG_S_PARAM},
-                  {".param::entry", SG_S_PARAM},   {".param::func", SG_S_PARAM},
+    } spaces[] = {{".global", SG_S_GLOBAL},      {".shared", SG_S_SHARED},
+                  {".shared::cta", SG_S_SHARED}, {".shared::cluster", SG_S_SHARED},
+                  {".local", SG_S_LOCAL},        {".param", SG_S_PARAM},
+                  {".param::entry", SG_S_PARAM}, {".param::func", SG_S_PARAM},
                   {".const", SG_S_CONST}};
     in->space = SG_S_GENERIC;
     for (size_t i = 0; i < sizeof(spaces) / sizeof(spaces[0]); i++)
@@ -76,9 +78,9 @@ static void rounding_read(struct sg_statement *s, struct sg_insn *in)
 
 static bool compare_read(struct sg_statement *s, struct sg_insn *in)
 {
-    static const char *const names[] = {".eq",  ".ne",  ".lt",  ".le",  ".gt",  ".ge",  ".equ",
-                                        ".neu", ".ltu", ".leu", ".gtu", ".geu", ".num", ".nan",
-                                        NULL};
+    static const char *const names[] = {".eq",  ".ne",  ".lt",  ".le",  ".gt",
+                                        ".ge",  ".equ", ".neu", ".ltu", ".leu",
+                                        ".gtu", ".geu", ".num", ".nan", NULL};
     static const char *const unsigned_names[] = {".lo", ".ls", ".hi", ".hs", NULL};
     static const uint8_t unsigned_compares[] = {SG_C_LT, SG_C_LE, SG_C_GT, SG_C_GE};
     static const char *const joins[] = {".and", ".or", ".xor", NULL};
@@ -100,7 +102,7 @@ static bool compare_read(struct sg_statement *s, struct sg_insn *in)
 
 static bool atomic_read(struct sg_statement *s, struct sg_insn *in)
 {
-    static const char *const names[] = {".add", ".min", ".max", ".inc",  ".dec", ".and",
+    static const char *const names[] = {".add", ".min", ".max",  ".inc", ".dec", ".and",
                                         ".or",  ".xor", ".exch", ".cas", NULL};
     int i = sg_suffix_of(s, names);
     in->mode = (uint8_t)i;
@@ -160,28 +162,46 @@ static bool function_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_COS:
     case SG_P_LG2:
     case SG_P_EX2:
-    case SG_P_TANH: in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : SG_V_EXACT; return true;
-    case SG_P_TESTP: in->mode = (uint8_t)sg_suffix_of(s, testps); return in->mode < 6;
-    default: return true;
+    case SG_P_TANH:
+        in->mode = sg_suffix(s, ".approx") ? SG_V_APPROX : SG_V_EXACT;
+        return true;
+    case SG_P_TESTP:
+        in->mode = (uint8_t)sg_suffix_of(s, testps);
+        return in->mode < 6;
+    default:
+        return true;
     }
 }
 
 /* What is special about an opcode that moves bits or bytes. */
 static bool bits_read(struct sg_statement *s, struct sg_insn *in)
 {
-    static const char *const permutations[] = {".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16", NULL};
+    static const char *const permutations[] = {".f4e", ".b4e",  ".rc8", ".ecl",
+                                               ".ecr", ".rc16", NULL};
     switch (in->op) {
-    case SG_P_BFIND: in->mode = sg_suffix(s, ".shiftamt"); return true;
-    case SG_P_SHF: in->mode = (uint8_t)(sg_suffix(s, ".r") | sg_suffix(s, ".clamp") << 1); return true;
-    case SG_P_PRMT: in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations)); return true;
+    case SG_P_BFIND:
+        in->mode = sg_suffix(s, ".shiftamt");
+        return true;
+    case SG_P_SHF:
+        in->mode = (uint8_t)(sg_suffix(s, ".r") | sg_suffix(s, ".clamp") << 1);
+        return true;
+    case SG_P_PRMT:
+        in->mode = (uint8_t)(1 + sg_suffix_of(s, permutations));
+        return true;
     case SG_P_BMSK:
-    case SG_P_SZEXT: in->mode = sg_suffix(s, ".clamp"); return in->mode || sg_suffix(s, ".wrap");
+    case SG_P_SZEXT:
+        in->mode = sg_suffix(s, ".clamp");
+        return in->mode || sg_suffix(s, ".wrap");
     case SG_P_VABSDIFF4:
         in->mode = sg_suffix(s, ".add");
         return s->type_count == 3 && s->types[1] == s->types[2];
-    case SG_P_LOP3: return logic_read(s, in);
-    case SG_P_DP2A: in->mode = sg_suffix(s, ".hi"); return true;
-    default: return function_read(s, in);
+    case SG_P_LOP3:
+        return logic_read(s, in);
+    case SG_P_DP2A:
+        in->mode = sg_suffix(s, ".hi");
+        return true;
+    default:
+        return function_read(s, in);
     }
 }
 
@@ -197,7 +217,9 @@ static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
         }
         return true;
     case SG_P_ADDC:
-    case SG_P_SUBC: in->mode = 2 | sg_suffix(s, ".cc"); return true;
+    case SG_P_SUBC:
+        in->mode = 2 | sg_suffix(s, ".cc");
+        return true;
     case SG_P_MAD:
         if (is_float(in->type)) {
             in->op = SG_P_FMA;
@@ -209,15 +231,20 @@ static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
             in->mode = (uint8_t)(1 | in->mode << 2);
         }
         return true;
-    case SG_P_MADC: in->mode = (uint8_t)(2 | sg_suffix(s, ".cc") | half_read(s) << 2); return true;
+    case SG_P_MADC:
+        in->mode = (uint8_t)(2 | sg_suffix(s, ".cc") | half_read(s) << 2);
+        return true;
     case SG_P_MUL:
     case SG_P_MUL24:
-    case SG_P_MAD24: in->mode = is_float(in->type) ? 0 : half_read(s); return true;
+    case SG_P_MAD24:
+        in->mode = is_float(in->type) ? 0 : half_read(s);
+        return true;
     case SG_P_MIN:
     case SG_P_MAX:
         in->mode = (uint8_t)(sg_suffix(s, ".NaN") | sg_suffix(s, ".xorsign") << 1);
         return true;
-    default: return bits_read(s, in);
+    default:
+        return bits_read(s, in);
     }
 }
 
@@ -231,21 +258,36 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         if (s->arguments == 3)
             in->op = SG_P_CVT_PACK;
         return s->type_count >= 2;
-    case SG_P_CVTA: in->mode = sg_suffix(s, ".to"); return true;
-    case SG_P_TRAP: in->mode = s->opcode[0] == 'b'; return true; /* brkpt */
+    case SG_P_CVTA:
+        in->mode = sg_suffix(s, ".to");
+        return true;
+    case SG_P_TRAP:
+        in->mode = s->opcode[0] == 'b';
+        return true; /* brkpt */
     case SG_P_SETP:
-    case SG_P_SET: return compare_read(s, in);
+    case SG_P_SET:
+        return compare_read(s, in);
     case SG_P_ATOM:
-    case SG_P_RED: in->polls = true; return atomic_read(s, in);
+    case SG_P_RED:
+        in->polls = true;
+        return atomic_read(s, in);
     case SG_P_LD:
         in->polls = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
                     sg_suffix(s, ".acquire");
         return true;
-    case SG_P_BARRIER: return barrier_read(s, in);
-    case SG_P_SHFL: in->mode = (uint8_t)sg_suffix_of(s, shuffles); return in->mode < 4;
-    case SG_P_VOTE: in->mode = (uint8_t)sg_suffix_of(s, votes); return in->mode < 4;
-    case SG_P_MATCH: in->mode = sg_suffix(s, ".all"); return true;
-    case SG_P_REDUX: return atomic_read(s, in);
+    case SG_P_BARRIER:
+        return barrier_read(s, in);
+    case SG_P_SHFL:
+        in->mode = (uint8_t)sg_suffix_of(s, shuffles);
+        return in->mode < 4;
+    case SG_P_VOTE:
+        in->mode = (uint8_t)sg_suffix_of(s, votes);
+        return in->mode < 4;
+    case SG_P_MATCH:
+        in->mode = sg_suffix(s, ".all");
+        return true;
+    case SG_P_REDUX:
+        return atomic_read(s, in);
     case SG_P_CP_ASYNC:
         if (sg_suffix(s, ".bulk"))
             return false;
@@ -253,7 +295,8 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
             sg_suffix(s, ".wait_all"))
             in->op = SG_P_FENCE;
         return sg_suffix(s, ".async");
-    default: return arithmetic_read(s, in);
+    default:
+        return arithmetic_read(s, in);
     }
 }
 

@@ -15,8 +15,8 @@ static void number_take(struct sg_parser *p, struct sg_atom *atom, bool negative
         atom->kind = SG_E_F64;
         atom->value ^= negative ? UINT64_C(1) << 63 : 0;
     } else {
-        sg_fail(p, t.line, "expected an operand before '%.*s'",
-                (int)(t.size < 40 ? t.size : 40), t.size ? t.text : "");
+        sg_fail(p, t.line, "expected an operand before '%.*s'", (int)(t.size < 40 ? t.size : 40),
+                t.size ? t.text : "");
     }
     sg_advance(p);
 }
@@ -129,7 +129,9 @@ static struct sg_operand symbol_operand(struct sg_parser *p, const struct sg_sta
     const struct sg_symbol *symbol = atom->symbol;
     struct sg_operand o = {.width = 8, .slot = symbol->slot, .value = atom->value};
     switch (symbol->kind) {
-    case SG_N_GLOBAL: o.kind = SG_O_GLOBAL; break;
+    case SG_N_GLOBAL:
+        o.kind = SG_O_GLOBAL;
+        break;
     case SG_N_SHARED:
         o.kind = SG_O_SHARED;
         sg_list_push(p, &p->function->shared_used, symbol->slot);
@@ -177,7 +179,8 @@ struct sg_operand sg_atom_operand(struct sg_parser *p, const struct sg_statement
 {
     struct sg_operand o = {.kind = SG_O_NONE, .negated = atom->negated};
     switch (atom->kind) {
-    case SG_E_SINK: return o;
+    case SG_E_SINK:
+        return o;
     case SG_E_REGISTER:
         o.kind = SG_O_REGISTER;
         o.slot = atom->slot;
@@ -195,8 +198,10 @@ struct sg_operand sg_atom_operand(struct sg_parser *p, const struct sg_statement
         o.width = 8;
         o.value = number_as(atom, type);
         return o;
-    case SG_E_SYMBOL: return symbol_operand(p, s, atom);
-    case SG_E_NAME: break;
+    case SG_E_SYMBOL:
+        return symbol_operand(p, s, atom);
+    case SG_E_NAME:
+        break;
     }
     sg_fail(p, s->line, "%s: '%.*s' is not declared", s->text,
             (int)(atom->name_size < 80 ? atom->name_size : 80), atom->name);

@@ -34,8 +34,8 @@ struct sg_symbol {
     const char *name; /* into the text */
     uint32_t size_of_name;
     uint32_t hash;
-    struct sg_symbol *next;      /* in its bucket: inner scopes first */
-    struct sg_symbol *previous;  /* declared before, in order of declaration */
+    struct sg_symbol *next;     /* in its bucket: inner scopes first */
+    struct sg_symbol *previous; /* declared before, in order of declaration */
     uint32_t bucket;
     enum sg_symbol_kind kind;
     enum sg_type type;
@@ -48,17 +48,25 @@ struct sg_symbol {
 struct sg_fixup {
     const char *name;
     uint32_t size, line;
-    uint32_t insn;     /* code index; or */
-    uint32_t *patch;   /* an entry of a branch table */
+    uint32_t insn;   /* code index; or */
+    uint32_t *patch; /* an entry of a branch table */
 };
 
-enum sg_atom_kind { SG_E_SINK, SG_E_REGISTER, SG_E_SPECIAL, SG_E_INTEGER, SG_E_F32, SG_E_F64,
-                    SG_E_SYMBOL, SG_E_NAME };
+enum sg_atom_kind {
+    SG_E_SINK,
+    SG_E_REGISTER,
+    SG_E_SPECIAL,
+    SG_E_INTEGER,
+    SG_E_F32,
+    SG_E_F64,
+    SG_E_SYMBOL,
+    SG_E_NAME
+};
 
 /* One value as written. */
 struct sg_atom {
     enum sg_atom_kind kind;
-    bool negated; /* !p */
+    bool negated;      /* !p */
     enum sg_type type; /* of a register */
     uint32_t slot;
     uint64_t value; /* integer or bits; the addend of a symbol */
@@ -136,7 +144,8 @@ enum sg_type sg_type_of(const struct sg_token *token); /* SG_T_NONE: not a type 
 struct sg_symbol *sg_symbol_find(struct sg_parser *p, const char *name, size_t size);
 struct sg_symbol *sg_symbol_declare(struct sg_parser *p, const struct sg_token *name,
                                     enum sg_symbol_kind kind);
-void sg_scope_close(struct sg_parser *p, struct sg_symbol *mark, uint32_t first_fixup, bool outermost);
+void sg_scope_close(struct sg_parser *p, struct sg_symbol *mark, uint32_t first_fixup,
+                    bool outermost);
 void sg_fixup_add(struct sg_parser *p, const char *name, size_t size, uint32_t line, uint32_t insn,
                   uint32_t *patch);
 int sg_special_find(const char *name, size_t size); /* enum sg_special, or -1 */

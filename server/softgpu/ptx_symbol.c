@@ -87,8 +87,8 @@ void sg_fixup_add(struct sg_parser *p, const char *name, size_t size, uint32_t l
                   uint32_t *patch)
 {
     p->fixups = sg_grow(p, p->fixups, p->fixup_count, &p->fixup_capacity, sizeof(*p->fixups));
-    p->fixups[p->fixup_count++] =
-        (struct sg_fixup){.name = name, .size = (uint32_t)size, .line = line, .insn = insn, .patch = patch};
+    p->fixups[p->fixup_count++] = (struct sg_fixup){
+        .name = name, .size = (uint32_t)size, .line = line, .insn = insn, .patch = patch};
 }
 
 /* Labels of this scope answer the branches inside it; the rest is left to the

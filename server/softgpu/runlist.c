@@ -46,8 +46,10 @@ uint64_t sg_process_start(int32_t pid)
     text[n] = 0;
     char state = 0, *at = strrchr(text, ')'); /* the name before it may hold anything */
     unsigned long long start = 0;
-    if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-                              "%*d %*d %*d %llu", &state, &start) != 2)
+    if (!at || sscanf(at + 1,
+                      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
+                      "%*d %*d %*d %llu",
+                      &state, &start) != 2)
         return 0;
     return state == 'Z' || state == 'X' ? 0 : start;
 }
@@ -92,8 +94,7 @@ static int file_map(int fd, struct sg_runlist_file **out)
         return ftruncate(fd, 0) != 0 ? -errno : -full;
     if (info.st_size != 0 && info.st_size != sizeof(**out))
         return -EPROTO;
-    struct sg_runlist_file *f =
-        mmap(NULL, sizeof(*f), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct sg_runlist_file *f = mmap(NULL, sizeof(*f), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (f == MAP_FAILED)
         return -errno;
     if (f->magic == 0)
@@ -106,8 +107,7 @@ static int file_map(int fd, struct sg_runlist_file **out)
     return 0;
 }
 
-int sg_runlist_open(const char *path, const struct sg_runlist_world *world,
-                    struct sg_runlist **out)
+int sg_runlist_open(const char *path, const struct sg_runlist_world *world, struct sg_runlist **out)
 {
     struct sg_runlist *list = calloc(1, sizeof(*list));
     if (!list)

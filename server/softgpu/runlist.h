@@ -24,9 +24,9 @@
 #define SG_RUNLIST_GRACE_NS UINT64_C(500000000)
 
 struct sg_runlist_entry {
-    int32_t pid;     /* 0: free */
-    uint32_t stuck;  /* it lost a turn that it did not give up, and has not been heard since */
-    uint64_t start;  /* of the process, in clock ticks since boot */
+    int32_t pid;    /* 0: free */
+    uint32_t stuck; /* it lost a turn that it did not give up, and has not been heard since */
+    uint64_t start; /* of the process, in clock ticks since boot */
     uint32_t slice_us;
     uint32_t inside;  /* threads that run */
     uint32_t waiting; /* threads with work, until it is their turn */

@@ -207,7 +207,7 @@ struct sg_copy {
     char *dst;
     size_t src_pitch, src_slice, dst_pitch, dst_slice;
     size_t width, height, depth;
-    void *staged; /* owned copy of a pageable source */
+    void *staged;         /* owned copy of a pageable source */
     CUDA_MEMCPY3D params; /* as a graph node reports it */
 };
 struct sg_set {
@@ -270,8 +270,8 @@ CUresult sg_kernel_run(const struct sg_op *op); /* launch.c */
 CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy);
 void sg_copy_run(const struct sg_copy *copy);
 /* A memset with its arguments checked; pitch counts for more than one row. sg.lock is held. */
-CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value,
-                     size_t width, size_t height, struct sg_set *out);
+CUresult sg_set_make(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t value, size_t width,
+                     size_t height, struct sg_set *out);
 void sg_set_run(const struct sg_set *set);
 
 /* ---- streams (queue.c) ---- */
@@ -342,7 +342,7 @@ struct CUevent_st {
     unsigned flags;
     uint64_t record; /* number of the latest record; 0: never */
     struct sg_mark mark;
-    uint64_t time_ns; /* when the latest record completed */
+    uint64_t time_ns;           /* when the latest record completed */
     struct sg_capture *capture; /* recorded inside a capture (referenced) */
     CUgraphNode *nodes;
     size_t node_count;
@@ -412,7 +412,7 @@ struct CUlib_st {
 };
 struct sg_jit_log {
     char *info, *error;
-    size_t info_size, error_size; /* bytes */
+    size_t info_size, error_size;     /* bytes */
     void **info_value, **error_value; /* where the filled sizes go */
 };
 CUresult sg_jit_options(unsigned count, const CUjit_option *options, void **values,
@@ -436,7 +436,8 @@ void sg_function_attributes_init(int *set);
 CUresult sg_launch_prepare(const CUlaunchConfig *config, CUfunction function, void **parameters,
                            void **extra, CUcontext context, struct sg_op **out);
 /* Blocks of `threads` threads that fit on one multiprocessor at once. */
-int sg_occupancy_blocks(const struct sg_function_info *info, unsigned threads, size_t dynamic_shared);
+int sg_occupancy_blocks(const struct sg_function_info *info, unsigned threads,
+                        size_t dynamic_shared);
 
 /* The same from a graph node's parameters. */
 CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
@@ -447,12 +448,12 @@ struct CUgraphNode_st {
     CUgraph graph;
     struct sg_op *op;
     CUgraphNodeType type;
-    CUgraph child;          /* child graph nodes: their own copy */
-    CUgraphNode origin;     /* in a clone or an executable: the node copied from */
-    CUgraphNode *depends;   /* nodes that come before */
+    CUgraph child;        /* child graph nodes: their own copy */
+    CUgraphNode origin;   /* in a clone or an executable: the node copied from */
+    CUgraphNode *depends; /* nodes that come before */
     size_t depend_count;
-    bool disabled;          /* in an executable */
-    size_t order;           /* scratch for sorting and copying */
+    bool disabled; /* in an executable */
+    size_t order;  /* scratch for sorting and copying */
 };
 struct CUgraph_st {
     CUgraphNode *nodes; /* in the order of their making */

@@ -186,8 +186,7 @@ CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAtt
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
-                              const CUstreamAttrValue *value)
+CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
 {
     STREAM_READ(value);
     if (!attribute_known(attr) || (size_t)attr >= ATTRIBUTE_COUNT)
@@ -294,8 +293,8 @@ static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr add
 VALUE_FUNCTIONS()
 VALUE_FUNCTIONS(_v2)
 
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
-                               CUstreamBatchMemOpParams *list, unsigned int flags)
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,
+                               unsigned int flags)
 {
     if (!list || !count || count > 256 || flags) {
         SG_READY();
@@ -318,8 +317,8 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count,
                                              p->writeValue.flags);
             break;
         case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            result = cuStreamWriteValue64_v2(stream, p->writeValue.address,
-                                             p->writeValue.value64, p->writeValue.flags);
+            result = cuStreamWriteValue64_v2(stream, p->writeValue.address, p->writeValue.value64,
+                                             p->writeValue.flags);
             break;
         case CU_STREAM_MEM_OP_BARRIER:
             result = CUDA_SUCCESS; /* operations of a stream are ordered as it is */

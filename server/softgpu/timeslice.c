@@ -28,16 +28,14 @@ static _Thread_local struct {
 static void place_open(struct place *p, int ordinal, const char *folder)
 {
     char path[4096];
-    int n = snprintf(path, sizeof(path), "%s/%d.v%u.runlist", folder, ordinal,
-                     SG_RUNLIST_VERSION);
+    int n = snprintf(path, sizeof(path), "%s/%d.v%u.runlist", folder, ordinal, SG_RUNLIST_VERSION);
     if (n < 0 || (size_t)n >= sizeof(path)) {
         sg_complain("GPUPOOL_SOFT_TIME is too long; device %d is shared without slices", ordinal);
         return;
     }
     int r = sg_runlist_open(path, &sg_runlist_real, &p->list);
     if (r == 0)
-        p->entry = sg_runlist_join(p->list, (int32_t)getpid(),
-                                   sg_process_start((int32_t)getpid()));
+        p->entry = sg_runlist_join(p->list, (int32_t)getpid(), sg_process_start((int32_t)getpid()));
     if (r == 0 && p->entry < 0) {
         r = p->entry;
         sg_runlist_close(p->list);

@@ -204,16 +204,20 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 }
 
 /* ---- mapping ---- */
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
-                  CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
 {
     PHYSICAL_CHECK(physical, handle);
     if (flags || !size || ptr % SG_GRANULARITY || size % SG_GRANULARITY || offset != 0 ||
         size > physical->size || !reserved(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    struct sg_extent extent = {.begin = ptr, .end = ptr + size, .space = SG_SPACE_MAPPED,
-                               .device = physical->device, .id = ++sg.next_id,
-                               .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE, .physical = physical,
+    struct sg_extent extent = {.begin = ptr,
+                               .end = ptr + size,
+                               .space = SG_SPACE_MAPPED,
+                               .device = physical->device,
+                               .id = ++sg.next_id,
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE,
+                               .physical = physical,
                                .physical_offset = offset};
     SG_TRY(sg_address_add(&extent));
     if (mmap((void *)(uintptr_t)ptr, size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd,
@@ -227,8 +231,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 
 /* The range must be whole mappings, one after the other. Calls `each` on them. */
 static CUresult whole_mappings(CUdeviceptr ptr, size_t size,
-                               CUresult (*each)(struct sg_extent *, const void *),
-                               const void *data)
+                               CUresult (*each)(struct sg_extent *, const void *), const void *data)
 {
     struct sg_extent extent;
     uint64_t at = ptr, end;

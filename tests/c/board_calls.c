@@ -4,7 +4,9 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static const struct gp_board_grant grant = {.memory_limit = 64 * MIB, .weight = 2, .share = 500,
+static const struct gp_board_grant grant = {.memory_limit = 64 * MIB,
+                                            .weight = 2,
+                                            .share = 500,
                                             .ceiling = 900};
 
 int board_furnish(struct gp_board *b, int members[3])
@@ -64,8 +66,11 @@ void board_call_all(struct gp_board *b, const int members[3])
     gp_board_tenant_remove(b, "c");
     gp_board_reap(b, (int32_t)getpid());
     gp_board_leave(b, members[0]);
-    gpu = (struct gp_board_gpu){.policy = GP_POLICY_WEIGHTED, .max_inst = 20, .prio_ratio = 90,
-                                .hardware = 1, .memory_total = 1024 * MIB};
+    gpu = (struct gp_board_gpu){.policy = GP_POLICY_WEIGHTED,
+                                .max_inst = 20,
+                                .prio_ratio = 90,
+                                .hardware = 1,
+                                .memory_total = 1024 * MIB};
     gp_board_gpu_set(b, &gpu);
     gp_board_tenant_remove(b, "a");
 }

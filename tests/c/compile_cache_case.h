@@ -75,7 +75,7 @@ static inline void in_process(void (*what)(void))
 /* --- as NVRTC does it --- */
 
 static inline void *opened_with(int kind, const char *input, const char *options, const char *tag,
-                         const char *build, int arch)
+                                const char *build, int arch)
 {
     void *entry = NULL;
     open_slot open_ = SLOT_OF(table_of(COMPILE), 1, open_slot);

@@ -8,12 +8,28 @@
 uint32_t sg_type_size(enum sg_type type)
 {
     switch (type) {
-    case SG_T_U8: case SG_T_S8: case SG_T_B8: case SG_T_PRED: return 1;
-    case SG_T_U16: case SG_T_S16: case SG_T_B16: case SG_T_F16: case SG_T_BF16: return 2;
-    case SG_T_U64: case SG_T_S64: case SG_T_B64: case SG_T_F64: return 8;
-    case SG_T_B128: return 16;
-    case SG_T_NONE: return 0;
-    default: return 4;
+    case SG_T_U8:
+    case SG_T_S8:
+    case SG_T_B8:
+    case SG_T_PRED:
+        return 1;
+    case SG_T_U16:
+    case SG_T_S16:
+    case SG_T_B16:
+    case SG_T_F16:
+    case SG_T_BF16:
+        return 2;
+    case SG_T_U64:
+    case SG_T_S64:
+    case SG_T_B64:
+    case SG_T_F64:
+        return 8;
+    case SG_T_B128:
+        return 16;
+    case SG_T_NONE:
+        return 0;
+    default:
+        return 4;
     }
 }
 
@@ -131,8 +147,13 @@ CUresult build_run(struct build *b, uint32_t blocks, uint32_t threads)
 {
     struct sg_memory memory = {resolve, b};
     struct sg_launch launch = {
-        .function = &b->functions[0], .grid = {blocks, 1, 1}, .block = {threads, 1, 1},
-        .parameters = b->parameters, .memory = &memory, .print = print, .print_context = b,
+        .function = &b->functions[0],
+        .grid = {blocks, 1, 1},
+        .block = {threads, 1, 1},
+        .parameters = b->parameters,
+        .memory = &memory,
+        .print = print,
+        .print_context = b,
         .cancel = &b->cancel,
     };
     return sg_launch_run(&launch, b->fault, sizeof(b->fault));

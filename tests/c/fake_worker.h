@@ -28,8 +28,8 @@ struct gp_channel {
     unsigned put, taken;
     void *borrowed;
     bool sends_fail;
-    uint64_t last_waited;             /* seq of the last message that wants an answer */
-    unsigned sent;                    /* messages */
+    uint64_t last_waited;                       /* seq of the last message that wants an answer */
+    unsigned sent;                              /* messages */
     void (*on_send)(const struct gp_header *h); /* may be NULL; outside of the lock */
 };
 
@@ -139,8 +139,8 @@ static inline struct gpc_session *fake_session(void)
 }
 
 /* The answer to the call `seq`: `fixed` bytes of a gp_rep_ structure and `tail` bytes. */
-static inline void fake_answer(uint64_t seq, struct gp_reply *reply, size_t fixed,
-                               const void *tail, size_t bytes)
+static inline void fake_answer(uint64_t seq, struct gp_reply *reply, size_t fixed, const void *tail,
+                               size_t bytes)
 {
     size_t at = gp_align8(fixed), size = tail ? at + bytes : fixed;
     char *message = calloc(1, at + bytes);

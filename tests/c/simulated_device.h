@@ -31,9 +31,9 @@ struct process {
     int entry;
     int32_t pid;
     bool dead, stopped;
-    uint64_t busy_ns;  /* of work, then idle_ns without, and so on; 0: never idle */
+    uint64_t busy_ns; /* of work, then idle_ns without, and so on; 0: never idle */
     uint64_t idle_ns;
-    uint64_t left_ns;  /* until the next change between the two */
+    uint64_t left_ns; /* until the next change between the two */
     bool idle;
     uint64_t work_ns;  /* of all its threads */
     uint64_t worst_ns; /* the longest that it waited */

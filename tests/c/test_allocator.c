@@ -158,10 +158,9 @@ static void refuse(size_t bytes, CUresult wanted)
 static void sizes_at_every_boundary(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1,           511,         512,         513,
-                                   4096,        4097,        MIB / 2 - 1, MIB / 2,
-                                   MIB / 2 + 1, MIB,         GRANULE - 1, GRANULE,
-                                   GRANULE + 1, 5 * GRANULE, 7 * MIB};
+    static const size_t sizes[] = {1,           511,         512,         513,         4096,
+                                   4097,        MIB / 2 - 1, MIB / 2,     MIB / 2 + 1, MIB,
+                                   GRANULE - 1, GRANULE,     GRANULE + 1, 5 * GRANULE, 7 * MIB};
     enum { COUNT = sizeof sizes / sizeof *sizes };
     CUdeviceptr at[COUNT];
     begin(1024 * MIB, 1024 * MIB);
@@ -307,9 +306,18 @@ static void only_what_was_given_can_be_given_back(void **state)
     (void)state;
     begin(64 * MIB, 64 * MIB);
     CUdeviceptr small = take(1000), large = take(3 * MIB), near = take(1000);
-    const CUdeviceptr wrong[] = {0,           1,         WINDOW - 1,        small + 1,
-                                 small + 512, small + 1023, large + 1,      large + GRANULE,
-                                 large - 1,   WINDOW + 32 * MIB, WINDOW + 64 * MIB, UINT64_MAX};
+    const CUdeviceptr wrong[] = {0,
+                                 1,
+                                 WINDOW - 1,
+                                 small + 1,
+                                 small + 512,
+                                 small + 1023,
+                                 large + 1,
+                                 large + GRANULE,
+                                 large - 1,
+                                 WINDOW + 32 * MIB,
+                                 WINDOW + 64 * MIB,
+                                 UINT64_MAX};
     for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(gpw_allocator_size(a, wrong[i]), 0);
         gpw_allocator_give(a, wrong[i]);
@@ -337,7 +345,7 @@ static void a_range_is_held_inside_one_allocation_only(void **state)
     assert_true(gpw_allocator_holds(a, small + 500, 0));
     assert_false(gpw_allocator_holds(a, small, 1001));
     assert_false(gpw_allocator_holds(a, small + 999, 2));
-    assert_false(gpw_allocator_holds(a, small + 1001, 1)); /* between the two */
+    assert_false(gpw_allocator_holds(a, small + 1001, 1));  /* between the two */
     assert_false(gpw_allocator_holds(a, small + 999, 100)); /* from one into the other */
     assert_false(gpw_allocator_holds(a, small + 10, UINT64_MAX));
     assert_false(gpw_allocator_holds(a, small + 10, UINT64_MAX - small));
@@ -434,7 +442,10 @@ static void clear_leaves_a_usable_allocator(void **state)
 static void a_long_life_keeps_the_books(void **state)
 {
     (void)state;
-    struct { CUdeviceptr at; size_t size; } live[LIVE] = {{0}};
+    struct {
+        CUdeviceptr at;
+        size_t size;
+    } live[LIVE] = {{0}};
     uint32_t seed = 1;
     begin(MAPPINGS_MAX * GRANULE, UINT64_C(1) << 40);
     for (unsigned turn = 0; turn < 4000; turn++) {

@@ -5,17 +5,45 @@ __extension__ typedef __int128 big;
 __extension__ typedef unsigned __int128 ubig;
 
 static const uint64_t edges[] = {
-    0, 1, 2, 3, 5, 7, 31, 32, 33, 63, 64, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0x8001, 0xffff,
-    0x10000, 0x12345678, 0x7fffffff, 0x80000000, 0x80000001, 0xfffffffe, 0xffffffff,
-    0x100000000, 0xdeadbeefcafebabe, 0x7fffffffffffffff, 0x8000000000000000,
-    0x8000000000000001, 0xfffffffffffffffe, 0xffffffffffffffff,
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    31,
+    32,
+    33,
+    63,
+    64,
+    0x7f,
+    0x80,
+    0xff,
+    0x7fff,
+    0x8000,
+    0x8001,
+    0xffff,
+    0x10000,
+    0x12345678,
+    0x7fffffff,
+    0x80000000,
+    0x80000001,
+    0xfffffffe,
+    0xffffffff,
+    0x100000000,
+    0xdeadbeefcafebabe,
+    0x7fffffffffffffff,
+    0x8000000000000000,
+    0x8000000000000001,
+    0xfffffffffffffffe,
+    0xffffffffffffffff,
 };
 
 static const struct kind {
     unsigned type, bits;
     bool is_signed;
 } kinds[] = {
-    {SG_T_U16, 16, false}, {SG_T_S16, 16, true}, {SG_T_U32, 32, false},
+    {SG_T_U16, 16, false}, {SG_T_S16, 16, true},  {SG_T_U32, 32, false},
     {SG_T_S32, 32, true},  {SG_T_U64, 64, false}, {SG_T_S64, 64, true},
 };
 
@@ -34,21 +62,30 @@ static big number(uint64_t v, unsigned bits, bool is_signed)
 static uint64_t reference(unsigned op, unsigned mode, const struct kind *k, big a, big b, big c)
 {
     switch (op) {
-    case SG_P_ADD: return cut(a + b, k->bits);
-    case SG_P_SUB: return cut(a - b, k->bits);
-    case SG_P_MUL: case SG_P_MAD: {
+    case SG_P_ADD:
+        return cut(a + b, k->bits);
+    case SG_P_SUB:
+        return cut(a - b, k->bits);
+    case SG_P_MUL:
+    case SG_P_MAD: {
         ubig p = (ubig)a * (ubig)b;
         uint64_t part = mode == SG_H_HI ? cut((big)(p >> k->bits), k->bits) : cut((big)p, k->bits);
         return op == SG_P_MUL ? part : cut((big)part + c, k->bits);
     }
     case SG_P_DIV:
         return cut(b != 0 ? a / b : -1, k->bits); /* by zero: as the card has it */
-    case SG_P_REM: return cut(b != 0 ? a % b : -1, k->bits);
-    case SG_P_MIN: return cut(a < b ? a : b, k->bits);
-    case SG_P_MAX: return cut(a < b ? b : a, k->bits);
-    case SG_P_SAD: return cut(c + (a < b ? b - a : a - b), k->bits);
-    case SG_P_ABS: return cut(a < 0 ? -a : a, k->bits);
-    default: return cut(-a, k->bits);
+    case SG_P_REM:
+        return cut(b != 0 ? a % b : -1, k->bits);
+    case SG_P_MIN:
+        return cut(a < b ? a : b, k->bits);
+    case SG_P_MAX:
+        return cut(a < b ? b : a, k->bits);
+    case SG_P_SAD:
+        return cut(c + (a < b ? b - a : a - b), k->bits);
+    case SG_P_ABS:
+        return cut(a < 0 ? -a : a, k->bits);
+    default:
+        return cut(-a, k->bits);
     }
 }
 
@@ -59,16 +96,17 @@ static void test_arithmetic(void **state)
         uint8_t op, mode, sources;
         bool signed_only;
     } ops[] = {
-        {SG_P_ADD, 0, 2}, {SG_P_SUB, 0, 2}, {SG_P_MUL, SG_H_LO, 2}, {SG_P_MUL, SG_H_HI, 2},
-        {SG_P_MAD, SG_H_LO, 3}, {SG_P_MAD, SG_H_HI, 3}, {SG_P_DIV, 0, 2}, {SG_P_REM, 0, 2},
-        {SG_P_MIN, 0, 2}, {SG_P_MAX, 0, 2}, {SG_P_SAD, 0, 3}, {SG_P_ABS, 0, 1, true},
+        {SG_P_ADD, 0, 2},       {SG_P_SUB, 0, 2},       {SG_P_MUL, SG_H_LO, 2},
+        {SG_P_MUL, SG_H_HI, 2}, {SG_P_MAD, SG_H_LO, 3}, {SG_P_MAD, SG_H_HI, 3},
+        {SG_P_DIV, 0, 2},       {SG_P_REM, 0, 2},       {SG_P_MIN, 0, 2},
+        {SG_P_MAX, 0, 2},       {SG_P_SAD, 0, 3},       {SG_P_ABS, 0, 1, true},
         {SG_P_NEG, 0, 1, true},
     };
     for (size_t o = 0; o < COUNT(ops); o++)
         for (size_t t = 0; t < COUNT(kinds); t++) {
             const struct kind *k = &kinds[t];
-            struct sg_insn in =
-                INSN(.op = ops[o].op, .mode = ops[o].mode, .type = (uint8_t)k->type);
+            struct sg_insn in = INSN(.op = ops[o].op, .mode = ops[o].mode,
+                                     .type = (uint8_t)k->type);
             if (ops[o].signed_only && !k->is_signed) {
                 assert_null(sg_pure_select(&in));
                 continue;
@@ -397,22 +435,31 @@ static void test_refused(void **state)
 {
     (void)state;
     const struct sg_insn none[] = {
-        {.op = SG_P_ADD, .type = SG_T_U8}, {.op = SG_P_ADD, .type = SG_T_U32, .sat = true},
-        {.op = SG_P_ADD, .type = SG_T_B32}, {.op = SG_P_MUL, .type = SG_T_U64, .mode = SG_H_WIDE},
-        {.op = SG_P_MUL24, .type = SG_T_U64}, {.op = SG_P_NEG, .type = SG_T_U32},
-        {.op = SG_P_POPC, .type = SG_T_B16}, {.op = SG_P_BFE, .type = SG_T_B32},
-        {.op = SG_P_SHF, .type = SG_T_B64}, {.op = SG_P_PRMT, .type = SG_T_B32, .mode = 7},
-        {.op = SG_P_LOP3, .type = SG_T_B64}, {.op = SG_P_AND, .type = SG_T_U32},
-        {.op = SG_P_SHL, .type = SG_T_F32}, {.op = SG_P_MOV, .type = SG_T_B128},
+        {.op = SG_P_ADD, .type = SG_T_U8},
+        {.op = SG_P_ADD, .type = SG_T_U32, .sat = true},
+        {.op = SG_P_ADD, .type = SG_T_B32},
+        {.op = SG_P_MUL, .type = SG_T_U64, .mode = SG_H_WIDE},
+        {.op = SG_P_MUL24, .type = SG_T_U64},
+        {.op = SG_P_NEG, .type = SG_T_U32},
+        {.op = SG_P_POPC, .type = SG_T_B16},
+        {.op = SG_P_BFE, .type = SG_T_B32},
+        {.op = SG_P_SHF, .type = SG_T_B64},
+        {.op = SG_P_PRMT, .type = SG_T_B32, .mode = 7},
+        {.op = SG_P_LOP3, .type = SG_T_B64},
+        {.op = SG_P_AND, .type = SG_T_U32},
+        {.op = SG_P_SHL, .type = SG_T_F32},
+        {.op = SG_P_MOV, .type = SG_T_B128},
         {.op = SG_P_SELP, .type = SG_T_PRED},
         {.op = SG_P_SLCT, .type = SG_T_U32, .type2 = SG_T_U32},
-        {.op = SG_P_PACK, .type = SG_T_B32, .sources = 3}, {.op = SG_P_DP4A, .type = SG_T_U32},
+        {.op = SG_P_PACK, .type = SG_T_B32, .sources = 3},
+        {.op = SG_P_DP4A, .type = SG_T_U32},
         {.op = SG_P_CVTA, .type = SG_T_U32, .space = SG_S_SHARED},
         {.op = SG_P_ISSPACEP, .type = SG_T_U64, .space = SG_S_REG},
         {.op = SG_P_SET, .type = SG_T_U64, .type2 = SG_T_U32, .sources = 2},
         {.op = SG_P_SET, .type = SG_T_U32, .type2 = SG_T_B32, .compare = SG_C_LT, .sources = 2},
         {.op = SG_P_SET, .type = SG_T_U32, .type2 = SG_T_U32, .compare = SG_C_NAN, .sources = 2},
-        {.op = SG_P_UNPACK, .type = SG_T_B64}, {.op = SG_P_COUNT},
+        {.op = SG_P_UNPACK, .type = SG_T_B64},
+        {.op = SG_P_COUNT},
     };
     for (size_t i = 0; i < COUNT(none); i++)
         if (sg_pure_select(&none[i]))
@@ -424,10 +471,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_wide_and_24),
         cmocka_unit_test(test_saturating), cmocka_unit_test(test_pairs_and_dots),
-        cmocka_unit_test(test_shifts), cmocka_unit_test(test_fields),
-        cmocka_unit_test(test_counts), cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_logic), cmocka_unit_test(test_moves), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_shifts),     cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_counts),     cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_logic),      cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_set),        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,9 +102,27 @@ static void test_to_integral(void **state)
 static void test_with_integers(void **state)
 {
     (void)state;
-    static const int64_t edges[] = {1, 3, 127, 128, 255, 256, 2049, 2051, 32767, 32768, 65503,
-                                    65504, 65519, 65520, 65535, 16777217, 16777219, 2147483647,
-                                    4294967295, 9007199254740993, 9223372036854775807};
+    static const int64_t edges[] = {1,
+                                    3,
+                                    127,
+                                    128,
+                                    255,
+                                    256,
+                                    2049,
+                                    2051,
+                                    32767,
+                                    32768,
+                                    65503,
+                                    65504,
+                                    65519,
+                                    65520,
+                                    65535,
+                                    16777217,
+                                    16777219,
+                                    2147483647,
+                                    4294967295,
+                                    9007199254740993,
+                                    9223372036854775807};
     static const struct layout *const floats[] = {&f16, &bf16, &f32, &f64};
     for (size_t i = 0; i < COUNT(edges); i++)
         for (unsigned f = 0; f < 4; f++)
@@ -181,8 +199,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_between_floats), cmocka_unit_test(test_to_tf32),
-        cmocka_unit_test(test_every_half), cmocka_unit_test(test_special_conversions),
-        cmocka_unit_test(test_to_integral), cmocka_unit_test(test_with_integers),
+        cmocka_unit_test(test_every_half),     cmocka_unit_test(test_special_conversions),
+        cmocka_unit_test(test_to_integral),    cmocka_unit_test(test_with_integers),
         cmocka_unit_test(test_packs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

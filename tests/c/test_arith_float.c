@@ -187,9 +187,9 @@ static void test_properties(void **state)
         uint32_t v;
         uint8_t answers; /* bit m: testp of mode m */
     } table[] = {
-        {0, 0x15}, {0x80000000, 0x15}, {1, 0x25}, {0x807fffff, 0x25}, {0x00800000, 0x15},
-        {0x7f7fffff, 0x15}, {0x7f800000, 0x06}, {0xff800000, 0x06}, {0x7f800001, 0x08},
-        {0xffffffff, 0x08},
+        {0, 0x15},          {0x80000000, 0x15}, {1, 0x25},          {0x807fffff, 0x25},
+        {0x00800000, 0x15}, {0x7f7fffff, 0x15}, {0x7f800000, 0x06}, {0xff800000, 0x06},
+        {0x7f800001, 0x08}, {0xffffffff, 0x08},
     };
     for (size_t i = 0; i < COUNT(table); i++)
         for (uint8_t m = 0; m < 6; m++)
@@ -234,10 +234,12 @@ static void test_approximate(void **state)
         float a;
         double want[8];
     } table[] = {
-        {2.0f, {0.5, 1.41421356237309505, 0.70710678118654752, 0.90929742682568170,
-                -0.41614683654714239, 1, 4, 0.96402758007581688}},
-        {0.25f, {4, 0.5, 2, 0.24740395925452293, 0.96891242171064478, -2, 1.18920711500272107,
-                 0.24491866240370913}},
+        {2.0f,
+         {0.5, 1.41421356237309505, 0.70710678118654752, 0.90929742682568170, -0.41614683654714239,
+          1, 4, 0.96402758007581688}},
+        {0.25f,
+         {4, 0.5, 2, 0.24740395925452293, 0.96891242171064478, -2, 1.18920711500272107,
+          0.24491866240370913}},
     };
     for (size_t i = 0; i < COUNT(table); i++)
         for (size_t o = 0; o < COUNT(ops); o++)
@@ -287,12 +289,14 @@ static void test_refused(void **state)
         {.op = SG_P_ADD, .type = SG_T_BF16, .sources = 2, .sat = true},
         {.op = SG_P_ADD, .type = SG_T_F16, .type2 = SG_T_F32, .sources = 2},
         {.op = SG_P_DIV, .type = SG_T_F16, .sources = 2},
-        {.op = SG_P_DIV, .type = SG_T_F64, .mode = SG_V_APPROX}, {.op = SG_P_REM, .type = SG_T_F32},
+        {.op = SG_P_DIV, .type = SG_T_F64, .mode = SG_V_APPROX},
+        {.op = SG_P_REM, .type = SG_T_F32},
         {.op = SG_P_SIN, .type = SG_T_F64, .mode = SG_V_APPROX},
         {.op = SG_P_RCP, .type = SG_T_F64, .mode = SG_V_APPROX},
         {.op = SG_P_SQRT, .type = SG_T_F16},
         {.op = SG_P_EX2, .type = SG_T_S32, .mode = SG_V_APPROX},
-        {.op = SG_P_TESTP, .type = SG_T_F32, .mode = 6}, {.op = SG_P_TESTP, .type = SG_T_F16},
+        {.op = SG_P_TESTP, .type = SG_T_F32, .mode = 6},
+        {.op = SG_P_TESTP, .type = SG_T_F16},
         {.op = SG_P_CVT, .type = SG_T_F32, .type2 = SG_T_B32, .sources = 1},
         {.op = SG_P_CVT, .type = SG_T_PRED, .type2 = SG_T_U32, .sources = 1},
         {.op = SG_P_CVT, .type = SG_T_S32, .type2 = SG_T_F32, .sources = 1, .relu = true},
@@ -310,9 +314,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounded), cmocka_unit_test(test_roots),
+        cmocka_unit_test(test_rounded),        cmocka_unit_test(test_roots),
         cmocka_unit_test(test_special_values), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_properties), cmocka_unit_test(test_approximate),
+        cmocka_unit_test(test_properties),     cmocka_unit_test(test_approximate),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

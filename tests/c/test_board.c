@@ -17,7 +17,9 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static const struct gp_board_grant plain = {.memory_limit = 64 * MIB, .weight = 1, .share = 500,
+static const struct gp_board_grant plain = {.memory_limit = 64 * MIB,
+                                            .weight = 1,
+                                            .share = 500,
                                             .ceiling = 1000};
 static char path[64];
 
@@ -262,10 +264,14 @@ int main(void)
 {
 #define BOARD_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
     const struct CMUnitTest tests[] = {
-        BOARD_TEST(memory_is_limited),        BOARD_TEST(limits_change_while_in_use),
-        BOARD_TEST(nonsense_is_refused),      BOARD_TEST(there_is_an_end_of_room),
-        BOARD_TEST(the_dead_have_nothing),    BOARD_TEST(a_lock_outlives_its_owner),
-        BOARD_TEST(many_take_and_give_at_once), BOARD_TEST(another_release_is_told_apart),
+        BOARD_TEST(memory_is_limited),
+        BOARD_TEST(limits_change_while_in_use),
+        BOARD_TEST(nonsense_is_refused),
+        BOARD_TEST(there_is_an_end_of_room),
+        BOARD_TEST(the_dead_have_nothing),
+        BOARD_TEST(a_lock_outlives_its_owner),
+        BOARD_TEST(many_take_and_give_at_once),
+        BOARD_TEST(another_release_is_told_apart),
         BOARD_TEST(it_is_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,8 +27,8 @@ uint64_t gp_board_now(void)
 struct tenant {
     const char *name;
     uint32_t share, ceiling; /* permille */
-    uint64_t bytes;           /* of each copy */
-    uint64_t every;           /* ns from one to the next; 0: as soon as may be */
+    uint64_t bytes;          /* of each copy */
+    uint64_t every;          /* ns from one to the next; 0: as soon as may be */
     enum gp_board_way way;
     /* state */
     int member;
@@ -41,8 +41,9 @@ static void setup(struct gp_board *b, struct tenant *tenants, int count)
         .policy = GP_POLICY_SHARE, .max_inst = 20, .prio_ratio = 90, .memory_total = MIB};
     assert_int_equal(gp_board_gpu_set(b, &gpu), 0);
     for (int i = 0; i < count; i++) {
-        struct gp_board_grant grant = {.weight = 1, .share = tenants[i].share,
-            .ceiling = tenants[i].ceiling ? tenants[i].ceiling : 1000};
+        struct gp_board_grant grant = {.weight = 1,
+                                       .share = tenants[i].share,
+                                       .ceiling = tenants[i].ceiling ? tenants[i].ceiling : 1000};
         assert_int_equal(gp_board_tenant_set(b, tenants[i].name, &grant), 0);
         tenants[i].member = gp_board_join(b, tenants[i].name);
         assert_true(tenants[i].member >= 0);
@@ -165,8 +166,8 @@ static void under_a_ceiling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_share),     cmocka_unit_test(the_ways_are_two_accounts),
-        cmocka_unit_test(alone),        cmocka_unit_test(now_and_then),
+        cmocka_unit_test(by_share),        cmocka_unit_test(the_ways_are_two_accounts),
+        cmocka_unit_test(alone),           cmocka_unit_test(now_and_then),
         cmocka_unit_test(under_a_ceiling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

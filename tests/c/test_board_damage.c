@@ -49,8 +49,17 @@ static uint32_t random_next(uint32_t *seed)
 /* Values that are more often wrong than others. */
 static uint64_t odd_value(uint32_t *seed)
 {
-    static const uint64_t values[] = {0, 1, 64, 65, 512, 0x7fffffff, 0x80000000u, 0xffffffffu,
-                                      UINT64_MAX, UINT64_C(1) << 63, 0x4141414141414141};
+    static const uint64_t values[] = {0,
+                                      1,
+                                      64,
+                                      65,
+                                      512,
+                                      0x7fffffff,
+                                      0x80000000u,
+                                      0xffffffffu,
+                                      UINT64_MAX,
+                                      UINT64_C(1) << 63,
+                                      0x4141414141414141};
     uint32_t which = random_next(seed) % 16;
     return which < 11 ? values[which] : (uint64_t)random_next(seed) << 32 | random_next(seed);
 }
@@ -192,9 +201,12 @@ int main(void)
     cut_status = cut_in_child();
 #define BOARD_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
     const struct CMUnitTest tests[] = {
-        BOARD_TEST(every_call_on_a_damaged_board), BOARD_TEST(the_same_while_it_is_damaged),
-        BOARD_TEST(what_cannot_be_is_found),       BOARD_TEST(a_lock_that_nobody_gives_back),
-        BOARD_TEST(a_file_that_is_cut),            BOARD_TEST(a_file_that_is_another_by_now),
+        BOARD_TEST(every_call_on_a_damaged_board),
+        BOARD_TEST(the_same_while_it_is_damaged),
+        BOARD_TEST(what_cannot_be_is_found),
+        BOARD_TEST(a_lock_that_nobody_gives_back),
+        BOARD_TEST(a_file_that_is_cut),
+        BOARD_TEST(a_file_that_is_another_by_now),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,9 +33,9 @@ struct tenant {
     const char *name;
     struct gp_board_grant grant;
     uint64_t kernel_ns;
-    unsigned per_step;  /* kernels before it waits; 0: never waits */
-    uint64_t think_ns;  /* from the end of a step to the next */
-    bool absent;        /* on the board, but never with work */
+    unsigned per_step;    /* kernels before it waits; 0: never waits */
+    uint64_t think_ns;    /* from the end of a step to the next */
+    bool absent;          /* on the board, but never with work */
     uint64_t from, until; /* ms of the simulation in which it has work; until 0: the end */
     /* state */
     int member;
@@ -178,7 +178,8 @@ static void check_ratio(const char *what, uint32_t wa, uint32_t wb, uint64_t ka,
     simulate(weighted, t, 2, duration);
     tick = 20 * US;
     assert_within(what, (double)t[1].work_ns / (double)t[0].work_ns, (double)wb / wa, percent);
-    assert_within("  and together", (double)(t[0].work_ns + t[1].work_ns) / (double)duration, 0.985, 1.5);
+    assert_within("  and together", (double)(t[0].work_ns + t[1].work_ns) / (double)duration, 0.985,
+                  1.5);
 }
 
 static void weights_hold_for_kernels_of_every_length(void **state)
@@ -237,10 +238,16 @@ static void twenty_five_share_evenly(void **state)
 static void weights_hold_for_those_that_wait(void **state)
 {
     (void)state;
-    struct tenant t[2] = {{.name = "a", .grant = {.weight = 1}, .kernel_ns = 500 * US,
-                           .per_step = 2, .think_ns = 100 * US},
-                          {.name = "b", .grant = {.weight = 2}, .kernel_ns = 500 * US,
-                           .per_step = 2, .think_ns = 100 * US}};
+    struct tenant t[2] = {{.name = "a",
+                           .grant = {.weight = 1},
+                           .kernel_ns = 500 * US,
+                           .per_step = 2,
+                           .think_ns = 100 * US},
+                          {.name = "b",
+                           .grant = {.weight = 2},
+                           .kernel_ns = 500 * US,
+                           .per_step = 2,
+                           .think_ns = 100 * US}};
     clock_ns = 1000 * MS;
     simulate(weighted, t, 2, 10000 * MS);
     assert_within("1 : 2, steps of 1 ms", (double)t[1].work_ns / (double)t[0].work_ns, 2, 2);
@@ -311,10 +318,9 @@ static void elastic_shares_borrow_up_to_their_ceiling(void **state)
 static void being_alone_is_no_debt(void **state)
 {
     (void)state;
-    struct tenant t[2] = {{.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US,
-                           .until = 9000 * MS},
-                          {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US,
-                           .from = 6000 * MS}};
+    struct tenant t[2] = {
+        {.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US, .until = 9000 * MS},
+        {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US, .from = 6000 * MS}};
     clock_ns = 1000 * MS;
     /* a alone for 5 s, both for 3 s, b alone for 3 s */
     simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 20, 90, 0, 0}, t, 2, 11000 * MS);
@@ -326,12 +332,14 @@ static void being_alone_is_no_debt(void **state)
 static void who_comes_back_has_no_debt(void **state)
 {
     (void)state;
-    struct tenant t[3] = {{.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US,
-                           .until = 6000 * MS},
-                          {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US,
-                           .from = 7000 * MS},
-                          {.name = "c", .grant = {.weight = 1}, .kernel_ns = 300 * US,
-                           .from = 6500 * MS, .until = 6900 * MS}};
+    struct tenant t[3] = {
+        {.name = "a", .grant = {.weight = 1}, .kernel_ns = 300 * US, .until = 6000 * MS},
+        {.name = "b", .grant = {.weight = 1}, .kernel_ns = 300 * US, .from = 7000 * MS},
+        {.name = "c",
+         .grant = {.weight = 1},
+         .kernel_ns = 300 * US,
+         .from = 6500 * MS,
+         .until = 6900 * MS}};
     clock_ns = 1000 * MS;
     struct gp_board_gpu setting = {GP_POLICY_PREEMPTIVE, 20, 90, 0, 0};
     simulate(setting, t, 3, 9000 * MS);
@@ -391,9 +399,9 @@ static void no_weight_no_compute(void **state)
 static void high_priority_goes_first_up_to_its_part(void **state)
 {
     (void)state;
-    struct tenant t[2] = {{.name = "low", .grant = {.weight = 1}, .kernel_ns = 300 * US},
-                          {.name = "high", .grant = {.weight = 1, .high_priority = 1},
-                           .kernel_ns = 300 * US}};
+    struct tenant t[2] = {
+        {.name = "low", .grant = {.weight = 1}, .kernel_ns = 300 * US},
+        {.name = "high", .grant = {.weight = 1, .high_priority = 1}, .kernel_ns = 300 * US}};
     clock_ns = 1000 * MS;
     simulate((struct gp_board_gpu){GP_POLICY_PREEMPTIVE, 20, 80, 0, 0}, t, 2, 10000 * MS);
     assert_within("high priority, at most 80 %", (double)t[1].work_ns / (10000.0 * MS), 0.8, 3);

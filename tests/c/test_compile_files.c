@@ -325,15 +325,9 @@ static void what_broken_writes_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(damaged_and_cut_files),
-        CASE(files_of_others),
-        CASE(a_folder_that_cannot_be_used),
-        CASE(in_a_strange_home),
-        CASE(a_full_disk),
-        CASE(unused_for_longest_goes_first),
-        CASE(too_large_is_not_kept),
-        CASE(the_limit_holds),
-        CASE(what_broken_writes_left),
+        CASE(damaged_and_cut_files), CASE(files_of_others), CASE(a_folder_that_cannot_be_used),
+        CASE(in_a_strange_home),     CASE(a_full_disk),     CASE(unused_for_longest_goes_first),
+        CASE(too_large_is_not_kept), CASE(the_limit_holds), CASE(what_broken_writes_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

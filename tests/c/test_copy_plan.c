@@ -98,7 +98,7 @@ static void ends_are_classified(void **state)
         {{GPC_SAID_ANY, DEVICE_HERE}, SIZE, GPC_END_DEVICE},
         {{GPC_SAID_DEVICE, DEVICE_THERE}, SIZE, GPC_END_REMOTE},
         {{GPC_SAID_ANY, POOL}, 8, GPC_END_DEVICE},
-        {{GPC_SAID_HOST, POOL}, 8, GPC_END_PAGEABLE},      /* this process has it as well */
+        {{GPC_SAID_HOST, POOL}, 8, GPC_END_PAGEABLE},       /* this process has it as well */
         {{GPC_SAID_ANY, MAPPED}, 2 * SIZE, GPC_END_DEVICE}, /* the next mapping may follow */
         {{GPC_SAID_ARRAY, 0}, 0, GPC_END_ARRAY},
     };
@@ -117,10 +117,8 @@ static void what_cuda_sees_at_once_is_refused(void **state)
         size_t bytes;
     } rows[] = {
         {{GPC_SAID_HOST, DEVICE_HERE}, 8}, /* the two ends mixed up */
-        {{GPC_SAID_ANY, DEVICE_HERE}, SIZE + 1},
-        {{GPC_SAID_DEVICE, DEVICE_THERE + 1}, SIZE},
-        {{GPC_SAID_DEVICE, PINNED}, SIZE + 1},
-        {{GPC_SAID_ANY, POOL + SIZE - 1}, SIZE_MAX},
+        {{GPC_SAID_ANY, DEVICE_HERE}, SIZE + 1}, {{GPC_SAID_DEVICE, DEVICE_THERE + 1}, SIZE},
+        {{GPC_SAID_DEVICE, PINNED}, SIZE + 1},   {{GPC_SAID_ANY, POOL + SIZE - 1}, SIZE_MAX},
     };
     const struct gpc_end_named fine = {GPC_SAID_ANY, UNKNOWN};
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -202,10 +200,8 @@ int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(ends_are_classified),
-        CASE(what_cuda_sees_at_once_is_refused),
-        CASE(ends_are_seen_from_a_route),
-        CASE(every_cell_has_a_strategy_or_a_refusal),
+        CASE(ends_are_classified),        CASE(what_cuda_sees_at_once_is_refused),
+        CASE(ends_are_seen_from_a_route), CASE(every_cell_has_a_strategy_or_a_refusal),
         CASE(the_table_is_this),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,8 +152,8 @@ static void digest_through_the_table(void **state)
     fake.devices[1].pci_bus = 7;
     const void *const *runtime = table_of("6bd5fb6c-5bf4-e74a-8987-d93912fd9df9");
     const void *const *digest = table_of("d4082055-bde6-704b-8d34-ba123c66e1f2");
-    CUresult (*ask)(uint32_t, uint64_t, uint64_t *) =
-        SLOT_OF(digest, 1, CUresult(*)(uint32_t, uint64_t, uint64_t *));
+    CUresult (*ask)(uint32_t, uint64_t,
+                    uint64_t *) = SLOT_OF(digest, 1, CUresult (*)(uint32_t, uint64_t, uint64_t *));
     struct gpc_digest_input in = {
         .driver_version = 13000,
         .version = 12092,
@@ -171,18 +171,15 @@ static void digest_through_the_table(void **state)
     assert_int_equal(ask(12092, 77, out), CUDA_SUCCESS);
     assert_memory_equal(out, expected, sizeof out);
     assert_int_equal(ask(12092, 77, NULL), CUDA_ERROR_INVALID_VALUE);
-    assert_int_equal(SLOT_OF(digest, 2, CUresult(*)(void))(), CUDA_SUCCESS);
+    assert_int_equal(SLOT_OF(digest, 2, CUresult (*)(void))(), CUDA_SUCCESS);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(md2_vectors),
-        cmocka_unit_test(hmac_is_by_definition),
-        cmocka_unit_test(digest_without_a_hash),
-        cmocka_unit_test(digest_of_a_real_driver),
-        cmocka_unit_test(digest_of_devices),
-        cmocka_unit_test(digest_through_the_table),
+        cmocka_unit_test(md2_vectors),           cmocka_unit_test(hmac_is_by_definition),
+        cmocka_unit_test(digest_without_a_hash), cmocka_unit_test(digest_of_a_real_driver),
+        cmocka_unit_test(digest_of_devices),     cmocka_unit_test(digest_through_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,10 +205,8 @@ static void a_copy_that_cannot_be_recorded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_wait_is_for_what_was_recorded_before),
-        TEST(one_copy_is_for_all_who_wait),
-        TEST(a_driver_without_memory_for_the_copy),
-        TEST(an_event_that_no_stream_may_wait_for),
+        TEST(a_wait_is_for_what_was_recorded_before), TEST(one_copy_is_for_all_who_wait),
+        TEST(a_driver_without_memory_for_the_copy),   TEST(an_event_that_no_stream_may_wait_for),
         TEST(a_copy_that_cannot_be_recorded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

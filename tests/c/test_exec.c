@@ -113,8 +113,8 @@ static void test_spin_lock(void **state)
     struct build *b = build_new(8, 0);
     build_add(b, SG_P_MOV, SG_T_B64, REG64(0), NUMBER(BUILD_BASE), END);
     uint32_t retry = build_pc(b);
-    struct sg_insn *cas =
-        build_add(b, SG_P_ATOM, SG_T_B32, REG32(1), REG64(0), NUMBER(0), NUMBER(1), END);
+    struct sg_insn *cas = build_add(b, SG_P_ATOM, SG_T_B32, REG32(1), REG64(0), NUMBER(0),
+                                    NUMBER(1), END);
     cas->mode = SG_A_CAS;
     cas->space = SG_S_GLOBAL;
     cas->polls = true;
@@ -187,8 +187,8 @@ static void test_atomics(void **state)
         struct build *b = build_new(4, 0);
         memcpy(b->memory, &c->before, 8);
         build_add(b, SG_P_MOV, SG_T_B64, REG64(0), NUMBER(BUILD_BASE), END);
-        build_add(b, SG_P_ATOM, c->type, REG64(1), REG64(0), NUMBER(c->b), END)->mode =
-            (uint8_t)c->mode;
+        build_add(b, SG_P_ATOM, c->type, REG64(1), REG64(0), NUMBER(c->b), END)->mode = (uint8_t)
+                                                                                            c->mode;
         build_add(b, SG_P_ST, SG_T_U64, REG64(0), REG64(1), END)->offset = 8;
         build_add(b, SG_P_EXIT, SG_T_NONE, END);
         run_well(b, 1, 1);
@@ -290,16 +290,11 @@ static void test_memory_forms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_straight),
-        cmocka_unit_test(test_branches_join),
-        cmocka_unit_test(test_barrier),
-        cmocka_unit_test(test_barrier_reduction),
-        cmocka_unit_test(test_spin_lock),
-        cmocka_unit_test(test_grid_barrier),
-        cmocka_unit_test(test_atomics),
-        cmocka_unit_test(test_carry),
-        cmocka_unit_test(test_predicates),
-        cmocka_unit_test(test_memory_forms),
+        cmocka_unit_test(test_straight),   cmocka_unit_test(test_branches_join),
+        cmocka_unit_test(test_barrier),    cmocka_unit_test(test_barrier_reduction),
+        cmocka_unit_test(test_spin_lock),  cmocka_unit_test(test_grid_barrier),
+        cmocka_unit_test(test_atomics),    cmocka_unit_test(test_carry),
+        cmocka_unit_test(test_predicates), cmocka_unit_test(test_memory_forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

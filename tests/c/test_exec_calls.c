@@ -51,8 +51,7 @@ static struct sg_function *add_factorial(struct build *b)
     done->guard = 1;
     build_add(b, SG_P_SUB, SG_T_U32, REG32(2), REG32(0), NUMBER(1), END);
     build_add(b, SG_P_ST, SG_T_U32, LOCAL(4, 4), REG32(2), END)->space = SG_S_PARAM;
-    build_add(b, SG_P_CALL, SG_T_NONE, END)->call =
-        call_of(f, 1, REG32(3), 1, LOCAL(4, 4), SINK);
+    build_add(b, SG_P_CALL, SG_T_NONE, END)->call = call_of(f, 1, REG32(3), 1, LOCAL(4, 4), SINK);
     build_add(b, SG_P_MUL, SG_T_U32, REG32(3), REG32(3), REG32(0), END);
     build_add(b, SG_P_RET, SG_T_NONE, END);
     return f;
@@ -102,8 +101,8 @@ static void test_pointers(void **state)
     struct build *b = build_new(8, 0);
     build_add(b, SG_P_AND, SG_T_B32, REG32(0), TID, NUMBER(1), END);
     build_add(b, SG_P_ADD, SG_T_U64, REG64(1), REG64(0), NUMBER(SG_WINDOW_CODE + 2), END);
-    build_add(b, SG_P_CALL, SG_T_NONE, REG64(1), END)->call =
-        call_of(NULL, 1, REG32(2), 1, TID, SINK);
+    build_add(b, SG_P_CALL, SG_T_NONE, REG64(1), END)->call = call_of(NULL, 1, REG32(2), 1, TID,
+                                                                      SINK);
     build_store(b, 3, TID, REG32(2));
     build_add(b, SG_P_RET, SG_T_NONE, END);
     for (uint32_t i = 0; i < 2; i++) {
@@ -125,8 +124,8 @@ static void test_bad_pointer(void **state)
     static const uint64_t pointers[] = {0, SG_WINDOW_CODE, SG_WINDOW_CODE + 1, SG_WINDOW_CODE + 9};
     for (size_t i = 0; i < sizeof(pointers) / sizeof(*pointers); i++) {
         struct build *b = build_new(4, 0);
-        build_add(b, SG_P_CALL, SG_T_NONE, NUMBER(pointers[i]), END)->call =
-            call_of(NULL, 0, SINK, 0, SINK, SINK);
+        build_add(b, SG_P_CALL, SG_T_NONE, NUMBER(pointers[i]), END)->call = call_of(NULL, 0, SINK,
+                                                                                     0, SINK, SINK);
         build_add(b, SG_P_RET, SG_T_NONE, END);
         assert_int_equal(run(b, 1), CUDA_ERROR_ILLEGAL_INSTRUCTION);
         build_free(b);

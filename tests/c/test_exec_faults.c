@@ -26,9 +26,9 @@ static struct build *access_at(uint64_t address, unsigned type, unsigned space, 
 {
     struct build *b = build_new(8, 16);
     b->functions[0].frame_bytes = 16;
-    struct sg_insn *in =
-        vector == 2 ? build_add(b, SG_P_LD, type, REG32(0), REG32(1), NUMBER(address), END)
-                    : build_add(b, SG_P_LD, type, REG32(0), NUMBER(address), END);
+    struct sg_insn *in = vector == 2
+                             ? build_add(b, SG_P_LD, type, REG32(0), REG32(1), NUMBER(address), END)
+                             : build_add(b, SG_P_LD, type, REG32(0), NUMBER(address), END);
     in->space = (uint8_t)space;
     in->vector = (uint8_t)vector;
     return b;
@@ -141,10 +141,14 @@ static void test_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_illegal_address), cmocka_unit_test(test_misaligned),
-        cmocka_unit_test(test_trap),            cmocka_unit_test(test_deadlock),
-        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_barrier_number),
-        cmocka_unit_test(test_jump_table),      cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_illegal_address),
+        cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_trap),
+        cmocka_unit_test(test_deadlock),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_barrier_number),
+        cmocka_unit_test(test_jump_table),
+        cmocka_unit_test(test_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

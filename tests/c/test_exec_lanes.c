@@ -52,8 +52,11 @@ static void test_shuffle(void **state)
 {
     (void)state;
     static const struct shuffle_case cases[] = {
-        {0, 3, 0, up_3},        {1, 5, 31, down_5},           {2, 16, 31, across_16},
-        {3, 8, 0x181f, first_of_8}, {1, 2, 0x181f, down_2_of_8},
+        {0, 3, 0, up_3},
+        {1, 5, 31, down_5},
+        {2, 16, 31, across_16},
+        {3, 8, 0x181f, first_of_8},
+        {1, 2, 0x181f, down_2_of_8},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const struct shuffle_case *c = &cases[i];

@@ -206,8 +206,8 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
     world.given++;
 }
 
-CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id,
-                        bool nullable, uint64_t *real)
+CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool nullable,
+                        uint64_t *real)
 {
     (void)s, (void)id, (void)nullable;
     assert_int_equal(kind, GP_HANDLE_STREAM);
@@ -252,7 +252,9 @@ void gpw_slices_set(uint32_t device, uint64_t us)
 
 static struct gpw_session session;
 static const struct gp_req_cuMemsetD8Async work = {
-    .h = {.op = GP_OP_cuMemsetD8Async, .size = sizeof work}, .N = 1, .hStream = 16};
+    .h = {.op = GP_OP_cuMemsetD8Async, .size = sizeof work},
+    .N = 1,
+    .hStream = 16};
 static const struct gp_req_cuEventCreate other = {
     .h = {.op = GP_OP_cuEventCreate, .size = sizeof other}};
 

@@ -74,7 +74,10 @@ static unsigned char *fatbin_new(void)
 static unsigned char *elf_new(void)
 {
     unsigned char *p = zeroes(ELF_SIZE), *s;
-    memcpy(p, "\x7F" "ELF\x02\x01\x01", 7);
+    memcpy(p,
+           "\x7F"
+           "ELF\x02\x01\x01",
+           7);
     put16(p + 18, GP_ELF_MACHINE_CUDA);
     put64(p + 32, 64);
     put64(p + 40, 120);
@@ -274,11 +277,11 @@ static void elf_faults(void **state)
         uint64_t value;
         enum gp_image_fault fault;
     } rows[] = {
-        {4, 1, 1, GP_IMAGE_BAD_HEADER},                          /* 32 bits */
-        {5, 1, 2, GP_IMAGE_BAD_HEADER},                          /* big endian */
-        {18, 2, 62, GP_IMAGE_BAD_HEADER},                        /* of this machine */
-        {32, 8, ELF_SIZE - 8, GP_IMAGE_TRUNCATED},               /* segments */
-        {40, 8, UINT64_MAX - 8, GP_IMAGE_TOO_LARGE},             /* sections */
+        {4, 1, 1, GP_IMAGE_BAD_HEADER},              /* 32 bits */
+        {5, 1, 2, GP_IMAGE_BAD_HEADER},              /* big endian */
+        {18, 2, 62, GP_IMAGE_BAD_HEADER},            /* of this machine */
+        {32, 8, ELF_SIZE - 8, GP_IMAGE_TRUNCATED},   /* segments */
+        {40, 8, UINT64_MAX - 8, GP_IMAGE_TOO_LARGE}, /* sections */
         {58, 2, 40, GP_IMAGE_BAD_HEADER},
         {54, 2, 0, GP_IMAGE_BAD_HEADER},
         {60, 2, 4000, GP_IMAGE_TRUNCATED},

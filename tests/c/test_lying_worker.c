@@ -102,9 +102,15 @@ static void a_longer_snapshot(void **state)
 
     static const struct {
         uint32_t head, device;
-    } rows[] = {{HEAD - 8, DEVICE}, {HEAD, DEVICE - 8}, {0, DEVICE}, {HEAD, 0}, {UINT32_MAX, 1},
-                {GP_SNAPSHOT_HEAD_LEAST - 8, DEVICE + 8}, {HEAD + 2 * DEVICE, 0},
-                {HEAD, UINT32_MAX}, {HEAD - 4, DEVICE + 2}};
+    } rows[] = {{HEAD - 8, DEVICE},
+                {HEAD, DEVICE - 8},
+                {0, DEVICE},
+                {HEAD, 0},
+                {UINT32_MAX, 1},
+                {GP_SNAPSHOT_HEAD_LEAST - 8, DEVICE + 8},
+                {HEAD + 2 * DEVICE, 0},
+                {HEAD, UINT32_MAX},
+                {HEAD - 4, DEVICE + 2}};
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         longer->head_bytes = rows[i].head;
         longer->device_bytes = rows[i].device;
@@ -182,10 +188,10 @@ static void windows_of_a_snapshot(void **state)
     } rows[] = {
         {0, 0, true},
         {GP_WINDOW_BASE, GP_WINDOW_BASE + GP_WINDOW_SIZE, true},
-        {0, GP_WINDOW_SIZE, false},                   /* what programs have */
-        {GP_WINDOW_BASE, GP_WINDOW_BASE, false},      /* nothing */
+        {0, GP_WINDOW_SIZE, false},              /* what programs have */
+        {GP_WINDOW_BASE, GP_WINDOW_BASE, false}, /* nothing */
         {GP_WINDOW_BASE + GP_WINDOW_SIZE, GP_WINDOW_BASE, false},
-        {GP_WINDOW_BASE, UINT64_MAX, false},          /* beyond all addresses */
+        {GP_WINDOW_BASE, UINT64_MAX, false}, /* beyond all addresses */
         {GP_WINDOW_BASE + 4096, GP_WINDOW_BASE + GP_WINDOW_SIZE, false},
         {GP_WINDOW_BASE + GP_WINDOW_SIZE, GP_WINDOW_BASE + 2 * GP_WINDOW_SIZE, false}, /* twice */
     };
@@ -257,7 +263,8 @@ static int parsed(const char *lines)
     struct gpc_admission a;
     char answer[1024], code[32], why[512];
     int n = snprintf(answer, sizeof answer,
-                     "GPUPOOL/1 ok\nsession: s\nsecret: 00112233445566778899aabbccddeeff\n%s", lines);
+                     "GPUPOOL/1 ok\nsession: s\nsecret: 00112233445566778899aabbccddeeff\n%s",
+                     lines);
     return gpc_front_door_parse(answer, (size_t)n, &a, code, why, sizeof why);
 }
 
@@ -267,8 +274,12 @@ static void addresses_that_lead_elsewhere(void **state)
     assert_int_equal(parsed("shm: shm:///run/s.sock\n"), 0);
     assert_int_equal(parsed("zmq: tcp://10.0.0.1:1,2\n"), 0);
     static const char *const wrong[] = {
-        "zmq: inproc://anything\n", "shm: tcp://10.0.0.1:1,2\n", "shm: shm://run/s.sock\n",
-        "zmq: shm:///run/s.sock\n", "zmq: pgm://eth0;239.0.0.1:7\n", "zmq: \n",
+        "zmq: inproc://anything\n",
+        "shm: tcp://10.0.0.1:1,2\n",
+        "shm: shm://run/s.sock\n",
+        "zmq: shm:///run/s.sock\n",
+        "zmq: pgm://eth0;239.0.0.1:7\n",
+        "zmq: \n",
         "shm: shm:///run/s.sock\nzmq: ws://10.0.0.1:80\n",
     };
     for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
@@ -364,8 +375,12 @@ static void answers_that_cannot_be(void **state)
     assert_int_equal(good.result, CUDA_SUCCESS);
     assert_int_equal(good.got, 100);
     static void (*const lies[])(uint64_t) = {
-        answer_too_much,           answer_more_than_is_there,    answer_with_a_count_that_wraps,
-        answer_with_half_a_structure, answer_somebody_else,      answer_with_a_wrong_size,
+        answer_too_much,
+        answer_more_than_is_there,
+        answer_with_a_count_that_wraps,
+        answer_with_half_a_structure,
+        answer_somebody_else,
+        answer_with_a_wrong_size,
         answer_with_less_than_a_header,
     };
     for (unsigned i = 0; i < sizeof lies / sizeof lies[0]; i++) {
@@ -433,8 +448,8 @@ static void slots_and_functions_that_are_none(void **state)
     announce(&slot.h, sizeof slot);
     struct gp_req_gp_host_call call = {.h = {.op = GP_OP_gp_host_call}, .cookie = 12345};
     announce(&call.h, sizeof call);
-    struct gp_req_gp_async_error error = {.h = {.op = GP_OP_gp_async_error}, .op = UINT16_MAX,
-                                          .result = -1};
+    struct gp_req_gp_async_error error = {
+        .h = {.op = GP_OP_gp_async_error}, .op = UINT16_MAX, .result = -1};
     announce(&error.h, sizeof error);
     assert_true(gpc_session_works(s)); /* nonsense, but harmless */
     struct gp_header unknown = {.op = GP_OP_COUNT};

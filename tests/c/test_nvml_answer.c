@@ -14,8 +14,9 @@
 
 #define OK "GPUPOOL/1 ok\n"
 #define HEAD OK "driver-version: 580.1\nnvml-version: 13.580.1\ncuda-version: 13000\n"
-#define GPU0 "gpu0: uuid=GPU-a pci=00000000:18:00.0 memory-total=1000 memory-used=10\n" \
-             "gpu0-name: A GPU\n"
+#define GPU0                                                                                       \
+    "gpu0: uuid=GPU-a pci=00000000:18:00.0 memory-total=1000 memory-used=10\n"                     \
+    "gpu0-name: A GPU\n"
 
 static struct gpc_nvml_state *state;
 static struct gpc_nvml_page page;
@@ -49,10 +50,11 @@ static int take(const char *text)
 static void test_whole(void **unused)
 {
     (void)unused;
-    assert_int_equal(take(HEAD "devices: 2\n" GPU0
-                          "gpu0-processes: 12=4096 13=-\n"
+    assert_int_equal(take(HEAD
+                          "devices: 2\n" GPU0 "gpu0-processes: 12=4096 13=-\n"
                           "gpu1: uuid=GPU-b pci=00000000:19:00.0 memory-total=7 of-tomorrow=x\n"
-                          "gpu1-name: Another\ntomorrow: yes\n"), 0);
+                          "gpu1-name: Another\ntomorrow: yes\n"),
+                     0);
     assert_int_equal(page.next, 0);
     assert_true(gpc_nvml_answer_complete(state));
     assert_string_equal(state->driver_version, "580.1");
@@ -79,7 +81,8 @@ static void test_pages(void **unused)
     assert_int_equal(page.next, 1);
     assert_false(gpc_nvml_answer_complete(state));
     assert_int_equal(take(HEAD "devices: 2\ngpu1: uuid=GPU-b pci=0:1:0.0 memory-total=7\n"
-                          "gpu1-name: B\n"), 0);
+                               "gpu1-name: B\n"),
+                     0);
     assert_int_equal(page.next, 0);
     assert_true(gpc_nvml_answer_complete(state));
     assert_string_equal(state->device[0].name, "A GPU");
@@ -186,10 +189,10 @@ static void test_renew(void **unused)
     assert_int_equal(take(HEAD "devices: 1\n" GPU0 "gpu0-processes: 1=1\n"), 0);
     struct gpc_nvml_state *newer = calloc(1, sizeof *newer);
     assert_non_null(newer);
-    static const char AFTER[] =
-        HEAD "devices: 2\ngpu0: uuid=GPU-z memory-used=1\n"
-             "gpu1: uuid=GPU-a memory-used=30 temperature=40 memory-total=5\n"
-             "gpu1-processes: 2=2 3=3\n";
+    static const char AFTER[] = HEAD
+        "devices: 2\ngpu0: uuid=GPU-z memory-used=1\n"
+        "gpu1: uuid=GPU-a memory-used=30 temperature=40 memory-total=5\n"
+        "gpu1-processes: 2=2 3=3\n";
     assert_int_equal(gpc_nvml_answer_read(AFTER, strlen(AFTER), newer, &page), 0);
     struct gpc_nvml_device *d = &state->device[0];
     assert_true(gpc_nvml_device_renew(d, newer));

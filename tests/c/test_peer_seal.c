@@ -68,11 +68,20 @@ static void other_keys_pairs_and_times_are_refused(void **state)
 
 static void only_other_hosts_over_tcp(void **state)
 {
-    static const char *const good[] = {"tcp://10.0.0.1:1", "tcp://gpu-2.example:7", "tcp://[fd00::1]:9",
-                                       "tcp://220.1.1.1:4", "tcp://172.17.0.2:3?key=aa"};
-    static const char *const bad[] = {"", "tcp://", "tcp://host", "ipc:///tmp/x", "shm:///tmp/x",
-                                      "inproc://x", "udp://1.2.3.4:5", "tcp://169.254.169.254:80",
-                                      "tcp://[fe80::1]:1", "tcp://0.0.0.0:1", "tcp://*:1",
+    static const char *const good[] = {"tcp://10.0.0.1:1", "tcp://gpu-2.example:7",
+                                       "tcp://[fd00::1]:9", "tcp://220.1.1.1:4",
+                                       "tcp://172.17.0.2:3?key=aa"};
+    static const char *const bad[] = {"",
+                                      "tcp://",
+                                      "tcp://host",
+                                      "ipc:///tmp/x",
+                                      "shm:///tmp/x",
+                                      "inproc://x",
+                                      "udp://1.2.3.4:5",
+                                      "tcp://169.254.169.254:80",
+                                      "tcp://[fe80::1]:1",
+                                      "tcp://0.0.0.0:1",
+                                      "tcp://*:1",
                                       "tcp://[::]:1"};
     static const char *const own[] = {"tcp://127.0.0.1:1", "tcp://127.1:1", "tcp://LocalHost:1",
                                       "tcp://[::1]:1"};

@@ -66,8 +66,12 @@ static void test_wrong_lengths(void **state)
     (void)state;
     static const uint8_t bytes[GPW_PEER_PROOF];
     for (int kind = GPW_PEER_HELLO; kind <= GPW_PEER_DATA; kind++) {
-        struct gpw_peer_message m = {.kind = (enum gpw_peer_kind)kind, .bytes = 8, .result = 1,
-                                     .nonce = bytes, .proof = bytes}, got;
+        struct gpw_peer_message m = {.kind = (enum gpw_peer_kind)kind,
+                                     .bytes = 8,
+                                     .result = 1,
+                                     .nonce = bytes,
+                                     .proof = bytes},
+                                got;
         size_t right = made(&m);
         assert_int_equal(gpw_peer_decode(room, right, &got), 0);
         for (size_t size = 0; size < 128; size += 8)
@@ -128,9 +132,9 @@ static void test_proof(void **state)
         two[i] = (uint8_t)(0x20 + i);
     }
     static const uint8_t expected[GPW_PEER_PROOF] = {
-        0x0d, 0xd9, 0x67, 0xe8, 0xf5, 0x24, 0x44, 0xd6, 0x28, 0x0c, 0x87, 0x3f,
-        0xe2, 0xc4, 0x95, 0xce, 0x19, 0x0f, 0x05, 0xda, 0xa0, 0x61, 0x6e, 0x15,
-        0x78, 0xb7, 0x54, 0xd9, 0x13, 0x86, 0xca, 0xaa};
+        0x0d, 0xd9, 0x67, 0xe8, 0xf5, 0x24, 0x44, 0xd6, 0x28, 0x0c, 0x87,
+        0x3f, 0xe2, 0xc4, 0x95, 0xce, 0x19, 0x0f, 0x05, 0xda, 0xa0, 0x61,
+        0x6e, 0x15, 0x78, 0xb7, 0x54, 0xd9, 0x13, 0x86, 0xca, 0xaa};
     gpw_peer_proof(secret, true, one, two, listening);
     assert_memory_equal(listening, expected, sizeof expected);
     assert_true(gpw_peer_proof_same(listening, expected));

@@ -29,9 +29,9 @@ static void sizes_and_null_slots(void **state)
         const char *uuid;
         unsigned slots, null_slot;
     } rows[] = {
-        {RUNTIME, 13, 10}, {HOOKS, 7, 0},        {CURRENT, 3, 0},   {DIGEST, 3, 0},
-        {CHECKS, 15, 0},   {IDENTITIES, 93, 91}, {TOPOLOGY, 17, 0}, {MODULES, 99, 93},
-        {COMPILE, 7, 0},
+        {RUNTIME, 13, 10}, {HOOKS, 7, 0},     {CURRENT, 3, 0},
+        {DIGEST, 3, 0},    {CHECKS, 15, 0},   {IDENTITIES, 93, 91},
+        {TOPOLOGY, 17, 0}, {MODULES, 99, 93}, {COMPILE, 7, 0},
     };
     for (unsigned r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         const void *const *table = table_of(rows[r].uuid);
@@ -50,7 +50,8 @@ static void unknown_tables_and_null_arguments(void **state)
     (void)state;
     static const char *const unknown[] = {
         "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9",
-        "69a28e9f-2449-8b47-b030-c5da330ea4e9", "0ca50b8c-1004-929a-89a7-d0df10e77286",
+        "69a28e9f-2449-8b47-b030-c5da330ea4e9",
+        "0ca50b8c-1004-929a-89a7-d0df10e77286",
         "00000000-0000-0000-0000-000000000000",
     };
     for (unsigned i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
@@ -76,7 +77,7 @@ static void unknown_slots_count_themselves(void **state)
     const void *const *table = table_of(IDENTITIES);
     for (unsigned i = 0; i < 6; i++)
         for (unsigned n = 0; n <= i; n++) {
-            CUresult (*slot)(int, void *) = SLOT_OF(table, slots[i], CUresult(*)(int, void *));
+            CUresult (*slot)(int, void *) = SLOT_OF(table, slots[i], CUresult (*)(int, void *));
             assert_int_equal(slot(7, &counts), CUDA_ERROR_NOT_SUPPORTED);
             assert_string_equal(fake.unknown_table, "21318c60");
             assert_int_equal(fake.unknown_slot, slots[i]);
@@ -90,16 +91,17 @@ static void unknown_slots_count_themselves(void **state)
     }
     assert_int_equal(gpc_private_counts(counts, 1), 6);
     /* and every stub of every table, under its own name */
-    static const char *const all[] = {RUNTIME, HOOKS, CURRENT, DIGEST, CHECKS, TOPOLOGY, MODULES,
-                                      COMPILE};
+    static const char *const all[] = {RUNTIME, HOOKS,    CURRENT, DIGEST,
+                                      CHECKS,  TOPOLOGY, MODULES, COMPILE};
     size_t before = 6;
     for (unsigned t = 0; t < sizeof all / sizeof all[0]; t++) {
         table = table_of(all[t]);
         size_t size = (uintptr_t)table[0] / sizeof *table;
         for (unsigned slot = 1; slot < size; slot++) {
-            if (!table[slot] || table[slot] != gpc_private_stub((enum private_id)(t + (t > 4)), slot))
+            if (!table[slot] ||
+                table[slot] != gpc_private_stub((enum private_id)(t + (t > 4)), slot))
                 continue;
-            assert_int_equal(SLOT_OF(table, slot, CUresult(*)(void))(), CUDA_ERROR_NOT_SUPPORTED);
+            assert_int_equal(SLOT_OF(table, slot, CUresult (*)(void))(), CUDA_ERROR_NOT_SUPPORTED);
             assert_memory_equal(fake.unknown_table, all[t], 8);
             assert_int_equal(fake.unknown_slot, slot);
             assert_int_equal(gpc_private_counts(NULL, 0), ++before);
@@ -115,27 +117,27 @@ static void runtime_interface(void **state)
     const void *const *table = table_of(RUNTIME);
     int image = 0;
     CUmodule module = NULL;
-    assert_int_equal(SLOT_OF(table, 1, CUresult(*)(CUmodule *, void *))(&module, &image), 0);
+    assert_int_equal(SLOT_OF(table, 1, CUresult (*)(CUmodule *, void *))(&module, &image), 0);
     assert_ptr_equal(fake.loaded, &image);
     assert_ptr_equal(module, TEST_MODULE);
     fake.loaded = NULL;
-    CUresult (*six)(CUmodule *, void *, void *, void *, unsigned) =
-        SLOT_OF(table, 6, CUresult(*)(CUmodule *, void *, void *, void *, unsigned));
+    CUresult (*six)(CUmodule *, void *, void *, void *, unsigned) = SLOT_OF(
+        table, 6, CUresult (*)(CUmodule *, void *, void *, void *, unsigned));
     assert_int_equal(six(&module, &image, NULL, NULL, 0), CUDA_SUCCESS);
     assert_ptr_equal(fake.loaded, &image);
     fake.loaded = NULL;
-    CUresult (*eight)(void *, CUmodule *, void *, void *, unsigned) =
-        SLOT_OF(table, 8, CUresult(*)(void *, CUmodule *, void *, void *, unsigned));
+    CUresult (*eight)(void *, CUmodule *, void *, void *, unsigned) = SLOT_OF(
+        table, 8, CUresult (*)(void *, CUmodule *, void *, void *, unsigned));
     assert_int_equal(eight(&image, &module, NULL, NULL, 0), CUDA_SUCCESS);
     assert_ptr_equal(fake.loaded, &image);
     CUcontext context = NULL;
-    CUresult (*two)(CUcontext *, CUdevice) = SLOT_OF(table, 2, CUresult(*)(CUcontext *, CUdevice));
+    CUresult (*two)(CUcontext *, CUdevice) = SLOT_OF(table, 2, CUresult (*)(CUcontext *, CUdevice));
     assert_int_equal(two(&context, 0), CUDA_SUCCESS);
     assert_ptr_equal(context, TEST_PRIMARY);
     assert_int_equal(two(&context, 5), CUDA_ERROR_INVALID_DEVICE);
     assert_int_equal(two(NULL, 0), CUDA_ERROR_INVALID_VALUE);
     SLOT_OF(table, 7, void (*)(size_t))(4096);
-    assert_int_equal(SLOT_OF(table, 12, CUresult(*)(void))(), CUDA_SUCCESS);
+    assert_int_equal(SLOT_OF(table, 12, CUresult (*)(void))(), CUDA_SUCCESS);
 }
 
 static void callback_hooks(void **state)
@@ -155,8 +157,8 @@ static void callback_hooks(void **state)
             assert_int_equal(((uint64_t *)buffer)[n], 0);
     }
     uint64_t out = 7;
-    CUresult (*four)(const void *, uint64_t *) =
-        SLOT_OF(table, 4, CUresult(*)(const void *, uint64_t *));
+    CUresult (*four)(const void *, uint64_t *) = SLOT_OF(table, 4,
+                                                         CUresult (*)(const void *, uint64_t *));
     assert_int_equal(four(NULL, &out), CUDA_SUCCESS);
     assert_int_equal(out, 0);
     assert_int_equal(four(&out, NULL), CUDA_ERROR_UNKNOWN);
@@ -165,7 +167,7 @@ static void callback_hooks(void **state)
 static void current_context(void **state)
 {
     (void)state;
-    CUresult (*get)(CUcontext *) = SLOT_OF(table_of(CURRENT), 2, CUresult(*)(CUcontext *));
+    CUresult (*get)(CUcontext *) = SLOT_OF(table_of(CURRENT), 2, CUresult (*)(CUcontext *));
     CUcontext context = TEST_DEAD;
     assert_int_equal(get(&context), CUDA_SUCCESS);
     assert_null(context);
@@ -181,19 +183,19 @@ static void context_checks(void **state)
     const void *const *table = table_of(CHECKS);
     uint32_t flag = 9;
     const void *inner = &flag;
-    CUresult (*two)(CUcontext, uint32_t *, const void **) =
-        SLOT_OF(table, 2, CUresult(*)(CUcontext, uint32_t *, const void **));
+    CUresult (*two)(CUcontext, uint32_t *, const void **) = SLOT_OF(
+        table, 2, CUresult (*)(CUcontext, uint32_t *, const void **));
     assert_int_equal(two(TEST_PRIMARY, &flag, &inner), CUDA_SUCCESS);
     assert_int_equal(flag, 0);
     assert_ptr_equal(inner, &flag);
-    assert_int_equal(SLOT_OF(table, 3, uint32_t(*)(void))(), 0);
+    assert_int_equal(SLOT_OF(table, 3, uint32_t (*)(void))(), 0);
 }
 
 static void identities_of_contexts(void **state)
 {
     (void)state;
-    CUresult (*id_of)(CUcontext, uint64_t *) =
-        SLOT_OF(table_of(IDENTITIES), 4, CUresult(*)(CUcontext, uint64_t *));
+    CUresult (*id_of)(CUcontext, uint64_t *) = SLOT_OF(table_of(IDENTITIES), 4,
+                                                       CUresult (*)(CUcontext, uint64_t *));
     uint64_t id = 5;
     assert_int_equal(id_of(NULL, &id), CUDA_SUCCESS);
     assert_int_equal(id, 0);
@@ -206,10 +208,10 @@ static void identities_of_streams(void **state)
 {
     (void)state;
     const void *const *table = table_of(IDENTITIES);
-    CUresult (*private_of)(CUcontext, CUstream, void **, int) =
-        SLOT_OF(table, 51, CUresult(*)(CUcontext, CUstream, void **, int));
-    CUresult (*identity_of)(CUcontext, const void *, uint64_t *) =
-        SLOT_OF(table, 39, CUresult(*)(CUcontext, const void *, uint64_t *));
+    CUresult (*private_of)(CUcontext, CUstream, void **, int) = SLOT_OF(
+        table, 51, CUresult (*)(CUcontext, CUstream, void **, int));
+    CUresult (*identity_of)(CUcontext, const void *, uint64_t *) = SLOT_OF(
+        table, 39, CUresult (*)(CUcontext, const void *, uint64_t *));
     void *legacy = NULL, *per_thread = NULL, *again = NULL;
     assert_int_equal(private_of(NULL, NULL, &legacy, 0), CUDA_SUCCESS);
     assert_int_equal(private_of(NULL, NULL, &per_thread, 1), CUDA_SUCCESS);
@@ -236,10 +238,10 @@ static void processor_topology(void **state)
 {
     (void)state;
     const void *const *table = table_of(TOPOLOGY);
-    CUresult (*get)(uint8_t **, uint8_t **) =
-        SLOT_OF(table, 4, CUresult(*)(uint8_t **, uint8_t **));
-    CUresult (*give_back)(uint8_t *, uint8_t *) =
-        SLOT_OF(table, 13, CUresult(*)(uint8_t *, uint8_t *));
+    CUresult (*get)(uint8_t **, uint8_t **) = SLOT_OF(table, 4,
+                                                      CUresult (*)(uint8_t **, uint8_t **));
+    CUresult (*give_back)(uint8_t *, uint8_t *) = SLOT_OF(table, 13,
+                                                          CUresult (*)(uint8_t *, uint8_t *));
     static const uint8_t gpcs[5] = {0, 1, 2, 0, 1}, indexes[5] = {0, 0, 0, 1, 1};
     uint8_t *gpc = NULL, *index = NULL;
     fake.topology = (struct gpc_private_topology){gpcs, indexes, 5};

@@ -77,8 +77,8 @@ static char path[] = "/tmp/gp-quota-XXXXXX";
 
 static int begin(void **state)
 {
-    const struct gp_board_gpu gpu = {.policy = GP_POLICY_SHARE, .max_inst = 20,
-                                     .prio_ratio = 90, .memory_total = 4096 * MIB};
+    const struct gp_board_gpu gpu = {
+        .policy = GP_POLICY_SHARE, .max_inst = 20, .prio_ratio = 90, .memory_total = 4096 * MIB};
     const struct gp_board_grant grant = {.memory_limit = LIMIT, .share = 1000, .ceiling = 1000};
     (void)state;
     strcpy(path, "/tmp/gp-quota-XXXXXX");

@@ -37,12 +37,22 @@ static void nothing_set_is_nothing_asked(void **state)
 static void every_variable_is_a_line(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "GPUPOOL_GROUP", "GPUPOOL_GPUS", "GPUPOOL_DEVICES", "GPUPOOL_MEMORY", "GPUPOOL_SHARE",
-        "GPUPOOL_CEILING", "GPUPOOL_WEIGHT", "GPUPOOL_PRIORITY", "ALIYUN_COM_GPU_MEM_DEV",
-        "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_VISIBLE_DEVICES",
-        "ALIYUN_COM_GPU_SCHD_WEIGHT", "ALIYUN_COM_GPU_HIGH_PRIO", "CGPU_DISABLE",
-        "TENCENT_VCUDA_CORE", "TENCENT_VCUDA_MEMORY"};
+    static const char *const names[] = {"GPUPOOL_GROUP",
+                                        "GPUPOOL_GPUS",
+                                        "GPUPOOL_DEVICES",
+                                        "GPUPOOL_MEMORY",
+                                        "GPUPOOL_SHARE",
+                                        "GPUPOOL_CEILING",
+                                        "GPUPOOL_WEIGHT",
+                                        "GPUPOOL_PRIORITY",
+                                        "ALIYUN_COM_GPU_MEM_DEV",
+                                        "ALIYUN_COM_GPU_MEM_CONTAINER",
+                                        "ALIYUN_COM_GPU_VISIBLE_DEVICES",
+                                        "ALIYUN_COM_GPU_SCHD_WEIGHT",
+                                        "ALIYUN_COM_GPU_HIGH_PRIO",
+                                        "CGPU_DISABLE",
+                                        "TENCENT_VCUDA_CORE",
+                                        "TENCENT_VCUDA_MEMORY"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         setenv(names[i], "1", 1);
     expect("gpupool-group: 1\ngpupool-gpus: 1\ngpupool-devices: 1\ngpupool-memory: 1\n"

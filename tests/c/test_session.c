@@ -209,8 +209,8 @@ static void no_bytes_after_the_loss(void **state)
     assert_int_not_equal(gpc_wire_gp_captured_open(1, 1), CUDA_SUCCESS);
     gpc_on_gp_pinned_data(s, &q, "after!!");
     assert_string_equal(bytes, "during!");
-    const struct gp_req_gp_pinned_data again = {
-        .cookie = gpc_pinned_expect(s, bytes, sizeof bytes), .bytes = sizeof bytes};
+    const struct gp_req_gp_pinned_data again = {.cookie = gpc_pinned_expect(s, bytes, sizeof bytes),
+                                                .bytes = sizeof bytes};
     gpc_on_gp_pinned_data(s, &again, "after!!");
     assert_string_equal(bytes, "during!");
 }
@@ -220,10 +220,8 @@ int main(void)
     alarm(120);
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(lost_while_an_answer_is_read),
-        CASE(unsent_but_answered),
-        CASE(lost_before_it_is_listed),
-        CASE(states_of_a_call),
+        CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
+        CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
         CASE(no_bytes_after_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,8 +56,9 @@ static void refused(CUfunction inc)
     EXPECT(CUDA_ERROR_INVALID_VALUE, LAUNCH(1, 1, 1, 1, 0, NULL));
     OK(cuFuncSetAttribute(inc, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 65536));
     OK(LAUNCH(1, 1, 1, 1, 65536, parameters));
-    EXPECT(CUDA_ERROR_INVALID_VALUE,
-           cuFuncSetAttribute(inc, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024 + 1));
+    EXPECT(
+        CUDA_ERROR_INVALID_VALUE,
+        cuFuncSetAttribute(inc, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024 + 1));
     EXPECT(CUDA_ERROR_INVALID_HANDLE,
            cuLaunchKernel((CUfunction)parameters, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
     OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, inc));
@@ -277,8 +278,13 @@ static void graph_of_nodes(struct forked *f, CUfunction inc)
     int value = 0;
     void *parameters[] = {&f->p};
     CUgraphNode first, second;
-    CUDA_KERNEL_NODE_PARAMS node = {.func = inc, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
-                                    .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
+    CUDA_KERNEL_NODE_PARAMS node = {.func = inc,
+                                    .gridDimX = 1,
+                                    .gridDimY = 1,
+                                    .gridDimZ = 1,
+                                    .blockDimX = 1,
+                                    .blockDimY = 1,
+                                    .blockDimZ = 1,
                                     .kernelParams = parameters};
     CUDA_MEMSET_NODE_PARAMS zero = {.dst = f->p, .elementSize = 4, .width = 1, .height = 1};
     OK(cuGraphCreate(&graph, 0));

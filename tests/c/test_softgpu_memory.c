@@ -77,9 +77,16 @@ static void copies(void)
     OK(cuMemcpy((CUdeviceptr)(size_t)out, a, sizeof(out)));
     CHECK(memcmp(in, out, sizeof(in)) == 0);
 
-    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a, .srcPitch = 64,
-                          .srcXInBytes = 3, .srcY = 2, .dstMemoryType = CU_MEMORYTYPE_HOST,
-                          .dstHost = out, .dstPitch = 16, .WidthInBytes = 10, .Height = 5};
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = a,
+                          .srcPitch = 64,
+                          .srcXInBytes = 3,
+                          .srcY = 2,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = out,
+                          .dstPitch = 16,
+                          .WidthInBytes = 10,
+                          .Height = 5};
     memset(out, 0, sizeof(out));
     OK(cuMemcpy2D(&flat));
     for (size_t y = 0; y < 5; y++)
@@ -105,9 +112,13 @@ static void packed_copies(void)
     OK(cuMemAlloc(&a, sizeof(in)));
     OK(cuMemcpyHtoD(a, in, sizeof(in)));
     OK(cuMemHostAlloc(&pinned, sizeof(in), 0));
-    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a,
-                         .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = out,
-                         .WidthInBytes = 64, .Height = 4, .Depth = 2};
+    CUDA_MEMCPY3D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcDevice = a,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = out,
+                         .WidthInBytes = 64,
+                         .Height = 4,
+                         .Depth = 2};
     memset(out, 0, sizeof(out));
     OK(cuMemcpy3D(&box));
     CHECK(memcmp(in, out, sizeof(in)) == 0);
@@ -119,9 +130,12 @@ static void packed_copies(void)
     box.srcHeight = 0;
     box.srcY = UINT64_MAX - 1;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemcpy3D(&box));
-    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a,
-                          .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = pinned,
-                          .WidthInBytes = 64, .Height = 8};
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = a,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = pinned,
+                          .WidthInBytes = 64,
+                          .Height = 8};
     OK(cuMemcpy2D(&flat));
     CHECK(memcmp(in, pinned, sizeof(in)) == 0);
     flat.srcDevice = a + 64;

@@ -15,8 +15,8 @@ struct share {
 
 static void board_begin(struct share *s, uint32_t policy)
 {
-    const struct gp_board_gpu gpu = {.policy = policy, .max_inst = 20, .prio_ratio = 90,
-                                     .hardware = 1, .memory_total = 1 << 30};
+    const struct gp_board_gpu gpu = {
+        .policy = policy, .max_inst = 20, .prio_ratio = 90, .hardware = 1, .memory_total = 1 << 30};
     s->members = 0;
     strcpy(s->path, "board-XXXXXX");
     int fd = mkstemp(s->path);
@@ -34,8 +34,8 @@ static void board_end(struct share *s)
 static void tenant(struct share *s, const char *name, uint32_t weight, uint32_t share,
                    bool high_priority)
 {
-    const struct gp_board_grant grant = {.weight = weight, .share = share, .ceiling = 1000,
-                                         .high_priority = high_priority};
+    const struct gp_board_grant grant = {
+        .weight = weight, .share = share, .ceiling = 1000, .high_priority = high_priority};
     assert_int_equal(gp_board_tenant_set(s->board, name, &grant), 0);
 }
 
@@ -53,7 +53,8 @@ static void set_slices(const struct share *s, struct device *d)
 {
     for (unsigned i = 0; i < s->members; i++)
         assert_int_equal(sg_runlist_slice(d->list, d->process[i].entry,
-                                          gp_board_slice_us(s->board, s->member[i])), 0);
+                                          gp_board_slice_us(s->board, s->member[i])),
+                         0);
 }
 
 /* Weights 4 and 1, shares 60 % and 20 %: what the two get of 600 ms. */

@@ -54,8 +54,8 @@ static void *work(void *argument)
 
 static struct pages *pages_make(void)
 {
-    struct pages *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct pages *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+                           0);
     assert_true(s != MAP_FAILED);
     return s;
 }

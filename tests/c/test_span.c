@@ -18,12 +18,12 @@ static void packed_where_nothing_is_said(void **state)
     assert_true(gp_span_make(&(struct gp_span_end){0}, &(struct gp_span_box){64, 8, 1}, &span));
     assert_int_equal(span.pitch, 64);
     assert_int_equal(span.bytes, 512);
-    assert_true(gp_span_make(&(struct gp_span_end){.pitch = 100},
-                             &(struct gp_span_box){64, 8, 3}, &span));
+    assert_true(
+        gp_span_make(&(struct gp_span_end){.pitch = 100}, &(struct gp_span_box){64, 8, 3}, &span));
     assert_int_equal(span.rows, 8);
     assert_int_equal(span.bytes, 100 * 8 * 2 + 100 * 7 + 64);
-    assert_true(gp_span_make(&(struct gp_span_end){.rows = 10},
-                             &(struct gp_span_box){64, 8, 3}, &span));
+    assert_true(
+        gp_span_make(&(struct gp_span_end){.rows = 10}, &(struct gp_span_box){64, 8, 3}, &span));
     assert_int_equal(span.bytes, 64 * 10 * 2 + 64 * 7 + 64);
 }
 

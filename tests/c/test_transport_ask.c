@@ -149,12 +149,9 @@ static void test_bad_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answered),
-        cmocka_unit_test(test_answer_too_long),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_wrong_service),
-        cmocka_unit_test(test_silent),
-        cmocka_unit_test(test_bad_address),
+        cmocka_unit_test(test_answered), cmocka_unit_test(test_answer_too_long),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_wrong_service),
+        cmocka_unit_test(test_silent),   cmocka_unit_test(test_bad_address),
     };
     struct gp_error err = {.text = ""};
     tp = gp_transport_find("tcp://", getenv("GPUPOOL_PLUGIN_DIR"), &err);

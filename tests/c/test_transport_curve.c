@@ -519,8 +519,8 @@ static void test_strange_greetings(void **state)
 static void test_slow_server(void **state)
 {
     (void)state;
-    static const unsigned char greeting[64] = {
-        0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1, 'C', 'U', 'R', 'V', 'E'};
+    static const unsigned char greeting[64] = {0xff, 0, 0, 0,   0,   0,   0,   0,  1,
+                                               0x7f, 3, 1, 'C', 'U', 'R', 'V', 'E'};
     char url[160], answer[64];
     size_t size = sizeof answer;
     struct gp_error err = {.text = ""};
@@ -540,16 +540,11 @@ static void test_slow_server(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ask),
-        cmocka_unit_test(test_ask_in_clear),
-        cmocka_unit_test(test_ask_nobody),
-        cmocka_unit_test(test_garbage_key),
-        cmocka_unit_test(test_connect),
-        cmocka_unit_test(test_connect_in_clear),
-        cmocka_unit_test(test_listen),
-        cmocka_unit_test(test_wire),
-        cmocka_unit_test(test_wire_tampered),
-        cmocka_unit_test(test_strange_greetings),
+        cmocka_unit_test(test_ask),           cmocka_unit_test(test_ask_in_clear),
+        cmocka_unit_test(test_ask_nobody),    cmocka_unit_test(test_garbage_key),
+        cmocka_unit_test(test_connect),       cmocka_unit_test(test_connect_in_clear),
+        cmocka_unit_test(test_listen),        cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_wire_tampered), cmocka_unit_test(test_strange_greetings),
         cmocka_unit_test(test_slow_server),
     };
     struct gp_error err = {.text = ""};

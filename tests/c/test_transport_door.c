@@ -148,8 +148,8 @@ static void cut(const int *fds, int count)
     struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
     struct sock_fprog program = {.len = 1, .filter = &nothing};
     for (int i = 0; i < count; i++)
-        assert_int_equal(
-            setsockopt(fds[i], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program), 0);
+        assert_int_equal(setsockopt(fds[i], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program),
+                         0);
 }
 
 static void test_a_peer_that_vanished(void **state)

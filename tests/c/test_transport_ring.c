@@ -127,10 +127,13 @@ static void test_bad_entries(void **state)
 {
     struct ring *ring = *state;
     static const struct gp_ring_entry bad[] = {
-        {0, GP_RING_MESSAGE},          {15, GP_RING_MESSAGE},
-        {64, GP_RING_MESSAGE},         {UINT32_MAX, GP_RING_MESSAGE},
+        {0, GP_RING_MESSAGE},
+        {15, GP_RING_MESSAGE},
+        {64, GP_RING_MESSAGE},
+        {UINT32_MAX, GP_RING_MESSAGE},
         {GP_MESSAGE_MAX + 1, GP_RING_MESSAGE},
-        {16, 0},                       {0, GP_RING_WRAP},
+        {16, 0},
+        {0, GP_RING_WRAP},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ring->shared.tail = 64; /* 56 bytes of message at most */

@@ -51,7 +51,7 @@ struct letter {
     struct gpw_wait wait;
     char letter;
     bool ready;
-    unsigned polls; /* that it takes */
+    unsigned polls;      /* that it takes */
     struct letter *then; /* to add when it is done */
 };
 
@@ -82,7 +82,9 @@ static void letter_cancel(struct gpw_session *s, struct gpw_wait *w)
 static struct letter letter_of(char letter, bool ready, unsigned polls)
 {
     return (struct letter){.wait = {letter_ready, letter_poll, letter_cancel, false, NULL, NULL},
-                           .letter = letter, .ready = ready, .polls = polls};
+                           .letter = letter,
+                           .ready = ready,
+                           .polls = polls};
 }
 
 static void no_waits_is_no_work(void **state)

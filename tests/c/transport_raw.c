@@ -32,7 +32,8 @@ int raw_dial(enum raw_kind kind, const char *url)
 {
     if (kind == RAW_TCP) {
         const char *port = strrchr(url, ':');
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port + 1)),
+        struct sockaddr_in a = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)atoi(port + 1)),
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd >= 0 && connect(fd, (void *)&a, sizeof a) == 0)
@@ -77,8 +78,7 @@ static int tcp_listen(int *port)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (void *)&a, sizeof a) != 0 ||
-        getsockname(fd, (void *)&a, &n) != 0)
+    if (fd < 0 || bind(fd, (void *)&a, sizeof a) != 0 || getsockname(fd, (void *)&a, &n) != 0)
         return -1;
     *port = ntohs(a.sin_port);
     return fd;
@@ -106,7 +106,8 @@ int raw_server_start(struct raw_server *s, enum raw_kind kind, const char *url)
         int ports[2];
         for (int i = 0; i < 2; i++)
             s->sockets[i] = tcp_listen(&ports[i]);
-        snprintf(s->url, sizeof s->url, "tcp://127.0.0.1:%d?door=00112233445566778899aabbccddeeff", ports[0]);
+        snprintf(s->url, sizeof s->url, "tcp://127.0.0.1:%d?door=00112233445566778899aabbccddeeff",
+                 ports[0]);
     } else {
         snprintf(s->url, sizeof s->url, "%.200s", url);
         snprintf(s->paths[0], sizeof s->paths[0], "%.100s", after_scheme(url));

@@ -104,7 +104,9 @@ void test_many_senders(void **state)
     pthread_t threads[MANY_THREADS];
     ends_open(&e);
     for (uint64_t i = 0; i < MANY_THREADS; i++) {
-        streams[i] = (struct stream){.channel = e.client, .first = i << 32, .count = 800,
+        streams[i] = (struct stream){.channel = e.client,
+                                     .first = i << 32,
+                                     .count = 800,
                                      .flags = i % 2 ? GP_SEND_LATER : 0};
         assert_int_equal(pthread_create(&threads[i], NULL, stream_main, &streams[i]), 0);
     }

@@ -298,14 +298,14 @@ static void killed_while_sending_little(bool listens)
     victim_bury(&v);
 }
 
-#define KILLED_TEST(how)                 \
-    void test_##how(void **state)        \
-    {                                    \
-        (void)state;                     \
-        if (!can_cross_processes())      \
-            skip();                      \
-        how(false);                      \
-        how(true);                       \
+#define KILLED_TEST(how)                                                                           \
+    void test_##how(void **state)                                                                  \
+    {                                                                                              \
+        (void)state;                                                                               \
+        if (!can_cross_processes())                                                                \
+            skip();                                                                                \
+        how(false);                                                                                \
+        how(true);                                                                                 \
     }
 KILLED_TEST(killed_while_idle)
 KILLED_TEST(killed_while_receiving)

@@ -112,8 +112,7 @@ static void *sharer_main(void *arg)
     struct sharer *s = arg;
     for (int i = 0; i < 100; i++) {
         struct gp_share a = {0}, b = {0};
-        if (tp->share(s->from, NULL, 4096, &a) != 0 ||
-            tp->accept_share(s->to, a.id, &b) != 0) {
+        if (tp->share(s->from, NULL, 4096, &a) != 0 || tp->accept_share(s->to, a.id, &b) != 0) {
             s->bad++;
             continue;
         }

@@ -58,8 +58,10 @@ static void wait_begin(struct waiting *w, struct gpc_session *s)
     w->pinned = malloc(16);
     gpc_pinned_expect(s, w->pinned, 16);
     w->request.h.op = GP_OP_gp_module_load;
-    w->call = (struct gpc_call){.route.session = s, .request = &w->request.h,
-                                .request_size = sizeof w->request, .reply = &w->reply.r,
+    w->call = (struct gpc_call){.route.session = s,
+                                .request = &w->request.h,
+                                .request_size = sizeof w->request,
+                                .reply = &w->reply.r,
                                 .reply_size = sizeof w->reply};
     gpc_call_out(&w->call, w->info, 24, 1, offsetof(struct gp_rep_gp_module_load, n_info_log));
     gpc_call_out(&w->call, w->error, 8, 1, offsetof(struct gp_rep_gp_module_load, n_error_log));

@@ -9,8 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void device_check(const struct gpc_nvml_device *d)
 {
-#define CHECK(name, word, field, room) \
-    if (!memchr(d->field, '\0', sizeof d->field)) \
+#define CHECK(name, word, field, room)                                                             \
+    if (!memchr(d->field, '\0', sizeof d->field))                                                  \
         abort();
     GPC_NVML_TEXTS(CHECK)
 #undef CHECK

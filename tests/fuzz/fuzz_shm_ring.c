@@ -35,8 +35,7 @@ static size_t input_take(struct input *in, const uint8_t *data, size_t size)
     return 18;
 }
 
-static void ring_read_all(struct gp_ring_shared *shared, const unsigned char *bytes,
-                          uint64_t start)
+static void ring_read_all(struct gp_ring_shared *shared, const unsigned char *bytes, uint64_t start)
 {
     struct gp_ring_reader r;
     gp_ring_reader_init(&r, shared, bytes, CAPACITY);

@@ -20,9 +20,8 @@ size_t gpc_copy_row_at(const struct gpc_end *e, const struct gpc_rows *rows, siz
     return row / rows->of_slice * e->span.slice + row % rows->of_slice * e->span.pitch;
 }
 
-CUresult gpc_copy_rows(struct gpc_copy *c,
-                       CUresult (*row)(struct gpc_copy *c, uint64_t dst, uint64_t src,
-                                       size_t bytes))
+CUresult gpc_copy_rows(struct gpc_copy *c, CUresult (*row)(struct gpc_copy *c, uint64_t dst,
+                                                           uint64_t src, size_t bytes))
 {
     const struct gpc_rows rows = gpc_copy_rows_of(c);
     CUresult r = CUDA_SUCCESS;
@@ -43,8 +42,8 @@ CUresult gpc_copy_run(struct gpc_copy *c)
 {
     uint64_t wire;
     bool captures = false;
-    enum gpc_copy_transport by =
-        gpc_session_shares(c->on->session) ? GPC_COPY_SHM : GPC_COPY_NETWORK;
+    enum gpc_copy_transport by = gpc_session_shares(c->on->session) ? GPC_COPY_SHM
+                                                                    : GPC_COPY_NETWORK;
     const struct gpc_strategy *s = gpc_copy_strategy(by, c->src.kind, c->dst.kind);
     CUresult r = gpc_route_stream(c->on, c->stream, &wire);
     if (r == CUDA_SUCCESS && s->in_graph)

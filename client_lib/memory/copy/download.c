@@ -141,8 +141,7 @@ static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, s
     CUresult r = CUDA_SUCCESS;
     for (uint64_t at = 0; r == CUDA_SUCCESS && at < bytes;) {
         uint32_t n = gpc_copy_chunk(bytes - at);
-        r = gpc_wire_gp_dtoh_pinned_on(c->on, src + at, c->stream, cookie, at, n,
-                                       n == bytes - at);
+        r = gpc_wire_gp_dtoh_pinned_on(c->on, src + at, c->stream, cookie, at, n, n == bytes - at);
         at += n;
     }
     return r;

@@ -70,8 +70,8 @@ static void dtoh_done(struct gpw_session *s, void *arg, CUresult result)
     free(d);
 }
 
-CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr src, CUstream stream,
-                     uint32_t bytes)
+CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr src,
+                     CUstream stream, uint32_t bytes)
 {
     if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
         return CUDA_ERROR_INVALID_VALUE;

@@ -14,7 +14,7 @@ struct event_wait {
     struct gpw_token token;
     CUevent event;     /* NULL: it went with its context */
     CUcontext context; /* of an event of ours */
-    bool destroy; /* the client has, or it is ours: it goes when it is no longer waited for */
+    bool destroy;      /* the client has, or it is ours: it goes when it is no longer waited for */
 };
 
 /* With what the driver keeps of an event of ours that may take the place of the client's. */
@@ -62,7 +62,10 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
     }
     *e = (struct event_wait){
         {.what = "an event", .ready = event_ready, .poll = event_poll, .cancel = event_cancel},
-        token, hEvent, NULL, false};
+        token,
+        hEvent,
+        NULL,
+        false};
     s->event_waits++;
     /* answers keep the order of what they wait for: older waits come first */
     if (gpw_waits_any(s) || !event_ready(s, &e->wait))

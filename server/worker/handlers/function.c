@@ -78,7 +78,8 @@ static bool ask_as_kernel(CUresult r)
     return r == CUDA_ERROR_INVALID_HANDLE || r == CUDA_ERROR_INVALID_CONTEXT;
 }
 
-static CUresult parameter(struct gpw_session *s, CUfunction f, size_t i, size_t *offset, size_t *size)
+static CUresult parameter(struct gpw_session *s, CUfunction f, size_t i, size_t *offset,
+                          size_t *size)
 {
     CUresult r = s->driver->cuFuncGetParamInfo(f, i, offset, size);
     if (ask_as_kernel(r))
@@ -174,8 +175,8 @@ static void attributes_of_kernel(struct gpw_session *s, CUkernel kernel, CUdevic
 {
     for (unsigned i = 0; i < GP_FUNCTION_ATTRIBUTES; i++) {
         int value = 0;
-        CUresult r =
-            s->driver->cuKernelGetAttribute(&value, (CUfunction_attribute)i, kernel, device);
+        CUresult r = s->driver->cuKernelGetAttribute(&value, (CUfunction_attribute)i, kernel,
+                                                     device);
         add_value(to, i, r, value);
     }
 }
@@ -210,8 +211,8 @@ static CUresult give_parameters(struct gpw_session *s, CUfunction f,
 }
 
 static CUresult describe_function(struct gpw_session *s, CUfunction f,
-                                  struct gp_function_attributes *to,
-                                  struct gp_parameter *list, uint32_t *bytes)
+                                  struct gp_function_attributes *to, struct gp_parameter *list,
+                                  uint32_t *bytes)
 {
     CUresult r = load(s, f, to);
     if (r != CUDA_SUCCESS)
@@ -316,8 +317,8 @@ static bool name_add(char *names, uint32_t room, uint32_t *used, const char *nam
 }
 
 /* Functions of a module, or kernels of a library: NULL with the error. */
-static void **list_names(struct gpw_session *s, CUmodule module, CUlibrary library,
-                         unsigned *count, CUresult *r)
+static void **list_names(struct gpw_session *s, CUmodule module, CUlibrary library, unsigned *count,
+                         CUresult *r)
 {
     const struct gpw_driver *d = s->driver;
     *r = module ? d->cuModuleGetFunctionCount(count, module)

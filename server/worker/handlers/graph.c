@@ -169,8 +169,8 @@ static CUgraphNode shown(struct gpw_session *s, CUgraphNode node, bool root)
 static CUresult list_nodes(struct gpw_session *s, CUgraph graph, bool roots, CUgraphNode **list,
                            size_t *count)
 {
-    __typeof__(s->driver->cuGraphGetNodes) get =
-        roots ? s->driver->cuGraphGetRootNodes : s->driver->cuGraphGetNodes;
+    __typeof__(s->driver->cuGraphGetNodes) get = roots ? s->driver->cuGraphGetRootNodes
+                                                       : s->driver->cuGraphGetNodes;
     size_t total = 0, kept = 0;
     CUresult r = get(graph, NULL, &total);
     CUgraphNode *nodes = calloc(total ? total : 1, sizeof *nodes);

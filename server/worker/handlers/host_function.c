@@ -17,10 +17,10 @@ struct host_function {
     struct gpw_wait wait;
     struct gpw_host_functions *all;
     uint64_t cookie;
-    bool in_graph; /* comes again with every launch of the graph: never over */
+    bool in_graph;    /* comes again with every launch of the graph: never over */
     enum stage stage; /* under `lock` */
     CUresult stream_result;
-    bool abandoned; /* the loop has let go: whoever is last frees */
+    bool abandoned;   /* the loop has let go: whoever is last frees */
     unsigned running; /* threads of the driver's that are inside */
     struct host_function *next;
 };
@@ -189,10 +189,8 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    f->wait = (struct gpw_wait){.what = "a host function",
-                                .ready = host_ready,
-                                .poll = host_poll,
-                                .cancel = host_cancel};
+    f->wait = (struct gpw_wait){
+        .what = "a host function", .ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
     f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     f->wait.recurs = f->in_graph;

@@ -64,12 +64,12 @@ static CUresult launch(struct gpw_session *s, CUfunction function, CUlaunchConfi
         return s->driver->cuLaunchKernelEx(config, function, pointers, NULL);
     }
     if (flags & GP_LAUNCH_COOPERATIVE)
-        return s->driver->cuLaunchCooperativeKernel(
-            function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
-            c->blockDimZ, c->sharedMemBytes, c->hStream, pointers);
-    return s->driver->cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ,
-                                     c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
-                                     c->hStream, pointers, NULL);
+        return s->driver->cuLaunchCooperativeKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ,
+                                                    c->blockDimX, c->blockDimY, c->blockDimZ,
+                                                    c->sharedMemBytes, c->hStream, pointers);
+    return s->driver->cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+                                     c->blockDimY, c->blockDimZ, c->sharedMemBytes, c->hStream,
+                                     pointers, NULL);
 }
 
 CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stream, uint32_t grid_x,
@@ -91,8 +91,8 @@ CUresult gpw_gp_launch(struct gpw_session *s, CUfunction function, CUstream stre
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < p.count; i++)
         pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
-    CUlaunchConfig config = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                             stream, NULL, attribute_count};
+    CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,
+                             block_z, shared_bytes, stream, NULL,    attribute_count};
     r = launch(s, function, &config, flags, attributes, pointers);
     if (p.local && r == CUDA_SUCCESS)
         gpw_growth_local_taken(s, p.local);
@@ -109,8 +109,8 @@ CUresult gpw_gp_occupancy_clusters(struct gpw_session *s, CUfunction function, u
     CUresult r = attributes_take(s, attributes, attribute_count, list);
     if (r != CUDA_SUCCESS)
         return r;
-    CUlaunchConfig config = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes,
-                             NULL, list, attribute_count};
+    CUlaunchConfig config = {grid_x,  grid_y,       grid_z, block_x, block_y,
+                             block_z, shared_bytes, NULL,   list,    attribute_count};
     return potential ? s->driver->cuOccupancyMaxPotentialClusterSize(result, function, &config)
                      : s->driver->cuOccupancyMaxActiveClusters(result, function, &config);
 }

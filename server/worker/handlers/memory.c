@@ -41,8 +41,10 @@ static CUresult window_open(struct gpw_session *s, uint32_t ordinal, uint64_t wa
     CUdeviceptr got = 0;
     CUresult r = s->driver->cuMemAddressReserve(&got, GP_WINDOW_SIZE, 0, want, 0);
     if (r != CUDA_SUCCESS) {
-        gpw_log("error", "device %u: cannot reserve 1 TiB of addresses (CUDA error %d); "
-                "is the driver older than 11.2?", ordinal, (int)r);
+        gpw_log("error",
+                "device %u: cannot reserve 1 TiB of addresses (CUDA error %d); "
+                "is the driver older than 11.2?",
+                ordinal, (int)r);
         return r;
     }
     w->session = s;
@@ -256,12 +258,13 @@ CUresult gpw_cuMemFree_v2(struct gpw_session *s, CUdeviceptr dptr)
     struct pending_free *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *f = (struct pending_free){.wait = {.what = "a free", .poll = free_retry, .cancel = free_cancel},
-                               .window = w,
-                               .address = dptr,
-                               .context = context,
-                               .number = ++s->memory->last_free,
-                               .next = s->memory->frees};
+    *f = (struct pending_free){
+        .wait = {.what = "a free", .poll = free_retry, .cancel = free_cancel},
+        .window = w,
+        .address = dptr,
+        .context = context,
+        .number = ++s->memory->last_free,
+        .next = s->memory->frees};
     s->memory->frees = f;
     bool before = gpw_strict(s, false);
     if (!free_retry(s, &f->wait))

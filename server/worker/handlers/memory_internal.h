@@ -34,8 +34,8 @@ struct gpw_memory {
     struct gpw_staging_pool staging;
     struct gpw_captured *captured;
     uint64_t captured_bytes;
-    struct pool *pools; /* pool.c */
-    bool trims_pools;   /* within that: counting may ask for more */
+    struct pool *pools;         /* pool.c */
+    bool trims_pools;           /* within that: counting may ask for more */
     struct physical *physicals; /* vmm.c */
     struct mapping *mappings;
 };

@@ -125,7 +125,8 @@ static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstre
     uint64_t growth = rounded > CHUNK ? rounded : CHUNK;
     if (room >= CHUNK && room - CHUNK >= rounded)
         growth = 0; /* it need not grow */
-    if (gpw_quota_left(s, p->ordinal) < growth || (growth && !gpw_quota_take(s, p->ordinal, growth)))
+    if (gpw_quota_left(s, p->ordinal) < growth ||
+        (growth && !gpw_quota_take(s, p->ordinal, growth)))
         return take_exactly(s, p->ordinal, bytes, dptr);
     CUresult r = s->driver->cuMemAllocFromPoolAsync(dptr, bytes, p->real, stream);
     if (pool_count(s, p, growth) || r != CUDA_SUCCESS)
@@ -191,7 +192,7 @@ CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, 
     bool capturing = is_capturing(s, stream);
     if (capturing)
         gpw_growth_in_graphs(s); /* it is a node, whose memory is counted when the graph has it */
-    if (ordinal < 0) /* nobody could be charged */
+    if (ordinal < 0)             /* nobody could be charged */
         return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0 || capturing ||
         (!pool && s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS))

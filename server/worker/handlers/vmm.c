@@ -11,7 +11,7 @@ struct physical {
     struct physical *next;
     CUmemGenericAllocationHandle real;
     uint64_t bytes;
-    int ordinal; /* HOST: the host's */
+    int ordinal;         /* HOST: the host's */
     unsigned references; /* handles and mappings */
 };
 #define HOST (-1)
@@ -34,8 +34,7 @@ static struct physical *find(struct gpw_session *s, CUmemGenericAllocationHandle
 static CUresult take(struct gpw_session *s, int ordinal, uint64_t bytes)
 {
     bool fits = false;
-    CUresult r = ordinal == HOST ? CUDA_SUCCESS
-                                 : gpw_memory_make_room(s, (uint32_t)ordinal, bytes);
+    CUresult r = ordinal == HOST ? CUDA_SUCCESS : gpw_memory_make_room(s, (uint32_t)ordinal, bytes);
     if (r == CUDA_SUCCESS)
         fits = ordinal == HOST ? gpw_budget_take(GPW_BUDGET_HOST, bytes)
                                : gpw_quota_take(s, (uint32_t)ordinal, bytes);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #define GRANULE (UINT64_C(2) << 20)
-#define SMALL_MIN_SHIFT 9 /* 512 bytes */
+#define SMALL_MIN_SHIFT 9  /* 512 bytes */
 #define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
 #define PIECES_MAX (GRANULE >> SMALL_MIN_SHIFT)
 
@@ -13,10 +13,10 @@ struct block {
     CUdeviceptr at;
     uint64_t size; /* mapped bytes */
     CUmemGenericAllocationHandle pages;
-    uint32_t shift;  /* of a granule shared by small ones: log2 of the piece, else 0 */
-    uint32_t used;   /* pieces in use */
-    size_t *asked;   /* per piece: bytes asked for, 0 free (one entry if not shared) */
-    uint32_t hint;   /* where to look for a free piece first */
+    uint32_t shift; /* of a granule shared by small ones: log2 of the piece, else 0 */
+    uint32_t used;  /* pieces in use */
+    size_t *asked;  /* per piece: bytes asked for, 0 free (one entry if not shared) */
+    uint32_t hint;  /* where to look for a free piece first */
 };
 
 struct gpw_allocator {

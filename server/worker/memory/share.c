@@ -34,7 +34,8 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
         gpw_strict(s, before);
         m->arena_registered = true;
         if (r != CUDA_SUCCESS)
-            gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower", (int)r);
+            gpw_log("warn", "the arena cannot be pinned (CUDA error %d): copies are slower",
+                    (int)r);
     }
     return (char *)m->arena.addr + offset;
 }

@@ -24,8 +24,8 @@ static struct gpw_staging_pool *pool_of(struct gpw_session *s)
  * copies of others may still be using it. */
 static void *memory_new(struct gpw_session *s)
 {
-    void *memory = mmap(NULL, GP_CHUNK_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    void *memory = mmap(NULL, GP_CHUNK_MAX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                        0);
     if (memory == MAP_FAILED)
         return NULL;
     /* it is our need, not the client's call: no capture minds it */

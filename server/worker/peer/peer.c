@@ -62,9 +62,9 @@ static void transfer_finish(struct gpw_session *s, struct gpw_transfer *t)
     if (t->word >= 0)
         gpw_lane_word_give(t->lane, (unsigned)t->word);
     if (t->result != CUDA_SUCCESS)
-        gpw_async_result(s, &(struct gp_header){.op = t->sends ? GP_OP_gp_peer_send
-                                                               : GP_OP_gp_peer_recv},
-                         t->result);
+        gpw_async_result(
+            s, &(struct gp_header){.op = t->sends ? GP_OP_gp_peer_send : GP_OP_gp_peer_recv},
+            t->result);
     free(t);
 }
 
@@ -164,7 +164,7 @@ static CUresult may_transfer(struct gpw_session *s, CUstream stream, uint64_t ad
     if (status != CU_STREAM_CAPTURE_STATUS_NONE)
         return CUDA_ERROR_NOT_SUPPORTED; /* a graph would run it again and again */
     return bytes == 0 || gpw_memory_is_device(s, address, bytes) ? CUDA_SUCCESS
-                                                                  : CUDA_ERROR_INVALID_VALUE;
+                                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* What it needs beside the struct; the caller frees that on failure. */
@@ -304,8 +304,8 @@ static CUresult link_of(uint32_t index, bool sends, uint64_t tag, struct gpw_pee
 CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, CUdeviceptr address,
                            uint64_t bytes, CUstream stream, bool sends)
 {
-    struct gpw_transfer like = {.sends = sends, .stream = stream, .tag = tag, .address = address,
-                                .bytes = bytes};
+    struct gpw_transfer like = {
+        .sends = sends, .stream = stream, .tag = tag, .address = address, .bytes = bytes};
     CUresult r = link_of(peer, sends, tag, &like.peer);
     if (r != CUDA_SUCCESS)
         return r;
@@ -356,8 +356,7 @@ bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h)
 void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_ended_at), real;
-    if (!transfers ||
-        gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS)
+    if (!transfers || gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS)
         return;
     for (struct gpw_transfer *t = transfers; t; t = t->all_next)
         if (t->stream == (CUstream)real)

@@ -38,7 +38,7 @@ extern pthread_mutex_t gpw_peer_lock;
 
 struct gpw_lane_slot {
     struct gpw_lane_slot *next;
-    void *memory; /* GP_CHUNK_MAX bytes, pinned */
+    void *memory;  /* GP_CHUNK_MAX bytes, pinned */
     CUevent event; /* behind the last copy from or to it */
 };
 struct gpw_lane_ring { /* of free slots, the one given back last at the end; under the lock */
@@ -80,10 +80,10 @@ struct gpw_transfer {
     uint64_t tag, address, bytes;
 
     /* Under the lock. */
-    bool reached;  /* its stream has come to it */
-    bool ready;    /* sends: the other side's has, too */
-    bool over;     /* the threads have let go; in no list any more */
-    unsigned busy; /* pieces that a thread works on */
+    bool reached;   /* its stream has come to it */
+    bool ready;     /* sends: the other side's has, too */
+    bool over;      /* the threads have let go; in no list any more */
+    unsigned busy;  /* pieces that a thread works on */
     uint64_t moved; /* bytes whose copies have been started */
     CUresult result;
 

@@ -59,8 +59,9 @@ static bool told_address(const char *bound, const uint8_t *secret, char out[GP_P
     int n = snprintf(url, sizeof url, "%s", bound);
     for (unsigned i = 0; i < sizeof wild / sizeof wild[0]; i++)
         if (strncmp(bound, wild[i], strlen(wild[i])) == 0)
-            n = site.host ? snprintf(url, sizeof url, "tcp://%s:%s", site.host, bound + strlen(wild[i]))
-                        : -1;
+            n = site.host
+                    ? snprintf(url, sizeof url, "tcp://%s:%s", site.host, bound + strlen(wild[i]))
+                    : -1;
     return n > 0 && (size_t)n < sizeof url &&
            gpw_peer_seal(site.key, secret, wall_seconds(), url, out, GP_PEER_URL_MAX);
 }
@@ -161,8 +162,10 @@ CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t 
     free(p->url);
     p->url = again;
     if (!told_address(bound, secret, address)) {
-        gpw_log("warn", "peer %u: nobody knows at which address others reach this host; set "
-                "'advertise'", peer);
+        gpw_log("warn",
+                "peer %u: nobody knows at which address others reach this host; set "
+                "'advertise'",
+                peer);
         peer_free(p);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -217,7 +220,7 @@ static bool may_connect(char address[GP_PEER_URL_MAX], const uint8_t *secret)
 {
     const char *own = network_url();
     const char *wrong = site.has_key ? gpw_peer_unseal(site.key, secret, wall_seconds(), address)
-                                   : "this server has no peer_key for it";
+                                     : "this server has no peer_key for it";
     if (!wrong && !gpw_peer_may_go(address, own && gpw_peer_is_loopback(own)))
         wrong = "it is no other host's";
     if (wrong)
@@ -250,12 +253,12 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
         free(j);
         return r;
     }
-    *j = (struct joining){
-        {.what = "a peer's connection",
-         .ready = joining_ready,
-         .poll = joining_poll,
-         .cancel = joining_cancel},
-        token, peer};
+    *j = (struct joining){{.what = "a peer's connection",
+                           .ready = joining_ready,
+                           .poll = joining_poll,
+                           .cancel = joining_cancel},
+                          token,
+                          peer};
     gpw_wait_add(s, &j->wait);
     return GPW_DEFERRED;
 }

@@ -79,9 +79,10 @@ static int prove_connecting(struct gpw_peer *p, int64_t deadline)
     struct heard heard;
     int rc = nonce_make(nonce);
     if (rc == 0)
-        rc = say(p, &(struct gpw_peer_message){
-                        .kind = GPW_PEER_HELLO, .version = GP_WIRE_VERSION,
-                        .oldest = GP_WIRE_OLDEST, .nonce = nonce});
+        rc = say(p, &(struct gpw_peer_message){.kind = GPW_PEER_HELLO,
+                                               .version = GP_WIRE_VERSION,
+                                               .oldest = GP_WIRE_OLDEST,
+                                               .nonce = nonce});
     if (rc == 0)
         rc = hear(p, GPW_PEER_CHALLENGE, deadline, &heard);
     if (rc == 0 && !gp_wire_agree(heard.version, heard.version))
@@ -143,9 +144,9 @@ static int prove_listening(struct gpw_peer *p)
     uint8_t theirs[GPW_PEER_NONCE];
     memcpy(theirs, heard.nonce, sizeof theirs);
     gpw_peer_proof(p->secret, true, theirs, nonce, proof);
-    rc = say(p, &(struct gpw_peer_message){
-                    .kind = GPW_PEER_CHALLENGE, .version = version, .nonce = nonce,
-                    .proof = proof});
+    rc = say(p,
+             &(struct gpw_peer_message){
+                 .kind = GPW_PEER_CHALLENGE, .version = version, .nonce = nonce, .proof = proof});
     if (rc == 0)
         rc = hear(p, GPW_PEER_PROVE, deadline, &heard);
     if (rc != 0)

@@ -46,7 +46,7 @@ struct flight {
 
 struct writer {
     struct gpw_peer *peer;
-    CUcontext context; /* current here */
+    CUcontext context;            /* current here */
     struct flight flights[AHEAD]; /* the oldest first, from `first` on */
     unsigned first, count;
 };
@@ -96,8 +96,9 @@ static bool piece_start(struct writer *w)
         return slot != NULL;
     }
     uint64_t left = t->bytes - t->moved;
-    struct flight f = {t, lane, slot, t->tag, t->moved,
-                       left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX};
+    struct flight f = {t,        lane,
+                       slot,     t->tag,
+                       t->moved, left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX};
     t->moved += f.bytes;
     pthread_mutex_unlock(&gpw_peer_lock);
     CUresult r = context_use(p, &w->context, lane->context);
@@ -347,7 +348,7 @@ static int receive(struct gpw_peer *p, CUcontext *current)
     rc = gpw_peer_decode(bytes, size, &m);
     pthread_mutex_lock(&gpw_peer_lock);
     if (rc == 0 && p->state == GPW_PEER_UP)
-        rc = m.kind == GPW_PEER_DATA ? piece_take(p, current, &m)
+        rc = m.kind == GPW_PEER_DATA    ? piece_take(p, current, &m)
              : m.kind >= GPW_PEER_OFFER ? met(p, &m)
                                         : -EPROTO;
     pthread_mutex_unlock(&gpw_peer_lock);
@@ -358,9 +359,12 @@ static int receive(struct gpw_peer *p, CUcontext *current)
 static const char *reason(int rc)
 {
     switch (rc) {
-    case -EPIPE: return "the other worker has ended, or cannot be reached";
-    case -EPROTO: return "the other worker sent what no worker of this version sends";
-    default: return strerror(-rc);
+    case -EPIPE:
+        return "the other worker has ended, or cannot be reached";
+    case -EPROTO:
+        return "the other worker sent what no worker of this version sends";
+    default:
+        return strerror(-rc);
     }
 }
 

@@ -55,8 +55,8 @@ static bool fresh(const char time[TIME_DIGITS], int64_t now)
     return apart <= GPW_PEER_SEAL_SECONDS;
 }
 
-const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY],
-                            const uint8_t secret[GPW_PEER_SECRET], int64_t now, char *sealed)
+const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY], const uint8_t secret[GPW_PEER_SECRET],
+                            int64_t now, char *sealed)
 {
     char mac[MAC_DIGITS + 1];
     char *seal = strchr(sealed, '#');
@@ -97,8 +97,9 @@ bool gpw_peer_is_loopback(const char *url)
 bool gpw_peer_may_go(const char *url, bool own_loopback)
 {
     /* every host's own, of the link, or of nobody */
-    static const char *const never[] = {"169.254.", "[fe8", "[fe9", "[fea", "[feb", "[::ffff:169.254.",
-                                        "0.", "*", "[::]", "[::ffff:0.", NULL};
+    static const char *const never[] = {
+        "169.254.", "[fe8", "[fe9", "[fea",       "[feb", "[::ffff:169.254.",
+        "0.",       "*",    "[::]", "[::ffff:0.", NULL};
     const char *host = host_of(url);
     if (!host || !strchr(host, ':'))
         return false;

@@ -21,8 +21,8 @@
 bool gpw_peer_seal(const uint8_t key[GPW_PEER_KEY], const uint8_t secret[GPW_PEER_SECRET],
                    int64_t now, const char *url, char *out, size_t size);
 /* Takes the seal off `sealed`, in place. NULL if it is right, else what is wrong. */
-const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY],
-                            const uint8_t secret[GPW_PEER_SECRET], int64_t now, char *sealed);
+const char *gpw_peer_unseal(const uint8_t key[GPW_PEER_KEY], const uint8_t secret[GPW_PEER_SECRET],
+                            int64_t now, char *sealed);
 
 /* Whether a worker may go there: over TCP, and to no address that means another host here.
  * `own_loopback`: the worker itself listens at the loopback. */

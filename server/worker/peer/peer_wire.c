@@ -39,16 +39,24 @@ _Static_assert(sizeof(struct challenge) <= GPW_PEER_FIXED_MAX, "room for every f
 static size_t fixed_size(uint16_t kind)
 {
     switch (kind) {
-    case GPW_PEER_HELLO: return sizeof(struct hello);
-    case GPW_PEER_CHALLENGE: return sizeof(struct challenge);
-    case GPW_PEER_PROVE: return sizeof(struct prove);
-    case GPW_PEER_WELCOME: return sizeof(struct gp_header);
+    case GPW_PEER_HELLO:
+        return sizeof(struct hello);
+    case GPW_PEER_CHALLENGE:
+        return sizeof(struct challenge);
+    case GPW_PEER_PROVE:
+        return sizeof(struct prove);
+    case GPW_PEER_WELCOME:
+        return sizeof(struct gp_header);
     case GPW_PEER_OFFER:
-    case GPW_PEER_READY: return sizeof(struct amount);
+    case GPW_PEER_READY:
+        return sizeof(struct amount);
     case GPW_PEER_ABORT:
-    case GPW_PEER_REFUSE: return sizeof(struct failure);
-    case GPW_PEER_DATA: return sizeof(struct data);
-    default: return 0;
+    case GPW_PEER_REFUSE:
+        return sizeof(struct failure);
+    case GPW_PEER_DATA:
+        return sizeof(struct data);
+    default:
+        return 0;
     }
 }
 

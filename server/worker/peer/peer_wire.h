@@ -51,8 +51,7 @@ size_t gpw_peer_encode(const struct gpw_peer_message *m, void *out);
 /* What a side proves its knowledge of the secret with, of both nonces. */
 void gpw_peer_proof(const uint8_t secret[GPW_PEER_SECRET], bool listens,
                     const uint8_t connecting_nonce[GPW_PEER_NONCE],
-                    const uint8_t listening_nonce[GPW_PEER_NONCE],
-                    uint8_t proof[GPW_PEER_PROOF]);
+                    const uint8_t listening_nonce[GPW_PEER_NONCE], uint8_t proof[GPW_PEER_PROOF]);
 /* Without telling by its time how much of it is right. */
 bool gpw_peer_proof_same(const uint8_t *a, const uint8_t *b);
 

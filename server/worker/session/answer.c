@@ -60,8 +60,8 @@ CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *ans
     return deferred(answer, gpw_after_submitted(s, after, stream, r));
 }
 
-CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
-                                  CUcontext context, gpw_answer *send)
+CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token, CUcontext context,
+                                  gpw_answer *send)
 {
     CUcontext popped;
     CUresult r = context ? s->driver->cuCtxPushCurrent_v2(context) : CUDA_SUCCESS;

@@ -17,7 +17,7 @@ CUresult gpw_answer_prepare(struct gpw_session *s, struct gpw_token token, CUstr
                             gpw_answer *send, struct gpw_answer_wait **answer);
 CUresult gpw_answer_submitted(struct gpw_session *s, struct gpw_answer_wait *answer,
                               CUstream stream, CUresult r);
-CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token,
-                                  CUcontext context, gpw_answer *send);
+CUresult gpw_answer_after_context(struct gpw_session *s, struct gpw_token token, CUcontext context,
+                                  gpw_answer *send);
 
 #endif

@@ -70,8 +70,7 @@ static int status(char *out, size_t size)
                     "\"host_bytes\": %llu, \"host_limit\": %llu, \"host_refused\": %llu, "
                     "\"host\": %s}\n",
                     session_id, (int)getpid(), session->client_pid, session->program,
-                    session->device_count,
-                    (unsigned long long)gpw_memory_bytes(session),
+                    session->device_count, (unsigned long long)gpw_memory_bytes(session),
                     (unsigned long long)session->calls, (unsigned long long)sent,
                     (unsigned long long)received, session->greeted ? "true" : "false",
                     (unsigned long long)gpw_budget_used(), (unsigned long long)gpw_budget_limit(),

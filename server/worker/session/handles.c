@@ -60,8 +60,10 @@ static void object_made(struct gpw_session *s)
     if (gpw_budget_take(GPW_BUDGET_OBJECTS, OBJECT_BYTES))
         return;
     gpw_budget_force(GPW_BUDGET_OBJECTS, OBJECT_BYTES); /* it is there, and is given back */
-    gpw_session_end(s, "it has made more objects than fit into the host memory that a session may "
-                    "have (%llu MiB)", (unsigned long long)(gpw_budget_limit() >> 20));
+    gpw_session_end(s,
+                    "it has made more objects than fit into the host memory that a session may "
+                    "have (%llu MiB)",
+                    (unsigned long long)(gpw_budget_limit() >> 20));
 }
 
 static void object_gone(const struct slot *slot)

@@ -18,8 +18,8 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
                     CUresult result);
 /* The driver's handle: INVALID_HANDLE (INVALID_CONTEXT, …) for an id that is not
  * live, or its creation's error. Streams: GP_STREAM_LEGACY gives CU_STREAM_LEGACY. */
-CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id,
-                        bool nullable, uint64_t *real);
+CUresult gpw_handle_get(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, bool nullable,
+                        uint64_t *real);
 /* As get, and the id is free afterwards. */
 CUresult gpw_handle_take(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id,
                          bool nullable, uint64_t *real);

@@ -29,8 +29,8 @@ static void open_nvml(struct gpw_held *h)
         return;
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
     h->by_pci = (__typeof__(h->by_pci))dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
-    h->processes_of =
-        (__typeof__(h->processes_of))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    h->processes_of = (__typeof__(h->processes_of))dlsym(library,
+                                                         "nvmlDeviceGetComputeRunningProcesses_v3");
     if (!init || !h->by_pci || init() != 0)
         h->processes_of = NULL;
 }

@@ -39,8 +39,9 @@ static void fill_device(struct gpw_session *s, uint32_t ordinal, struct gp_devic
     }
     /* stream priorities are a context's, but the same for all devices we know */
     info->least_priority = 0;
-    info->greatest_priority =
-        info->attributes[CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED] == 1 ? -5 : 0;
+    info->greatest_priority = info->attributes[CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED] == 1
+                                  ? -5
+                                  : 0;
     gpw_topology_fill(s, device, info);
     gpw_memory_window(s, ordinal, &info->window_begin, &info->window_end);
 }
@@ -100,8 +101,8 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
         return CUDA_ERROR_INVALID_VALUE;
     }
     char why[WHY_BYTES];
-    const char *foreign =
-        take_release(s, wire_newest, wire_oldest, operations, operation_count, why);
+    const char *foreign = take_release(s, wire_newest, wire_oldest, operations, operation_count,
+                                       why);
     if (foreign) {
         gpw_session_broken(s, foreign);
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;

@@ -67,13 +67,13 @@ static void put_off(struct gpw_session *s, void (*run)(struct gpw_session *s, vo
 }
 
 void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
-                          void *arg)
+                           void *arg)
 {
     put_off(s, run, arg, UINT64_MAX);
 }
 
-void gpw_end_when_none_blocked(struct gpw_session *s,
-                               void (*run)(struct gpw_session *s, void *arg), void *arg)
+void gpw_end_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+                               void *arg)
 {
     put_off(s, run, arg, s->contexts_ended);
 }

@@ -12,11 +12,11 @@ bool gpw_streams_stand(struct gpw_session *s);
 /* Run `run` now if no stream is blocked, else as soon as none is, in the context that is
  * current now. It is not run when the session ends first: then all goes with the process. */
 void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
-                          void *arg);
+                           void *arg);
 /* As above, to end what a context has. It is not run if a context ends before: the object may
  * have gone with it, and a driver does not survive a dead handle. What another context has stays
  * until the session ends. */
-void gpw_end_when_none_blocked(struct gpw_session *s,
-                               void (*run)(struct gpw_session *s, void *arg), void *arg);
+void gpw_end_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),
+                               void *arg);
 
 #endif

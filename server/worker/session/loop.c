@@ -55,8 +55,8 @@ struct put_off {
     struct gpw_wait wait;
     CUcontext context;
     bool strict;
-    bool last_try;  /* waits for frees, and not a second time */
-    uint64_t frees; /* those up to this one */
+    bool last_try;      /* waits for frees, and not a second time */
+    uint64_t frees;     /* those up to this one */
     uint64_t message[]; /* a struct gp_header and what follows */
 };
 

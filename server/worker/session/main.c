@@ -65,29 +65,46 @@ static int usage(const char *problem)
 static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option names[] = {
-        {"session", required_argument, NULL, 's'}, {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},  {"control", required_argument, NULL, 'c'},
-        {"devices", required_argument, NULL, 'n'}, {"plugins", required_argument, NULL, 'p'},
-        {"log-level", required_argument, NULL, 'v'}, {"tenant", required_argument, NULL, 't'},
-        {"board", required_argument, NULL, 'b'},   {"peer-host", required_argument, NULL, 'P'},
+        {"session", required_argument, NULL, 's'},     {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},      {"control", required_argument, NULL, 'c'},
+        {"devices", required_argument, NULL, 'n'},     {"plugins", required_argument, NULL, 'p'},
+        {"log-level", required_argument, NULL, 'v'},   {"tenant", required_argument, NULL, 't'},
+        {"board", required_argument, NULL, 'b'},       {"peer-host", required_argument, NULL, 'P'},
         {"host-memory", required_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (option) {
-        case 's': o->session = optarg; break;
-        case 'd': o->driver = optarg; break;
-        case 'c': o->control = optarg; break;
-        case 'n': o->devices = optarg; break;
-        case 'p': o->plugins = optarg; break;
-        case 't': o->tenant = optarg; break;
-        case 'P': o->peer_host = optarg; break;
+        case 's':
+            o->session = optarg;
+            break;
+        case 'd':
+            o->driver = optarg;
+            break;
+        case 'c':
+            o->control = optarg;
+            break;
+        case 'n':
+            o->devices = optarg;
+            break;
+        case 'p':
+            o->plugins = optarg;
+            break;
+        case 't':
+            o->tenant = optarg;
+            break;
+        case 'P':
+            o->peer_host = optarg;
+            break;
         case 'b':
             if (o->board_count == GP_DEVICES_MAX)
                 return usage("too many --board");
             o->boards[o->board_count++] = optarg;
             break;
-        case 'h': o->host_memory = strtoull(optarg, NULL, 10); break;
-        case 'v': break; /* the server filters */
+        case 'h':
+            o->host_memory = strtoull(optarg, NULL, 10);
+            break;
+        case 'v':
+            break; /* the server filters */
         case 'l':
             if (o->listen_count == LISTENERS_MAX)
                 return usage("too many --listen");
@@ -309,9 +326,9 @@ int main(int argc, char **argv)
         o.plugins = plugins;
     }
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a limit on files is an error, not an end */
+    signal(SIGXFSZ, SIG_IGN);         /* a limit on files is an error, not an end */
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the gate sleeps for microseconds */
-    struct rlimit files; /* shares, and memory of the soft GPU, are descriptors */
+    struct rlimit files;              /* shares, and memory of the soft GPU, are descriptors */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);

@@ -19,13 +19,13 @@
 
 struct gpw_functions; /* function.c: what launches need to know */
 struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
-struct gpw_gates; /* gate.c: the boards of its devices, and its turns on them */
+struct gpw_gates;     /* gate.c: the boards of its devices, and its turns on them */
 struct gpw_handles;
 struct gpw_host_functions; /* host_function.c: those that streams have still to pass */
-struct gpw_held; /* held.c: how NVML is asked */
-struct gpw_loop; /* loop.c: the message that waits, and when waits were looked at */
-struct gpw_memory;  /* memory.c: allocations, windows, pinned shares, arena */
-struct gpw_modules; /* module.c: images, functions' parameters */
+struct gpw_held;           /* held.c: how NVML is asked */
+struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
+struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
+struct gpw_modules;        /* module.c: images, functions' parameters */
 
 /* The contexts of the streams that were named lately (place.c). */
 #define GPW_PLACES_KEPT 16
@@ -73,43 +73,43 @@ struct gpw_session {
     } graph_budget;
     struct gpw_gates *gates; /* NULL: no device has a board */
     struct gpw_account accounts[GP_DEVICES_MAX];
-    bool graphs_allocate; /* launches of graphs may take memory (growth.c) */
+    bool graphs_allocate;                 /* launches of graphs may take memory (growth.c) */
     uint32_t local_bytes[GP_DEVICES_MAX]; /* a thread, that the driver has made room for */
     struct gpw_places places;
     struct gpw_events events;
     CUcontext primary[GP_DEVICES_MAX]; /* retained by the client: one for each device */
     uint64_t contexts_ended;
     struct gpw_wait *waits, *waits_last; /* the oldest and the youngest */
-    struct gpw_wait *waits_due; /* over, and still to be polled */
-    void *scratch[4]; /* GP_CHUNK_MAX bytes each, for out[N] */
+    struct gpw_wait *waits_due;          /* over, and still to be polled */
+    void *scratch[4];                    /* GP_CHUNK_MAX bytes each, for out[N] */
     uint32_t index; /* of this session among the client's: in the ids of its handles */
     uint32_t device_count;
     CUdevice devices[GP_DEVICES_MAX]; /* client's ordinal -> driver's device */
-    bool soft; /* the driver is the soft GPU's */
+    bool soft;                        /* the driver is the soft GPU's */
     uint8_t secret[16];
-    bool strict;   /* the client's thread may not make calls that captures forbid */
-    bool strict_call; /* nor the one whose call is made, which may have waited behind others */
-    bool strict_now; /* so it is for the driver: while a call of such a thread is made */
+    bool strict;           /* the client's thread may not make calls that captures forbid */
+    bool strict_call;      /* nor the one whose call is made, which may have waited behind others */
+    bool strict_now;       /* so it is for the driver: while a call of such a thread is made */
     bool watches_captures; /* until one is found that was spoilt (capture_watch.h) */
-    bool last_try; /* no more GPW_AGAIN */
-    unsigned fences; /* streams that the next message waits for (gp_fence) */
-    unsigned event_waits; /* calls that wait for an event of the client's */
-    bool greeted;  /* gp_hello was right */
-    bool ended;    /* gp_goodbye, or broken */
-    int32_t sticky; /* a CUresult that every later call gives, 0 none */
+    bool last_try;         /* no more GPW_AGAIN */
+    unsigned fences;       /* streams that the next message waits for (gp_fence) */
+    unsigned event_waits;  /* calls that wait for an event of the client's */
+    bool greeted;          /* gp_hello was right */
+    bool ended;            /* gp_goodbye, or broken */
+    int32_t sticky;        /* a CUresult that every later call gives, 0 none */
     uint64_t calls;
     char program[256];
     uint32_t client_pid;
-    uint32_t wire; /* the protocol that is spoken */
+    uint32_t wire;           /* the protocol that is spoken */
     struct gp_shared shared; /* the operations that the client has, too */
 };
 
 /* Returned by a deferred handler that will answer later; no CUresult is negative. */
-#define GPW_DEFERRED ((CUresult)-1)
+#define GPW_DEFERRED ((CUresult) - 1)
 
 /* Returned by a handler of a call that is waited for: dispatch it again when the frees that
  * are under way are over. */
-#define GPW_AGAIN ((CUresult)-2)
+#define GPW_AGAIN ((CUresult) - 2)
 int gpw_put_off(struct gpw_session *s, const struct gp_header *h);
 
 /*
@@ -123,8 +123,8 @@ int gpw_put_off(struct gpw_session *s, const struct gp_header *h);
 static inline bool gpw_strict(struct gpw_session *s, bool strict)
 {
     bool before = s->strict_now;
-    CUstreamCaptureMode mode =
-        strict ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode mode = strict ? CU_STREAM_CAPTURE_MODE_GLOBAL
+                                      : CU_STREAM_CAPTURE_MODE_RELAXED;
     if (strict != before)
         s->driver->cuThreadExchangeStreamCaptureMode(&mode);
     s->strict_now = strict;
@@ -182,7 +182,7 @@ struct gpw_wait {
     bool (*ready)(struct gpw_session *s, struct gpw_wait *w);
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
-    bool recurs; /* its work comes again: it may stand behind waits that are younger */
+    bool recurs;      /* its work comes again: it may stand behind waits that are younger */
     const char *what; /* for whoever debugs */
     struct gpw_wait *older, *younger;
 };

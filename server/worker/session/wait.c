@@ -374,8 +374,7 @@ static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *
     CUstream stream = (CUstream)real;
     (void)id;
     CUcontext context;
-    if (e->result != CUDA_SUCCESS ||
-        s->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
+    if (e->result != CUDA_SUCCESS || s->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
         context != e->after->context)
         return;
     /* asking a capturing stream for more would end its capture */

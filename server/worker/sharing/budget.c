@@ -25,7 +25,8 @@ static void tell(enum gpw_budget kind, uint64_t bytes)
     if (told[kind])
         return;
     told[kind] = true;
-    gpw_log("warn", "%llu bytes for %s are refused: the session has %llu of the %llu MiB of host "
+    gpw_log("warn",
+            "%llu bytes for %s are refused: the session has %llu of the %llu MiB of host "
             "memory that it may have (the server's setting 'session-host-memory')",
             (unsigned long long)bytes, names[kind], (unsigned long long)(load(&used) >> 20),
             (unsigned long long)(limit >> 20));

@@ -51,18 +51,18 @@ struct gate {
     struct gp_board *board;
     int member;
     const char *path, *tenant;
-    unsigned tries;        /* to join a board that has replaced this one */
-    bool busy;             /* as the board has it */
-    CUcontext context;     /* of the streams below */
+    unsigned tries;    /* to join a board that has replaced this one */
+    bool busy;         /* as the board has it */
+    CUcontext context; /* of the streams below */
     CUstream streams[STREAMS];
     unsigned stream_count; /* submitted to since the last mark */
     unsigned unmarked;     /* submissions since then */
     struct mark marks[MARKS];
     unsigned first, mark_count;
-    uint64_t passed;       /* ns: when the last mark had passed */
-    unsigned every;        /* submissions to a mark */
-    uint64_t took;         /* ns: by the work before the last mark */
-    CUevent start;         /* passes when the GPU has changed over to this tenant */
+    uint64_t passed; /* ns: when the last mark had passed */
+    unsigned every;  /* submissions to a mark */
+    uint64_t took;   /* ns: by the work before the last mark */
+    CUevent start;   /* passes when the GPU has changed over to this tenant */
     CUcontext start_context;
     uint64_t slice_us;
     uint64_t yields; /* ns: since when the turn should end; 0: it need not */
@@ -70,7 +70,7 @@ struct gate {
 
 struct gpw_gates {
     struct gate at[GP_DEVICES_MAX];
-    unsigned count; /* at[0 … count) may have a board */
+    unsigned count;      /* at[0 … count) may have a board */
     struct gate *closed; /* the one that the next message waits at */
 };
 
@@ -102,9 +102,10 @@ static int join(const char *path, const char *tenant, struct gp_board **board)
 
 static const char *board_error(int r)
 {
-    return r == -ENOENT ? "no such tenant is on it"
-         : r == -EUCLEAN ? "it is damaged"
-         : r == -EPROTO ? "it is of another release" : strerror(-r);
+    return r == -ENOENT    ? "no such tenant is on it"
+           : r == -EUCLEAN ? "it is damaged"
+           : r == -EPROTO  ? "it is of another release"
+                           : strerror(-r);
 }
 
 int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant)
@@ -140,8 +141,10 @@ static void rejoin(struct gpw_session *s, struct gate *g)
         return; /* of a newer server: it leaves what runs to the old board */
     if (r < 0) {
         if (++g->tries >= JOIN_TRIES)
-            gpw_session_end(s, "the server has made a new board for device %u, and this session "
-                            "cannot join it: %s", ordinal, board_error(r));
+            gpw_session_end(s,
+                            "the server has made a new board for device %u, and this session "
+                            "cannot join it: %s",
+                            ordinal, board_error(r));
         return;
     }
     gp_board_close(g->board);
@@ -188,8 +191,7 @@ static void mark_place(struct gpw_session *s, struct gate *g)
         s->driver->cuCtxSetCurrent(g->context);
     for (unsigned i = 0; i < g->stream_count; i++) {
         CUevent event;
-        if (!may_mark(s, g->streams[i]) ||
-            gpw_event_take(s, g->context, &event) != CUDA_SUCCESS)
+        if (!may_mark(s, g->streams[i]) || gpw_event_take(s, g->context, &event) != CUDA_SUCCESS)
             continue;
         m->events[m->count++] = event;
         s->driver->cuEventRecord(event, g->streams[i]);
@@ -353,7 +355,9 @@ static bool admit(struct gpw_session *s, struct gate *g)
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
-    unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
+    unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS
+                     : g->took > LONG_NS                      ? 1
+                                                              : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
         if (g->mark_count >= ahead && !may_stand(s))
@@ -414,8 +418,7 @@ static bool is_captured(struct gpw_session *s, const struct gp_header *h)
     return gpw_captures_any(s) && stream_of(s, h, &stream) && !may_mark(s, stream);
 }
 
-static bool admit_transfer(const struct gate *g, const struct gp_header *h,
-                           enum gp_work kind)
+static bool admit_transfer(const struct gate *g, const struct gp_header *h, enum gp_work kind)
 {
     enum gp_board_way way = kind == GP_WORK_UPLOAD ? GP_BOARD_UPLOAD : GP_BOARD_DOWNLOAD;
     return gp_board_copy(g->board, g->member, way, bytes_of(h));

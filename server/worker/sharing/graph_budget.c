@@ -91,8 +91,8 @@ static uint64_t capture_id(struct gpw_session *s, const struct gp_header *h)
     cuuint64_t capture = 0;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (id == 0 || gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS ||
-        s->driver->cuStreamGetCaptureInfo_v2((CUstream)real, &status, &capture, NULL, NULL,
-                                             NULL) != CUDA_SUCCESS)
+        s->driver->cuStreamGetCaptureInfo_v2((CUstream)real, &status, &capture, NULL, NULL, NULL) !=
+            CUDA_SUCCESS)
         return 0;
     return status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : capture;
 }

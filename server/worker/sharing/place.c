@@ -37,8 +37,7 @@ void gpw_place_enter(struct gpw_session *s, const struct gp_header *h, struct gp
     *p = (struct gpw_place){NULL, false};
     uint64_t id = stream_named(h);
     CUcontext context = id ? context_of(s, id) : NULL;
-    if (!context || s->driver->cuCtxGetCurrent(&p->before) != CUDA_SUCCESS ||
-        p->before == context)
+    if (!context || s->driver->cuCtxGetCurrent(&p->before) != CUDA_SUCCESS || p->before == context)
         return;
     p->moved = s->driver->cuCtxSetCurrent(context) == CUDA_SUCCESS;
 }

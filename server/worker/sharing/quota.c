@@ -125,7 +125,8 @@ void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal)
     }
     gpw_memory_trim(s, ordinal);
     if (++a->looks >= LOOKS)
-        gpw_session_end(s, "its tenant has %llu MiB of device %u's memory, and may have %llu: "
+        gpw_session_end(s,
+                        "its tenant has %llu MiB of device %u's memory, and may have %llu: "
                         "the driver took %llu MiB for this program beyond the limit",
                         (unsigned long long)((limit_of(s, ordinal) + over) >> 20), ordinal,
                         (unsigned long long)(limit_of(s, ordinal) >> 20),

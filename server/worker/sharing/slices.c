@@ -57,8 +57,11 @@ static int kernel_ioctl(int fd, unsigned long request, void *arg)
 
 static bool control(const struct group *g, uint32_t command, uint64_t *us)
 {
-    struct rm_control c = {.client = g->root, .object = g->object, .command = command,
-                           .params = (uint64_t)(uintptr_t)us, .params_size = sizeof *us};
+    struct rm_control c = {.client = g->root,
+                           .object = g->object,
+                           .command = command,
+                           .params = (uint64_t)(uintptr_t)us,
+                           .params_size = sizeof *us};
     return kernel_ioctl(g->fd, _IOWR(RM_TYPE, RM_CONTROL, struct rm_control), &c) == 0 &&
            c.status == 0;
 }

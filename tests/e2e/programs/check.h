@@ -32,19 +32,19 @@ static inline void check_failed(const char *file, int line, const char *format, 
 }
 
 /* Note a failure and go on. */
-#define EXPECT(condition, ...)                             \
-    do {                                                   \
-        if (!(condition))                                  \
-            check_failed(__FILE__, __LINE__, __VA_ARGS__); \
+#define EXPECT(condition, ...)                                                                     \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            check_failed(__FILE__, __LINE__, __VA_ARGS__);                                         \
     } while (0)
 
 /* Note a failure and end: what follows could only fail too. */
-#define REQUIRE(condition, ...)                            \
-    do {                                                   \
-        if (!(condition)) {                                \
-            check_failed(__FILE__, __LINE__, __VA_ARGS__); \
-            exit(1);                                       \
-        }                                                  \
+#define REQUIRE(condition, ...)                                                                    \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            check_failed(__FILE__, __LINE__, __VA_ARGS__);                                         \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 static inline int finish(const char *name)
@@ -73,17 +73,17 @@ static inline void *check_alloc(size_t size)
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-#define CUDA(call)                                                                        \
-    do {                                                                                  \
-        cudaError_t cuda_result = (call);                                                 \
-        REQUIRE(cuda_result == cudaSuccess, "%s: %s (%s)", #call,                         \
-                cudaGetErrorName(cuda_result), cudaGetErrorString(cuda_result));          \
+#define CUDA(call)                                                                                 \
+    do {                                                                                           \
+        cudaError_t cuda_result = (call);                                                          \
+        REQUIRE(cuda_result == cudaSuccess, "%s: %s (%s)", #call, cudaGetErrorName(cuda_result),   \
+                cudaGetErrorString(cuda_result));                                                  \
     } while (0)
-#define CUDA_GIVES(expected, call)                                                        \
-    do {                                                                                  \
-        cudaError_t cuda_result = (call);                                                 \
-        EXPECT(cuda_result == (expected), "%s gave %s, expected %s", #call,               \
-               cudaGetErrorName(cuda_result), #expected);                                 \
+#define CUDA_GIVES(expected, call)                                                                 \
+    do {                                                                                           \
+        cudaError_t cuda_result = (call);                                                          \
+        EXPECT(cuda_result == (expected), "%s gave %s, expected %s", #call,                        \
+               cudaGetErrorName(cuda_result), #expected);                                          \
     } while (0)
 #endif
 

@@ -17,16 +17,16 @@ static inline const char *driver_name(CUresult result)
     return name;
 }
 
-#define CU(call)                                                                \
-    do {                                                                        \
-        CUresult cu_result = (call);                                            \
-        REQUIRE(cu_result == CUDA_SUCCESS, "%s: %s", #call, driver_name(cu_result)); \
+#define CU(call)                                                                                   \
+    do {                                                                                           \
+        CUresult cu_result = (call);                                                               \
+        REQUIRE(cu_result == CUDA_SUCCESS, "%s: %s", #call, driver_name(cu_result));               \
     } while (0)
-#define CU_GIVES(expected, call)                                                \
-    do {                                                                        \
-        CUresult cu_result = (call);                                            \
-        EXPECT(cu_result == (expected), "%s gave %s (%d), expected %s", #call,  \
-               driver_name(cu_result), (int)cu_result, #expected);              \
+#define CU_GIVES(expected, call)                                                                   \
+    do {                                                                                           \
+        CUresult cu_result = (call);                                                               \
+        EXPECT(cu_result == (expected), "%s gave %s (%d), expected %s", #call,                     \
+               driver_name(cu_result), (int)cu_result, #expected);                                 \
     } while (0)
 
 /* kernels.cu as PTX, ending in a zero byte; the build puts it there. */

@@ -28,8 +28,9 @@ static int of_function(CUfunction f, CUfunction_attribute attribute)
 static void same_at_first(CUfunction f)
 {
     for (int i = 0; i <= CARVEOUT; i++)
-        EXPECT(of_kernel(i) == of_function(f, i), "attribute %d: the kernel's is %d, the function's %d",
-               i, of_kernel(i), of_function(f, i));
+        EXPECT(of_kernel(i) == of_function(f, i),
+               "attribute %d: the kernel's is %d, the function's %d", i, of_kernel(i),
+               of_function(f, i));
     EXPECT(of_kernel(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0, "no block fits");
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(NULL, MOST, f));
     int value;
@@ -75,8 +76,8 @@ static void set_on_function(CUfunction f)
     limits_are(f, 512, 2048);
     CU(cuKernelSetAttribute(MOST, MUCH, kernel, driver_device));
     limits_are(f, MUCH, 2048);
-    EXPECT(of_function(f, CARVEOUT) == 25, "the kernel's carveout is the function's, but that is %d",
-           of_function(f, CARVEOUT));
+    EXPECT(of_function(f, CARVEOUT) == 25,
+           "the kernel's carveout is the function's, but that is %d", of_function(f, CARVEOUT));
     CU(cuFuncSetAttribute(f, CARVEOUT, 50));
     CU(cuKernelSetAttribute(CARVEOUT, 75, kernel, driver_device));
     EXPECT(of_kernel(CARVEOUT) == 75 && of_function(f, CARVEOUT) == 50,
@@ -200,8 +201,8 @@ static void lists_load_nothing(void)
     CU(sum(driver_function(module, "shared_sum"), 256));
     launched = loaded(functions, count);
     if (strstr(name, "soft GPU") || listed < count)
-        EXPECT(listed == 0 && launched == 1, "%u of %u functions are loaded by a list, %u by a launch",
-               listed, count, launched);
+        EXPECT(listed == 0 && launched == 1,
+               "%u of %u functions are loaded by a list, %u by a launch", listed, count, launched);
     for (unsigned i = 0; i < count; i++)
         asked_when_loaded(functions[i]);
     CU(cuModuleUnload(module));

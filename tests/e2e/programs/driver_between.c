@@ -77,7 +77,8 @@ static void sizes(void)
             CU(cuCtxSynchronize());
             memcpy(to + into, from + at, bytes[k]);
             CU(cuMemcpyDtoH(got, memory[b], sizeof got));
-            EXPECT(memcmp(got, to, sizeof to) == 0, "%zu bytes from %zu to %zu", bytes[k], at, into);
+            EXPECT(memcmp(got, to, sizeof to) == 0, "%zu bytes from %zu to %zu", bytes[k], at,
+                   into);
         }
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemcpyDtoD(memory[b], memory[a], 4 * WORDS + 1));
     CU(cuMemcpyDtoD(memory[b], memory[a], 0));
@@ -283,8 +284,7 @@ static void refused(void)
     CU(cuEventSynchronize(other));
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventElapsedTime(&time, one, other));
     CU(cuStreamBeginCapture(streams[b], CU_STREAM_CAPTURE_MODE_RELAXED));
-    CU_GIVES(CUDA_ERROR_NOT_SUPPORTED,
-             cuMemcpyDtoDAsync(memory[b], memory[a], 64, streams[b]));
+    CU_GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemcpyDtoDAsync(memory[b], memory[a], 64, streams[b]));
     CU(cuStreamEndCapture(streams[b], &graph));
     CU(cuGraphDestroy(graph));
     CU(cuEventDestroy(one));

@@ -398,8 +398,8 @@ static void graph_behind_a_copy(void)
         CU(cuGraphLaunch(exec, stream));
         CU(cuMemcpyDtoHAsync(found, to, BYTES, stream));
         CU(cuStreamSynchronize(stream));
-        EXPECT(found[0] == (unsigned char)(i + 1) && found[BYTES - 1] == found[0],
-               "launch %d: %d", i, found[0]);
+        EXPECT(found[0] == (unsigned char)(i + 1) && found[BYTES - 1] == found[0], "launch %d: %d",
+               i, found[0]);
     }
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(graph));

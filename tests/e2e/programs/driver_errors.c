@@ -60,12 +60,18 @@ static void bad_launches(CUmodule module)
     CUdeviceptr device;
     int n = 4;
     void *parameters[] = {&device, &device, &device, &n};
-    CUlaunchConfig config = {.gridDimX = 0, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1,
-                             .blockDimY = 1, .blockDimZ = 1};
+    CUlaunchConfig config = {.gridDimX = 0,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 1,
+                             .blockDimY = 1,
+                             .blockDimZ = 1};
 
     CU(cuMemAlloc(&device, 1024));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(add, 0, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(add, 1, 1, 1, 0, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 0, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuLaunchKernel(add, 1, 1, 1, 0, 1, 1, 0, NULL, parameters, NULL));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              cuLaunchKernel(add, 1, 1, 1, 1025, 1, 1, 0, NULL, parameters, NULL));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
@@ -85,8 +91,8 @@ static void bad_launches(CUmodule module)
     CU(cuLaunchKernel(add, 1, 1, 1, 4, 1, 1, 0, NULL, parameters, NULL));
     float host[5];
     CU(cuMemcpyDtoH(host, device, sizeof host));
-    EXPECT(host[0] == 2 && host[3] == 2 && host[4] == 1, "the sums are %g, %g, %g", host[0], host[3],
-           host[4]);
+    EXPECT(host[0] == 2 && host[3] == 2 && host[4] == 1, "the sums are %g, %g, %g", host[0],
+           host[3], host[4]);
     CU(cuMemFree(device));
 }
 
@@ -116,12 +122,13 @@ static void proc_addresses(void)
             (int)found);
     /* That of CUDA 3.2 is cuMemAlloc_v2: sizes and addresses of 64 bits. */
     CUdeviceptr device = 0;
-    CU(((CUresult(*)(CUdeviceptr *, size_t))p)(&device, 4096));
+    CU(((CUresult (*)(CUdeviceptr *, size_t))p)(&device, 4096));
     EXPECT(device >> 32 != 0, "the address is %#llx", device);
     CU(cuMemFree(device));
     /* With a place for the status, only the status says so. */
     CU(cuGetProcAddress("cuNoSuchFunction", &p, 12000, CU_GET_PROC_ADDRESS_DEFAULT, &found));
-    EXPECT(p == NULL && found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "it is at %p (%d)", p, (int)found);
+    EXPECT(p == NULL && found == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, "it is at %p (%d)", p,
+           (int)found);
     /* Younger than the version asked for. */
     p = (void *)1;
     (void)cuGetProcAddress("cuLaunchKernelEx", &p, 11000, CU_GET_PROC_ADDRESS_DEFAULT, &found);

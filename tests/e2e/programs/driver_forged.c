@@ -5,18 +5,25 @@
 #include "driver.h"
 
 static const unsigned long long made_up[] = {
-    0x3, 0x1000, 0xdeadbeef, 0x100000001, 0x7fff12345678, 0x200000000000, 0x27ffffffffff,
-    0x8000000000000000, 0xffffffffffffffff,
+    0x3,
+    0x1000,
+    0xdeadbeef,
+    0x100000001,
+    0x7fff12345678,
+    0x200000000000,
+    0x27ffffffffff,
+    0x8000000000000000,
+    0xffffffffffffffff,
 };
 #define MADE_UP (sizeof made_up / sizeof made_up[0])
 
 /* An error at once, or at the next wait for what was only sent. */
-#define FORGED(call)                                                                   \
-    do {                                                                               \
-        CUresult forged = (call);                                                      \
-        if (forged == CUDA_SUCCESS)                                                    \
-            forged = cuCtxSynchronize();                                               \
-        EXPECT(forged != CUDA_SUCCESS, "%s with %#llx was no error", #call, value);    \
+#define FORGED(call)                                                                               \
+    do {                                                                                           \
+        CUresult forged = (call);                                                                  \
+        if (forged == CUDA_SUCCESS)                                                                \
+            forged = cuCtxSynchronize();                                                           \
+        EXPECT(forged != CUDA_SUCCESS, "%s with %#llx was no error", #call, value);                \
     } while (0)
 
 static CUfunction increment;

@@ -34,7 +34,8 @@ int main(void)
         exit(failures != 0); /* with the exit handlers: they must not touch the parent's session */
     }
     REQUIRE(waitpid(child, &status, 0) == child, "the child cannot be waited for");
-    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with status %#x", status);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with status %#x",
+           status);
     CU(cuMemcpyDtoH(&value, device, sizeof value));
     EXPECT(value == 99, "the parent's memory holds %d, expected 99", value);
     CU(cuMemFree(device));

@@ -36,7 +36,8 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     CU(cuLaunchHostFunc(stream, count_call, &calls));
     CU(cuMemcpyDtoHAsync(host, values, size, stream));
     CU(cuStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
-    EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0, "the state within is %d", (int)status);
+    EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0, "the state within is %d",
+           (int)status);
     CU(cuStreamEndCapture(stream, &graph));
     CU(cuGraphGetNodes(graph, NULL, &nodes));
     EXPECT(nodes == 5, "the graph has %zu nodes, expected 5", nodes);

@@ -80,7 +80,8 @@ static void libraries(size_t left)
 {
     CUlibrary library;
     CUkernel kernel = NULL;
-    CUresult r = cuLibraryLoadData(&library, ptx(left + 128 * MIB, 8), NULL, NULL, 0, NULL, NULL, 0);
+    CUresult r = cuLibraryLoadData(&library, ptx(left + 128 * MIB, 8), NULL, NULL, 0, NULL, NULL,
+                                   0);
     if (r == CUDA_SUCCESS)
         r = cuLibraryGetKernel(&kernel, library, "touch");
     if (r == CUDA_SUCCESS)

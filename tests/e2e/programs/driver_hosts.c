@@ -181,8 +181,7 @@ static void wrong_host(void)
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventRecord(event, NULL));
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE,
              cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
-             cuStreamWriteValue32(streams[there], memory[here], 1, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWriteValue32(streams[there], memory[here], 1, 0));
     CU(cuEventDestroy(event));
     CU(cuCtxSynchronize());
 }

@@ -28,15 +28,17 @@ static void load_with_log(CUmodule *module)
 
 static void load_broken(void)
 {
-    static const char broken[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
-                                 ".visible .entry f()\n{\n    frobnicate.u32 %r1, %r2;\n    ret;\n}\n";
+    static const char broken[] =
+        ".version 7.0\n.target sm_75\n.address_size 64\n"
+        ".visible .entry f()\n{\n    frobnicate.u32 %r1, %r2;\n    ret;\n}\n";
     char error[2048] = "";
     CUmodule module = (CUmodule)1;
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void *values[] = {error, (void *)sizeof error};
 
     CU_GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadDataEx(&module, broken, 2, options, values));
-    EXPECT(strstr(error, "6") != NULL && error[0] != 0, "the log does not name line 6: '%s'", error);
+    EXPECT(strstr(error, "6") != NULL && error[0] != 0, "the log does not name line 6: '%s'",
+           error);
     CU_GIVES(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, broken));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuModuleLoadData(&module, NULL));
     CU_GIVES(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "there-is-no-such-file.ptx"));
@@ -58,7 +60,8 @@ static void mixed_parameters(CUmodule module)
     CU(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
     CU(cuMemcpyDtoH(out, device, sizeof out));
     for (int i = 0; i < 7; i++)
-        EXPECT(out[i] == expected[i], "parameter %d arrived as %g, expected %g", i, out[i], expected[i]);
+        EXPECT(out[i] == expected[i], "parameter %d arrived as %g, expected %g", i, out[i],
+               expected[i]);
 
     /* The other calling form: one packed buffer. Offsets are C's. */
     struct packed {

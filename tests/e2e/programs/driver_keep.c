@@ -72,8 +72,7 @@ static void pages(void)
     size_t before = left();
     CUdeviceptr at;
     CU(cuMemAlloc(&at, 8 * MIB));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
-             cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(at, 8 * MIB));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemSetAccess(at, 8 * MIB, &access, 1));
     CU(cuMemCreate(&handle, 2 * MIB, &p, 0));

@@ -28,7 +28,8 @@ static void sets(void)
     CU(cuMemsetD8Async(device + 60, 0, 4, NULL));
     CU(cuMemcpyDtoH(words, device, 64));
     for (int i = 0; i < 15; i++)
-        EXPECT(words[i] == (i == 2 || i == 3 ? 0xdeadbeef : 0x01020304), "word %d is %#x", i, words[i]);
+        EXPECT(words[i] == (i == 2 || i == 3 ? 0xdeadbeef : 0x01020304), "word %d is %#x", i,
+               words[i]);
     EXPECT(words[15] == 0, "the last word is %#x", words[15]);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD16(device + 1, 0, 4));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemsetD32(device + 2, 0, 4));
@@ -154,7 +155,8 @@ static void copies(void)
     CU(cuMemcpyDtoHAsync(back, (CUdeviceptr)(size_t)pinned, 64, NULL));
     CU(cuStreamSynchronize(NULL));
     EXPECT(back[0] == 4 && back[3] == 1 && back[8] == 9 && back[9] == 9 && back[10] == 2 &&
-               back[24] == 9 && back[63] == 1, "memory sets of pinned memory came back wrong");
+               back[24] == 9 && back[63] == 1,
+           "memory sets of pinned memory came back wrong");
     CU(cuMemcpyHtoD((CUdeviceptr)(size_t)pinned, host, 64));
     EXPECT(memcmp(pinned, host, 64) == 0, "a copy to pinned memory's device address");
     CU(cuMemFreeHost(pinned));
@@ -183,8 +185,9 @@ static void pointers(void)
     CU(cuMemHostAlloc(&pinned, 4096, 0));
     CU(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)pinned));
     EXPECT(type == CU_MEMORYTYPE_HOST, "pinned memory has type %u", type);
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
-             cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)&type));
+    CU_GIVES(
+        CUDA_ERROR_INVALID_VALUE,
+        cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(size_t)&type));
     CU(cuMemFreeHost(pinned));
     CU(cuMemFree(device));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(device + 8));

@@ -50,7 +50,8 @@ static void library(void)
     CU(cuLibraryGetModule(&module, library));
     CU(cuLibraryGetGlobal(&global, &size, library, "counter"));
     EXPECT(size == sizeof(int) && global != 0, "counter has %zu bytes", size);
-    CU(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, driver_device));
+    CU(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel,
+                            driver_device));
     EXPECT(threads >= 128 && threads <= 1024, "the kernel takes %d threads", threads);
     CU(cuMemAlloc(&device, sizeof host));
     CU(cuMemsetD32(device, 5, 64));
@@ -80,7 +81,8 @@ int main(void)
     EXPECT(value == 128, "bounded takes %d threads, expected 128", value);
     CU(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function));
     EXPECT(value == 0, "bounded has %d bytes of shared memory", value);
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(&value, (CUfunction_attribute)999, function));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuFuncGetAttribute(&value, (CUfunction_attribute)999, function));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              cuFuncGetAttribute(NULL, CU_FUNC_ATTRIBUTE_NUM_REGS, function));
     CU(cuModuleUnload(module));

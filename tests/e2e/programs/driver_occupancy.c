@@ -22,7 +22,8 @@ static void shared_opt_in(CUfunction function)
     void *parameters[] = {&device, &device};
     int value = 0, out = 0;
 
-    EXPECT(opt_in > limit && limit >= 48 * 1024, "shared memory: %d, with opt-in %d", limit, opt_in);
+    EXPECT(opt_in > limit && limit >= 48 * 1024, "shared memory: %d, with opt-in %d", limit,
+           opt_in);
     CU(cuMemAlloc(&device, 1024));
     CU(cuMemsetD32(device, 2, 256));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
@@ -33,8 +34,9 @@ static void shared_opt_in(CUfunction function)
     CU(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, opt_in, NULL, parameters, NULL));
     CU(cuMemcpyDtoH(&out, device, sizeof out));
     EXPECT(out == 128, "the sum in shared memory is %d, expected 128", out);
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
-             cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, opt_in + 1));
+    CU_GIVES(
+        CUDA_ERROR_INVALID_VALUE,
+        cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, opt_in + 1));
     CU(cuMemFree(device));
 }
 
@@ -60,7 +62,8 @@ int main(void)
     EXPECT(version >= 12000 && count > 0 && name[0] && total >= (64u << 20),
            "driver %d, %d devices, '%s', %zu bytes", version, count, name, total);
     EXPECT(attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE) == 32, "the warp size is not 32");
-    EXPECT(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) == 1024, "not 1,024 threads a block");
+    EXPECT(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) == 1024,
+           "not 1,024 threads a block");
     EXPECT(attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) == 1, "no unified addressing");
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceGetAttribute(&count, (CUdevice_attribute)9999, 0));
     CU_GIVES(CUDA_ERROR_INVALID_DEVICE, cuDeviceGet(&again, 1000));
@@ -69,13 +72,14 @@ int main(void)
     CU(cuModuleLoadData(&module, kernels_ptx));
     function = driver_function(module, "add");
     CU(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 256, 0));
-    EXPECT(blocks >= 1 && blocks * 256 <= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR),
+    EXPECT(blocks >= 1 &&
+               blocks * 256 <= attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR),
            "%d blocks of 256 on a multiprocessor", blocks);
     CU(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, 1024, 0, 0));
     EXPECT(blocks >= 1, "%d blocks of 1,024 on a multiprocessor", blocks);
     CU(cuOccupancyMaxPotentialBlockSize(&grid, &block, function, no_shared, 0, 0));
-    EXPECT(grid >= 1 && block >= 32 && block <= 1024 && block % 32 == 0, "the best launch is %d of %d",
-           grid, block);
+    EXPECT(grid >= 1 && block >= 32 && block <= 1024 && block % 32 == 0,
+           "the best launch is %d of %d", grid, block);
     CU(cuOccupancyAvailableDynamicSMemPerBlock(&dynamic, function, 1, 256));
     EXPECT(dynamic >= 16 * 1024, "one block may have %zu bytes", dynamic);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,

@@ -62,7 +62,7 @@ static void fork_in_init(unsigned microseconds)
     REQUIRE(child >= 0, "no child");
     if (child == 0) {
         int count = 0;
-        alarm(PATIENCE_S); /* instead of hanging */
+        alarm(PATIENCE_S);      /* instead of hanging */
         CUresult r = cuInit(0); /* success where the other thread had not begun */
         EXPECT(r == CUDA_SUCCESS || r == CUDA_ERROR_NOT_INITIALIZED, "cuInit: %s", driver_name(r));
         CU_GIVES(r, cuDeviceGetCount(&count));

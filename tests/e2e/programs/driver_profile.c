@@ -108,10 +108,8 @@ static void memory(void)
 static void pointers(void)
 {
     CUpointer_attribute ask[] = {
-        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-        CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         CU_POINTER_ATTRIBUTE_RANGE_SIZE,
     };
     CUdeviceptr device, pointer = 0, start = 0;
@@ -196,8 +194,14 @@ static void clusters(CUfunction function)
         .value.clusterDim = {2, 1, 1},
     };
     CUlaunchConfig config = {
-        .gridDimX = 8, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 64, .blockDimY = 1,
-        .blockDimZ = 1, .attrs = &attribute, .numAttrs = 1,
+        .gridDimX = 8,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = 64,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .attrs = &attribute,
+        .numAttrs = 1,
     };
     int count = -1;
 
@@ -205,7 +209,8 @@ static void clusters(CUfunction function)
         CU(cuOccupancyMaxActiveClusters(&count, function, &config));
         EXPECT(count >= 1, "%d clusters fit", count);
     } else {
-        EXPECT(cuOccupancyMaxActiveClusters(&count, function, &config) != CUDA_SUCCESS || count == 0,
+        EXPECT(cuOccupancyMaxActiveClusters(&count, function, &config) != CUDA_SUCCESS ||
+                   count == 0,
                "%d clusters fit where there are none", count);
     }
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuOccupancyMaxActiveClusters(NULL, function, &config));

@@ -122,7 +122,8 @@ static void happens(struct worker *w, struct action a)
         act(&a);
 }
 
-static void compare(struct worker *w, const char *what, const uint8_t *found, const struct buffer *b)
+static void compare(struct worker *w, const char *what, const uint8_t *found,
+                    const struct buffer *b)
 {
     if (memcmp(found, b->model, b->bytes) == 0)
         return;
@@ -131,9 +132,11 @@ static void compare(struct worker *w, const char *what, const uint8_t *found, co
         i++;
     for (size_t k = i; k < b->bytes; k++)
         wrong += found[k] != b->model[k];
-    REQUIRE(false, "thread %u, operation %llu: %s of kind %d, %zu bytes: %zu are wrong, the "
-            "first at %zu (%u, not %u)", w->number, (unsigned long long)w->operations, what,
-            b->kind, b->bytes, wrong, i, found[i], b->model[i]);
+    REQUIRE(false,
+            "thread %u, operation %llu: %s of kind %d, %zu bytes: %zu are wrong, the "
+            "first at %zu (%u, not %u)",
+            w->number, (unsigned long long)w->operations, what, b->kind, b->bytes, wrong, i,
+            found[i], b->model[i]);
 }
 
 /* --- waiting -------------------------------------------------------------------------- */
@@ -347,8 +350,12 @@ static void set_memory(struct worker *w)
         CU(cuMemsetD16Async(b->device + p.at, (uint16_t)value, p.size / 2, stream_of(w)));
     else
         CU(cuMemsetD32Async(b->device + p.at, value, p.size / 4, stream_of(w)));
-    happens(w, (struct action){.what = SET, .to = b->model + p.at, .width = p.size, .height = 1,
-                               .value = value, .unit = unit});
+    happens(w, (struct action){.what = SET,
+                               .to = b->model + p.at,
+                               .width = p.size,
+                               .height = 1,
+                               .value = value,
+                               .unit = unit});
 }
 
 static void launch(struct worker *w)
@@ -362,13 +369,14 @@ static void launch(struct worker *w)
     void *parameters[] = {&values, &n};
     CU(cuLaunchKernel(increment, (unsigned)(n + 127) / 128, 1, 1, 128, 1, 1, 0, stream_of(w),
                       parameters, NULL));
-    happens(w, (struct action){.what = INCREMENT, .to = b->model + p.at, .width = p.size, .height = 1});
+    happens(
+        w, (struct action){.what = INCREMENT, .to = b->model + p.at, .width = p.size, .height = 1});
 }
 
 static void copy_on_device(struct worker *w)
 {
-    unsigned from = pick(w, DEVICE_BUFFERS), to = (from + 1 + pick(w, DEVICE_BUFFERS - 1)) %
-                                                  DEVICE_BUFFERS;
+    unsigned from = pick(w, DEVICE_BUFFERS),
+             to = (from + 1 + pick(w, DEVICE_BUFFERS - 1)) % DEVICE_BUFFERS;
     struct buffer *a = &w->device[from], *b = &w->device[to];
     size_t bytes = a->bytes < b->bytes ? a->bytes : b->bytes;
     struct part p = part(w, bytes, 1);
@@ -376,16 +384,22 @@ static void copy_on_device(struct worker *w)
         CU(cuMemcpyDtoDAsync(b->device + p.at, a->device + p.at, p.size, stream_of(w)));
     else
         CU(cuMemcpyAsync(b->device + p.at, a->device + p.at, p.size, stream_of(w)));
-    happens(w, (struct action){.what = COPY, .to = b->model + p.at, .from = a->model + p.at,
-                               .width = p.size, .height = 1});
+    happens(w, (struct action){.what = COPY,
+                               .to = b->model + p.at,
+                               .from = a->model + p.at,
+                               .width = p.size,
+                               .height = 1});
 }
 
 static void copy_rows(struct worker *w, struct buffer *d, struct buffer *h, size_t bytes,
                       bool to_device)
 {
-    size_t pitch = 1 + pick(w, bytes < 3000 ? (unsigned)bytes : 3000), width = 1 + pick(w, (unsigned)pitch);
-    size_t rows = (bytes - width) / pitch + 1, height = 1 + pick(w, rows < 12 ? (unsigned)rows : 12);
-    CUDA_MEMCPY2D c = {.WidthInBytes = width, .Height = height, .srcPitch = pitch, .dstPitch = pitch};
+    size_t pitch = 1 + pick(w, bytes < 3000 ? (unsigned)bytes : 3000),
+           width = 1 + pick(w, (unsigned)pitch);
+    size_t rows = (bytes - width) / pitch + 1,
+           height = 1 + pick(w, rows < 12 ? (unsigned)rows : 12);
+    CUDA_MEMCPY2D c = {
+        .WidthInBytes = width, .Height = height, .srcPitch = pitch, .dstPitch = pitch};
     c.srcMemoryType = to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     c.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     c.srcHost = h->host;
@@ -393,14 +407,18 @@ static void copy_rows(struct worker *w, struct buffer *d, struct buffer *h, size
     c.dstHost = h->host;
     c.dstDevice = d->device;
     CU(cuMemcpy2DAsync(&c, stream_of(w)));
-    happens(w, (struct action){.what = COPY, .to = to_device ? d->model : h->model,
-                               .from = to_device ? h->model : d->model, .width = width,
-                               .height = height, .to_pitch = pitch, .from_pitch = pitch});
+    happens(w, (struct action){.what = COPY,
+                               .to = to_device ? d->model : h->model,
+                               .from = to_device ? h->model : d->model,
+                               .width = width,
+                               .height = height,
+                               .to_pitch = pitch,
+                               .from_pitch = pitch});
 }
 
 /* The legacy stream is not in the order of ours: alone, and waited for. */
-static void copy_blocking(struct worker *w, struct buffer *d, struct buffer *h,
-                          struct part p, bool to_device)
+static void copy_blocking(struct worker *w, struct buffer *d, struct buffer *h, struct part p,
+                          bool to_device)
 {
     wait_all(w);
     if (to_device) {
@@ -438,8 +456,10 @@ static void copy_with_host(struct worker *w)
             CU(cuMemcpyHtoDAsync(d->device + p.at, h->host + p.at, p.size, stream_of(w)));
         else
             CU(cuMemcpyDtoHAsync(h->host + p.at, d->device + p.at, p.size, stream_of(w)));
-        happens(w, (struct action){.what = COPY, .to = (to_device ? d : h)->model + p.at,
-                                   .from = (to_device ? h : d)->model + p.at, .width = p.size,
+        happens(w, (struct action){.what = COPY,
+                                   .to = (to_device ? d : h)->model + p.at,
+                                   .from = (to_device ? h : d)->model + p.at,
+                                   .width = p.size,
                                    .height = 1});
     }
     /* pageable memory has been read when the call returns, and may change at once */

@@ -32,17 +32,17 @@ static void capture_again(void)
 }
 
 /* The call, made as the worker's own; then one that is the capture's, made as its thread's. */
-#define OWN(call)                                                                \
-    do {                                                                        \
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;              \
-        CU(cuThreadExchangeStreamCaptureMode(&mode));                           \
-        CU(call);                                                               \
-        CU(cuThreadExchangeStreamCaptureMode(&mode));                           \
-        if (!still_captures(#call))                                             \
-            capture_again();                                                    \
-        CU(cuMemsetD8Async(memory, 2, BYTES, capturing));                       \
-        if (!still_captures("a captured memset behind " #call))                 \
-            capture_again();                                                    \
+#define OWN(call)                                                                                  \
+    do {                                                                                           \
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;                                 \
+        CU(cuThreadExchangeStreamCaptureMode(&mode));                                              \
+        CU(call);                                                                                  \
+        CU(cuThreadExchangeStreamCaptureMode(&mode));                                              \
+        if (!still_captures(#call))                                                                \
+            capture_again();                                                                       \
+        CU(cuMemsetD8Async(memory, 2, BYTES, capturing));                                          \
+        if (!still_captures("a captured memset behind " #call))                                    \
+            capture_again();                                                                       \
     } while (0)
 
 static void keep_busy(void)
@@ -78,8 +78,9 @@ static void plain_memory(void)
 /* As the worker's allocator does. */
 static void mapped_memory(void)
 {
-    CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = driver_device}};
+    CUmemAllocationProp p = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = driver_device}};
     CUmemAccessDesc access = {p.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle pages;
     CUdeviceptr address;

@@ -24,10 +24,10 @@ static const char poll_ptx[] = ".version 7.0\n"
                                "    ret;\n"
                                "}\n";
 
-#define SAY(text)            \
-    do {                     \
-        printf(text "\n");   \
-        fflush(stdout);      \
+#define SAY(text)                                                                                  \
+    do {                                                                                           \
+        printf(text "\n");                                                                         \
+        fflush(stdout);                                                                            \
     } while (0)
 
 int main(void)

@@ -1,7 +1,6 @@
 /* Streams: priorities, flags, the default streams' order, and host functions in that order. */
 #include "driver.h"
 
-
 enum { NOTES = 32 };
 
 static int notes[NOTES], noted;
@@ -114,8 +113,8 @@ static void default_stream(CUmodule module)
     for (int i = 0, expected = 1; i < 3; i++) {
         expected = (expected * 2 + 3) * 5 + 2;
         if (i == 2)
-            EXPECT(host[0] == expected && host[127] == expected, "the order gave %d and %d, expected %d",
-                   host[0], host[127], expected);
+            EXPECT(host[0] == expected && host[127] == expected,
+                   "the order gave %d and %d, expected %d", host[0], host[127], expected);
     }
     /* The two named default streams are streams. */
     CU(cuStreamSynchronize(CU_STREAM_LEGACY));

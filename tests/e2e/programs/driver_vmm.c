@@ -72,7 +72,8 @@ static void pools(CUstream stream)
     CU(cuMemsetD32Async(a, 77, 4, stream));
     CU(cuMemcpyDtoHAsync(words, a, sizeof words, stream));
     CU(cuStreamSynchronize(stream));
-    EXPECT(words[0] == 77 && words[3] == 77, "the pool's memory holds %u and %u", words[0], words[3]);
+    EXPECT(words[0] == 77 && words[3] == 77, "the pool's memory holds %u and %u", words[0],
+           words[3]);
     CU(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
     EXPECT(value >= 1 << 16, "the pool has %llu bytes in use", (unsigned long long)value);
     CU(cuMemFreeAsync(a, stream));

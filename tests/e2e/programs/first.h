@@ -18,10 +18,10 @@ struct first_call {
     int (*run)(void);
 };
 
-#define FIRST_RUN(label, expected, call) \
-    static int run_##label(void)         \
-    {                                    \
-        return (int)(call);              \
+#define FIRST_RUN(label, expected, call)                                                           \
+    static int run_##label(void)                                                                   \
+    {                                                                                              \
+        return (int)(call);                                                                        \
     }
 #define FIRST_ROW(label, expected, call) {#label, (int)(expected), run_##label},
 

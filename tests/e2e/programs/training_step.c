@@ -44,10 +44,14 @@ static void framework(void)
 static void ask_kernel(CUkernel kernel)
 {
     static const CUfunction_attribute all[] = {
-        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
-        CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
-        CU_FUNC_ATTRIBUTE_NUM_REGS, CU_FUNC_ATTRIBUTE_PTX_VERSION,
-        CU_FUNC_ATTRIBUTE_BINARY_VERSION, CU_FUNC_ATTRIBUTE_CACHE_MODE_CA,
+        CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+        CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES,
+        CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES,
+        CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES,
+        CU_FUNC_ATTRIBUTE_NUM_REGS,
+        CU_FUNC_ATTRIBUTE_PTX_VERSION,
+        CU_FUNC_ATTRIBUTE_BINARY_VERSION,
+        CU_FUNC_ATTRIBUTE_CACHE_MODE_CA,
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
         CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
         CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
@@ -81,8 +85,14 @@ static void ask_occupancy(CUfunction function, int layer)
     int blocks, clusters;
     size_t dynamic;
     CUlaunchAttribute attribute;
-    CUlaunchConfig config = {.gridDimX = 8, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 64,
-                             .blockDimY = 1, .blockDimZ = 1, .attrs = &attribute, .numAttrs = 1};
+    CUlaunchConfig config = {.gridDimX = 8,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 64,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
 
     CU(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, function, 256,
                                                             layer % 2 ? 0 : 1024, 0));
@@ -111,10 +121,16 @@ static void launch(CUkernel kernel, int which, int layer)
     void *sum[] = {&sums, &device_batch};
     void **parameters[] = {increment, multiply, sum};
     CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = 0};
-    CUlaunchConfig config = {.gridDimX = WORDS / 256, .gridDimY = 1, .gridDimZ = 1,
-                             .blockDimX = 256, .blockDimY = 1, .blockDimZ = 1,
+    CUlaunchConfig config = {.gridDimX = WORDS / 256,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 256,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
                              .sharedMemBytes = layer % 2 ? 1024 : (unsigned)opt_in,
-                             .hStream = compute, .attrs = &attribute, .numAttrs = 1};
+                             .hStream = compute,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
 
     CU(cuLaunchKernelEx(&config, (CUfunction)kernel, parameters[which], NULL));
 }
