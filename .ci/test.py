@@ -178,9 +178,19 @@ def stage_coverage(place: Place) -> Count:
     return count
 
 
+def clang_format() -> bool:
+    """Whether the C is as .clang-format has it; .clang-format-ignore says what is left out."""
+    folders = ("client_lib", "server", "proto", "tests", "bench")
+    sources = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.[ch]"))
+    command = [Path(sys.executable).with_name("clang-format"), "--dry-run", "--Werror", *sources]
+    print("+", *command[:3], *folders, flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
 def stage_lint(place: Place) -> Count:
     count = one(run([sys.executable, "-m", "ruff", "check", "."]))
     count.add(one(run([sys.executable, "-m", "ruff", "format", "--check", "."])))
+    count.add(one(clang_format()))
     for folders in TYPED:
         present = [folder for folder in folders if any((ROOT / folder).glob("*.py"))]
         if present:
