@@ -101,11 +101,20 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
     report.unlink(missing_ok=True)
     passed = run(
         [
-            "ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error",
-            "-j", str(jobs), "--timeout", "300", "--output-junit", report.absolute(),
+            "ctest",
+            "--test-dir",
+            folder,
+            "--output-on-failure",
+            "--no-tests=error",
+            "-j",
+            str(jobs),
+            "--timeout",
+            "300",
+            "--output-junit",
+            report.absolute(),
         ],
         **env,
-    )  # fmt: skip
+    )
     return read_junit(report, passed)
 
 
@@ -171,8 +180,12 @@ def stage_coverage(place: Place) -> Count:
         return one(False)
     same = run(["diff", "-u", "proto/coverage.md", fresh])
     if not same:
-        print("proto/coverage.md is out of date; run: ", "PYTHONPATH=proto", *command[:-1],
-              "proto/coverage.md")  # fmt: skip
+        print(
+            "proto/coverage.md is out of date; run: ",
+            "PYTHONPATH=proto",
+            *command[:-1],
+            "proto/coverage.md",
+        )
     count = one(same)
     count.add(one(run(["cmake", "--build", place.build, "--target", "gp_reference"])))
     return count

@@ -43,13 +43,27 @@ def build(work: Path, out: Path) -> Path:
     for old in out.glob("gpupool-*.whl"):
         old.unlink()
     run(
-        sys.executable, "-m", "build", "--wheel", "--no-isolation",
-        "--outdir", packed, f"-Cbuild-dir={compiled}", ROOT,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        packed,
+        f"-Cbuild-dir={compiled}",
+        ROOT,
+    )
     run(
-        sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", out,
-        "--exclude", "libcuda.so.1", only_wheel(packed),
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "auditwheel",
+        "repair",
+        "--wheel-dir",
+        out,
+        "--exclude",
+        "libcuda.so.1",
+        only_wheel(packed),
+    )
     return only_wheel(out)
 
 

@@ -154,12 +154,17 @@ class Simulation:
         model, capability, memory = self.random.choices(MODELS, (6, 3, 1))[0]
         gpus = [
             ReportedGpu(
-                uuid=f"GPU-{node}-{index}", index=index, model=model,
-                compute_capability=capability, memory_mib=memory,
-                policy="share", max_inst=20, prio_ratio=90,
+                uuid=f"GPU-{node}-{index}",
+                index=index,
+                model=model,
+                compute_capability=capability,
+                memory_mib=memory,
+                policy="share",
+                max_inst=20,
+                prio_ratio=90,
             )
             for index in range(GPUS_PER_NODE)
-        ]  # fmt: skip
+        ]
         zone = f"zone-{self.random.randrange(4)}"
         return Report(
             address=f"tcp://{node}:7700", server_version="0", labels={"zone": zone}, gpus=gpus
@@ -279,8 +284,14 @@ class Simulation:
         async with httpx.AsyncClient(
             transport=transport, base_url="http://bench", headers=headers
         ) as client:
-            for path in ("/v1/leases", "/v1/leases?state=active&tenant=t-1", "/v1/nodes",
-                         "/v1/gpus", "/v1/queue", "/v1/audit"):  # fmt: skip
+            for path in (
+                "/v1/leases",
+                "/v1/leases?state=active&tenant=t-1",
+                "/v1/nodes",
+                "/v1/gpus",
+                "/v1/queue",
+                "/v1/audit",
+            ):
                 found[path] = percentile(await self._pages(client, path, pages), 0.99)
         return found
 

@@ -143,9 +143,19 @@ def create(
 ) -> None:
     """Ask for GPUs without a program. --json has its servers and token."""
     choices = PoolChoices(
-        policy, model, capability, min_driver, same_host, spread, tuple(label or ()),
-        priority, wait, name, tenant, ttl,
-    )  # fmt: skip
+        policy,
+        model,
+        capability,
+        min_driver,
+        same_host,
+        spread,
+        tuple(label or ()),
+        priority,
+        wait,
+        name,
+        tenant,
+        ttl,
+    )
     options = {request.GPUS: gpus, request.MEMORY: memory, request.SHARE: share}
     _, asked = pool_fields({}, options)
     body = lease_body(asked, choices)

@@ -44,10 +44,13 @@ def list_nodes(
         return
     columns = ("NAME", "STATE", "MODE", "GPUS", "LEASES", "SESSIONS", "SEEN", "LABELS")
     rows = [
-        (*(cell(node, key) for key in ("name", "state", "mode", "gpus", "leases", "sessions")),
-         since(node.get("last_seen")), labels(node.get("labels")))
+        (
+            *(cell(node, key) for key in ("name", "state", "mode", "gpus", "leases", "sessions")),
+            since(node.get("last_seen")),
+            labels(node.get("labels")),
+        )
         for node in nodes
-    ]  # fmt: skip
+    ]
     table(columns, rows, "no node; `gpupool node join --name NAME` says how one joins")
     for node in nodes:
         if node.get("reason"):

@@ -74,8 +74,11 @@ def _address(node: Record) -> str:
 
 def _label(node: Record) -> str:
     """What is not as usual about a host."""
-    odd = [cell(node, key) for key, usual in (("state", "ready"), ("mode", "open"))
-           if cell(node, key) != usual]  # fmt: skip
+    odd = [
+        cell(node, key)
+        for key, usual in (("state", "ready"), ("mode", "open"))
+        if cell(node, key) != usual
+    ]
     return f"{cell(node, 'name')} ({', '.join(odd)})" if odd else str(cell(node, "name"))
 
 

@@ -28,8 +28,14 @@ def list_queue(
         return
     columns = ("POS", "LEASE", "TENANT", "REQUEST", "WAITED", "REASON")
     rows = [
-        (cell(entry, "position"), cell(entry, "lease"), cell(entry, "tenant"), request_text(entry),
-         since(entry.get("since")), cell(entry, "reason"))
+        (
+            cell(entry, "position"),
+            cell(entry, "lease"),
+            cell(entry, "tenant"),
+            request_text(entry),
+            since(entry.get("since")),
+            cell(entry, "reason"),
+        )
         for entry in waiting
-    ]  # fmt: skip
+    ]
     table(columns, rows, "nobody waits")

@@ -111,9 +111,17 @@ def run(
         request.VCUDA_MEMORY: vcuda_memory,
     }
     choices = PoolChoices(
-        policy, model, capability, min_driver, same_host, spread, tuple(label or ()),
-        None, wait, name,
-    )  # fmt: skip
+        policy,
+        model,
+        capability,
+        min_driver,
+        same_host,
+        spread,
+        tuple(label or ()),
+        None,
+        wait,
+        name,
+    )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:
             raise ConfigError(f"--log: {log!r} is not one of {', '.join(LOG_LEVELS)}")

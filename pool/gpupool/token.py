@@ -47,11 +47,15 @@ def list_tokens(
         return
     columns = ("ID", "SCOPE", "OF", "EXPIRES", "DESCRIPTION")
     rows = [
-        (cell(token, "id"), cell(token, "scope"), token.get("tenant") or token.get("node") or NONE,
-         when(token.get("expires")) if (state := _state(token)) == "valid" else state,
-         cell(token, "description"))
+        (
+            cell(token, "id"),
+            cell(token, "scope"),
+            token.get("tenant") or token.get("node") or NONE,
+            when(token.get("expires")) if (state := _state(token)) == "valid" else state,
+            cell(token, "description"),
+        )
         for token in tokens
-    ]  # fmt: skip
+    ]
     table(columns, rows, "no token of this kind")
 
 

@@ -53,10 +53,14 @@ def usage(
     columns = ("START", "TENANT", "GPU-H", "GIB-H", "COMPUTE-H", "LEASES")
     keys = ("gpu_hours", "memory_gib_hours", "compute_hours")
     rows = [
-        (when(part.get("start"))[:-3], cell(part, "tenant"),
-         *(f"{float(cell(part, key)):.2f}" for key in keys), cell(part, "leases"))
+        (
+            when(part.get("start"))[:-3],
+            cell(part, "tenant"),
+            *(f"{float(cell(part, key)):.2f}" for key in keys),
+            cell(part, "leases"),
+        )
         for part in found
-    ]  # fmt: skip
+    ]
     table(columns, rows, "nothing was used in this time")
 
 

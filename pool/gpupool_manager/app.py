@@ -50,8 +50,13 @@ def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None =
     app.state.metrics = Metrics(pool)
     router = APIRouter(prefix="/v1", responses=PROBLEMS)
     for part in (
-        api_system, api_tenants, api_tokens, api_nodes, api_leases, api_looking,
-    ):  # fmt: skip
+        api_system,
+        api_tenants,
+        api_tokens,
+        api_nodes,
+        api_leases,
+        api_looking,
+    ):
         router.include_router(part.router)
     app.include_router(router)
     app.add_exception_handler(Problem, _on_problem)

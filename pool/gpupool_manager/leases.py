@@ -166,12 +166,18 @@ class Leases:
         lease.placement = {
             "rule": placement.rule,
             "gpus": [
-                {"gpu": slot.uuid, "node": slot.node, "index": slot.index,
-                 "free_mib_before": mib, "free_share_before": share,
-                 "free_mib_after": slot.free_mib, "free_share_after": slot.free_share}
+                {
+                    "gpu": slot.uuid,
+                    "node": slot.node,
+                    "index": slot.index,
+                    "free_mib_before": mib,
+                    "free_share_before": share,
+                    "free_mib_after": slot.free_mib,
+                    "free_share_after": slot.free_share,
+                }
                 for slot, (mib, share) in zip(placement.slots, before, strict=True)
             ],
-        }  # fmt: skip
+        }
         ledger.track(lease)
         ledger.meter.change(
             lease.tenant, ledger.active[lease.tenant], transaction.now, new_leases=1

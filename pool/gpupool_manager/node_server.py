@@ -67,10 +67,11 @@ def check_reachable(address: str, origin: str) -> None:
         return  # a local socket, or nothing that the report may have
     if hosts.is_loopback(host) and not (hosts.is_loopback(origin) or hosts.is_own(origin)):
         raise Problem(
-            422, "unreachable",
+            422,
+            "unreachable",
             f"the node advertises {address}, and it is on another host ({origin}):"
             " set its --advertise to an address of that host",
-        )  # fmt: skip
+        )
 
 
 class NodeServer:

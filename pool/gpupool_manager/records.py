@@ -192,6 +192,16 @@ class Note:
 
 
 Record = (
-    Tenant | Quota | Token | Node | Admission | Gpu | Grant | Lease | Usage | Answer | AuditEntry
+    Tenant
+    | Quota
+    | Token
+    | Node
+    | Admission
+    | Gpu
+    | Grant
+    | Lease
+    | Usage
+    | Answer
+    | AuditEntry
     | Note
-)  # fmt: skip
+)

@@ -148,8 +148,10 @@ class Tenancy:
         others = [
             other
             for other in self._ledger.tokens.by_id.values()
-            if other.scope == "admin" and other is not token and other.revoked is None
+            if other.scope == "admin"
+            and other is not token
+            and other.revoked is None
             and (other.expires is None or other.expires > now)
-        ]  # fmt: skip
+        ]
         if token.scope == "admin" and not others:
             raise Problem(409, "in-use", "it is the last admin token that is valid")

@@ -33,8 +33,9 @@ class _Condition:
 
 def unmet(index: Index, request: PlacementRequest) -> str:
     """One line for whoever asked. It tells of the pool's GPUs, and nothing of their users."""
-    found = [(kind, index.example(node), index.count_of(kind, node))
-             for kind, node in index.stocked()]  # fmt: skip
+    found = [
+        (kind, index.example(node), index.count_of(kind, node)) for kind, node in index.stocked()
+    ]
     every = sum(count for _, _, count in found)
     if every < request.gpus:
         return f"the pool has {every or 'no'} GPUs, asked {request.gpus}"

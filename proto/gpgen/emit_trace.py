@@ -17,23 +17,52 @@ from .spec import Function, Spec
 # Members worth a line of structures that the application passes.
 STRUCTURES = {
     "CUlaunchConfig": [
-        "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ",
-        "sharedMemBytes", "hStream", "numAttrs",
+        "gridDimX",
+        "gridDimY",
+        "gridDimZ",
+        "blockDimX",
+        "blockDimY",
+        "blockDimZ",
+        "sharedMemBytes",
+        "hStream",
+        "numAttrs",
     ],
     "CUDA_MEMCPY2D": [
-        "srcXInBytes", "srcY", "srcMemoryType", "srcHost", "srcDevice", "srcPitch",
-        "dstXInBytes", "dstY", "dstMemoryType", "dstHost", "dstDevice", "dstPitch",
-        "WidthInBytes", "Height",
+        "srcXInBytes",
+        "srcY",
+        "srcMemoryType",
+        "srcHost",
+        "srcDevice",
+        "srcPitch",
+        "dstXInBytes",
+        "dstY",
+        "dstMemoryType",
+        "dstHost",
+        "dstDevice",
+        "dstPitch",
+        "WidthInBytes",
+        "Height",
     ],
     "CUDA_MEMCPY3D": [
-        "srcMemoryType", "srcHost", "srcDevice", "srcPitch", "srcHeight", "dstMemoryType",
-        "dstHost", "dstDevice", "dstPitch", "dstHeight", "WidthInBytes", "Height", "Depth",
+        "srcMemoryType",
+        "srcHost",
+        "srcDevice",
+        "srcPitch",
+        "srcHeight",
+        "dstMemoryType",
+        "dstHost",
+        "dstDevice",
+        "dstPitch",
+        "dstHeight",
+        "WidthInBytes",
+        "Height",
+        "Depth",
     ],
     "CUmemLocation": ["type", "id"],
     "CUmemAllocationProp": ["type", "requestedHandleTypes", "location.type", "location.id"],
     "CUmemPoolProps": ["allocType", "handleTypes", "location.type", "location.id"],
     "CUmemAccessDesc": ["location.type", "location.id", "flags"],
-}  # fmt: skip
+}
 
 # Structures that travel by value.
 BY_VALUE = {"CUmemLocation", "CUipcMemHandle", "CUipcEventHandle"}
@@ -42,11 +71,23 @@ BY_VALUE = {"CUmemLocation", "CUipcMemHandle", "CUipcEventHandle"}
 # functions that send nothing) leads to one of them, which the call fills, unless its
 # name is that of several, perhaps none.
 NUMBERS = {
-    "int", "unsigned int", "unsigned long long", "size_t", "float", "cuuint32_t", "cuuint64_t",
-    "CUdevice", "CUdeviceptr", "void *", "const void *", "CUdriverProcAddressQueryResult",
-    "CUmoduleLoadingMode", "CUstreamCaptureMode", "CUstreamCaptureStatus",
+    "int",
+    "unsigned int",
+    "unsigned long long",
+    "size_t",
+    "float",
+    "cuuint32_t",
+    "cuuint64_t",
+    "CUdevice",
+    "CUdeviceptr",
+    "void *",
+    "const void *",
+    "CUdriverProcAddressQueryResult",
+    "CUmoduleLoadingMode",
+    "CUstreamCaptureMode",
+    "CUstreamCaptureStatus",
     *HANDLES,
-}  # fmt: skip
+}
 SEVERAL = re.compile(
     r"^(?!num).*(array|attributes|data|extra|functions|kernels|logbuffer|luid|nodes|options|params|values)$",
     re.IGNORECASE,

@@ -49,9 +49,22 @@ NOT_LIVE = {"context": "CUDA_ERROR_INVALID_CONTEXT"} | dict.fromkeys(
 
 #: Words that say how a parameter travels, and those of them that take a length.
 WORDS = {
-    "out", "inout", "in", "optional", "string", "address", "create", "destroy", "null", "span",
-    "device", "own", "anew", "captured", "arena",
-}  # fmt: skip
+    "out",
+    "inout",
+    "in",
+    "optional",
+    "string",
+    "address",
+    "create",
+    "destroy",
+    "null",
+    "span",
+    "device",
+    "own",
+    "anew",
+    "captured",
+    "arena",
+}
 LENGTHS = {"in", "out", *REACHES, *MEMORIES}
 #: Words that say what a value must be; True: they need an expression.
 CHECKS = dict.fromkeys(("among", "flags", "below", "upto"), True)

@@ -142,11 +142,43 @@ WORK = ("kernel", "graph", "copy", "memset", "upload", "download", "move")
 ERROR_FILE = "errors.toml"
 SET_FILE = "sets.toml"
 KEYS = {
-    "id", "api", "since", "ptsz", "ptds", "also", "mode", "needs", "client", "worker", "sends",
-    "alias", "file", "doc", "differs", "forgets", "reason", "header", "params", "work", "grows",
-    "first_waits", "staged", "blocks", "slow", "capture", "core", "its", "fails", "refuses", "does",
-    "then", "tells", "calls", "waits_for", "idle",
-}  # fmt: skip
+    "id",
+    "api",
+    "since",
+    "ptsz",
+    "ptds",
+    "also",
+    "mode",
+    "needs",
+    "client",
+    "worker",
+    "sends",
+    "alias",
+    "file",
+    "doc",
+    "differs",
+    "forgets",
+    "reason",
+    "header",
+    "params",
+    "work",
+    "grows",
+    "first_waits",
+    "staged",
+    "blocks",
+    "slow",
+    "capture",
+    "core",
+    "its",
+    "fails",
+    "refuses",
+    "does",
+    "then",
+    "tells",
+    "calls",
+    "waits_for",
+    "idle",
+}
 #: TOML's name of a key -> ours, where that name means something else here.
 ATTRIBUTES = {"file": "home"}
 

@@ -68,9 +68,17 @@ def read_session_request(
 
 #: What a client that comes with a lease has asked the pool for, and not the server.
 _OF_LEASES = (
-    "gpus", "devices", "group", "memory", "memory-fraction", "share", "ceiling", "weight",
-    "priority", "policy",
-)  # fmt: skip
+    "gpus",
+    "devices",
+    "group",
+    "memory",
+    "memory-fraction",
+    "share",
+    "ceiling",
+    "weight",
+    "priority",
+    "policy",
+)
 
 
 def _source(question: protocol.Message, key: str) -> str:

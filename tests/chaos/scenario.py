@@ -201,9 +201,13 @@ class Tenant:
         env = client_environment(self.pool.servers[0].home, servers, lease["token"], "zmq")
         program = self.random.choice(self.programs)
         self.running = subprocess.Popen(
-            [str(program)], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [str(program)],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         try:
             said, errors = self.running.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -351,13 +355,19 @@ def check_free(pool: Pool, record: Record) -> None:
     """No session, no tenant on a board, nothing taken."""
 
     def busy() -> list[str]:
-        found = [f"lease {lease['id']}" for lease in history(pool)
-                 if lease["state"] in ("active", "queued")]  # fmt: skip
+        found = [
+            f"lease {lease['id']}"
+            for lease in history(pool)
+            if lease["state"] in ("active", "queued")
+        ]
         for server in pool.servers:
             found += [f"worker {pid}" for pid in server.worker_pids()]
             status = Admin(server.folder / "run").ask({"do": "status"})
-            found += [f"group {tenant['name']} on a board of {server.url}"
-                      for gpu in status["gpus"] for tenant in gpu["tenants"]]  # fmt: skip
+            found += [
+                f"group {tenant['name']} on a board of {server.url}"
+                for gpu in status["gpus"]
+                for tenant in gpu["tenants"]
+            ]
         return found
 
     deadline = time.monotonic() + PATIENCE

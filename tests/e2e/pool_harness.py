@@ -39,9 +39,13 @@ class PoolManager:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 pass_fds=[theirs],
-            )  # fmt: skip
+            )
         os.close(theirs)
         try:
             readable, _, _ = select.select([ready], [], [], PATIENCE)

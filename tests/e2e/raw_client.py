@@ -69,8 +69,9 @@ def greeting_of(
     program = b"raw\0"
     listed = struct.pack(f"<{len(operations)}I", *operations)
     oldest = wire if oldest is None else oldest
-    fixed = struct.pack("<IIIIQII", wire, oldest, os.getpid(), 0, WINDOW_BASE, len(operations),
-                        len(more))  # fmt: skip
+    fixed = struct.pack(
+        "<IIIIQII", wire, oldest, os.getpid(), 0, WINDOW_BASE, len(operations), len(more)
+    )
     fixed += struct.pack("<IIII", len(secret), len(program), len(listed), len(more))
     tails = (secret, program, listed, more)
     return fixed + b"".join(tail + bytes(-len(tail) % 8) for tail in tails)

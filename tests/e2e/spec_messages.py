@@ -12,11 +12,10 @@ from gpgen.param import HANDLE_KINDS, Param
 
 #: Sizes of C types on the wire, and what they are aligned to; enumerations and others have 4.
 SIZES = {
-    "unsigned char": 1, "unsigned short": 2,
-    **dict.fromkeys(
-        ("uint64_t", "size_t", "CUdeviceptr", "unsigned long long", "cuuint64_t"), 8
-    ),
-}  # fmt: skip
+    "unsigned char": 1,
+    "unsigned short": 2,
+    **dict.fromkeys(("uint64_t", "size_t", "CUdeviceptr", "unsigned long long", "cuuint64_t"), 8),
+}
 STRUCTURES = {
     "CUmemLocation": (8, 4),
     "CUmemAllocationProp": (32, 8),

@@ -35,9 +35,12 @@ MakeServer = Callable[..., PoolServer]
 #: They begin or end a session; they block its streams for ever.
 OTHERS = {"gp_hello", "gp_goodbye"}
 BLOCKING = {
-    "gp_host_function", "gp_peer_send", "gp_peer_recv", "cuStreamWaitValue32_v2",
+    "gp_host_function",
+    "gp_peer_send",
+    "gp_peer_recv",
+    "cuStreamWaitValue32_v2",
     "cuStreamWaitValue64_v2",
-}  # fmt: skip
+}
 #: Messages of each operation; sessions of a mixture, and messages in each.
 ROUNDS, MIXTURES, MIXED = 10, 8, 80
 EDGES = (
@@ -102,10 +105,20 @@ class Objects:
         if noise.randrange(2):
             return own
         return noise.choice(
-            (wrong, 0, 1, handle(KINDS[kind], DEAD), own ^ 1 << 32,
-             own ^ 1 << 51, own | 1 << 50, own + 16, own | 3, noise.getrandbits(64),
-             noise.choice((FUNCTION, KERNEL)))
-        )  # fmt: skip
+            (
+                wrong,
+                0,
+                1,
+                handle(KINDS[kind], DEAD),
+                own ^ 1 << 32,
+                own ^ 1 << 51,
+                own | 1 << 50,
+                own + 16,
+                own | 3,
+                noise.getrandbits(64),
+                noise.choice((FUNCTION, KERNEL)),
+            )
+        )
 
     def choose(self, noise: random.Random) -> Choose:
         def value(param: Parameter, size: int) -> int:

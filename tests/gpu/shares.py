@@ -164,12 +164,21 @@ def read_report(process: subprocess.Popen[str], patience: float) -> Report:
     return report
 
 
-def check_ratio(bench: Bench, section: str, asked: str, got: Sequence[float], want: Sequence[int],
-                percent: float = 2.0, alone: float = 0.0) -> None:  # fmt: skip
+def check_ratio(
+    bench: Bench,
+    section: str,
+    asked: str,
+    got: Sequence[float],
+    want: Sequence[int],
+    percent: float = 2.0,
+    alone: float = 0.0,
+) -> None:
     """Every tenant's part of what was done, against its weight."""
     total, weights = sum(got), sum(want)
-    parts = [100 * (g / total) / (w / weights) - 100 if total else -100
-             for g, w in zip(got, want, strict=True)]  # fmt: skip
+    parts = [
+        100 * (g / total) / (w / weights) - 100 if total else -100
+        for g, w in zip(got, want, strict=True)
+    ]
     worst = max(parts, key=abs)
     least = min(got)
     text = " : ".join(f"{g / least:.3f}" if least else "0" for g in got)
@@ -261,15 +270,23 @@ def priority(bench: Bench) -> None:
     short = (high, ["180", "{start}", "{seconds}", "4", "20000"])
     alone = bench.together([program], [short], 4.0, bench.seconds, None, **urgent)[0]
     script = str(HERE / "share_programs.py")
-    trainer = bench.start(low, [bench.python, script, "train", "64", f"{clock() + 14:.6f}",
-                                f"{bench.seconds + 8:g}"])  # fmt: skip
+    trainer = bench.start(
+        low, [bench.python, script, "train", "64", f"{clock() + 14:.6f}", f"{bench.seconds + 8:g}"]
+    )
     time.sleep(12)
     beside = bench.together([program], [short], 4.0, bench.seconds, None, **urgent)[0]
     images = read_report(trainer, 60)["images"]
     ratio = beside["p99"] / alone["p99"]
     got = f"{beside['p99']:.0f} us, alone {alone['p99']:.0f}: {ratio:.2f}"
-    bench.row("priority", "p99 at most 1.5 x alone", got, ratio <= 1.5, alone=alone,
-              beside=beside, images=images)  # fmt: skip
+    bench.row(
+        "priority",
+        "p99 at most 1.5 x alone",
+        got,
+        ratio <= 1.5,
+        alone=alone,
+        beside=beside,
+        images=images,
+    )
 
 
 def crash(bench: Bench) -> None:
@@ -279,8 +296,9 @@ def crash(bench: Bench) -> None:
     hold = str(bench.toolchain.runtime_program("hold"))
 
     def illegal_address() -> None:
-        subprocess.run([fault], env=bench.environment(TENANTS[0]), capture_output=True,
-                       timeout=60, check=False)  # fmt: skip
+        subprocess.run(
+            [fault], env=bench.environment(TENANTS[0]), capture_output=True, timeout=60, check=False
+        )
 
     def die(how: signal.Signals) -> Callable[[], None]:
         def end() -> None:
@@ -300,8 +318,13 @@ def crash(bench: Bench) -> None:
     )
     for name, end in ways:
         worst, native = (crash_pause(bench, tenants, end) for tenants in (TENANTS[3:8], ["native"]))
-        bench.row("crash", f"{name}: no pause over 50 ms", f"{worst:.1f} ms, native {native:.1f}",
-                  worst <= 50, native=native)  # fmt: skip
+        bench.row(
+            "crash",
+            f"{name}: no pause over 50 ms",
+            f"{worst:.1f} ms, native {native:.1f}",
+            worst <= 50,
+            native=native,
+        )
 
 
 def crash_pause(bench: Bench, tenants: Sequence[str], end: Callable[[], None]) -> float:
@@ -342,8 +365,14 @@ def memory_peak(bench: Bench, most: int, name: str, *arguments: str) -> None:
     said, errors = process.communicate()
     good = process.returncode == 0 and peak <= most + (1 << 20)
     got = f"peak {peak / (1 << 20):.0f} MiB, exit {process.returncode}"
-    bench.row("memory", f"at most {most >> 20} MiB, {name}", got, good, said=said[-500:],
-              errors=errors[-500:])  # fmt: skip
+    bench.row(
+        "memory",
+        f"at most {most >> 20} MiB, {name}",
+        got,
+        good,
+        said=said[-500:],
+        errors=errors[-500:],
+    )
 
 
 def many(bench: Bench) -> None:

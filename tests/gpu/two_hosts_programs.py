@@ -35,8 +35,12 @@ def devices() -> Report:
 def checksum(tensor: Any) -> int:
     import torch
 
-    return int(tensor.to(torch.int64).mul(torch.arange(1, tensor.numel() + 1, device=tensor.device)
-                                          .remainder(65521)).sum().item())  # fmt: skip
+    return int(
+        tensor.to(torch.int64)
+        .mul(torch.arange(1, tensor.numel() + 1, device=tensor.device).remainder(65521))
+        .sum()
+        .item()
+    )
 
 
 def copies() -> Report:
@@ -99,10 +103,14 @@ def training() -> Report:
 
     def network() -> Any:
         return torch.nn.Sequential(
-            torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(4),
-            torch.nn.Flatten(), torch.nn.Linear(32 * 64, 256), torch.nn.ReLU(),
+            torch.nn.Conv2d(3, 32, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(4),
+            torch.nn.Flatten(),
+            torch.nn.Linear(32 * 64, 256),
+            torch.nn.ReLU(),
             torch.nn.Linear(256, 10),
-        )  # fmt: skip
+        )
 
     main = network().to("cuda:0")
     mirror = network().to("cuda:1")

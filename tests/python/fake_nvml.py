@@ -202,5 +202,6 @@ for _place, _name in enumerate(
 ):
     _number(_name, _place)
 
-FUNCTIONS = tuple(sorted(name for name in vars(TwoCards) if name.startswith("nvml")
-                         and name != "nvmlMemory_v2"))  # fmt: skip
+FUNCTIONS = tuple(
+    sorted(name for name in vars(TwoCards) if name.startswith("nvml") and name != "nvmlMemory_v2")
+)

@@ -34,9 +34,15 @@ from gpupool_manager.records import Lease, Node, Token
 from gpupool_manager.store import Store
 
 WANT: dict[str, Any] = {
-    "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
-    "capability": None, "labels": {},
-}  # fmt: skip
+    "gpus": 1,
+    "memory_mib": 64,
+    "share": 50,
+    "policy": "binpack",
+    "hosts": "any",
+    "model": None,
+    "capability": None,
+    "labels": {},
+}
 
 
 def new_keys() -> Keys:
@@ -50,13 +56,16 @@ def report_of(node: str, gpus: int = 1, **more: Any) -> Report:
         server_version="0",
         gpus=[
             ReportedGpu(
-                uuid=f"GPU-{node}-{index}", index=index, model="a GPU", compute_capability="9.0",
+                uuid=f"GPU-{node}-{index}",
+                index=index,
+                model="a GPU",
+                compute_capability="9.0",
                 memory_mib=1024,
             )
             for index in range(gpus)
         ],
         **more,
-    )  # fmt: skip
+    )
 
 
 class Host:

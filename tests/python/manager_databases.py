@@ -62,9 +62,18 @@ class Postgres:
     def prepare(self) -> None:
         """Make its files and start it."""
         initdb = (
-            self._binaries / "initdb", "-D", self._folder / "data", "-U", _USER, "-A", "trust",
-            "-E", "UTF8", "--locale=C", "--no-sync",
-        )  # fmt: skip
+            self._binaries / "initdb",
+            "-D",
+            self._folder / "data",
+            "-U",
+            _USER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        )
         # In a folder that the unprivileged user may enter: initdb looks at where it stands.
         done = subprocess.run(
             initdb, capture_output=True, text=True, timeout=120, cwd=self._folder, **self._as
@@ -75,15 +84,28 @@ class Postgres:
 
     def start(self) -> None:
         command = (
-            self._binaries / "postgres", "-D", self._folder / "data", "-k", self._folder,
-            "-c", "listen_addresses=", "-c", f"fsync={self._fsync}", "-c", "max_connections=50",
-        )  # fmt: skip
+            self._binaries / "postgres",
+            "-D",
+            self._folder / "data",
+            "-k",
+            self._folder,
+            "-c",
+            "listen_addresses=",
+            "-c",
+            f"fsync={self._fsync}",
+            "-c",
+            "max_connections=50",
+        )
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder,
-                preexec_fn=_end_with_parent, **self._as,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                preexec_fn=_end_with_parent,
+                **self._as,
+            )
         self._wait_until_ready()
 
     def stop(self) -> None:

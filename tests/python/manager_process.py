@@ -34,9 +34,18 @@ class Process:
 
     def command(self, *flags: str) -> list[str]:
         return [
-            sys.executable, "-m", "gpupool_manager", "--listen", "http://127.0.0.1:0",
-            "--nodes", "tcp://127.0.0.1:*", "--state-dir", str(self.state), *self.flags, *flags,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "gpupool_manager",
+            "--listen",
+            "http://127.0.0.1:0",
+            "--nodes",
+            "tcp://127.0.0.1:*",
+            "--state-dir",
+            str(self.state),
+            *self.flags,
+            *flags,
+        ]
 
     def start(self, *flags: str) -> str:
         """Its URL, once it is ready."""
@@ -44,9 +53,14 @@ class Process:
         command = [*self.command(*flags), "--ready-fd", str(theirs)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=[theirs], preexec_fn=self._limit,
-            )  # fmt: skip
+                command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs],
+                preexec_fn=self._limit,
+            )
         os.close(theirs)
         try:
             readable, _, _ = select.select([ready], [], [], PATIENCE)

@@ -150,9 +150,14 @@ async def test_limits_of_a_group_change_on_all_its_gpus(make_office: MakeOffice)
     office = await make_office(on_stop="leave", tenants=research(memory="64MiB", share="50%"))
     session = (await ask(office, group="g", memory=str(8 * MIB)))["session"]
     answer = await done(
-        office, do="tenant-set", tenant="research/g", memory=16 * MIB, share=100, ceiling=200,
+        office,
+        do="tenant-set",
+        tenant="research/g",
+        memory=16 * MIB,
+        share=100,
+        ceiling=200,
         high_priority=True,
-    )  # fmt: skip
+    )
     assert answer == {"tenant": "research/g", "gpus": [0, 1]}
     expected = Grant(16 * MIB, 1, 100, 200, True)
     for index in (0, 1):

@@ -261,9 +261,18 @@ def test_run_local_gives_the_program_a_server_and_ends_it(home: Home) -> None:
         "print(json.dumps([os.environ['LD_LIBRARY_PATH'], os.environ['GPUPOOL_SERVER'], info]))"
     )
     done = gpupool(
-        home, "run", "--local", "--soft", "--gpus", "2", "--", sys.executable, "-c", script,
+        home,
+        "run",
+        "--local",
+        "--soft",
+        "--gpus",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        script,
         LD_LIBRARY_PATH="/first:/second",
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     path, url, info = json.loads(done.stdout)
     assert path == f"{home.root}/lib:/first:/second"
@@ -332,10 +341,20 @@ def front() -> Iterator[Front]:
 def test_run_with_a_server_becomes_the_program(home: Home, front: Front) -> None:
     both = f"{front.url},{front.url.replace('127.0.0.1', 'localhost')}"
     done = gpupool(
-        home, "run", "--server", both, "--gpus", "3", "--log", "info", "--",
-        "sh", "-c", "echo $GPUPOOL_SERVER $GPUPOOL_TOKEN $GPUPOOL_GPUS $GPUPOOL_LOG; exit 5",
+        home,
+        "run",
+        "--server",
+        both,
+        "--gpus",
+        "3",
+        "--log",
+        "info",
+        "--",
+        "sh",
+        "-c",
+        "echo $GPUPOOL_SERVER $GPUPOOL_TOKEN $GPUPOOL_GPUS $GPUPOOL_LOG; exit 5",
         GPUPOOL_TOKEN="t",
-    )  # fmt: skip
+    )
     assert done.returncode == 5
     assert done.stdout == f"{both} t 3 info\n"
     assert front.asked == ["t", "t"]
@@ -360,9 +379,22 @@ def request_of(home: Home, front: Front) -> Asked:
 
 
 def test_run_asks_for_what_its_options_say(request_of: Asked) -> None:
-    asked = request_of("--memory", "8GiB", "--share", "50%", "--ceiling", "0.8", "--weight", "3",
-        "--priority", "high", "--gpus", "2", "--group", "mine",
-    )  # fmt: skip
+    asked = request_of(
+        "--memory",
+        "8GiB",
+        "--share",
+        "50%",
+        "--ceiling",
+        "0.8",
+        "--weight",
+        "3",
+        "--priority",
+        "high",
+        "--gpus",
+        "2",
+        "--group",
+        "mine",
+    )
     assert asked == {
         "GPUPOOL_MEMORY": "8GiB",
         "GPUPOOL_SHARE": "50%",
@@ -400,9 +432,16 @@ def test_run_takes_a_request_from_variables(home: Home, request_of: Asked) -> No
 
 
 def test_run_knows_vcuda(request_of: Asked) -> None:
-    asked = request_of("--vcuda-core", "50", "--vcuda-memory", "30", "--group", "g",
-        GPUPOOL_MEMORY="1GiB", ALIYUN_COM_GPU_HIGH_PRIO="1",
-    )  # fmt: skip
+    asked = request_of(
+        "--vcuda-core",
+        "50",
+        "--vcuda-memory",
+        "30",
+        "--group",
+        "g",
+        GPUPOOL_MEMORY="1GiB",
+        ALIYUN_COM_GPU_HIGH_PRIO="1",
+    )
     # Options come before variables, and the library would look at these first.
     assert asked == {
         "TENCENT_VCUDA_CORE": "50",
@@ -581,9 +620,10 @@ def test_killing_the_launcher_ends_its_server(home: Home) -> None:
     (server,) = [
         int(entry.name)
         for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and parent_of(int(entry.name)) == running.pid
+        if entry.name.isdecimal()
+        and parent_of(int(entry.name)) == running.pid
         and b"gpupool_server" in (entry / "cmdline").read_bytes()
-    ]  # fmt: skip
+    ]
     (program,) = [
         int(entry.name)
         for entry in Path("/proc").iterdir()

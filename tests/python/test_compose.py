@@ -91,9 +91,13 @@ class Compose:
             words.append(f"--run-dir={self.run_dir}")
         with self.log(service).open("ab") as log:
             self.running[service] = subprocess.Popen(
-                [self.fill(service, word) for word in words], env=self.environment(service),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
-            )  # fmt: skip
+                [self.fill(service, word) for word in words],
+                env=self.environment(service),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+            )
         return self.running[service]
 
     def once(self, service: str, *command: str) -> str:
@@ -109,8 +113,10 @@ class Compose:
         own = {"manager": [self.manager], "server": [f"--run-dir={self.run_dir}"]}
         done = subprocess.run(
             [self.fill(service, word) for word in check] + own[service],
-            env=self.environment(service), capture_output=True, timeout=PATIENCE,
-        )  # fmt: skip
+            env=self.environment(service),
+            capture_output=True,
+            timeout=PATIENCE,
+        )
         return done.returncode == 0
 
     def wait_until_healthy(self, service: str) -> None:

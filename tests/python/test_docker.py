@@ -165,9 +165,11 @@ def test_an_entry_point_is_a_command_of_the_wheel(
     assert callable(getattr(import_module(module), function))
     done = subprocess.run(
         [sys.executable, "-m", module.partition(".")[0], "--version"],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (0, f"{entry[0]} {metadata.version('gpupool')}\n"), (
         done.stderr
     )

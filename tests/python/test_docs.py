@@ -10,8 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("client_lib", "server", "pool", "proto", "tests", "bench", "docs", "docker", ".ci")
-POINTING = ("docs/architecture.md", "CONTRIBUTING.md", "client_lib/README.md",
-            "server/worker/README.md")  # fmt: skip
+POINTING = (
+    "docs/architecture.md",
+    "CONTRIBUTING.md",
+    "client_lib/README.md",
+    "server/worker/README.md",
+)
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "proto/wire-format.md")

@@ -84,12 +84,12 @@ CHANGES = [
     ("messages", "uint32_t what", "uint64_t what", "another form than in 1.0"),
     ("messages", ": out[64]", ": out[65]", "another form than in 1.0"),
     ("messages", "const char *name : string", "const char *name : in[4]", "another form"),
-    ("messages", "uint32_t bytes", "uint32_t bytes\",\n  \"uint32_t more", "another form"),
+    ("messages", "uint32_t bytes", 'uint32_t bytes",\n  "uint32_t more', "another form"),
     ("messages", 'mode = "sync"', 'mode = "notify"', "another form|cannot be filled"),
     ("messages", "[gp_tell]", "[gp_say]", "the number 1025 is gp_tell's since 1.0"),
     ("event", 'mode = "async"', 'mode = "sync"', "another form than in 1.0"),
     ("event", "[cuEventLater]", "[cuEventOther]", "the number 8 is cuEventLater's since 1.0"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("which", "old", "new", "says"), CHANGES)

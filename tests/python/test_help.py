@@ -28,8 +28,12 @@ def said(module: str, *words: str) -> str:
     env = {**os.environ, "COLUMNS": "80", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, "-m", module, *words, "--help"],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -68,8 +72,12 @@ def test_the_commands_of_a_shell() -> None:
     env = {**os.environ, "COLUMNS": "80", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage:") == len(COMMANDS) + 1 > 20
     check(done.stdout)

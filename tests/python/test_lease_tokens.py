@@ -96,8 +96,13 @@ def test_no_text_is_more_than_refused(text: str) -> None:
             lease_token.check(tried, "here", KEY)
 
 
-@given(st.recursive(st.none() | st.integers(-9, 1 << 60) | st.floats() | st.text() | st.binary(),
-                    lambda inner: st.lists(inner, max_size=9), max_leaves=30))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.integers(-9, 1 << 60) | st.floats() | st.text() | st.binary(),
+        lambda inner: st.lists(inner, max_size=9),
+        max_leaves=30,
+    )
+)
 def test_no_signed_payload_is_more_than_refused(content: Any) -> None:
     """Not even the manager's own mistakes get further than the check."""
     try:
@@ -117,12 +122,24 @@ def signed(payload: bytes) -> str:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (1, "a b"), (1, ""), (1, 7), (2, "x" * 65), (3, "soon"), (4, None), (5, 101), (5, True),
-        (7, [["here", [[0, "GPU 0", 64, 50]]]]), (7, [["here", [[0, "GPU-0", 0, 50]]]]),
-        (7, [["here", [[0, "GPU-0", 64, 101]]]]), (7, [["here", [[0, b"short", 64, 50]]]]),
-        (7, [["here", [[0, "GPU-0", 64]]]]), (7, 3), (3, float("nan")), (4, float("inf")),
+        (1, "a b"),
+        (1, ""),
+        (1, 7),
+        (2, "x" * 65),
+        (3, "soon"),
+        (4, None),
+        (5, 101),
+        (5, True),
+        (7, [["here", [[0, "GPU 0", 64, 50]]]]),
+        (7, [["here", [[0, "GPU-0", 0, 50]]]]),
+        (7, [["here", [[0, "GPU-0", 64, 101]]]]),
+        (7, [["here", [[0, b"short", 64, 50]]]]),
+        (7, [["here", [[0, "GPU-0", 64]]]]),
+        (7, 3),
+        (3, float("nan")),
+        (4, float("inf")),
     ],
-)  # fmt: skip
+)
 def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> None:
     fields: list[object] = [1, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
     lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
@@ -201,8 +218,12 @@ class Node:
 
 def grant(lease: str = "lease-1", ordinal: int = 0, index: int = 0, **more: Any) -> OrderedGrant:
     values: dict[str, Any] = {
-        "tenant": "red", "memory_mib": 64, "share": 50, "priority": 0, **more,
-    }  # fmt: skip
+        "tenant": "red",
+        "memory_mib": 64,
+        "share": 50,
+        "priority": 0,
+        **more,
+    }
     return OrderedGrant(lease=lease, ordinal=ordinal, gpu=GPUS[index], **values)
 
 

@@ -253,11 +253,13 @@ def test_smi(admin: FakeAdmin) -> None:
     assert cells("|   1 | a GPU")[2:] == ["?", "0MiB / 16384MiB", "native"]
     assert "too long" not in text
     assert cells("|   0 | research/train  ") == [
-        "0", "research/train", "66.1%", "66.7%", "3072MiB / 8192MiB"
-    ]  # fmt: skip
-    assert cells("|   0 | default") == [
-        "0", "default (high)", "?", "33.3%", "2048MiB / 16384MiB"
-    ]  # fmt: skip
+        "0",
+        "research/train",
+        "66.1%",
+        "66.7%",
+        "3072MiB / 8192MiB",
+    ]
+    assert cells("|   0 | default") == ["0", "default (high)", "?", "33.3%", "2048MiB / 16384MiB"]
     assert cells("|   0 |    4242") == ["0", "4242", "17", "research/train", "python3", "3072MiB"]
 
 
@@ -303,8 +305,12 @@ def test_a_frame_fits_its_terminal(width: int) -> None:
 
 def test_bars_are_as_long_as_what_they_show() -> None:
     assert [show.bar(value, 4).plain for value in (0, 0.5, 1, 1.5, -1)] == [
-        "    ", "██  ", "████", "████", "    "
-    ]  # fmt: skip
+        "    ",
+        "██  ",
+        "████",
+        "████",
+        "    ",
+    ]
     assert show.bar(1 / 32, 4).plain == "▏   "
     assert show.bar(0.9, 4).plain == "███▋"
 
@@ -393,8 +399,13 @@ def test_top_ends_with_ctrl_c(admin: FakeAdmin) -> None:
 def test_inspect(admin: FakeAdmin) -> None:
     lines = shown(admin, "inspect").splitlines()
     assert lines[0].split() == [
-        "NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)", "GPU", "Memory(GiB)"
-    ]  # fmt: skip
+        "NAME",
+        "IPADDRESS",
+        "GPU0(Allocated/Total)",
+        "GPU1(Allocated/Total)",
+        "GPU",
+        "Memory(GiB)",
+    ]
     name, address, *cells = lines[1].split()
     assert name == "gpu-host"
     socket.inet_aton(address)
@@ -427,8 +438,17 @@ def test_inspect_as_json(admin: FakeAdmin) -> None:
 def test_gpu_list(admin: FakeAdmin) -> None:
     lines = shown(admin, "gpu", "list").splitlines()
     assert lines[1].split() == [
-        "0", "NVIDIA", "H200", "16GiB", "weighted", "3", "90%", "1", "4GiB", "yes"
-    ]  # fmt: skip
+        "0",
+        "NVIDIA",
+        "H200",
+        "16GiB",
+        "weighted",
+        "3",
+        "90%",
+        "1",
+        "4GiB",
+        "yes",
+    ]
     assert lines[2].split()[-3:] == ["3", "quota", "yes"]
     own = len(lines[2]) - len("a GPU whose name is far too long for a table")
     assert own + len("NVIDIA GeForce RTX 4090") <= 80
@@ -484,16 +504,15 @@ def test_gpu_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
 
 def test_session_list(admin: FakeAdmin) -> None:
     lines = shown(admin, "session", "list").splitlines()
-    assert lines[1].split()[:6] == [
-        SESSION, "research/train", "python3", "here:17", "0", "3GiB"
-    ]  # fmt: skip
+    assert lines[1].split()[:6] == [SESSION, "research/train", "python3", "here:17", "0", "3GiB"]
     assert lines[1].split()[6] == "running"
     assert lines[1].split()[7].startswith("1:")
     assert lines[2].split()[:2] == [OTHER, "default"]
     answer = json.loads(shown(admin, "session", "list", "--json"))
     assert [(s["session"], s["tenant"]) for s in answer] == [
-        (SESSION, "research/train"), (OTHER, "default")
-    ]  # fmt: skip
+        (SESSION, "research/train"),
+        (OTHER, "default"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,16 @@ def test_the_examples_do_what_the_page_says(manager: Process) -> None:
     done = subprocess.run(
         ["bash", "-eu", "-o", "pipefail", "-c", script],
         env={
-            "PATH": manager.env["PATH"], "POOL": manager.url, "STATE": str(manager.state),
+            "PATH": manager.env["PATH"],
+            "POOL": manager.url,
+            "STATE": str(manager.state),
             "no_proxy": "*",
         },
-        cwd=manager.folder, capture_output=True, text=True, timeout=90,
-    )  # fmt: skip
+        cwd=manager.folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(f"{MARK}\n") == [said for _, said in found]
 

@@ -113,9 +113,12 @@ async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
     token = found.pop(1)
     assert (token["event"], token["data"]["node"]) == ("token.created", "n1")
     assert [(one["event"], one["data"]["object"]) for one in found] == [
-        ("tenant.created", "a"), ("node.joined", "n1"), ("gpu.added", "GPU-n1-0"),
-        ("lease.granted", lease["id"]), ("lease.released", lease["id"]),
-    ]  # fmt: skip
+        ("tenant.created", "a"),
+        ("node.joined", "n1"),
+        ("gpu.added", "GPU-n1-0"),
+        ("lease.granted", lease["id"]),
+        ("lease.released", lease["id"]),
+    ]
     assert found[3]["data"]["tenant"] == "a" and found[3]["data"]["gpus"] == ["GPU-n1-0"]
 
 
@@ -187,8 +190,10 @@ async def test_a_silent_stream_says_that_it_is_there(
     async with api.client.stream("GET", "/events", headers=bearer(api.admin)) as stream:
         lines = (line async for line in stream.aiter_lines() if line)
         assert [await anext(lines) for _ in range(3)] == [
-            ": watching", ": still here", ": still here",
-        ]  # fmt: skip
+            ": watching",
+            ": still here",
+            ": still here",
+        ]
 
 
 def _event(number: int) -> Event:

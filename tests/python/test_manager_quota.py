@@ -117,8 +117,12 @@ async def test_a_whole_gpu_counts_with_all_its_memory(world: World) -> None:
     assert [grant.memory_mib for grant in large.grants] == [10_000]
     problem = await refused(world, memory_mib=None, share=100, wait=60.0)
     assert problem.more["limits"][0] == {
-        "quantity": "memory_mib", "asked": 4000, "in_use": 14_000, "queued": 0, "quota": 14_000,
-    }  # fmt: skip
+        "quantity": "memory_mib",
+        "asked": 4000,
+        "in_use": 14_000,
+        "queued": 0,
+        "quota": 14_000,
+    }
 
 
 async def test_a_whole_gpu_that_is_too_large_for_the_quota_left_is_not_taken(world: World) -> None:

@@ -44,11 +44,16 @@ async def test_a_tenant_is_made_changed_and_removed(rest: Rest) -> None:
     made = await rest.ask("POST", "/tenants", {"name": "blue", "quota": {"gpus": 4}})
     assert made.status_code == 201
     assert made.json()["quota"] == {
-        "tenant": "blue", "gpus": 4, "memory_mib": None, "compute": None, "sessions": None,
-        "priority": 0, "models": None,
+        "tenant": "blue",
+        "gpus": 4,
+        "memory_mib": None,
+        "compute": None,
+        "sessions": None,
+        "priority": 0,
+        "models": None,
         "in_use": {"gpus": 0, "memory_mib": 0, "compute": 0, "sessions": 0},
         "queued": {"gpus": 0, "memory_mib": 0, "compute": 0, "sessions": 0},
-    }  # fmt: skip
+    }
     read = await rest.ask("GET", "/tenants/blue")
     assert (read.json(), read.headers["etag"]) == (made.json(), made.headers["etag"])
     changed = await rest.do("PATCH", "/tenants/blue", {"description": "the blue ones"})
@@ -279,9 +284,15 @@ async def test_sessions_are_as_the_last_heartbeats_said(rest: Rest) -> None:
     assert [s["id"] for s in await rest.pages("/sessions", limit=1)] == ["s-a", "s-b"]
     assert [s["id"] for s in await rest.pages(f"/sessions?lease={leases['b']}")] == ["s-b"]
     assert await rest.pages("/sessions", by="a") == [
-        {"id": "s-a", "node": "n1", "lease": leases["a"], "tenant": "a",
-         "program": "python train.py", "state": "running"}
-    ]  # fmt: skip
+        {
+            "id": "s-a",
+            "node": "n1",
+            "lease": leases["a"],
+            "tenant": "a",
+            "program": "python train.py",
+            "state": "running",
+        }
+    ]
     assert (await rest.pages("/sessions", by="b"))[0]["state"] == "waiting"
     assert await rest.pages("/sessions?node=n2") == []
 
@@ -344,8 +355,9 @@ async def test_a_full_pool_queues_and_says_the_position(rest: Rest) -> None:
     assert (await rest.do("GET", f"/leases/{queued['id']}", by="b"))["position"] == 2
     line = await rest.pages("/queue", limit=1)
     assert [(one["position"], one["lease"]) for one in line] == [
-        (1, urgent["id"]), (2, queued["id"]),
-    ]  # fmt: skip
+        (1, urgent["id"]),
+        (2, queued["id"]),
+    ]
     [mine] = await rest.pages("/queue", by="b")
     assert (mine["position"], mine["lease"], mine["tenant"]) == (2, queued["id"], "b")
     why = await rest.do("GET", f"/leases/{queued['id']}/explain", by="b")
@@ -477,16 +489,20 @@ async def test_usage_is_counted_by_tenant_and_time(rest: Rest) -> None:
     await rest.world.pool.commands.do(rest.world.pool._flush)
     hours = await rest.pages("/usage", limit=1)
     assert [(row["tenant"], row["start"][11:16]) for row in hours] == [
-        ("a", "08:00"), ("b", "08:00"), ("a", "09:00"), ("b", "09:00"),
-    ]  # fmt: skip
+        ("a", "08:00"),
+        ("b", "08:00"),
+        ("a", "09:00"),
+        ("b", "09:00"),
+    ]
     assert [row["gpu_hours"] for row in hours] == pytest.approx([2.0, 1.0, 1.0, 1.0])
     assert hours[0]["memory_gib_hours"] == pytest.approx(2.0)
     assert hours[0]["compute_hours"] == pytest.approx(1.0)
     assert [row["leases"] for row in hours] == [1, 1, 0, 0]
     days = await rest.pages("/usage?step=day", limit=1)
     assert [(row["tenant"], row["gpu_hours"]) for row in days] == [
-        ("a", pytest.approx(3.0)), ("b", pytest.approx(2.0)),
-    ]  # fmt: skip
+        ("a", pytest.approx(3.0)),
+        ("b", pytest.approx(2.0)),
+    ]
     start = hours[2]["start"].replace("+", "%2B")
     assert [row["tenant"] for row in await rest.pages(f"/usage?since={start}")] == ["a", "b"]
     assert {row["tenant"] for row in await rest.pages("/usage", by="b")} == {"b"}

@@ -84,17 +84,39 @@ async def test_what_no_gpu_could_ever_give_is_not_queued(rest: Rest) -> None:
 # Who asks ------------------------------------------------------------------------------
 
 OPERATIONS = [
-    ("GET", "/tenants"), ("POST", "/tenants"), ("GET", "/tenants/a"), ("PATCH", "/tenants/a"),
-    ("DELETE", "/tenants/a"), ("GET", "/quotas"), ("GET", "/tenants/a/quota"),
-    ("PUT", "/tenants/a/quota"), ("GET", "/tokens"), ("POST", "/tokens"), ("GET", "/tokens/t"),
-    ("DELETE", "/tokens/t"), ("GET", "/nodes"), ("GET", "/nodes/n"), ("PATCH", "/nodes/n"),
+    ("GET", "/tenants"),
+    ("POST", "/tenants"),
+    ("GET", "/tenants/a"),
+    ("PATCH", "/tenants/a"),
+    ("DELETE", "/tenants/a"),
+    ("GET", "/quotas"),
+    ("GET", "/tenants/a/quota"),
+    ("PUT", "/tenants/a/quota"),
+    ("GET", "/tokens"),
+    ("POST", "/tokens"),
+    ("GET", "/tokens/t"),
+    ("DELETE", "/tokens/t"),
+    ("GET", "/nodes"),
+    ("GET", "/nodes/n"),
+    ("PATCH", "/nodes/n"),
     ("DELETE", "/nodes/n"),
-    ("GET", "/gpus"), ("GET", "/gpus/g"), ("PATCH", "/gpus/g"), ("GET", "/sessions"),
-    ("POST", "/leases"), ("GET", "/leases"), ("POST", "/leases/explain"), ("GET", "/leases/l"),
-    ("POST", "/leases/l/renew"), ("POST", "/leases/l/release"), ("GET", "/leases/l/explain"),
-    ("GET", "/queue"), ("GET", "/usage"), ("GET", "/audit"), ("GET", "/events"),
+    ("GET", "/gpus"),
+    ("GET", "/gpus/g"),
+    ("PATCH", "/gpus/g"),
+    ("GET", "/sessions"),
+    ("POST", "/leases"),
+    ("GET", "/leases"),
+    ("POST", "/leases/explain"),
+    ("GET", "/leases/l"),
+    ("POST", "/leases/l/renew"),
+    ("POST", "/leases/l/release"),
+    ("GET", "/leases/l/explain"),
+    ("GET", "/queue"),
+    ("GET", "/usage"),
+    ("GET", "/audit"),
+    ("GET", "/events"),
     ("GET", "/metrics"),
-]  # fmt: skip
+]
 
 
 async def test_the_table_of_operations_is_complete(rest: Rest) -> None:
@@ -142,9 +164,19 @@ async def test_scopes_allow_what_they_name_only(rest: Rest) -> None:
     made = await rest.do("POST", "/tokens", {"scope": "node", "node": "n1"})
     rest.tokens["node"] = made["secret"]
     for_tenants = {
-        "/tenants/a", "/tenants/a/quota", "/sessions", "/leases", "/leases/explain", "/leases/l",
-        "/leases/l/renew", "/leases/l/release", "/leases/l/explain", "/queue", "/usage", "/events",
-    }  # fmt: skip
+        "/tenants/a",
+        "/tenants/a/quota",
+        "/sessions",
+        "/leases",
+        "/leases/explain",
+        "/leases/l",
+        "/leases/l/renew",
+        "/leases/l/release",
+        "/leases/l/explain",
+        "/queue",
+        "/usage",
+        "/events",
+    }
     for method, path in OPERATIONS:
         body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         await rest.no(403, "forbidden", method, path, body, "node")
@@ -326,10 +358,32 @@ async def test_a_wrong_parameter_is_named(rest: Rest, path: str, field: str) -> 
 )
 async def test_a_cursor_of_no_page_is_refused(rest: Rest, path: str) -> None:
     keys: list[Any] = [
-        None, {}, [], [[]], [1], ["a"], [1, "a"], [True], ["a", 1], [1.5], ["\x00"], [1, "\x00"],
-        [1 << 62], [1 << 70], [-(1 << 70), "a"], [(1 << 62) - 1], [(1 << 62) - 1, "a"], ["x" * 300],
-        [1 << 40], [1 << 40, "a"], [-1], [-1, "a"], ["a", 0, "b"], ["a", 1 << 40, "b"], ["\ud800"],
-    ]  # fmt: skip
+        None,
+        {},
+        [],
+        [[]],
+        [1],
+        ["a"],
+        [1, "a"],
+        [True],
+        ["a", 1],
+        [1.5],
+        ["\x00"],
+        [1, "\x00"],
+        [1 << 62],
+        [1 << 70],
+        [-(1 << 70), "a"],
+        [(1 << 62) - 1],
+        [(1 << 62) - 1, "a"],
+        ["x" * 300],
+        [1 << 40],
+        [1 << 40, "a"],
+        [-1],
+        [-1, "a"],
+        ["a", 0, "b"],
+        ["a", 1 << 40, "b"],
+        ["\ud800"],
+    ]
     cursors = [base64.urlsafe_b64encode(json.dumps(key).encode()).decode() for key in keys]
     deep = base64.urlsafe_b64encode(b"[" * 768).decode()
     for cursor in [*cursors, deep, "", "A", "====", "\u00e4", "AAAA"]:
@@ -344,10 +398,15 @@ async def test_a_cursor_of_no_page_is_refused(rest: Rest, path: str) -> None:
 @pytest.mark.parametrize(
     "time",
     [
-        "0001-01-01T00:00:00%2B14:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00",
-        "9999-12-31T23:59:59Z", "1969-12-31T00:00:00Z", "2026-01-01", "0",
+        "0001-01-01T00:00:00%2B14:00",
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00",
+        "9999-12-31T23:59:59Z",
+        "1969-12-31T00:00:00Z",
+        "2026-01-01",
+        "0",
     ],
-)  # fmt: skip
+)
 async def test_every_time_of_the_calendar_is_taken(rest: Rest, time: str) -> None:
     for path in (f"/usage?since={time}&until={time}", f"/audit?since={time}&until={time}"):
         assert (await rest.do("GET", path))["items"] == []

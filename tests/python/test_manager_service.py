@@ -300,8 +300,9 @@ def test_an_address_that_is_taken_is_named(manager: Process) -> None:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         status, said = manager.fail("--listen", address)
     assert (status, said.splitlines()[-1]) == (
-        1, f"gpupool-manager: cannot listen at {address}: Address already in use",
-    )  # fmt: skip
+        1,
+        f"gpupool-manager: cannot listen at {address}: Address already in use",
+    )
 
 
 def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:

@@ -31,8 +31,11 @@ def manager(*arguments: str, hidden: str = "-", **env: str) -> subprocess.Comple
     return subprocess.run(
         [sys.executable, "-c", HIDE.format(hidden=hidden, arguments=list(arguments))],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, **env},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("hidden", ["fastapi", "sqlalchemy", "uvicorn", "alembic"])
@@ -55,8 +58,17 @@ def test_without_a_database_s_driver_too(
 ) -> None:
     given = ["--database", database] if database else []
     state = ["--state-dir", str(tmp_path / "state")]
-    done = manager("--listen", "http://127.0.0.1:0", "--nodes", "none", *state, *given,
-                   "--log-level", "error", hidden=hidden)  # fmt: skip
+    done = manager(
+        "--listen",
+        "http://127.0.0.1:0",
+        "--nodes",
+        "none",
+        *state,
+        *given,
+        "--log-level",
+        "error",
+        hidden=hidden,
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert f"-m pip install '{extra}'" in done.stderr
 

@@ -29,9 +29,15 @@ from server_harness import FakeBoard, MakeOffice, Office
 
 MS = 1_000_000
 WANT = {
-    "gpus": 1, "memory_mib": 64, "share": 50, "policy": "binpack", "hosts": "any", "model": None,
-    "capability": None, "labels": {},
-}  # fmt: skip
+    "gpus": 1,
+    "memory_mib": 64,
+    "share": 50,
+    "policy": "binpack",
+    "hosts": "any",
+    "model": None,
+    "capability": None,
+    "labels": {},
+}
 
 
 # On a node ------------------------------------------------------------------------------------
@@ -56,9 +62,14 @@ def told(*grants: OrderedGrant) -> Told:
 
 def grant(office: Office, lease: str = "lease-1") -> OrderedGrant:
     return OrderedGrant(
-        lease=lease, tenant="red", ordinal=0, gpu=uuid_of(office), memory_mib=64, share=50,
+        lease=lease,
+        tenant="red",
+        ordinal=0,
+        gpu=uuid_of(office),
+        memory_mib=64,
+        share=50,
         priority=0,
-    )  # fmt: skip
+    )
 
 
 def work(office: Office, milliseconds: float, name: str = "red/lease-1") -> None:

@@ -249,8 +249,13 @@ def test_inspect_draws_the_pool(operator: Operator, green: str) -> None:
     shown = operator.do("inspect")
     operator.do("node", "open", "three")
     assert shown.splitlines()[0].split() == [
-        "NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)", "GPU", "Memory(GiB)",
-    ]  # fmt: skip
+        "NAME",
+        "IPADDRESS",
+        "GPU0(Allocated/Total)",
+        "GPU1(Allocated/Total)",
+        "GPU",
+        "Memory(GiB)",
+    ]
     row = next(line for line in shown.splitlines() if line.startswith(node))
     assert "8/80" in row and row.rstrip().endswith("8/160")
     assert "three (cordoned)" in shown
@@ -301,9 +306,18 @@ def test_lists_go_on_behind_a_page(operator: Operator, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "command",
-    ["node list", "gpu list", "tenant list", "quota list", "token list --all", "lease list --all",
-     "queue list", "audit", "inspect"],
-)  # fmt: skip
+    [
+        "node list",
+        "gpu list",
+        "tenant list",
+        "quota list",
+        "token list --all",
+        "lease list --all",
+        "queue list",
+        "audit",
+        "inspect",
+    ],
+)
 def test_tables_fit_a_terminal(
     operator: Operator, green: str, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -171,7 +171,7 @@ def one_line(done: Done, code: int) -> str:
         ((503, problem(503, "unavailable", "not now")), 75, "said no: not now"),
         (CUT, 75, "it hung up"),
     ],
-)  # fmt: skip
+)
 def test_every_bad_answer_is_one_line(
     stub: Stub, do: Do, answer: Any, code: int, text: str
 ) -> None:

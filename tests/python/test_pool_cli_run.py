@@ -340,8 +340,9 @@ def test_a_server_on_the_command_line_comes_before_a_pool_in_a_variable(red: Use
     command = ("--server", "ipc:///nowhere/x.sock", "--", "sh", "-c", SHOW)
     done = red.run(*command)
     assert (done.returncode, done.stderr) == (
-        2, "gpupool: no token for the server is given; set GPUPOOL_TOKEN, or use --token\n"
-    )  # fmt: skip
+        2,
+        "gpupool: no token for the server is given; set GPUPOOL_TOKEN, or use --token\n",
+    )
     done = red.run(*command, GPUPOOL_TOKEN="t")
     assert (done.returncode, done.stdout) == (75, "")
     assert "no gpupool server answers at ipc:///nowhere/x.sock" in done.stderr

@@ -66,13 +66,24 @@ def test_what_goes_together() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("pool", "manager:7781"), ("pool", "http://manager:7781"), ("pool", "tcp://manager"),
-        ("pool", "tcp://*:7781"), ("pool", "tcp://0.0.0.0:7781"), ("pool", "tcp://m:0"),
-        ("advertise", "tcp://0.0.0.0:1"), ("advertise", "h"), ("node_name", ""),
-        ("node_name", "a b"), ("node_name", "x" * 65), ("labels", "a"), ("labels", "a=1,a=2"),
-        ("labels", "a b=c"), ("labels", "a=\x01"), ("state_dir", "here"),
+        ("pool", "manager:7781"),
+        ("pool", "http://manager:7781"),
+        ("pool", "tcp://manager"),
+        ("pool", "tcp://*:7781"),
+        ("pool", "tcp://0.0.0.0:7781"),
+        ("pool", "tcp://m:0"),
+        ("advertise", "tcp://0.0.0.0:1"),
+        ("advertise", "h"),
+        ("node_name", ""),
+        ("node_name", "a b"),
+        ("node_name", "x" * 65),
+        ("labels", "a"),
+        ("labels", "a=1,a=2"),
+        ("labels", "a b=c"),
+        ("labels", "a=\x01"),
+        ("state_dir", "here"),
     ],
-)  # fmt: skip
+)
 def test_values_that_cannot_be(key: str, value: str) -> None:
     message = refused(**{**POOL, key: value})
     assert f"--{key.replace('_', '-')}" in message or f"'{key}" in message

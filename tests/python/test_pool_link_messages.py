@@ -49,12 +49,18 @@ APPLY = Apply(
     mode="draining",
     grants=[
         OrderedGrant(
-            lease="l", tenant="t", ordinal=0, gpu="GPU-1", memory_mib=1, share=100, priority=0,
+            lease="l",
+            tenant="t",
+            ordinal=0,
+            gpu="GPU-1",
+            memory_mib=1,
+            share=100,
+            priority=0,
             request_id="r",
         )
     ],
     gpus=[OrderedGpu(uuid="GPU-1", policy="weak", max_inst=3, prio_ratio=50)],
-)  # fmt: skip
+)
 FROM_MANAGERS = [
     Told(number=0, now=2.5, orders=Orders(next_heartbeat=1, commands=[APPLY, SendReport()])),
     Told(number=1, now=0, orders=Orders(next_heartbeat=0.5), signing_key=bytes(32)),
@@ -89,24 +95,50 @@ def changed(message: Message, path: str, value: object) -> bytes:
 
 BIG = 1 << 62
 BAD_FROM_NODES: list[tuple[int, str, object]] = [
-    (0, "do", "rejoin"), (0, "do", ...), (0, "number", -1), (0, "number", 1 << 63),
-    (0, "number", "1"), (0, "number", 1.0), (0, "number", True), (0, "number", ...),
-    (0, "node", "a b"), (0, "node", ""), (0, "node", "x" * 65), (0, "node", b"n"),
-    (0, "node", "n\n"), (0, "node", "ñ"), (0, "token", "a\nb"), (0, "token", "x" * 257),
-    (0, "report", None), (0, "report", []), (0, "report.driver", "12"),
-    (0, "report.driver", "CUDA 12.4"), (0, "report.driver", None),
-    (0, "report.gpus", {}), (0, "report.gpus", [GPU.model_dump()] * 65),
-    (0, "report.gpus.0.index", 64), (0, "report.gpus.0.index", -1),
-    (0, "report.gpus.0.memory_mib", 0), (0, "report.gpus.0.memory_mib", BIG),
-    (0, "report.gpus.0.policy", "mine"), (0, "report.gpus.0.max_inst", 26),
-    (0, "report.gpus.0.compute_capability", "9"), (0, "report.gpus.0.uuid", "GPU 1"),
-    (0, "report.labels", {"a b": "c"}), (0, "report.labels", {"a": 1}), (0, "report.address", ""),
-    (0, "report.labels", {f"l{i}": "" for i in range(65)}), (0, "report.front_end_key", "ab"),
-    (0, "report.front_end_key", "G" * 64), (0, "report.protocol", 2),
-    (2, "heartbeat.sessions.0.lease", "a/b"), (2, "heartbeat.sessions.0.program", "a\0"),
-    (2, "heartbeat.sessions", [SESSION.model_dump()] * 4097), (2, "heartbeat.idle", [1]),
+    (0, "do", "rejoin"),
+    (0, "do", ...),
+    (0, "number", -1),
+    (0, "number", 1 << 63),
+    (0, "number", "1"),
+    (0, "number", 1.0),
+    (0, "number", True),
+    (0, "number", ...),
+    (0, "node", "a b"),
+    (0, "node", ""),
+    (0, "node", "x" * 65),
+    (0, "node", b"n"),
+    (0, "node", "n\n"),
+    (0, "node", "ñ"),
+    (0, "token", "a\nb"),
+    (0, "token", "x" * 257),
+    (0, "report", None),
+    (0, "report", []),
+    (0, "report.driver", "12"),
+    (0, "report.driver", "CUDA 12.4"),
+    (0, "report.driver", None),
+    (0, "report.gpus", {}),
+    (0, "report.gpus", [GPU.model_dump()] * 65),
+    (0, "report.gpus.0.index", 64),
+    (0, "report.gpus.0.index", -1),
+    (0, "report.gpus.0.memory_mib", 0),
+    (0, "report.gpus.0.memory_mib", BIG),
+    (0, "report.gpus.0.policy", "mine"),
+    (0, "report.gpus.0.max_inst", 26),
+    (0, "report.gpus.0.compute_capability", "9"),
+    (0, "report.gpus.0.uuid", "GPU 1"),
+    (0, "report.labels", {"a b": "c"}),
+    (0, "report.labels", {"a": 1}),
+    (0, "report.address", ""),
+    (0, "report.labels", {f"l{i}": "" for i in range(65)}),
+    (0, "report.front_end_key", "ab"),
+    (0, "report.front_end_key", "G" * 64),
+    (0, "report.protocol", 2),
+    (2, "heartbeat.sessions.0.lease", "a/b"),
+    (2, "heartbeat.sessions.0.program", "a\0"),
+    (2, "heartbeat.sessions", [SESSION.model_dump()] * 4097),
+    (2, "heartbeat.idle", [1]),
     (2, "heartbeat.applied", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("which", "path", "value"), BAD_FROM_NODES)
@@ -119,18 +151,29 @@ def test_no_node_says_what_cannot_be(which: int, path: str, value: object) -> No
 
 
 BAD_FROM_MANAGERS: list[tuple[int, str, object]] = [
-    (0, "now", float("nan")), (0, "now", -1.0), (0, "now", "0"), (0, "orders", None),
-    (0, "orders.next_heartbeat", 0), (0, "orders.next_heartbeat", float("inf")),
-    (0, "orders.commands", [{"do": "report"}] * 9), (0, "orders.commands.0.mode", "shut"),
-    (0, "orders.commands.0.do", "format"), (0, "orders.commands.0.at", float("nan")),
-    (0, "orders.commands.0.grants.0.ordinal", -1), (0, "orders.commands.0.grants.0.share", 0),
-    (0, "orders.commands.0.grants.0.share", 101), (0, "orders.commands.0.grants.0.share", True),
+    (0, "now", float("nan")),
+    (0, "now", -1.0),
+    (0, "now", "0"),
+    (0, "orders", None),
+    (0, "orders.next_heartbeat", 0),
+    (0, "orders.next_heartbeat", float("inf")),
+    (0, "orders.commands", [{"do": "report"}] * 9),
+    (0, "orders.commands.0.mode", "shut"),
+    (0, "orders.commands.0.do", "format"),
+    (0, "orders.commands.0.at", float("nan")),
+    (0, "orders.commands.0.grants.0.ordinal", -1),
+    (0, "orders.commands.0.grants.0.share", 0),
+    (0, "orders.commands.0.grants.0.share", 101),
+    (0, "orders.commands.0.grants.0.share", True),
     (0, "orders.commands.0.grants.0.memory_mib", BIG),
     (0, "orders.commands.0.grants.0.lease", "../x"),
-    (0, "orders.commands.0.gpus.0.max_inst", 0), (0, "orders.commands.0.gpus.0.policy", 1),
-    (1, "signing_key", b"short"), (1, "signing_key", "x" * 32), (2, "code", "a b"),
+    (0, "orders.commands.0.gpus.0.max_inst", 0),
+    (0, "orders.commands.0.gpus.0.policy", 1),
+    (1, "signing_key", b"short"),
+    (1, "signing_key", "x" * 32),
+    (2, "code", "a b"),
     (2, "message", "x" * 1025),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("which", "path", "value"), BAD_FROM_MANAGERS)
@@ -181,11 +224,24 @@ def test_a_version_is_a_number(version: object) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"", b"\xc1", b"\x80", b"\x93\x01", b"\x81\xa1", b"\x01\x01", b"\xdf\xff\xff\xff\xff",
-        b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x81\xa1\xff\x01", b"\x81\xc0\xc0",
-        b"\x81\x90\xc0", b"\x91" * 5000, b"\x81\x01" * 5000, b"\xd6\xff\0\0\0\0", b"\xc7\x00\x05",
+        b"",
+        b"\xc1",
+        b"\x80",
+        b"\x93\x01",
+        b"\x81\xa1",
+        b"\x01\x01",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\x81\xa1\xff\x01",
+        b"\x81\xc0\xc0",
+        b"\x81\x90\xc0",
+        b"\x91" * 5000,
+        b"\x81\x01" * 5000,
+        b"\xd6\xff\0\0\0\0",
+        b"\xc7\x00\x05",
     ],
-)  # fmt: skip
+)
 def test_no_bytes_are_more_than_refused(payload: bytes) -> None:
     for decode in (decode_from_node, decode_from_manager):
         with pytest.raises(ProtocolError):
@@ -202,9 +258,16 @@ def test_size_is_bounded_both_ways() -> None:
 
 def test_the_largest_orders_fit() -> None:
     grant = OrderedGrant(
-        lease="l" * 64, tenant="t" * 32, ordinal=1023, gpu="g" * 64, memory_mib=1 << 30, share=100,
-        priority=100, request_id="r" * 64, peer_key="f" * 64,
-    )  # fmt: skip
+        lease="l" * 64,
+        tenant="t" * 32,
+        ordinal=1023,
+        gpu="g" * 64,
+        memory_mib=1 << 30,
+        share=100,
+        priority=100,
+        request_id="r" * 64,
+        peer_key="f" * 64,
+    )
     gpu = OrderedGpu(uuid="g" * 64, policy="preemptive", max_inst=25, prio_ratio=99)
     orders = Apply(generation="g", mode="open", grants=[grant] * 64 * 25, gpus=[gpu] * 64)
     told = Told(number=0, now=1, orders=Orders(next_heartbeat=1, commands=[orders]))
@@ -226,8 +289,10 @@ def test_random_bytes(payload: bytes) -> None:
             decode(payload)
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=8), st.sampled_from(
-    ["join", "report", "heartbeat", "orders", "refused"]))  # fmt: skip
+@given(
+    st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=8),
+    st.sampled_from(["join", "report", "heartbeat", "orders", "refused"]),
+)
 def test_random_fields(fields: dict[str, object], do: str) -> None:
     payload = msgpack.packb({"protocol": 1, **fields, "do": do})
     for decode in (decode_from_node, decode_from_manager):

@@ -99,41 +99,65 @@ def test_the_reasons_are_told_gpu_by_gpu() -> None:
 @pytest.mark.parametrize(
     ("want", "reason"),
     [
-        (PlacementRequest(1, 1000, 10, model="*B200*"),
-         "no GPU of model '*B200*'; the pool has NVIDIA A100, NVIDIA H200"),
-        (PlacementRequest(2, 1000, 10, model="*a100"),
-         "only 1 GPU (asked 2) of model '*a100'; the pool has NVIDIA A100, NVIDIA H200"),
-        (PlacementRequest(1, 1000, 10, models=("NVIDIA T4",)),
-         "no GPU of a model that the quota allows (NVIDIA T4); the pool has NVIDIA A100,"
-         " NVIDIA H200"),
-        (PlacementRequest(1, 1000, 10, capability=(10, 0)),
-         "no GPU of compute capability 10.0 or more; the most that the pool has is 9.0"),
-        (PlacementRequest(1, 200 * 1024, 10),
-         "no GPU with 200GiB of memory; the largest of the pool has 143771MiB"),
-        (PlacementRequest(1, None, 100, memory_most=1024),
-         "no GPU of no more memory than the 1GiB that the quota allows; the smallest of the pool"
-         " has 80GiB; ask for a part with --memory"),
-        (PlacementRequest(1, 1000, 10, labels=(("rack", "9"),)),
-         "no GPU of a node with the label rack=9; nodes have rack=7"),
-        (PlacementRequest(1, 1000, 10, labels=(("row", "9"),)),
-         "no GPU of a node with the label row=9; no node has that one"),
-        (PlacementRequest(1, 1000, 10, min_driver=(13, 1)),
-         "no GPU with a driver of CUDA 13.1 or more; the pool has 12.4, 13.0"),
-        (PlacementRequest(3, 1000, 10, min_driver=(12, 10)),
-         "only 2 GPUs (asked 3) with a driver of CUDA 12.10 or more; the pool has 12.4, 13.0"),
+        (
+            PlacementRequest(1, 1000, 10, model="*B200*"),
+            "no GPU of model '*B200*'; the pool has NVIDIA A100, NVIDIA H200",
+        ),
+        (
+            PlacementRequest(2, 1000, 10, model="*a100"),
+            "only 1 GPU (asked 2) of model '*a100'; the pool has NVIDIA A100, NVIDIA H200",
+        ),
+        (
+            PlacementRequest(1, 1000, 10, models=("NVIDIA T4",)),
+            "no GPU of a model that the quota allows (NVIDIA T4); the pool has NVIDIA A100,"
+            " NVIDIA H200",
+        ),
+        (
+            PlacementRequest(1, 1000, 10, capability=(10, 0)),
+            "no GPU of compute capability 10.0 or more; the most that the pool has is 9.0",
+        ),
+        (
+            PlacementRequest(1, 200 * 1024, 10),
+            "no GPU with 200GiB of memory; the largest of the pool has 143771MiB",
+        ),
+        (
+            PlacementRequest(1, None, 100, memory_most=1024),
+            "no GPU of no more memory than the 1GiB that the quota allows; the smallest of the pool"
+            " has 80GiB; ask for a part with --memory",
+        ),
+        (
+            PlacementRequest(1, 1000, 10, labels=(("rack", "9"),)),
+            "no GPU of a node with the label rack=9; nodes have rack=7",
+        ),
+        (
+            PlacementRequest(1, 1000, 10, labels=(("row", "9"),)),
+            "no GPU of a node with the label row=9; no node has that one",
+        ),
+        (
+            PlacementRequest(1, 1000, 10, min_driver=(13, 1)),
+            "no GPU with a driver of CUDA 13.1 or more; the pool has 12.4, 13.0",
+        ),
+        (
+            PlacementRequest(3, 1000, 10, min_driver=(12, 10)),
+            "only 2 GPUs (asked 3) with a driver of CUDA 12.10 or more; the pool has 12.4, 13.0",
+        ),
         (PlacementRequest(4, 1000, 10), "the pool has 3 GPUs, asked 4"),
-        (PlacementRequest(1, 100_000, 10, model="*A100"),
-         "no GPU of model '*A100' and with 100000MiB of memory; of 3 GPUs of the pool"),
+        (
+            PlacementRequest(1, 100_000, 10, model="*A100"),
+            "no GPU of model '*A100' and with 100000MiB of memory; of 3 GPUs of the pool",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_can_never_be_names_the_condition_that_nobody_meets(
     want: PlacementRequest, reason: str
 ) -> None:
     index = Index(
-        [Slot("a-0", "a", 0, *H200, labels={"rack": "7"}, driver=(13, 0)),
-         Slot("a-1", "a", 1, *H200, labels={"rack": "7"}, driver=(13, 0)),
-         Slot("b-0", "b", 0, *A100, driver=(12, 4))]
-    )  # fmt: skip
+        [
+            Slot("a-0", "a", 0, *H200, labels={"rack": "7"}, driver=(13, 0)),
+            Slot("a-1", "a", 1, *H200, labels={"rack": "7"}, driver=(13, 0)),
+            Slot("b-0", "b", 0, *A100, driver=(12, 4)),
+        ]
+    )
     index.take("a-0", 1000, 100)
     assert could_ever(index, want) == reason
     index.close("b-0", "drained")  # it may come back

@@ -283,9 +283,15 @@ async def test_requests_stand_on_the_boards(make_office: MakeOffice) -> None:
         tenants=research(memory="64MiB", share="50%", ceiling="80%", high_priority=True)
     )
     await ask(
-        office, group="g", devices="1", memory=str(8 * MIB), share="200", ceiling="300",
-        weight="1", priority="1",
-    )  # fmt: skip
+        office,
+        group="g",
+        devices="1",
+        memory=str(8 * MIB),
+        share="200",
+        ceiling="300",
+        weight="1",
+        priority="1",
+    )
     assert office.boards.of(0).grants == {}
     assert office.boards.of(1).grants == {"research/g": Grant(8 * MIB, 1, 200, 300, True)}
 
