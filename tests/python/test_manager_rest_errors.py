@@ -83,40 +83,31 @@ async def test_what_no_gpu_could_ever_give_is_not_queued(rest: Rest) -> None:
 
 # Who asks ------------------------------------------------------------------------------
 
-OPERATIONS = [
-    ("GET", "/tenants"),
-    ("POST", "/tenants"),
-    ("GET", "/tenants/a"),
-    ("PATCH", "/tenants/a"),
-    ("DELETE", "/tenants/a"),
-    ("GET", "/quotas"),
-    ("GET", "/tenants/a/quota"),
-    ("PUT", "/tenants/a/quota"),
-    ("GET", "/tokens"),
-    ("POST", "/tokens"),
-    ("GET", "/tokens/t"),
-    ("DELETE", "/tokens/t"),
-    ("GET", "/nodes"),
-    ("GET", "/nodes/n"),
-    ("PATCH", "/nodes/n"),
-    ("DELETE", "/nodes/n"),
-    ("GET", "/gpus"),
-    ("GET", "/gpus/g"),
-    ("PATCH", "/gpus/g"),
-    ("GET", "/sessions"),
-    ("POST", "/leases"),
-    ("GET", "/leases"),
-    ("POST", "/leases/explain"),
-    ("GET", "/leases/l"),
-    ("POST", "/leases/l/renew"),
-    ("POST", "/leases/l/release"),
-    ("GET", "/leases/l/explain"),
-    ("GET", "/queue"),
-    ("GET", "/usage"),
-    ("GET", "/audit"),
-    ("GET", "/events"),
-    ("GET", "/metrics"),
-]
+PATHS = """
+/tenants               GET POST
+/tenants/a             GET PATCH DELETE
+/quotas                GET
+/tenants/a/quota       GET PUT
+/tokens                GET POST
+/tokens/t              GET DELETE
+/nodes                 GET
+/nodes/n               GET PATCH DELETE
+/gpus                  GET
+/gpus/g                GET PATCH
+/sessions              GET
+/leases                POST GET
+/leases/explain        POST
+/leases/l              GET
+/leases/l/renew        POST
+/leases/l/release      POST
+/leases/l/explain      GET
+/queue                 GET
+/usage                 GET
+/audit                 GET
+/events                GET
+/metrics               GET
+"""
+OPERATIONS = [(m, path) for path, *ms in map(str.split, PATHS.split("\n")[1:-1]) for m in ms]
 
 
 async def test_the_table_of_operations_is_complete(rest: Rest) -> None:
