@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -234,12 +235,19 @@ EXTRA: dict[str, Callable[[Place], Count]] = {
 }
 
 
+def hear_signals() -> None:
+    """Tests end programs by these: `nohup make test &` leaves them ignored in all it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", choices=[*STAGES, *EXTRA])
     args = parser.parse_args()
+    hear_signals()
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
     stages = {args.only: {**STAGES, **EXTRA}[args.only]} if args.only else STAGES
