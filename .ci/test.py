@@ -196,8 +196,9 @@ def clang_format() -> bool:
     """Whether the C is as .clang-format has it; .clang-format-ignore says what is left out."""
     folders = ("client_lib", "server", "proto", "tests", "bench")
     sources = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.[ch]"))
-    command = [Path(sys.executable).with_name("clang-format"), "--dry-run", "--Werror", *sources]
-    print("+", *command[:3], *folders, flush=True)
+    program = Path(sys.executable).with_name("clang-format")
+    print("+", program, "--dry-run --Werror", *folders, flush=True)
+    command: list[str | Path] = [program, "--dry-run", "--Werror", *sources]
     return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 

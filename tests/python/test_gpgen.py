@@ -281,7 +281,9 @@ def test_what_the_worker_does_by_words(tmp_path: Path) -> None:
     assert (
         "r = gpw_answer_after_stream(s, gpw_token_of(h), stream, gpw_answer_cuStreamWait);" in text
     )
-    assert "gpw_functions_forget(s);\n    gpw_when_none_blocked(s, now_cuModuleUnload, mod" in text
+    assert (
+        "gpw_functions_forget(s);\n    gpw_end_when_none_blocked(s, now_cuModuleUnload, mod" in text
+    )
     assert "r = idle_cuModuleUnload(s, module);" in text
     put = text.split("static int do_gp_put(")[1]
     assert "gpw_memory_is_device(s, a.q->to, a.q->bytes) ? CUDA_SUCCESS" in put

@@ -463,7 +463,7 @@ async def test_default_memory_is_each_session_s_own(make_office: MakeOffice) -> 
         ({"memory-fraction": "0/6"}, "'memory-fraction' must be above 0"),
         ({"memory-fraction": "1/1", "memory": "1048576"}, "exclude each other"),
         ({"policy": "best"}, "'policy' must be one of"),
-        ({"devices": "GPU-0000"}, "not a list of device indexes"),
+        ({"devices": "GPU-0000"}, "'GPU-0000' is not a GPU of this server"),
     ],
 )
 async def test_bad_requests(
