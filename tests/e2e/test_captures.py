@@ -153,6 +153,7 @@ def test_events_may_not_be_asked_beside_a_threads_own_capture(
     with worker_of(server) as worker:
         busy, flag = worker.stream(), worker.allocate(512)
         fill(worker, flag, 0, busy)
+        assert worker.synchronize(busy) == 0
         event = handle(KIND_EVENT, 1)
         worker.tell("cuEventCreate", struct.pack("<QI4x", event, 2))
         worker.tell("cuEventRecord", struct.pack("<QQ", event, busy))
@@ -181,6 +182,7 @@ def test_an_event_that_is_waited_for_may_be_recorded_into_a_capture(
     with worker_of(server) as worker:
         busy, capturing, flag = worker.stream(), worker.stream(), worker.allocate(512)
         fill(worker, flag, 0, busy)
+        assert worker.synchronize(busy) == 0
         holds(worker, busy, flag)
         event, other = handle(KIND_EVENT, 1), handle(KIND_EVENT, 2)
         for one in (event, other):

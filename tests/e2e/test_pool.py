@@ -163,7 +163,7 @@ def test_a_whole_gpu_has_all_of_its_memory(site: Site) -> None:
 def test_a_lease_says_itself_what_it_has(site: Site) -> None:
     env = {**site.environment(site.ask()), "GPUPOOL_MEMORY": "1GiB"}
     program = str(site.toolchain.driver_program("driver_limits"))
-    refused(run_program([program, "64"], env), "'memory'", "lease")
+    refused(run_program([program, "64"], env), "GPUPOOL_MEMORY", "lease")
 
 
 def test_a_lease_on_an_encrypted_server(site: Site) -> None:
