@@ -46,7 +46,7 @@ static void rest(int pause_ms)
         ;
 }
 
-/* Ask until the server is not busy. What it said last stands in `answer`, also if it says nothing
+/* Ask until the server is not busy. What it said last is in `answer`, also if it says nothing
  * any more. */
 static int ask_patiently(const struct gp_transport *t, const char *server,
                          const struct iovec *question, int timeout_ms, char *answer, size_t *got,
@@ -75,7 +75,7 @@ int gpc_ask(const char *server, const char *plugin_dir, const char *question, si
     const struct gp_transport *t = gp_transport_find(server, plugin_dir, &err);
     if (!t || !t->ask) {
         snprintf(why, why_size, "%s",
-                 t ? "GPUPOOL_SERVER must be a tcp:// or ipc:// address" : err.text);
+                 t ? "GPUPOOL_SERVER must be a tcp://, unix:// or ipc:// address" : err.text);
         return -2;
     }
     struct iovec text = {(void *)(uintptr_t)question, size};

@@ -49,8 +49,9 @@ struct gpc_call {
     struct gpc_call_room out[GPC_CALL_TAILS];
     unsigned out_count;
 
-    uint64_t salt;    /* of a cached call: the state that its answer depends on */
-    bool part_of_one; /* one of several pieces that count as one round trip */
+    uint64_t only_behind; /* not sent, NOT_READY, unless this is the last message; 0: always */
+    uint64_t salt;        /* of a cached call: the state that its answer depends on */
+    bool part_of_one;     /* one of several pieces that count as one round trip */
 
     /* the session's, while the call waits */
     uint64_t seq;

@@ -5,25 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Those of pool/gpupool_common/request.py. As a key, GPUPOOL_MEMORY is gpupool-memory. */
-static const char *const variables[] = {
-    "GPUPOOL_GROUP",
-    "GPUPOOL_GPUS",
-    "GPUPOOL_DEVICES",
-    "GPUPOOL_MEMORY",
-    "GPUPOOL_SHARE",
-    "GPUPOOL_CEILING",
-    "GPUPOOL_WEIGHT",
-    "GPUPOOL_PRIORITY",
-    "ALIYUN_COM_GPU_MEM_DEV",
-    "ALIYUN_COM_GPU_MEM_CONTAINER",
-    "ALIYUN_COM_GPU_VISIBLE_DEVICES",
-    "ALIYUN_COM_GPU_SCHD_WEIGHT",
-    "ALIYUN_COM_GPU_HIGH_PRIO",
-    "CGPU_DISABLE",
-    "TENCENT_VCUDA_CORE",
-    "TENCENT_VCUDA_MEMORY",
-};
+#include "gpc_request_variables.h"
+
+/* As a key, GPUPOOL_MEMORY is gpupool-memory. */
+static const char *const variables[] = {GPC_REQUEST_VARIABLES};
 
 /* What is written, and whether all of it had room. */
 struct line {

@@ -1,7 +1,8 @@
 /*
  * What a program asks of the GPUs it gets: variables of its environment, whose texts the
  * question to a server carries as they stand. The server reads them
- * (pool/gpupool_common/request.py) and says what is wrong with them.
+ * (pool/gpupool_common/request.py) and says what is wrong with them. Which these are says
+ * pool/gpupool_common/request_variables.py.
  */
 #ifndef GPC_REQUEST_H
 #define GPC_REQUEST_H

@@ -137,7 +137,7 @@ static const char *why_lost(int error)
     }
 }
 
-/* A send has failed. Why may stand in what was not read yet. */
+/* A send has failed. What was not read yet may say why. */
 static void lose_sending(struct gpc_session *s, int error)
 {
     gpc_session_poll(s);
@@ -343,6 +343,11 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     call->state = GPC_CALL_QUEUED;
     int cancel = gpc_cancel_off();
     pthread_mutex_lock(&s->submit_lock);
+    if (call->only_behind && call->only_behind != s->last_seq) {
+        pthread_mutex_unlock(&s->submit_lock);
+        gpc_cancel_back(cancel);
+        return CUDA_ERROR_NOT_READY;
+    }
     int r = gp_op_table[h->op].in_context ? follow_context(s, call->route.context) : 0;
     if (r == 0)
         r = follow_captures(s, gpc_thread());
@@ -400,13 +405,14 @@ void gpc_session_note_upload(const struct gpc_route *on, unsigned messages)
     pthread_mutex_unlock(&s->submit_lock);
 }
 
-bool gpc_session_only_uploads(const struct gpc_route *on)
+uint64_t gpc_session_only_uploads(const struct gpc_route *on)
 {
     struct gpc_session *s = on->session;
     pthread_mutex_lock(&s->submit_lock);
     bool only = s->uploaded_seq && s->uploaded_seq == s->last_seq && marks(s, on);
+    uint64_t last = s->last_seq;
     pthread_mutex_unlock(&s->submit_lock);
-    return only && !sync_mode;
+    return only && !sync_mode ? last : 0;
 }
 
 void gpc_session_settle_fence(struct gpc_session *s)

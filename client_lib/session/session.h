@@ -120,9 +120,10 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen);
 void gpc_session_settle(const struct gpc_route *on, uint64_t seq);
 bool gpc_session_settled(const struct gpc_route *on);
 /* Note that nothing was sent since the stream was settled but `messages` that copy bytes which
- * are taken over already to its device; and ask whether that still holds. */
+ * are taken over already to its device; and ask whether that still holds: the number of the
+ * last message then, else 0. */
 void gpc_session_note_upload(const struct gpc_route *on, unsigned messages);
-bool gpc_session_only_uploads(const struct gpc_route *on);
+uint64_t gpc_session_only_uploads(const struct gpc_route *on);
 /* A gp_fence behind these was the last message: whatever follows finds the stream idle. */
 void gpc_session_settle_fence(struct gpc_session *s);
 /* Errors of calls that nobody waited for: the first stays until it is taken. Sticky ones

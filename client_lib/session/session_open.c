@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "ask.h"
-#include "front_door.h"
+#include "front_end.h"
 #include "gp_ids.h"
 #include "gpc_wire.h"
 #include "memory.h"
@@ -55,42 +55,76 @@ struct ways {
 /* `tcp` is what users call the network. */
 static bool read_ways(struct ways *w, struct gp_error *err)
 {
-    const char *wish = getenv("GPUPOOL_TRANSPORT");
-    bool any = !wish || !*wish || strcmp(wish, "auto") == 0;
-    w->shm = any || strcmp(wish, "shm") == 0;
-    w->network = any || strcmp(wish, "zmq") == 0 || strcmp(wish, "tcp") == 0;
+    const char *allowed = getenv("GPUPOOL_TRANSPORT");
+    bool any = !allowed || !*allowed || strcmp(allowed, "auto") == 0;
+    w->shm = any || strcmp(allowed, "shm") == 0;
+    w->network = any || strcmp(allowed, "zmq") == 0 || strcmp(allowed, "tcp") == 0;
     if (!w->shm && !w->network)
         gp_error_set(err,
                      "GPUPOOL_TRANSPORT=%.64s: must be auto, shm or zmq (or tcp, which is "
                      "zmq)",
-                     wish);
+                     allowed);
     return w->shm || w->network;
+}
+
+static const char SOCKET[] = "unix://";
+
+/* The path of the socket that the server is asked at; NULL: it is asked over a network. */
+static const char *socket_of(const struct gpc_session *s)
+{
+    bool local = strncmp(s->server, SOCKET, strlen(SOCKET)) == 0;
+    return local ? s->server + strlen(SOCKET) : NULL;
+}
+
+/* Where the worker is met. A server that is asked at its socket gives shared memory there, by
+ * whatever path this process sees it: containers may have it elsewhere. */
+static void shared_way(const struct gpc_session *s, const struct gpc_admission *a, char *out,
+                       size_t size)
+{
+    const char *path = socket_of(s), *door = strchr(a->shm, '?');
+    if (path && door)
+        snprintf(out, size, "shm://%s%s", path, door);
+    else
+        snprintf(out, size, "%s", a->shm);
+}
+
+/* Whoever is asked at a socket is; its machine's id may be hidden in a container. */
+static bool on_this_machine(const struct gpc_session *s, const struct gpc_admission *a)
+{
+    char boot[64];
+    gpc_boot_id(boot);
+    return socket_of(s) || (boot[0] && strcmp(boot, a->boot_id) == 0);
+}
+
+/* A socket does not say under which name its server's host is reached. */
+static bool has_network(const struct gpc_session *s, const struct gpc_admission *a)
+{
+    return a->zmq[0] && !(socket_of(s) && strstr(a->zmq, "//*"));
 }
 
 /* Shared memory when the server is on this machine, else the network. */
 static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a, struct ways w,
                            const char *plugins, struct gp_error *err)
 {
-    char boot[64];
-    gpc_boot_id(boot);
-    bool same_machine = boot[0] && strcmp(boot, a->boot_id) == 0;
+    bool same_machine = on_this_machine(s, a);
+    char url[512];
     if (!w.network && !(same_machine && a->shm[0])) {
         gp_error_set(err, "GPUPOOL_TRANSPORT=shm, but %s is not on this machine", s->server);
         return false;
     }
     if (a->shm[0] && same_machine && w.shm) {
-        if (connect_to(s, a->shm, plugins, err))
+        shared_way(s, a, url, sizeof url);
+        if (connect_to(s, url, plugins, err))
             return true;
-        if (!w.network || !a->zmq[0])
+        if (!w.network || !has_network(s, a))
             return false;
         gpc_log(GPC_LOG_INFO, "no shared memory with %s (%s); using the network", s->server,
                 err->text);
     }
-    if (!a->zmq[0]) {
+    if (!has_network(s, a)) {
         gp_error_set(err, "%s offers no network transport", s->server);
         return false;
     }
-    char url[512];
     gpc_fill_host(a->zmq, s->server, url, sizeof url);
     return connect_to(s, url, plugins, err);
 }
@@ -238,7 +272,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     struct gp_error err = {""};
     if (!read_ways(&ways, &err)) /* before there is a session that nobody comes to */
         return fail(err.text);
-    CUresult r = gpc_front_door_ask(s->server, token, plugins, &a, why, sizeof why);
+    CUresult r = gpc_front_end_ask(s->server, token, plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
         return r;

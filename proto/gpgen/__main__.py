@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from . import (
+    emit_calls,
     emit_client,
     emit_docs,
     emit_driver,
@@ -62,6 +63,8 @@ OUTPUTS = {
     "gpw_dispatch.c": emit_worker.dispatch,
     "_wire.py": emit_python.constants,
     "fuzz_decode.dict": emit_fuzz.dictionary,
+    "fuzz_requests.c": emit_fuzz.requests,
+    "fuzz_calls.c": emit_calls.calls,
 }
 
 

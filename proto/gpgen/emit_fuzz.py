@@ -1,9 +1,14 @@
-"""A libFuzzer dictionary of operation numbers and one seed message per decoder."""
+"""What the fuzzers know of the messages: a dictionary, one seed for each decoder, and how
+plausible requests are drawn from a string of bytes."""
 
 from __future__ import annotations
 
+import re
 import struct
 
+from .emit_wire import NOTE
+from .layout import Field, request, tails_in
+from .param import REACHES, Param
 from .spec import Function, Spec
 
 
@@ -20,3 +25,66 @@ def seed(f: Function) -> bytes:
     """A header for this operation and zeros: lengths of 0, handles of 0."""
     body = bytes(256)
     return struct.pack("<IHHQ", 16 + len(body), f.id, 0, 1) + body
+
+
+def requests(spec: Spec) -> str:
+    """A function for each request, which fills it through those of tests/fuzz/draw.h."""
+    lines = [NOTE, '#include "draw.h"\n']
+    asked = [f for f in spec.wire if f.mode != "notify"]
+    for f in asked:
+        lines += _drawer(f)
+    lines.append("const struct draw_request draw_requests[] = {")
+    for f in asked:
+        waits = "true" if f.waits else "false"
+        lines.append(f'    {{GP_OP_{f.name}, "{f.name}", draw_{f.name}, {waits}}},')
+    lines.append("};")
+    lines.append("const unsigned draw_request_count = sizeof draw_requests / ")
+    lines[-1] += "sizeof draw_requests[0];\n"
+    return "\n".join(lines)
+
+
+def _drawer(f: Function) -> list[str]:
+    params = {p.name: p for p in f.params}
+    lines = [f"static uint32_t draw_{f.name}(struct draw *d, struct gp_header *h)\n{{"]
+    lines.append(f"    struct gp_req_{f.name} *q = (void *)h;\n    uint32_t at = sizeof *q;")
+    tails = tails_in(f)
+    for field in request(f):
+        param = params.get(field.name.removeprefix("has_"))
+        if field.name in params and params[field.name] not in tails:
+            lines.append(f"    {_value(field, params[field.name])}")
+        elif param is not None and field.name.startswith("has_"):
+            lines.append(f"    q->{field.name} = draw_below(d, 2);")
+    if not request(f):
+        lines.append("    (void)d;")
+    for p in tails:
+        lines.append(f"    q->n_{p.name} = {_tail(p)};")
+    lines.append("    return at;\n}\n")
+    return lines
+
+
+def _value(field: Field, p: Param) -> str:
+    """A statement that fills a field."""
+    at = f"q->{field.name}"
+    if p.has("create"):
+        return f"{at} = draw_new(d, GP_HANDLE_{(p.handle or 'none').upper()});"
+    if p.handle:
+        return f"{at} = draw_handle(d, GP_HANDLE_{p.handle.upper()});"
+    if p.has("address") or p.ctype == "CUdeviceptr" or any(p.has(word) for word in REACHES):
+        return f"{at} = draw_address(d);"
+    if p.ctype == "CUdevice":
+        return f"{at} = (int)draw_below(d, 2);"
+    if p.is_in_pointer or field.array:
+        return f"draw_words(d, &{at}, sizeof {at});"
+    if p.ctype == "size_t" or "bytes" in p.name:
+        return f"{at} = (__typeof__({at}))draw_bytes_count(d);"
+    return f"{at} = (__typeof__({at}))draw_number(d, sizeof {at});"
+
+
+def _tail(p: Param) -> str:
+    """An expression that appends a tail and gives its bytes."""
+    if p.has("string"):
+        return "draw_text(d, h, &at)"
+    count = re.sub(r"\b([a-z]\w*)", r"(uint64_t)q->\1", p.count)
+    if p.has("optional"):
+        count = f"q->has_{p.name} ? {count} : 0"
+    return f"draw_tail(d, h, &at, {count}, sizeof({p.element}))"

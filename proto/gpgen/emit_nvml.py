@@ -4,7 +4,7 @@
 
 --header is nvml.h after the C preprocessor (with NVML_NO_UNVERSIONED_FUNC_DEFS, which
 shows every name); without it nothing is compared. --coverage FILE rewrites the table of
-the docs.
+the docs, --reference FOLDER writes the page of the reference.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
+from . import emit_nvml_reference
 from .emit_docs import write_if_changed
 from .param import SpecError
 from .spec_nvml import Function, NvmlSpec, check_header, load
@@ -149,11 +150,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--header", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--coverage", type=Path)
+    parser.add_argument("--reference", type=Path, help="folder for the reference's page")
     args = parser.parse_args(argv)
     try:
         spec = load(args.spec)
         if args.header:
             check_header(spec, args.header.read_text(encoding="utf-8"))
+        emit_nvml_reference.check(spec)
     except SpecError as error:
         print(error, file=sys.stderr)
         return 1
@@ -162,6 +165,9 @@ def main(argv: list[str] | None = None) -> int:
             write_if_changed(args.out / name, emit(spec))
     if args.coverage:
         write_if_changed(args.coverage, coverage(spec))
+    if args.reference:
+        page = args.reference / emit_nvml_reference.PAGE
+        write_if_changed(page, emit_nvml_reference.reference(spec))
     return 0
 
 

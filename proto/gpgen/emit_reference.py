@@ -1,6 +1,7 @@
 """The reference: what each function does here and what differs from a local driver.
 
-A page per file of the spec and an index, as Markdown. `check` refuses a spec that cannot say it.
+A page per file of the spec and an index, as Markdown; emit_wire_doc.py has the messages. `check`
+refuses a spec that cannot say it of each.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ CHECKS = {
 }
 
 
-def _is_sentence(text: str) -> bool:
+def is_sentence(text: str) -> bool:
     return text[:1].isupper() and text.endswith((".", "!"))
 
 
 def _check_function(f: Function) -> None:
-    if f.mode != "refuse" and not f.is_message and not f.doc:
+    if f.mode != "refuse" and not f.doc:
         raise f.fail("mode", 'say in a sentence what it does: doc = "…"')
     for key in ("doc", "differs"):
         text = getattr(f, key)
-        if text and not _is_sentence(text):
+        if text and not is_sentence(text):
             raise f.fail(key, f"'{key}' is a sentence: a capital letter first, a full stop last")
     if f.differs and not f.doc:
         raise f.fail("differs", "'differs' goes with a 'doc'")
 
 
 def check(spec: Spec) -> None:
-    """SpecError at the first implemented function that the reference could say nothing of."""
+    """SpecError at the first function or message that the reference could say nothing of."""
     for f in spec.functions:
         _check_function(f)
 
@@ -152,8 +153,8 @@ class _Pages:
             "",
             "A call *sends* when it makes a message for the GPU host (`may`: it depends on the",
             "call) and *waits* when it needs the answer (`once`: the answer is kept). What is",
-            "said to be checked gives `CUDA_ERROR_INVALID_VALUE` at once. `messages.md`, beside",
-            "this, has what travels.",
+            "said to be checked gives `CUDA_ERROR_INVALID_VALUE` at once. Beside this,",
+            "`messages.md` has what travels, and `nvml.md` the functions of NVML.",
             "",
             "| group | functions | refused |",
             "| --- | ---: | ---: |",

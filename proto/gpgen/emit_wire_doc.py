@@ -1,4 +1,5 @@
-"""The tables of proto/wire-format.md: every message, its number, its fields and its size.
+"""The tables of proto/wire-format.md: every message, its number, its fields and its size, and
+what those of our own do; the functions' own pages say it of the others.
 
 Sizes are the compiler's. The build makes a program of gp_sizes.c, and what it prints comes
 back here: a line for each message, `NAME REQUEST REPLY`, in bytes.
@@ -72,14 +73,21 @@ def _structures(spec: Spec) -> list[str]:
     return [*lines, ""]
 
 
+def _group(f: Function) -> str:
+    return f"Our own: {f.file.stem}" if f.is_message else f.file.stem
+
+
 def wire_doc(spec: Spec, sizes: Mapping[str, tuple[int, int]]) -> str:
-    """One table for each group of the spec."""
+    """One table for each group of the spec, those of our own messages first."""
     told = sum(f.mode == "notify" for f in spec.wire)
     lines = [HEAD.format(count=len(spec.wire), told=told, hash=spec_hash(spec))]
-    functions = sorted(spec.wire, key=lambda f: (f.file.stem, f.id))
-    for group, members in groupby(functions, key=lambda f: f.file.stem):
+    functions = sorted(spec.wire, key=lambda f: (not f.is_message, f.file.stem, f.id))
+    for group, members in groupby(functions, key=_group):
+        table = list(members)
         lines += [f"## {group}\n", "| id | message | mode | size | request | size | reply |"]
         lines.append("| ---: | --- | --- | ---: | --- | ---: | --- |")
-        lines += [_row(f, sizes) for f in members]
-        lines.append("")
+        lines += [_row(f, sizes) for f in table]
+        lines += ["", *(f"* `{f.name}`: {f.doc}" for f in table if f.is_message)]
+        if table[0].is_message:
+            lines.append("")
     return "\n".join([*lines, *_structures(spec)])

@@ -272,6 +272,15 @@ def _look_up(p: Param) -> tuple[str, str]:
     return f"    {ctype} {p.name} = 0;", check
 
 
+def _anew(f: Function, p: Param) -> str:
+    """Who waits for an event that is recorded anew: in the context that the call names, or in
+    the current one, which is its stream's."""
+    context = next((o.name for o in f.params if o.handle == "context"), "")
+    if context:
+        return f"gpw_event_anew_in(s, {context}, {p.name})"
+    return f"gpw_event_anew(s, {p.name})"
+
+
 def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
     """What a parameter declares, and what is checked before the call."""
     n = p.name
@@ -283,7 +292,7 @@ def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
         ], []
     if p.handle:
         line, check = _look_up(p)
-        return [line], [check, *([f"gpw_event_anew(s, {n})"] if p.has("anew") else [])]
+        return [line], [check, *([_anew(f, p)] if p.has("anew") else [])]
     word = next((w for w in _MEMORIES if p.has(w)), "")
     if word:
         at = f"at_{n} = {_MEMORIES[word]}(s, a.q->{n}, {_length(f, p)})"

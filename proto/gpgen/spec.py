@@ -1,10 +1,12 @@
 """The API description: what proto/spec/*.toml says, checked and in memory.
 
-`doc` says in one sentence what a function does here, `differs` in one what is not as with
-a local driver. Both are the reference's (emit_reference.py); an implemented function has
-a `doc`, a refused one its `reason`.
+`doc` says in one sentence what a function or message does here, `differs` in one what is not as
+with a local driver. Both are the reference's (emit_reference.py); what is implemented has a
+`doc`, what is refused its `reason`.
 
-One TOML table per entry point. A parameter is one string, a C declaration and,
+One TOML table per entry point, in a file for each group of functions. Messages of our own,
+beside the calls of CUDA, are in the same form: names start with gp_, numbers from 1024, and
+their groups are the files of the folder messages. A parameter is one string, a C declaration and,
 behind a colon, what the declaration cannot say:
 
     "const unsigned long long *globalDim : in[tensorRank]"
@@ -139,6 +141,7 @@ LOCATIONS = {
 #: A move is a copy that its two ends, `dst` and `src`, may make an upload or a download.
 WORK = ("kernel", "graph", "copy", "memset", "upload", "download", "move")
 
+MESSAGES = "messages"
 ERROR_FILE = "errors.toml"
 SET_FILE = "sets.toml"
 KEYS = {
@@ -469,12 +472,17 @@ def _check_wire(function: Function) -> None:
         raise function.fail("mode", "async-create needs exactly one parameter marked create")
 
 
+def files(folder: Path) -> list[Path]:
+    """Those that have entries: of the driver's functions, then of messages of our own."""
+    others = (ERROR_FILE, SET_FILE, STRUCT_FILE)
+    functions = [path for path in sorted(folder.glob("*.toml")) if path.name not in others]
+    return [*functions, *sorted((folder / MESSAGES).glob("*.toml"))]
+
+
 def load(folder: Path) -> Spec:
     """Read every file of `folder`. Raises SpecError at the first wrong line."""
     functions: list[Function] = []
-    for path in sorted(folder.glob("*.toml")):
-        if path.name in (ERROR_FILE, SET_FILE, STRUCT_FILE):
-            continue
+    for path in files(folder):
         tables, lines = load_toml(path)
         if "forms" in tables:
             functions += _forms(path, tables, lines)

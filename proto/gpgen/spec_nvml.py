@@ -15,7 +15,8 @@ refuse     NVML_ERROR_NOT_SUPPORTED, with the reason
 
 `answer` lists "OUTPUT = FACT" (or "OUTPUT = C expression" in mode fixed), where
 OUTPUT is a parameter or, as "utilization.gpu", a member of what it points to. Without
-it the function is hand-written: client = "custom".
+it the function is hand-written: client = "custom". `doc` says in one sentence what a function
+answers here; what is not refused has one (emit_nvml_reference.py).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .toml_lines import Lines, load_toml
 
 MODES = ("snapshot", "fresh", "fixed", "like", "refuse")
 KINDS = ("text", "snapshot", "fresh")
-KEYS = {"mode", "like", "client", "reason", "returns", "header", "params", "answer"}
+KEYS = {"doc", "mode", "like", "client", "reason", "returns", "header", "params", "answer"}
 FACT_FILE = "facts.toml"
 ERROR_FILE = "errors.toml"
 
@@ -76,6 +77,7 @@ class Function:
     name: str
     file: Path
     lines: dict[str, int]
+    doc: str = ""  # what it answers here, in one sentence
     mode: str = ""
     like: str = ""
     client: str = ""

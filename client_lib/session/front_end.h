@@ -2,8 +2,8 @@
  * The question a client asks gpupool-server before it has a worker, and the
  * answer: lines of text (proto/wire-format.md, "The front end").
  */
-#ifndef GPC_FRONT_DOOR_H
-#define GPC_FRONT_DOOR_H
+#ifndef GPC_FRONT_END_H
+#define GPC_FRONT_END_H
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -21,12 +21,12 @@ struct gpc_admission {
 };
 
 /* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */
-CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
-                            struct gpc_admission *out, char *why, size_t why_size);
+CUresult gpc_front_end_ask(const char *server, const char *token, const char *plugin_dir,
+                           struct gpc_admission *out, char *why, size_t why_size);
 
 /* Read an answer of `size` bytes; -1 and `why` when it is no answer to a hello.
  * On a refusal 1, with `code` and `why` as the server put them. */
-int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
-                         char *why, size_t why_size);
+int gpc_front_end_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
+                        char *why, size_t why_size);
 
 #endif

@@ -1,4 +1,4 @@
-#include "front_door.h"
+#include "front_end.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -75,8 +75,8 @@ static bool addresses_right(const struct gpc_admission *a)
            (!a->zmq[0] || begins(a->zmq, "tcp://") || begins(a->zmq, "ipc:///"));
 }
 
-int gpc_front_door_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
-                         char *why, size_t why_size)
+int gpc_front_end_parse(const char *answer, size_t size, struct gpc_admission *out, char code[32],
+                        char *why, size_t why_size)
 {
     memset(out, 0, sizeof *out);
     code[0] = '\0';
@@ -117,8 +117,8 @@ static bool secrecy_lost(const char *server, const struct gpc_admission *a)
     return strstr(server, "?key=") && a->zmq[0] && !strstr(a->zmq, "?key=");
 }
 
-CUresult gpc_front_door_ask(const char *server, const char *token, const char *plugin_dir,
-                            struct gpc_admission *out, char *why, size_t why_size)
+CUresult gpc_front_end_ask(const char *server, const char *token, const char *plugin_dir,
+                           struct gpc_admission *out, char *why, size_t why_size)
 {
     char program[128], host[128] = "", boot[64], question[GPC_ANSWER_MAX];
     program_name(program, sizeof program);
@@ -142,7 +142,7 @@ CUresult gpc_front_door_ask(const char *server, const char *token, const char *p
     if (size < 0)
         return CUDA_ERROR_NO_DEVICE;
     char code[32], text[512];
-    int parsed = gpc_front_door_parse(answer, (size_t)size, out, code, text, sizeof text);
+    int parsed = gpc_front_end_parse(answer, (size_t)size, out, code, text, sizeof text);
     if (parsed == 0 && !secrecy_lost(server, out))
         return CUDA_SUCCESS;
     if (parsed == 0)
