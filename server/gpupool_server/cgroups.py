@@ -1,0 +1,86 @@
+"""A control group (cgroup v2) for each worker: what it may have of memory, threads, processor.
+
+The operator gives the server a folder of the hierarchy that is its own (systemd: ``Delegate=yes``
+with ``DelegateSubgroup=``). The server makes a group in it for each worker, which the starter
+enters, and removes it when the worker has ended; what a crash has left it removes at its start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from gpupool_server.config import Settings
+
+CONTROLLERS = ("memory", "pids", "cpu")
+PREFIX = "gpupool-"
+PROCESSES = 4096
+WEIGHT = 100
+
+#: What a driver and the code of a worker take beside what its client makes it keep.
+OVERHEAD = 8 << 30
+
+
+class Cgroups:
+    """The groups of this server's workers; ``off`` says why there are none, if there are none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._parent = settings.cgroup
+        self.off = ""
+        if self._parent is None:
+            self.off = "no control group is given; --cgroup names a folder that is delegated"
+        else:
+            self.off = _prepare(self._parent)
+            if not self.off:
+                self._sweep(self._parent)
+
+    def _sweep(self, parent: Path) -> None:
+        """Remove what an earlier server has left; a group with a worker in it cannot be removed."""
+        for folder in parent.glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def make(self, session: str, host_memory: int) -> tuple[Path | None, str]:
+        """The group of a worker, or why it has none."""
+        if self._parent is None or self.off:
+            return None, self.off
+        folder = self._parent / f"{PREFIX}{session}"
+        limits = {
+            "memory.max": host_memory + OVERHEAD,
+            "pids.max": PROCESSES,
+            "cpu.weight": WEIGHT,
+        }
+        try:
+            folder.mkdir()
+            for name, value in limits.items():
+                (folder / name).write_text(str(value), encoding="ascii")
+        except OSError as error:
+            self.remove(session)
+            return None, f"the control group {folder} cannot be made: {error.strerror}"
+        return folder, ""
+
+    def remove(self, session: str) -> None:
+        """When its worker has ended; what cannot be removed yet is removed at the next start."""
+        if self._parent is not None:
+            with contextlib.suppress(OSError):
+                (self._parent / f"{PREFIX}{session}").rmdir()
+
+
+def _prepare(parent: Path) -> str:
+    """Give the controllers to the groups below; why that cannot be, or nothing."""
+    try:
+        there = (parent / "cgroup.controllers").read_text(encoding="ascii").split()
+    except OSError:
+        return f"{parent} is no control group of cgroup v2"
+    missing = [name for name in CONTROLLERS if name not in there]
+    if missing:
+        return f"{parent} does not have the controllers {', '.join(missing)}; delegate them"
+    try:
+        text = " ".join(f"+{name}" for name in CONTROLLERS)
+        (parent / "cgroup.subtree_control").write_text(text, encoding="ascii")
+    except OSError as error:
+        return (
+            f"{parent} gives its controllers to no group below: {error.strerror}; it must be the"
+            " server's, and no process may be in it"
+        )
+    return ""

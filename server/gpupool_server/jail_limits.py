@@ -1,0 +1,41 @@
+"""What a worker in a jail may ask of the kernel, and how much it may have of the process's own."""
+
+from __future__ import annotations
+
+import os
+
+from gpupool_common.errors import ConfigError
+from gpupool_server.config import Settings
+
+#: Threads of one worker; the driver has about ten for each GPU.
+THREADS = 4096
+
+
+def open_learned(settings: Settings) -> int:
+    """The file for what workers call, open for appending; -1 if nothing is to be learned."""
+    path = settings.learn_syscalls
+    if path is None:
+        return -1
+    if settings.confined == "off":
+        raise ConfigError("--learn-syscalls needs workers in a jail: --confinement is off")
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"--learn-syscalls: {path} cannot be written: {error.strerror}") from None
+
+
+def lines(settings: Settings, driver: str, uid: int, learn: int) -> list[tuple[str, object]]:
+    """For the starter (server/jail/description.h)."""
+    found: list[tuple[str, object]] = [
+        ("limit", "core 0"),  # a dump would hold the tenant's data
+        ("limit", "nofile infinity"),  # what the server has itself
+        ("limit", "memlock infinity"),
+    ]
+    if uid:  # it counts what all processes of a user have
+        found.append(("limit", f"nproc {THREADS}"))
+    found.append(("seccomp-profile", "soft" if driver == "soft" else "cuda"))
+    if learn >= 0:
+        found += [("seccomp", "learn"), ("learn", learn)]
+    else:
+        found.append(("seccomp", settings.seccomp))
+    return found
