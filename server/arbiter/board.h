@@ -1,13 +1,10 @@
 /*
- * The board of one GPU: a file that the server and all workers on that GPU have
- * mapped. It says which tenants there are, what each may have and what each has, and
- * whose turn it is. Workers keep to it by themselves (server/worker/sharing/gate.c, quota.c);
- * the server only writes policy, weights and limits, and removes what died.
+ * The board of one GPU: which tenants there are, what each may have and what each has, and
+ * whose turn it is. It lies in the memory of the GPU's arbiter (arbiter.h), a process of the
+ * server's, and nobody else can read or write it: workers ask (seat.h), the server commands.
  *
- * Everything here may be called from any process that has the board open. A process
- * that dies inside leaves a board that the next one repairs. Functions that can fail
- * return 0 or a negative errno. Times are CLOCK_MONOTONIC nanoseconds, sizes bytes,
- * fractions of a GPU are thousandths (permille).
+ * One thread only. Functions that can fail return 0 or a negative errno. Times are
+ * CLOCK_MONOTONIC nanoseconds, sizes bytes, fractions of a GPU are thousandths (permille).
  */
 #ifndef GP_BOARD_H
 #define GP_BOARD_H
@@ -18,6 +15,8 @@
 #define GP_BOARD_TENANTS 64
 #define GP_BOARD_MEMBERS 512
 #define GP_BOARD_NAME 96 /* with its NUL: "TENANT" or "TENANT/GROUP" */
+/* The pid of a member whose process has not been started yet. */
+#define GP_BOARD_NOT_STARTED (-1)
 
 /* What every tenant of a GPU is held to (../../docs/sharing.md). */
 enum gp_policy {
@@ -30,7 +29,7 @@ enum gp_policy {
     GP_POLICY_SHARE = 6,      /* each its own share, up to its own ceiling (the default) */
 };
 
-struct gp_board; /* mapped */
+struct gp_board;
 
 /* Settings of the GPU. */
 struct gp_board_gpu {
@@ -72,24 +71,11 @@ struct gp_board_tenant {
     struct gp_board_usage usage;
 };
 
-/* One worker on the board. */
-struct gp_board_process {
-    int32_t pid;
-    uint32_t tenant; /* index of its tenant */
-    uint64_t memory_used;
-    uint64_t slice_us; /* its channel groups' time slice now, 0 where there is none */
-};
+uint64_t gp_board_now(void); /* clock.c; tests have a clock of their own */
 
-/* Make (if it is not there) and map. The settings of a board that exists stay. -EPROTO:
- * it is of another release; -EUCLEAN: it is damaged (gp_board_check); -ENOSPC: no space
- * for it. */
-int gp_board_open(const char *path, struct gp_board **board);
-void gp_board_close(struct gp_board *b);
-/* -EUCLEAN: what is on it cannot be, so somebody has damaged it. No call here crashes or hangs
- * on such a board, but what it says means nothing: put it aside and make a new one. */
-int gp_board_check(struct gp_board *b);
-/* Whether the file at `path` is another by now: a member joins that one. */
-bool gp_board_replaced(const struct gp_board *b, const char *path);
+/* -ENOMEM */
+int gp_board_new(struct gp_board **board);
+void gp_board_free(struct gp_board *b);
 
 int gp_board_gpu_set(struct gp_board *b, const struct gp_board_gpu *gpu); /* -EINVAL */
 void gp_board_gpu_get(struct gp_board *b, struct gp_board_gpu *gpu);
@@ -101,28 +87,15 @@ int gp_board_tenant_set(struct gp_board *b, const char *name, const struct gp_bo
 int gp_board_tenant_remove(struct gp_board *b, const char *name);
 /* All tenants; returns how many, at most `room`. */
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
-/* All workers, likewise. */
-int gp_board_processes(struct gp_board *b, struct gp_board_process *processes, int room);
-/* Take out the workers that are no longer alive, with what they had; returns how many.
- * `pid` 0: look at all of them; else that one, dead or not. */
-int gp_board_reap(struct gp_board *b, int32_t pid);
-
-/* --- for Python, which knows no structures of C -------------------------------- */
-
-/* As gp_board_gpu_set and gp_board_tenant_set. */
-int gp_board_gpu_put(struct gp_board *b, uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
-                     uint32_t hardware, uint64_t memory_total);
-int gp_board_tenant_put(struct gp_board *b, const char *name, uint64_t memory_limit,
-                        uint32_t weight, uint32_t share, uint32_t ceiling, uint32_t high_priority);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
- * name), memory_used, slice_us}], "now_ns"}. Returns its length as snprintf does;
- * -EUCLEAN, -ENOMEM. */
+ * name), memory_used, slice_us, busy_ns, overdue, fault}], "now_ns"}. Returns its length as
+ * snprintf does; -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
 
-/* --- a worker's own ---------------------------------------------------------- */
+/* --- a member: a worker, as its page says and its requests ask (page.h) ------------- */
 
-/* Join as a process of a tenant: its index among the members, or -ENOENT, -ENOSPC. */
+/* A member more of a tenant: its index, or -ENOENT, -ENOSPC. Its process comes later. */
 int gp_board_join(struct gp_board *b, const char *tenant);
 void gp_board_leave(struct gp_board *b, int member);
 
@@ -137,14 +110,14 @@ void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes);
 uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);
 
 /* The gate. True: the member may submit now, and counts as busy until gp_board_idle.
- * False: wait (gp_board_wait) and ask again; meanwhile it counts as one that waits. */
+ * False: ask again when the turn has come; meanwhile it counts as one that waits. */
 bool gp_board_enter(struct gp_board *b, int member);
 /* Whether the member's tenant has just got the turn: the GPU has to change over to it, and
  * only gp_board_started says when it has. What that took is charged to nobody. */
 bool gp_board_fresh(struct gp_board *b, int member);
 void gp_board_started(struct gp_board *b, int member);
 /* Whether a busy member's turn is over: it submits nothing more, lets its work run out
- * and says gp_board_idle. Costs a few loads, as gp_board_contended does. */
+ * and says gp_board_idle. */
 bool gp_board_must_yield(struct gp_board *b, int member);
 /* Whether somebody waits for this member to end, so that it should submit little ahead. */
 bool gp_board_contended(struct gp_board *b, int member);
@@ -154,8 +127,10 @@ void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns);
  * account of their own. True: this one may be submitted. False: ask again in a millisecond. */
 enum gp_board_way { GP_BOARD_UPLOAD, GP_BOARD_DOWNLOAD, GP_BOARD_WAYS };
 bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64_t bytes);
-/* Sleep until the turn may have come, at most `timeout_us`. */
-void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us);
+/* Until when the member may copy this way without asking, because nobody else does; ns, 0: it
+ * may not. What it then has let through by itself is told with gp_board_copied. */
+uint64_t gp_board_copy_lease(struct gp_board *b, int member, enum gp_board_way way);
+void gp_board_copied(struct gp_board *b, int member, enum gp_board_way way, uint64_t bytes);
 void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes);
 /* What the member has of the host's memory: to be shown, nothing is refused for it here. */
 void gp_board_host_set(struct gp_board *b, int member, uint64_t bytes);

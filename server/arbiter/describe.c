@@ -1,25 +1,10 @@
-/* The board for Python: settings by plain numbers, everything else as JSON. */
+/* The board as JSON, for the server. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "board_internal.h"
-
-int gp_board_gpu_put(struct gp_board *b, uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
-                     uint32_t hardware, uint64_t memory_total)
-{
-    const struct gp_board_gpu gpu = {policy, max_inst, prio_ratio, hardware, memory_total};
-    return gp_board_gpu_set(b, &gpu);
-}
-
-int gp_board_tenant_put(struct gp_board *b, const char *name, uint64_t memory_limit,
-                        uint32_t weight, uint32_t share, uint32_t ceiling, uint32_t high_priority)
-{
-    const struct gp_board_grant grant = {memory_limit, weight, share, ceiling, high_priority};
-    return gp_board_tenant_set(b, name, &grant);
-}
 
 struct text {
     char *out;
@@ -60,48 +45,42 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         (unsigned long long)u->host_used, u->members, u->entitled);
 }
 
-static void say_processes(struct text *t, struct gp_board *b)
+static void say_processes(struct text *t, struct gp_board *f)
 {
-    struct board_file *f = b->file;
     const char *comma = "";
-    gp_board_lock(f);
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         const struct member_slot *m = &f->members[i];
-        char name[GP_BOARD_NAME];
-        memcpy(name, gp_board_tenant_of(f, m)->name, sizeof name);
-        if (!m->pid || !gp_board_name_ok(name))
+        if (!m->pid || m->pid == GP_BOARD_NOT_STARTED)
             continue;
-        say(t, "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"slice_us\": %llu}",
-            comma, m->pid, name, (unsigned long long)m->memory_used,
-            (unsigned long long)m->slice_us);
+        say(t,
+            "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"slice_us\": %llu, "
+            "\"busy_ns\": %llu, \"overdue\": %u, \"fault\": \"%s\"}",
+            comma, m->pid, gp_board_tenant_of(f, m)->name, (unsigned long long)m->memory_used,
+            (unsigned long long)m->slice_us, (unsigned long long)m->busy_ns, m->overdue,
+            m->fault ? m->fault : "");
         comma = ", ";
     }
-    gp_board_unlock(f);
 }
 
-int gp_board_describe(struct gp_board *b, char *out, int size)
+int gp_board_describe(struct gp_board *f, char *out, int size)
 {
     struct text t = {out, size, 0};
-    struct gp_board_gpu gpu;
-    int r = gp_board_check(b);
-    if (r != 0)
-        return r;
+    const struct gp_board_gpu *gpu = &f->gpu;
     struct gp_board_tenant *tenants = calloc(GP_BOARD_TENANTS, sizeof *tenants);
     if (!tenants)
         return -ENOMEM;
-    gp_board_gpu_get(b, &gpu);
     say(&t,
         "{\"gpu\": {\"policy\": %u, \"max_inst\": %u, \"prio_ratio\": %u, \"hardware\": %s, "
         "\"memory_total\": %llu}, \"now_ns\": %llu, \"tenants\": [",
-        gpu.policy, gpu.max_inst, gpu.prio_ratio, gpu.hardware ? "true" : "false",
-        (unsigned long long)gpu.memory_total, (unsigned long long)gp_board_now());
-    int n = gp_board_tenants(b, tenants, GP_BOARD_TENANTS);
+        gpu->policy, gpu->max_inst, gpu->prio_ratio, gpu->hardware ? "true" : "false",
+        (unsigned long long)gpu->memory_total, (unsigned long long)gp_board_now());
+    int n = gp_board_tenants(f, tenants, GP_BOARD_TENANTS);
     for (int i = 0; i < n; i++) {
         say(&t, "%s", i ? ", " : "");
         say_tenant(&t, &tenants[i]);
     }
     say(&t, "], \"processes\": [");
-    say_processes(&t, b);
+    say_processes(&t, f);
     say(&t, "]}");
     free(tenants);
     return t.used;

@@ -3,7 +3,7 @@
 
 #define WHOLE 1000u
 
-static uint32_t present_weights(const struct board_file *f, uint32_t *present)
+static uint32_t present_weights(const struct gp_board *f, uint32_t *present)
 {
     uint32_t sum = 0;
     *present = 0;
@@ -53,32 +53,33 @@ static void entitle(const struct gp_board_gpu *gpu, uint32_t sum, uint32_t prese
     }
 }
 
-void gp_board_entitle(struct board_file *f)
+void gp_board_entitle(struct gp_board *f)
 {
+    f->entitled++;
     uint32_t present, sum = present_weights(f, &present);
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].name[0])
             entitle(&f->gpu, sum, present, &f->tenants[i]);
     bool open = f->gpu.policy == GP_POLICY_NATIVE || f->gpu.policy == GP_POLICY_WEAK;
-    __atomic_store_n(&f->open, open, __ATOMIC_RELEASE);
+    f->open = open;
     if (open)
         f->holder = -1;
 }
 
 /* The smallest weight among those present, so that its slice is the base. */
-static uint32_t least_weight(const struct board_file *f)
+static uint32_t least_weight(const struct gp_board *f)
 {
     uint32_t least = UINT32_MAX;
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         const struct tenant_slot *t = &f->tenants[i];
-        uint32_t weight = __atomic_load_n(&t->weight, __ATOMIC_RELAXED);
+        uint32_t weight = t->weight;
         if (t->name[0] && t->usage.members && weight && weight < least)
             least = weight;
     }
     return least == UINT32_MAX ? 1 : least;
 }
 
-static bool high_present(const struct board_file *f)
+static bool high_present(const struct gp_board *f)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].usage.members && f->tenants[i].grant.high_priority)
@@ -93,11 +94,9 @@ static bool high_present(const struct board_file *f)
 #define SLICE_HIGH_US 20000u
 #define SLICE_MOST_US 200000u
 
-uint64_t gp_board_slice_us(struct gp_board *b, int member)
+uint64_t gp_board_slice_us(struct gp_board *f, int member)
 {
-    struct board_file *f = b->file;
     uint64_t us = 0;
-    gp_board_lock(f);
     struct member_slot *m = &f->members[member];
     const struct tenant_slot *t = gp_board_tenant_of(f, m);
     if (m->pid && f->gpu.hardware && f->gpu.policy != GP_POLICY_NATIVE) {
@@ -105,12 +104,11 @@ uint64_t gp_board_slice_us(struct gp_board *b, int member)
             us = t->grant.high_priority ? SLICE_HIGH_US : SLICE_LOW_US;
         } else {
             us = (uint64_t)SLICE_BASE_US * t->weight / least_weight(f);
-            uint32_t members = __atomic_load_n(&t->usage.members, __ATOMIC_RELAXED);
+            uint32_t members = t->usage.members;
             us /= members ? members : 1; /* a tenant's processes share its time */
             us = us > SLICE_MOST_US ? SLICE_MOST_US : us < 1000 ? 1000 : us;
         }
     }
     m->slice_us = us;
-    gp_board_unlock(f);
     return us;
 }

@@ -99,7 +99,7 @@ static void test_to_integral(void **state)
                   single(integral[m][i]), "cvt.r%ui.f32.f32 %f", m, (double)given[i]);
 }
 
-static void test_with_integers(void **state)
+static void test_from_integers(void **state)
 {
     (void)state;
     static const int64_t edges[] = {1,
@@ -145,7 +145,11 @@ static void test_with_integers(void **state)
             }
     check(RUN1(CVT(SG_T_F32, SG_T_S32), 0), 0, "cvt of 0");
     check(RUN1(CVT(SG_T_F32, SG_T_S32, .sat = true), 7), single(1), "cvt.sat.f32.s32");
+}
 
+static void test_to_integers(void **state)
+{
+    (void)state;
 #define TO(to, from, m) CVT(to, from, .mode = 1, .rounding = m)
     check(RUN1(TO(SG_T_S32, SG_T_F32, SG_R_ZERO), single(-2.9f)), (uint32_t)-2, "rzi");
     check(RUN1(TO(SG_T_S32, SG_T_F32, SG_R_NEAREST), single(2.5f)), 2, "rni");
@@ -161,6 +165,11 @@ static void test_with_integers(void **state)
     check(RUN1(TO(SG_T_S32, SG_T_F32, SG_R_ZERO), 0x7fffffff), 0, "NaN");
     check(RUN1(TO(SG_T_U8, SG_T_F32, SG_R_ZERO), single(300)), 255, "above u8");
     check(RUN1(TO(SG_T_S16, SG_T_F16, SG_R_NEAREST), 0xc500), 0xfffb, "s16 of f16");
+}
+
+static void test_between_integers(void **state)
+{
+    (void)state;
     check(RUN1(CVT(SG_T_U32, SG_T_S8), 0x180), 0xffffff80, "u32 of s8");
     check(RUN1(CVT(SG_T_S64, SG_T_S32), 0x80000000), 0xffffffff80000000, "s64 of s32");
     check(RUN1(CVT(SG_T_U64, SG_T_U32), 0xffffffff80000000), 0x80000000, "u64 of u32");
@@ -200,7 +209,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_between_floats), cmocka_unit_test(test_to_tf32),
         cmocka_unit_test(test_every_half),     cmocka_unit_test(test_special_conversions),
-        cmocka_unit_test(test_to_integral),    cmocka_unit_test(test_with_integers),
+        cmocka_unit_test(test_to_integral),    cmocka_unit_test(test_from_integers),
+        cmocka_unit_test(test_to_integers),    cmocka_unit_test(test_between_integers),
         cmocka_unit_test(test_packs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -134,11 +134,9 @@ static void simulate(struct gp_board_gpu setting, struct tenant *tenants, int co
 {
     static struct gpu g;
     struct gp_board *b;
-    char path[] = "/tmp/gp-board-XXXXXX";
     memset(&g, 0, sizeof g);
     g.last = -1;
-    close(mkstemp(path));
-    assert_int_equal(gp_board_open(path, &b), 0);
+    assert_int_equal(gp_board_new(&b), 0);
     assert_int_equal(gp_board_gpu_set(b, &setting), 0);
     for (int i = 0; i < count; i++) {
         if (!tenants[i].grant.share)
@@ -154,8 +152,7 @@ static void simulate(struct gp_board_gpu setting, struct tenant *tenants, int co
             worker_run(b, &g, &tenants[i], i);
         gpu_run(&g, tenants, tick);
     }
-    gp_board_close(b);
-    unlink(path);
+    gp_board_free(b);
 }
 
 static void assert_within(const char *what, double got, double want, double percent)
@@ -367,9 +364,7 @@ static void idle_with_the_turn_is_no_debt(void **state)
     const struct gp_board_gpu fixed = {GP_POLICY_FIXED, 20, 90, 0, 0};
     const struct gp_board_grant grant = {.weight = 4, .share = 500, .ceiling = 1000};
     struct gp_board *b;
-    char path[] = "/tmp/gp-board-XXXXXX";
-    close(mkstemp(path));
-    assert_int_equal(gp_board_open(path, &b), 0);
+    assert_int_equal(gp_board_new(&b), 0);
     assert_int_equal(gp_board_gpu_set(b, &fixed), 0);
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
     assert_int_equal(gp_board_tenant_set(b, "b", &grant), 0);
@@ -381,8 +376,7 @@ static void idle_with_the_turn_is_no_debt(void **state)
         assert_in_range(work_once(b, other, MS), 0, 5 * MS);
         assert_in_range(work_once(b, one, MS), 0, 5 * MS);
     }
-    gp_board_close(b);
-    unlink(path);
+    gp_board_free(b);
 }
 
 static void no_weight_no_compute(void **state)

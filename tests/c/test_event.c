@@ -20,12 +20,14 @@ static struct {
     bool event_passed, copy_passed, copy_alive;
     unsigned streams, created, answers;
     CUevent synchronized;
+    CUcontext current, made_in; /* made_in: where the stream of the copy was made */
 } gpu;
 
 static CUresult fake_stream_create(CUstream *stream, unsigned flags)
 {
     assert_int_equal(flags, CU_STREAM_NON_BLOCKING);
     *stream = (CUstream)&gpu;
+    gpu.made_in = gpu.current;
     gpu.streams++;
     return CUDA_SUCCESS;
 }
@@ -83,7 +85,13 @@ static CUresult fake_event_record(CUevent event, CUstream stream)
 
 static CUresult fake_current(CUcontext *context)
 {
-    *context = NULL;
+    *context = gpu.current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult fake_set_current(CUcontext context)
+{
+    gpu.current = context;
     return CUDA_SUCCESS;
 }
 
@@ -97,6 +105,7 @@ static struct gpw_driver driver = {
     .cuStreamWaitEvent = fake_stream_wait,
     .cuEventRecord = fake_event_record,
     .cuCtxGetCurrent = fake_current,
+    .cuCtxSetCurrent = fake_set_current,
 };
 
 int gpw_answer_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, CUresult result)
@@ -164,6 +173,23 @@ static void one_copy_is_for_all_who_wait(void **state)
     assert_int_equal(session.event_waits, 0);
 }
 
+/* cuCtxRecordEvent names a context, which needs not be current. */
+static void the_copy_is_made_where_the_event_is(void **state)
+{
+    (void)state;
+    CUcontext its = (CUcontext)(uintptr_t)7;
+    wait_for_event();
+    assert_int_equal(gpw_event_anew_in(&session, its, EVENT), CUDA_SUCCESS);
+    assert_ptr_equal(gpu.made_in, its);
+    assert_null(gpu.current);
+    gpu.event_passed = true; /* what is recorded now */
+    gpw_waits_poll(&session);
+    assert_int_equal(gpu.answers, 0);
+    gpu.copy_passed = true;
+    gpw_waits_poll(&session);
+    assert_int_equal(gpu.answers, 1);
+}
+
 /* Nothing is recorded then, so the wait goes on for the event itself. */
 static void expect_refused(CUresult error)
 {
@@ -207,7 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_wait_is_for_what_was_recorded_before), TEST(one_copy_is_for_all_who_wait),
         TEST(a_driver_without_memory_for_the_copy),   TEST(an_event_that_no_stream_may_wait_for),
-        TEST(a_copy_that_cannot_be_recorded),
+        TEST(a_copy_that_cannot_be_recorded),         TEST(the_copy_is_made_where_the_event_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "board.h"
 #include "gate.h"
 #include "graph.h"
 #include "handles.h"
@@ -20,12 +19,13 @@
 #include "memory.h"
 #include "peer.h"
 #include "quota.h"
+#include "seat.h"
 #include "slices.h"
 
 #define MS UINT64_C(1000000)
 #define CONTEXT ((CUcontext)(uintptr_t)0xa0)
 #define STREAM ((CUstream)(uintptr_t)0xb0)
-#define BOARD ((struct gp_board *)(uintptr_t)0x10)
+#define SEAT ((struct gp_seat *)(uintptr_t)0x10)
 #define DEVICE 7
 #define EVENTS 512
 
@@ -51,100 +51,83 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 
 /* --- the board --------------------------------------------------------------------------- */
 
-int gp_board_open(const char *path, struct gp_board **board)
+int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat)
 {
-    (void)path;
-    *board = BOARD;
+    assert_true(page_fd == 5 && bell_fd == 6);
+    *seat = SEAT;
     return 0;
 }
 
-void gp_board_close(struct gp_board *b)
+void gp_seat_leave(struct gp_seat *s)
 {
-    assert_ptr_equal(b, BOARD);
+    assert_ptr_equal(s, SEAT);
 }
 
-int gp_board_join(struct gp_board *b, const char *tenant)
+bool gp_seat_enter(struct gp_seat *s)
 {
-    (void)b, (void)tenant;
-    return 3;
-}
-
-void gp_board_leave(struct gp_board *b, int member)
-{
-    assert_true(b == BOARD && member == 3);
-}
-
-bool gp_board_replaced(const struct gp_board *b, const char *path)
-{
-    (void)b, (void)path;
-    return false;
-}
-
-bool gp_board_enter(struct gp_board *b, int member)
-{
-    assert_true(b == BOARD && member == 3);
+    assert_ptr_equal(s, SEAT);
     world.entered += !world.closed;
     return !world.closed;
 }
 
-bool gp_board_fresh(struct gp_board *b, int member)
+bool gp_seat_fresh(struct gp_seat *s)
 {
-    (void)b, (void)member;
+    (void)s;
     bool fresh = world.fresh;
     world.fresh = false;
     return fresh;
 }
 
-void gp_board_started(struct gp_board *b, int member)
+void gp_seat_started(struct gp_seat *s)
 {
-    (void)b, (void)member;
+    (void)s;
     world.started++;
 }
 
-bool gp_board_must_yield(struct gp_board *b, int member)
+bool gp_seat_must_yield(struct gp_seat *s)
 {
-    (void)b, (void)member;
+    (void)s;
     return world.must_yield;
 }
 
-bool gp_board_contended(struct gp_board *b, int member)
+bool gp_seat_contended(struct gp_seat *s)
 {
-    (void)b, (void)member;
+    (void)s;
     return world.contended;
 }
 
-void gp_board_idle(struct gp_board *b, int member, uint64_t idle_ns)
+void gp_seat_idle(struct gp_seat *s, uint64_t idle_ns)
 {
-    (void)b, (void)member, (void)idle_ns;
+    (void)s, (void)idle_ns;
     world.idled++;
 }
 
-bool gp_board_copy(struct gp_board *b, int member, enum gp_board_way way, uint64_t bytes)
+bool gp_seat_copy(struct gp_seat *s, enum gp_board_way way, uint64_t bytes)
 {
-    (void)b, (void)member, (void)way, (void)bytes;
+    (void)s, (void)way, (void)bytes;
     return !world.closed;
 }
 
-void gp_board_wait(struct gp_board *b, int member, int64_t timeout_us)
+void gp_seat_wait(struct gp_seat *s, int64_t timeout_us)
 {
-    (void)b, (void)member;
+    (void)s;
     world.now += (uint64_t)timeout_us * 1000;
 }
 
-void gp_board_count(struct gp_board *b, int member, uint64_t launches, uint64_t bytes)
+void gp_seat_count(struct gp_seat *s, uint64_t launches, uint64_t bytes)
 {
-    (void)b, (void)member, (void)bytes;
+    (void)s, (void)bytes;
     world.launches += (unsigned)launches;
 }
 
-void gp_board_host_set(struct gp_board *b, int member, uint64_t bytes)
+void gp_seat_host_set(struct gp_seat *s, uint64_t bytes)
 {
-    (void)b, (void)member, (void)bytes;
+    (void)s, (void)bytes;
 }
 
-uint64_t gp_board_slice_us(struct gp_board *b, int member)
+uint64_t gp_seat_slice_us(struct gp_seat *s)
 {
-    (void)b, (void)member;
+    (void)s;
     return 0;
 }
 
@@ -233,14 +216,10 @@ bool gpw_host_functions_pending(struct gpw_session *s)
     return world.stands;
 }
 
-bool gpw_peers_pending(void)
+bool gpw_peers_pending(const struct gpw_session *s)
 {
+    (void)s;
     return false;
-}
-
-void gpw_quota_rejoined(struct gpw_session *s, uint32_t ordinal)
-{
-    (void)s, (void)ordinal;
 }
 
 void gpw_slices_set(uint32_t device, uint64_t us)
@@ -264,7 +243,7 @@ static int begin(void **state)
     memset(&world, 0, sizeof world);
     world.now = 1000 * MS;
     session = (struct gpw_session){.driver = &driver, .device_count = 1, .devices = {DEVICE}};
-    return gpw_gate_open(&session, 0, "board", "tenant");
+    return gpw_gate_open(&session, 0, 5, 6);
 }
 
 static int end(void **state)

@@ -11,7 +11,7 @@
 #include "quota.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define BOARD ((struct gp_board *)(uintptr_t)0x10)
+#define SEAT ((struct gp_seat *)(uintptr_t)0x10)
 
 /* --- the driver and the rest of the worker ---------------------------------------------- */
 
@@ -53,11 +53,10 @@ int gpw_current_ordinal(struct gpw_session *s)
     return gpu.ordinal;
 }
 
-struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *member)
+struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
 {
     (void)s, (void)ordinal;
-    *member = 0;
-    return gpu.has_board ? BOARD : NULL;
+    return gpu.has_board ? SEAT : NULL;
 }
 
 uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "fake_worker.h"
-#include "front_door.h"
+#include "front_end.h"
 #include "gp_ids.h"
 #include "operations_there.h"
 #include "snapshot_check.h"
@@ -265,7 +265,7 @@ static int parsed(const char *lines)
     int n = snprintf(answer, sizeof answer,
                      "GPUPOOL/1 ok\nsession: s\nsecret: 00112233445566778899aabbccddeeff\n%s",
                      lines);
-    return gpc_front_door_parse(answer, (size_t)n, &a, code, why, sizeof why);
+    return gpc_front_end_parse(answer, (size_t)n, &a, code, why, sizeof why);
 }
 
 static void addresses_that_lead_elsewhere(void **state)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "board.h"
+#include "seat.h"
 #include "gate.h"
 #include "held.h"
 #include "memory_internal.h"
@@ -28,12 +29,41 @@ static int member, neighbour;
 static uint64_t held, freed_by_room;
 static char ended[512];
 
-struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *which)
+struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
+{
+    (void)s, (void)ordinal;
+    return (struct gp_seat *)&member;
+}
+
+/* The seat asks the board without an arbiter between them. */
+bool gp_seat_memory_take(struct gp_seat *s, uint64_t bytes)
 {
     (void)s;
-    assert_int_equal(ordinal, 0);
-    *which = member;
-    return board;
+    return gp_board_memory_take(board, member, bytes);
+}
+
+void gp_seat_memory_charge(struct gp_seat *s, uint64_t bytes)
+{
+    (void)s;
+    gp_board_memory_charge(board, member, bytes);
+}
+
+void gp_seat_memory_give(struct gp_seat *s, uint64_t bytes)
+{
+    (void)s;
+    gp_board_memory_give(board, member, bytes);
+}
+
+uint64_t gp_seat_memory_over(struct gp_seat *s)
+{
+    (void)s;
+    return gp_board_memory_over(board, member);
+}
+
+uint64_t gp_seat_memory_left(struct gp_seat *s, uint64_t *limit)
+{
+    (void)s;
+    return gp_board_memory_left(board, member, limit);
 }
 
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
@@ -73,7 +103,6 @@ void gpw_session_end(struct gpw_session *s, const char *format, ...)
 /* --- a tenant with two sessions ------------------------------------------------------- */
 
 static struct gpw_session session;
-static char path[] = "/tmp/gp-quota-XXXXXX";
 
 static int begin(void **state)
 {
@@ -81,9 +110,7 @@ static int begin(void **state)
         .policy = GP_POLICY_SHARE, .max_inst = 20, .prio_ratio = 90, .memory_total = 4096 * MIB};
     const struct gp_board_grant grant = {.memory_limit = LIMIT, .share = 1000, .ceiling = 1000};
     (void)state;
-    strcpy(path, "/tmp/gp-quota-XXXXXX");
-    close(mkstemp(path));
-    if (gp_board_open(path, &board) != 0 || gp_board_gpu_set(board, &gpu) != 0 ||
+    if (gp_board_new(&board) != 0 || gp_board_gpu_set(board, &gpu) != 0 ||
         gp_board_tenant_set(board, "t", &grant) != 0)
         return -1;
     member = gp_board_join(board, "t");
@@ -97,8 +124,8 @@ static int begin(void **state)
 static int finish(void **state)
 {
     (void)state;
-    gp_board_close(board);
-    return unlink(path);
+    gp_board_free(board);
+    return 0;
 }
 
 static void look(unsigned times)

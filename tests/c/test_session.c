@@ -215,6 +215,23 @@ static void no_bytes_after_the_loss(void **state)
     assert_string_equal(bytes, "during!");
 }
 
+/* A fence holds back what follows, so it goes only where nothing has come in between: the end
+ * of another thread's host function would never be heard of. */
+static void a_fence_goes_behind_one_message_only(void **state)
+{
+    (void)state;
+    struct gpc_session *s = gpc_session_at(0);
+    struct gp_req_gp_fence q = {.h.op = GP_OP_gp_fence, .stream = GP_STREAM_LEGACY};
+    struct gpc_call call = {.route.session = s, .request = &q.h, .request_size = sizeof q};
+    assert_int_equal(gpc_call_post(&call), CUDA_SUCCESS);
+    call.only_behind = call.seq;
+    unsigned sent = fake_channel.sent;
+    assert_int_equal(gpc_call_post(&call), CUDA_SUCCESS);
+    assert_int_equal(fake_channel.sent, sent + 1);
+    assert_int_equal(gpc_call_post(&call), CUDA_ERROR_NOT_READY);
+    assert_int_equal(fake_channel.sent, sent + 1);
+}
+
 int main(void)
 {
     alarm(120);
@@ -222,7 +239,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
         CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
-        CASE(no_bytes_after_the_loss),
+        CASE(no_bytes_after_the_loss),      CASE(a_fence_goes_behind_one_message_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

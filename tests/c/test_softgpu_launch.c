@@ -1,4 +1,6 @@
 /* Modules, libraries, launches, errors that stick, graphs: needs the PTX engine. */
+#include <stdbool.h>
+
 #include "softgpu_check.h"
 
 #include <stdint.h>
@@ -334,6 +336,40 @@ static void sticky(CUfunction bad)
     OK(cuDevicePrimaryCtxRelease(0));
 }
 
+/* What a graph has captured may be gone when it is launched: an error of the GPU's, no crash. */
+static void gone_under_a_graph(bool copies)
+{
+    const size_t bytes = 2 << 20;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle memory;
+    CUdeviceptr at;
+    CUcontext own;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    OK(cuCtxCreate(&own, NULL, 0, 0));
+    OK(cuMemAddressReserve(&at, bytes, 0, 0, 0));
+    OK(cuMemCreate(&memory, bytes, &prop, 0));
+    OK(cuMemMap(at, bytes, 0, memory, 0));
+    OK(cuMemSetAccess(at, bytes, &access, 1));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (copies)
+        OK(cuMemcpyDtoDAsync(at, at + 4096, 64, stream));
+    else
+        OK(cuMemsetD8Async(at, 1, 64, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemUnmap(at, bytes));
+    OK(cuGraphLaunch(exec, stream));
+    EXPECT(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(stream));
+    cuCtxDestroy(own);
+}
+
 int main(void)
 {
     CUmodule module;
@@ -350,6 +386,8 @@ int main(void)
     fat_binaries();
     linking();
     graphs(inc);
+    gone_under_a_graph(false);
+    gone_under_a_graph(true);
     sticky(bad);
     return 0;
 }

@@ -8,7 +8,6 @@
 
 struct share {
     struct gp_board *board;
-    char path[64];
     int member[PROCESSES];
     unsigned members;
 };
@@ -18,17 +17,13 @@ static void board_begin(struct share *s, uint32_t policy)
     const struct gp_board_gpu gpu = {
         .policy = policy, .max_inst = 20, .prio_ratio = 90, .hardware = 1, .memory_total = 1 << 30};
     s->members = 0;
-    strcpy(s->path, "board-XXXXXX");
-    int fd = mkstemp(s->path);
-    assert_true(fd >= 0 && close(fd) == 0);
-    assert_int_equal(gp_board_open(s->path, &s->board), 0);
+    assert_int_equal(gp_board_new(&s->board), 0);
     assert_int_equal(gp_board_gpu_set(s->board, &gpu), 0);
 }
 
 static void board_end(struct share *s)
 {
-    gp_board_close(s->board);
-    unlink(s->path);
+    gp_board_free(s->board);
 }
 
 static void tenant(struct share *s, const char *name, uint32_t weight, uint32_t share,

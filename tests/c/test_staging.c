@@ -89,9 +89,9 @@ static void give_back(unsigned count)
         gpw_staging_give(&session, pieces[count]);
 }
 
-static bool admitted(const struct gp_header *h, uint64_t held_ns, bool streams_stand)
+static bool admitted(const struct gp_header *h, uint64_t held_ns, bool streams_blocked)
 {
-    return gpw_staging_admit(&session, h, held_ns, streams_stand);
+    return gpw_staging_admit(&session, h, held_ns, streams_blocked);
 }
 
 static void some_is_ready_before_the_first_copy(void **state)

@@ -8,7 +8,8 @@ add_library(gp_transport_suite STATIC
   ${CMAKE_CURRENT_LIST_DIR}/transport_suite_peer.c
   ${CMAKE_CURRENT_LIST_DIR}/transport_suite_share.c
   ${CMAKE_CURRENT_LIST_DIR}/transport_suite_size.c
-  ${CMAKE_CURRENT_LIST_DIR}/transport_raw.c)
+  ${CMAKE_CURRENT_LIST_DIR}/transport_raw.c
+  ${CMAKE_CURRENT_LIST_DIR}/shm_server.c)
 target_include_directories(gp_transport_suite PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(gp_transport_suite PUBLIC gp_transport ${GPUPOOL_CMOCKA_LIBRARY})
 

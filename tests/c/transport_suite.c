@@ -80,7 +80,9 @@ int transport_suite_run(const struct transport_suite *which)
         perror("mkdtemp");
         return 1;
     }
-    tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
+    tp = suite->transport;
+    if (!tp)
+        tp = gp_transport_find(listen_url, getenv("GPUPOOL_PLUGIN_DIR"), &err);
     if (!tp) {
         fprintf(stderr, "%s: %s\n", suite->name, err.text);
         return 1;

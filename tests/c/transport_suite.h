@@ -19,6 +19,8 @@ struct transport_suite {
     const char *listen_url;
     const char *nobody_url;
     enum raw_kind raw;
+    /* NULL: the one whose scheme `listen_url` has. */
+    const struct gp_transport *transport;
 };
 
 /* What main returns. Plug-ins are looked for in GPUPOOL_PLUGIN_DIR. */

@@ -17,21 +17,30 @@ enum gpw_budget {
     GPW_BUDGET_HOST,    /* allocations that are the host's, buffers of captured graphs */
     GPW_BUDGET_IMAGES,  /* uploaded, not loaded yet */
     GPW_BUDGET_GRAPHS,  /* nodes, as the driver keeps them */
-    GPW_BUDGET_OBJECTS, /* handles and what stands behind them */
+    GPW_BUDGET_OBJECTS, /* handles and what they name */
     GPW_BUDGET_KINDS,
 };
 
+/* A session's use. Any thread, by atomic operations. */
+struct gpw_budget_use {
+    uint64_t limit, used, refused;
+    uint64_t by_kind[GPW_BUDGET_KINDS];
+    bool told[GPW_BUDGET_KINDS];
+};
+
+struct gpw_session;
+
 /* The limit in bytes; 0: none. */
-void gpw_budget_open(uint64_t limit);
+void gpw_budget_open(struct gpw_session *s, uint64_t limit);
 /* False: over the limit. The first refusal of each kind is logged. */
-bool gpw_budget_take(enum gpw_budget kind, uint64_t bytes);
+bool gpw_budget_take(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes);
 /* What is there already, over the limit or not. */
-void gpw_budget_force(enum gpw_budget kind, uint64_t bytes);
-void gpw_budget_give(enum gpw_budget kind, uint64_t bytes);
-uint64_t gpw_budget_used(void);
-uint64_t gpw_budget_limit(void);
-uint64_t gpw_budget_refused(void);
+void gpw_budget_force(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes);
+void gpw_budget_give(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes);
+uint64_t gpw_budget_used(const struct gpw_session *s);
+uint64_t gpw_budget_limit(const struct gpw_session *s);
+uint64_t gpw_budget_refused(const struct gpw_session *s);
 /* JSON: {"waits": BYTES, …}. Returns its length as snprintf does; from any thread. */
-int gpw_budget_describe(char *out, size_t size);
+int gpw_budget_describe(const struct gpw_session *s, char *out, size_t size);
 
 #endif

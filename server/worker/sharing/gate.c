@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "board.h"
+#include "seat.h"
 #include "budget.h"
 #include "graph.h"
 #include "handles.h"
@@ -29,15 +29,14 @@
 #define MARK_CONTENDED_NS 1000000u
 #define EVERY_MOST 32u
 #define LONG_NS 10000000u
+#define BYTES_MOST (UINT64_C(256) << 30)
 /* How often to look at marks: of a session that is alone, of one that is not, and when
  * others wait for just this. */
 #define LOOK_US 1000
 #define LOOK_CONTENDED_US 100
 #define LOOK_ENDING_US 20
-/* Looks, a few a second, until a session that cannot join a new board is ended. */
-#define JOIN_TRIES 50
-/* How long a turn that ends waits for work that may be standing. */
-#define STANDING_NS 50000000u
+/* How long a turn that ends waits for work that may be blocked. */
+#define BLOCKED_NS 50000000u
 
 /* Events behind everything that was submitted to some streams. */
 struct mark {
@@ -48,10 +47,7 @@ struct mark {
 };
 
 struct gate {
-    struct gp_board *board;
-    int member;
-    const char *path, *tenant;
-    unsigned tries;    /* to join a board that has replaced this one */
+    struct gp_seat *seat;
     bool busy;         /* as the board has it */
     CUcontext context; /* of the streams below */
     CUstream streams[STREAMS];
@@ -79,7 +75,7 @@ static struct gate *gate_next(const struct gpw_session *s, struct gate *g)
 {
     struct gate *end = s->gates ? s->gates->at + s->gates->count : NULL;
     g = g ? g + 1 : s->gates ? s->gates->at : NULL;
-    while (g != end && !g->board)
+    while (g != end && !g->seat)
         g++;
     return g == end ? NULL : g;
 }
@@ -89,84 +85,32 @@ static uint32_t ordinal_of(const struct gpw_session *s, const struct gate *g)
     return (uint32_t)(g - s->gates->at);
 }
 
-static int join(const char *path, const char *tenant, struct gp_board **board)
-{
-    int r = gp_board_open(path, board);
-    if (r != 0)
-        return r;
-    r = gp_board_join(*board, tenant);
-    if (r < 0)
-        gp_board_close(*board);
-    return r;
-}
-
-static const char *board_error(int r)
-{
-    return r == -ENOENT    ? "no such tenant is on it"
-           : r == -EUCLEAN ? "it is damaged"
-           : r == -EPROTO  ? "it is of another release"
-                           : strerror(-r);
-}
-
-int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant)
+int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, int page_fd, int bell_fd)
 {
     if (!s->gates && !(s->gates = calloc(1, sizeof *s->gates)))
         return -1;
     struct gate *g = &s->gates->at[ordinal];
-    int r = g->member = join(path, tenant, &g->board);
-    if (r < 0) {
-        g->board = NULL;
-        gpw_log("error", "device %u: cannot join the board %s as %s: %s", ordinal, path, tenant,
-                board_error(r));
+    int r = gp_seat_open(page_fd, bell_fd, &g->seat);
+    if (r != 0) {
+        gpw_log("error", "device %u: descriptors %d and %d are no seat at its board: %s", ordinal,
+                page_fd, bell_fd, r == -EPROTO ? "it is of another release" : strerror(-r));
         return -1;
     }
-    g->path = path;
-    g->tenant = tenant;
     g->every = 1;
     if (s->gates->count <= ordinal)
         s->gates->count = ordinal + 1;
     return 0;
 }
 
-/* The server has made a new board, because the old one was damaged: what counts from now on
- * is that one. It may take a moment until this tenant is on it. */
-static void rejoin(struct gpw_session *s, struct gate *g)
+struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
 {
-    uint32_t ordinal = ordinal_of(s, g);
-    struct gp_board *board;
-    if (!gp_board_replaced(g->board, g->path))
-        return;
-    int r = join(g->path, g->tenant, &board);
-    if (r == -EPROTO)
-        return; /* of a newer server: it leaves what runs to the old board */
-    if (r < 0) {
-        if (++g->tries >= JOIN_TRIES)
-            gpw_session_end(s,
-                            "the server has made a new board for device %u, and this session "
-                            "cannot join it: %s",
-                            ordinal, board_error(r));
-        return;
-    }
-    gp_board_close(g->board);
-    g->board = board;
-    g->member = r;
-    g->busy = false;
-    g->tries = 0;
-    gpw_quota_rejoined(s, ordinal);
-    gpw_log("info", "device %u: joined the board that the server has made anew", ordinal);
-}
-
-struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *member)
-{
-    const struct gate *g = s->gates ? &s->gates->at[ordinal] : NULL;
-    *member = g ? g->member : -1;
-    return g ? g->board : NULL;
+    return s->gates ? s->gates->at[ordinal].seat : NULL;
 }
 
 void gpw_gate_close(struct gpw_session *s)
 {
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g))
-        gp_board_leave(g->board, g->member);
+        gp_seat_leave(g->seat);
 }
 
 /* --- marks -------------------------------------------------------------------------- */
@@ -207,7 +151,7 @@ static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
 {
     uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
     g->took = took;
-    uint64_t aim = gp_board_contended(g->board, g->member) ? MARK_CONTENDED_NS : MARK_NS;
+    uint64_t aim = gp_seat_contended(g->seat) ? MARK_CONTENDED_NS : MARK_NS;
     if (took < aim / 2 && g->every < EVERY_MOST)
         g->every *= 2;
     else if (took > aim * 2 && g->every > 1)
@@ -241,18 +185,18 @@ static void start_check(struct gpw_session *s, struct gate *g)
         return;
     gpw_event_give(s, g->start_context, g->start);
     g->start = NULL;
-    gp_board_started(g->board, g->member);
+    gp_seat_started(g->seat);
 }
 
 /*
- * Streams may stand until the client has run a host function or another worker has
+ * Streams may be blocked until the client has run a host function or another worker has
  * acted, which may itself be waiting for a turn on this GPU or another. What is marked
  * behind that may not pass before somebody else has had a turn, or before a message
  * comes that would not be taken in front of a closed gate.
  */
-static bool may_stand(struct gpw_session *s)
+static bool may_be_blocked(struct gpw_session *s)
 {
-    return gpw_host_functions_pending(s) || gpw_peers_pending();
+    return gpw_host_functions_pending(s) || gpw_peers_pending(s);
 }
 
 static void mark_drop(struct gpw_session *s, struct gate *g)
@@ -264,18 +208,18 @@ static void mark_drop(struct gpw_session *s, struct gate *g)
     g->mark_count--;
 }
 
-/* The turn should end. Work that may be standing is waited for no longer than others
+/* The turn should end. Work that may be blocked is waited for no longer than others
  * can bear; once it goes on it is charged again (gpw_gate_resume). */
-static void yield_standing(struct gpw_session *s, struct gate *g)
+static void yield_blocked(struct gpw_session *s, struct gate *g)
 {
     uint64_t now = gp_now_ns();
-    if (!gp_board_must_yield(g->board, g->member)) {
+    if (!gp_seat_must_yield(g->seat)) {
         g->yields = 0;
         return;
     }
     if (g->yields == 0)
         g->yields = now;
-    if (now - g->yields < STANDING_NS || !may_stand(s))
+    if (now - g->yields < BLOCKED_NS || !may_be_blocked(s))
         return;
     while (g->mark_count)
         mark_drop(s, g);
@@ -286,16 +230,16 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
 {
     if (!g->busy)
         return;
-    yield_standing(s, g);
+    yield_blocked(s, g);
     start_check(s, g);
     marks_check(s, g);
-    if (g->unmarked && (g->mark_count == 0 || gp_board_must_yield(g->board, g->member)))
+    if (g->unmarked && (g->mark_count == 0 || gp_seat_must_yield(g->seat)))
         mark_place(s, g);
     marks_check(s, g);
     if (drained(g)) {
         g->busy = false;
         g->yields = 0;
-        gp_board_idle(g->board, g->member, 0);
+        gp_seat_idle(g->seat, 0);
     }
 }
 
@@ -334,7 +278,7 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     if (g->start)
         return;
     /* a turn that has not begun does not end: nothing that is blocked may be in front */
-    if (!may_stand(s) && may_mark(s, stream) &&
+    if (!may_be_blocked(s) && may_mark(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
         s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
@@ -343,29 +287,27 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     }
     if (event)
         gpw_event_give(s, g->start_context, event);
-    gp_board_started(g->board, g->member); /* as well as we know */
+    gp_seat_started(g->seat); /* as well as we know */
 }
 
 static bool admit(struct gpw_session *s, struct gate *g)
 {
-    if (g->busy && gp_board_must_yield(g->board, g->member)) {
+    if (g->busy && gp_seat_must_yield(g->seat)) {
         gate_poll(s, g); /* marks what is not marked, says when it is over */
-        if (g->busy && gp_board_must_yield(g->board, g->member))
+        if (g->busy && gp_seat_must_yield(g->seat))
             return false;
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
-    unsigned ahead = !gp_board_contended(g->board, g->member) ? MARKS
-                     : g->took > LONG_NS                      ? 1
-                                                              : AHEAD;
+    unsigned ahead = !gp_seat_contended(g->seat) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
     if (g->mark_count >= ahead) {
         marks_check(s, g);
-        if (g->mark_count >= ahead && !may_stand(s))
+        if (g->mark_count >= ahead && !may_be_blocked(s))
             return false;
         if (g->mark_count == MARKS)
             mark_drop(s, g);
     }
-    if (!gp_board_enter(g->board, g->member))
+    if (!gp_seat_enter(g->seat))
         return false;
     g->busy = true;
     return true;
@@ -377,7 +319,7 @@ static bool admit(struct gpw_session *s, struct gate *g)
 static bool admit_slow(struct gpw_session *s)
 {
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
-        if (!g->busy || !gp_board_contended(g->board, g->member))
+        if (!g->busy || !gp_seat_contended(g->seat))
             continue;
         mark_place(s, g);
         gate_poll(s, g);
@@ -389,10 +331,12 @@ static bool admit_slow(struct gpw_session *s)
     return true;
 }
 
+/* The client's word, and nothing has checked it yet: no more than any GPU has. */
 static uint64_t bytes_of(const struct gp_header *h)
 {
     const struct gp_op_info *op = gp_op_info(h->op);
-    return gp_message_field(h, op->work_bytes_at, op->work_bytes_size);
+    uint64_t bytes = gp_message_field(h, op->work_bytes_at, op->work_bytes_size);
+    return bytes < BYTES_MOST ? bytes : BYTES_MOST;
 }
 
 /* A copy whose ends are both known to the worker may still be one to or from the host. */
@@ -421,7 +365,7 @@ static bool is_captured(struct gpw_session *s, const struct gp_header *h)
 static bool admit_transfer(const struct gate *g, const struct gp_header *h, enum gp_work kind)
 {
     enum gp_board_way way = kind == GP_WORK_UPLOAD ? GP_BOARD_UPLOAD : GP_BOARD_DOWNLOAD;
-    return gp_board_copy(g->board, g->member, way, bytes_of(h));
+    return gp_seat_copy(g->seat, way, bytes_of(h));
 }
 
 bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
@@ -439,7 +383,7 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
         return true;
     if (!is_transfer(kind) && admit(s, g)) {
         CUstream stream;
-        if (gp_board_fresh(g->board, g->member) && stream_of(s, h, &stream))
+        if (gp_seat_fresh(g->seat) && stream_of(s, h, &stream))
             start_place(s, g, stream);
         return true;
     }
@@ -467,7 +411,7 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_
 {
     struct gate *g = gate_here(s);
     if (g && is_transfer(kind))
-        gp_board_count(g->board, g->member, 0, bytes_of(h));
+        gp_seat_count(g->seat, 0, bytes_of(h));
     if (!g || !g->busy || is_transfer(kind))
         return;
     CUstream stream;
@@ -475,7 +419,7 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_
         note_stream(s, g, stream);
     g->unmarked++;
     bool launch = kind == GP_WORK_KERNEL || kind == GP_WORK_GRAPH;
-    gp_board_count(g->board, g->member, launch, bytes_of(h));
+    gp_seat_count(g->seat, launch, bytes_of(h));
     if (g->unmarked >= g->every)
         mark_place(s, g);
 }
@@ -552,11 +496,11 @@ void gpw_gate_wait(struct gpw_session *s, int64_t most_us)
     if (!closed)
         return;
     if (closed->busy) { /* it waits for its own work, which only looking tells */
-        bool ending = gp_board_must_yield(closed->board, closed->member);
+        bool ending = gp_seat_must_yield(closed->seat);
         struct timespec t = {0, (ending ? LOOK_ENDING_US : LOOK_CONTENDED_US / 2) * 1000};
         nanosleep(&t, NULL);
     } else {
-        gp_board_wait(closed->board, closed->member, most_us < LOOK_US ? most_us : LOOK_US);
+        gp_seat_wait(closed->seat, most_us < LOOK_US ? most_us : LOOK_US);
     }
 }
 
@@ -565,9 +509,9 @@ int64_t gpw_gate_patience(struct gpw_session *s, int64_t most_us)
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
         if (!g->busy)
             continue;
-        int64_t look = gp_board_must_yield(g->board, g->member) || g->start ? LOOK_ENDING_US
-                       : gp_board_contended(g->board, g->member)            ? LOOK_CONTENDED_US
-                                                                            : LOOK_US;
+        int64_t look = gp_seat_must_yield(g->seat) || g->start ? LOOK_ENDING_US
+                       : gp_seat_contended(g->seat)            ? LOOK_CONTENDED_US
+                                                               : LOOK_US;
         most_us = look < most_us ? look : most_us;
     }
     return most_us;
@@ -585,9 +529,8 @@ void gpw_gate_tick(struct gpw_session *s)
 {
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
         uint32_t i = ordinal_of(s, g);
-        rejoin(s, g);
-        g->slice_us = gp_board_slice_us(g->board, g->member);
+        g->slice_us = gp_seat_slice_us(g->seat);
         gpw_slices_set(i, g->slice_us);
-        gp_board_host_set(g->board, g->member, i == 0 ? gpw_budget_used() : 0);
+        gp_seat_host_set(g->seat, i == 0 ? gpw_budget_used(s) : 0);
     }
 }

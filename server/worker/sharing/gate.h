@@ -1,6 +1,6 @@
 /*
  * The gate before the GPU. What a message puts there waits until it is this tenant's
- * turn on the board of the device (../arbiter/board.h); answers, waits and everything
+ * turn on the board of the device (../arbiter/seat.h); answers, waits and everything
  * else go on meanwhile. Without boards the gate is open.
  */
 #ifndef GPW_GATE_H
@@ -8,12 +8,13 @@
 
 #include "session.h"
 
-struct gp_board;
+struct gp_seat;
 
-/* Join the board of the session's device `ordinal`. 0, or -1 with a log line. */
-int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, const char *path, const char *tenant);
-/* The board of a device and this worker's place on it; NULL where there is none. */
-struct gp_board *gpw_gate_board(struct gpw_session *s, uint32_t ordinal, int *member);
+/* Take the seat at the board of the session's device `ordinal`, of which the server has handed
+ * in the page and the bell (../arbiter/seat.h). 0, or -1 with a log line. */
+int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, int page_fd, int bell_fd);
+/* The seat at a device's board; NULL where there is none. */
+struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal);
 void gpw_gate_close(struct gpw_session *s);
 
 /* Whether the message may be dispatched now. */

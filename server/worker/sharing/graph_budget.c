@@ -33,10 +33,10 @@ struct gpw_capture_cost {
 
 static bool take(struct gpw_session *s, uint64_t bytes)
 {
-    if (gpw_budget_take(GPW_BUDGET_GRAPHS, bytes))
+    if (gpw_budget_take(s, GPW_BUDGET_GRAPHS, bytes))
         return true;
     gpw_session_end(s, "its graphs need more host memory than a session may have (%llu MiB)",
-                    (unsigned long long)(gpw_budget_limit() >> 20));
+                    (unsigned long long)(gpw_budget_limit(s) >> 20));
     return false;
 }
 
@@ -53,7 +53,7 @@ static void note(struct gpw_session *s, uint64_t id, struct cost cost)
 {
     struct gpw_graph_cost *g = cost.bytes ? malloc(sizeof *g) : NULL;
     if (!g) {
-        gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
+        gpw_budget_give(s, GPW_BUDGET_GRAPHS, cost.bytes);
         return;
     }
     *g = (struct gpw_graph_cost){s->graph_budget.graphs, id, cost};
@@ -69,7 +69,7 @@ static void forget(struct gpw_session *s, uint64_t id)
     if (!g)
         return;
     *at = g->next;
-    gpw_budget_give(GPW_BUDGET_GRAPHS, g->cost.bytes);
+    gpw_budget_give(s, GPW_BUDGET_GRAPHS, g->cost.bytes);
     free(g);
 }
 
@@ -158,7 +158,7 @@ static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, s
     if (live(s, kind, id))
         note(s, id, cost);
     else
-        gpw_budget_give(GPW_BUDGET_GRAPHS, cost.bytes);
+        gpw_budget_give(s, GPW_BUDGET_GRAPHS, cost.bytes);
 }
 
 static void capture_ended(struct gpw_session *s, const struct gp_header *h)
@@ -178,9 +178,9 @@ static void capture_ended(struct gpw_session *s, const struct gp_header *h)
  * limits. */
 static bool is_charged(struct gpw_session *s, const struct gpw_graph_cost *g)
 {
-    int own = gpw_current_ordinal(s), member;
+    int own = gpw_current_ordinal(s);
     for (int i = 0; i < (int)s->device_count; i++)
-        if (g->cost.devices >> i & 1 && i != own && gpw_gate_board(s, (uint32_t)i, &member))
+        if (g->cost.devices >> i & 1 && i != own && gpw_gate_seat(s, (uint32_t)i))
             return false;
     return true;
 }

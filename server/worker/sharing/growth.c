@@ -15,8 +15,8 @@ void gpw_growth_in_graphs(struct gpw_session *s)
 /* The current context's device if it has a limit, else -1. */
 static int limited_ordinal(struct gpw_session *s)
 {
-    int member, ordinal = gpw_current_ordinal(s);
-    return ordinal >= 0 && gpw_gate_board(s, (uint32_t)ordinal, &member) ? ordinal : -1;
+    int ordinal = gpw_current_ordinal(s);
+    return ordinal >= 0 && gpw_gate_seat(s, (uint32_t)ordinal) ? ordinal : -1;
 }
 
 static bool free_now(struct gpw_session *s, size_t *bytes)

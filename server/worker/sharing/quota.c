@@ -3,31 +3,25 @@
 #include <string.h>
 #include <time.h>
 
-#include "board.h"
 #include "gate.h"
 #include "held.h"
 #include "memory_internal.h"
 #include "pool.h"
+#include "seat.h"
 
 /* What a session may be over its limit and live: code that the driver loads when a kernel is
  * launched first has been asked for by nobody. */
 #define SLACK (UINT64_C(128) << 20)
 #define LOOKS 2
 
-static struct gp_board *board_of(struct gpw_session *s, uint32_t ordinal, int *member)
-{
-    return gpw_gate_board(s, ordinal, member);
-}
-
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
-    if (!b)
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
+    if (!seat)
         return true;
     if (gpw_quota_left(s, ordinal) < bytes)
         gpw_pools_trim(s, ordinal);
-    if (!gp_board_memory_take(b, member, bytes))
+    if (!gp_seat_memory_take(seat, bytes))
         return false;
     s->accounts[ordinal].counted += bytes;
     return true;
@@ -35,39 +29,35 @@ bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 
 uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     uint64_t limit;
-    return b ? gp_board_memory_left(b, member, &limit) : UINT64_MAX;
+    return seat ? gp_seat_memory_left(seat, &limit) : UINT64_MAX;
 }
 
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
-    if (!b)
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
+    if (!seat)
         return;
-    gp_board_memory_give(b, member, bytes);
+    gp_seat_memory_give(seat, bytes);
     s->accounts[ordinal].counted -= bytes;
 }
 
 uint64_t gpw_quota_limit(struct gpw_session *s, uint32_t ordinal, uint64_t physical)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     uint64_t limit = physical;
-    if (b)
-        gp_board_memory_left(b, member, &limit);
+    if (seat)
+        gp_seat_memory_left(seat, &limit);
     return limit < physical ? limit : physical;
 }
 
 void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes, size_t *total)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
-    if (!b)
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
+    if (!seat)
         return;
-    uint64_t limit, left = gp_board_memory_left(b, member, &limit);
+    uint64_t limit, left = gp_seat_memory_left(seat, &limit);
     if (left < *free_bytes)
         *free_bytes = left;
     if (limit < *total)
@@ -76,37 +66,29 @@ void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes,
 
 bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
 {
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
+    struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     uint64_t held;
     *over = 0;
-    if (!b || !gpw_held_bytes(s, ordinal, &held))
+    if (!seat || !gpw_held_bytes(s, ordinal, &held))
         return true;
     struct gpw_account *a = &s->accounts[ordinal];
     uint64_t overhead = held > a->counted ? held - a->counted : 0;
     uint64_t ahead = overhead + (held ? gpw_held_ahead(s) : 0);
     uint64_t grown = overhead > a->overhead ? overhead - a->overhead : 0;
     if (overhead > a->overhead) {
-        gp_board_memory_charge(b, member, overhead - a->overhead);
+        gp_seat_memory_charge(seat, overhead - a->overhead);
         a->overhead = overhead;
     }
     if (ahead < a->overhead) {
-        gp_board_memory_give(b, member, a->overhead - ahead);
+        gp_seat_memory_give(seat, a->overhead - ahead);
         a->overhead = ahead;
     } else if (ahead > a->overhead && ahead - a->overhead <= gpw_quota_left(s, ordinal) &&
-               gp_board_memory_take(b, member, ahead - a->overhead)) {
+               gp_seat_memory_take(seat, ahead - a->overhead)) {
         a->overhead = ahead;
     }
-    *over = gp_board_memory_over(b, member);
+    *over = gp_seat_memory_over(seat);
     a->excess = *over ? a->excess + grown : 0;
     return *over == 0;
-}
-
-void gpw_quota_rejoined(struct gpw_session *s, uint32_t ordinal)
-{
-    int member;
-    struct gp_board *b = board_of(s, ordinal, &member);
-    gp_board_memory_charge(b, member, s->accounts[ordinal].counted + s->accounts[ordinal].overhead);
 }
 
 static uint64_t limit_of(struct gpw_session *s, uint32_t ordinal)

@@ -23,8 +23,6 @@ uint64_t gpw_quota_limit(struct gpw_session *s, uint32_t ordinal, uint64_t physi
 /* Charge what the process holds beyond what was counted. False: that is more than the
  * limit (and is charged all the same). Slow: asks NVML. */
 bool gpw_quota_reconcile(struct gpw_session *s, uint32_t ordinal);
-/* The device has a new board: charge there what this session has. */
-void gpw_quota_rejoined(struct gpw_session *s, uint32_t ordinal);
 /* Now and then: a session that has made its tenant hold more than the limit, in ways that
  * nothing here could refuse, and that cannot be made to fit, is ended. */
 void gpw_quota_enforce(struct gpw_session *s, uint32_t ordinal);

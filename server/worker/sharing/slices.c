@@ -40,6 +40,8 @@ struct group {
     uint64_t original_us, set_us; /* 0: not known, not set */
 };
 
+/* Of the process and not of its session: the driver's own calls of ioctl() come here, on any
+ * thread and before there is a session, and bring nothing by which one could be found. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct group *groups;
 static unsigned count, room;

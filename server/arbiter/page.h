@@ -1,0 +1,82 @@
+/*
+ * The page that a worker shares with the arbiter of its GPU, and with nobody else: a sealed
+ * memfd, which can be neither cut nor grown. The worker says there what it does and what it
+ * asks for; the arbiter answers, and says whether the worker has its turn.
+ *
+ * Either side may find anything there. The arbiter loads each word of the worker's once,
+ * believes it within bounds that are its own, and never reads back what it has written. A
+ * worker that writes what is the arbiter's misleads itself.
+ */
+#ifndef GP_PAGE_H
+#define GP_PAGE_H
+
+#include <stdint.h>
+
+#include "board.h"
+
+#define GP_PAGE_VERSION 1u
+#define GP_PAGE_BYTES 4096
+
+/* What a worker asks for: one at a time, `asked` counts them. */
+enum gp_page_op {
+    GP_PAGE_ENTER = 1, /* -> 1: it may submit; 0: it waits now */
+    GP_PAGE_STARTED,   /* its turn has begun on the GPU */
+    GP_PAGE_TAKE,      /* a: bytes -> 1 or 0: over the limit */
+    GP_PAGE_CHARGE,    /* a: bytes */
+    GP_PAGE_GIVE,      /* a: bytes */
+    GP_PAGE_COPY,      /* a: enum gp_board_way, b: bytes -> 1 or 0: ask again */
+    GP_PAGE_LEAVE,
+};
+
+/* What the arbiter says of a turn. */
+enum gp_page_flag {
+    GP_PAGE_HOLDS = 1,     /* its tenant has the turn */
+    GP_PAGE_YIELD = 2,     /* and must end it */
+    GP_PAGE_OPEN = 4,      /* the policy knows no turns */
+    GP_PAGE_CONTENDED = 8, /* somebody waits for it to end */
+    GP_PAGE_FRESH = 16,    /* nothing has run in this turn */
+    GP_PAGE_BESIDE = 32,   /* it was let in without having the turn */
+    GP_PAGE_TELL = 64,     /* ring the bell whenever work begins or ends */
+    GP_PAGE_WAITS = 128,   /* it is counted as one that waits */
+};
+
+/* No memory of anything is so much. */
+#define GP_PAGE_MEMORY_MOST (UINT64_C(1) << 50)
+
+struct gp_page {
+    /* the worker's */
+    uint32_t asked;
+    uint32_t op; /* enum gp_page_op */
+    uint64_t a, b;
+    uint32_t runs; /* odd: it has work on the GPU; changes when that begins and ends */
+    uint32_t reserved;
+    uint64_t began, ended; /* ns: when it did so last */
+    uint64_t busy_ns;      /* the runs that are over */
+    uint64_t launches, bytes_copied, host_used;
+    uint64_t copied[GP_BOARD_WAYS]; /* bytes that went without asking (alone_until) */
+    uint64_t held;                  /* of the GPU's memory, for an arbiter that begins anew */
+    /* the arbiter's */
+    uint32_t version __attribute__((aligned(128)));
+    uint32_t answered; /* the request that `result` is of; a futex */
+    uint32_t result;
+    uint32_t flags; /* enum gp_page_flag */
+    uint32_t epoch; /* changes with the flags: what one that waits sleeps on */
+    uint64_t check_at;
+    uint64_t alone_until[GP_BOARD_WAYS];
+    uint64_t memory_used, memory_limit; /* of its tenant */
+    uint64_t slice_us;
+};
+
+/* A new page and its bell (an eventfd): 0 or a negative errno. */
+int gp_page_make(int *page_fd, int *bell_fd);
+/* Map a page that was handed in. -EPROTO: it is none, or can be cut. */
+int gp_page_map(int page_fd, struct gp_page **page);
+void gp_page_unmap(struct gp_page *page);
+
+/* A word that the other side writes, and one that it reads. */
+#define GP_PAGE_LOAD(word) __atomic_load_n(&(word), __ATOMIC_ACQUIRE)
+#define GP_PAGE_STORE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELEASE)
+/* Between a word of ours and a look at one of theirs that must not be swapped. */
+#define GP_PAGE_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+
+#endif

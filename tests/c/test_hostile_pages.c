@@ -1,0 +1,257 @@
+/*
+ * Workers that have been taken over: native code that may write what it likes into its page,
+ * ring its bell, hold its turn and keep silent. An honest neighbour beside each of them keeps
+ * its memory, its share of the time within the bounds of docs/sharing.md, and its life; what no
+ * worker of ours does is named.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "arbiter_process.h"
+#include "page.h"
+
+static struct shared {
+    uint64_t worked; /* ns, by the honest one */
+    int turns, stop;
+    int failed; /* what the honest one did not get though it was its right */
+} *shared;
+
+static int begin(void **state)
+{
+    memset(shared, 0, sizeof *shared);
+    return arbiter_begin(state);
+}
+
+/* Always work in hand, memory taken and given back all the time. */
+static int honest(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    (void)page_fd, (void)bell_fd;
+    while (!shared->stop) {
+        if (!gp_seat_memory_take(seat, 64 * MIB))
+            shared->failed++;
+        gp_seat_memory_give(seat, 64 * MIB);
+        while (!gp_seat_enter(seat) && !shared->stop)
+            gp_seat_wait(seat, 1000);
+        gp_seat_started(seat);
+        shared->turns++;
+        do {
+            uint64_t from = gp_board_now();
+            while (gp_board_now() - from < 300000)
+                ;
+            shared->worked += gp_board_now() - from;
+        } while (!shared->stop && !gp_seat_must_yield(seat) && gp_seat_enter(seat));
+        gp_seat_idle(seat, 0);
+    }
+    gp_seat_leave(seat);
+    return 0;
+}
+
+static struct gp_page *map(int page_fd)
+{
+    struct gp_page *page;
+    return gp_page_map(page_fd, &page) == 0 ? page : NULL;
+}
+
+static void ring(int bell_fd)
+{
+    const uint64_t one = 1;
+    ssize_t ignored = write(bell_fd, &one, sizeof one);
+    (void)ignored;
+}
+
+static uint64_t random_next(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return *seed >> 16;
+}
+
+/* --- attackers ---------------------------------------------------------------------------- */
+
+static int garbage(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    uint64_t seed = (uint64_t)getpid(), *words = (uint64_t *)map(page_fd);
+    (void)seat;
+    while (!shared->stop) {
+        for (int i = 0; i < 64; i++)
+            words[random_next(&seed) % (GP_PAGE_BYTES / 8)] = random_next(&seed) << (seed % 48);
+        ring(bell_fd);
+    }
+    return 0;
+}
+
+/* What is checked is changed before it is used. */
+static void *flip(void *at)
+{
+    struct gp_page *page = at;
+    while (!shared->stop) {
+        page->op = GP_PAGE_COPY;
+        page->a = 1;
+        page->a = UINT64_MAX;
+        page->op = GP_PAGE_CHARGE;
+        page->a = 0;
+        page->runs ^= 1;
+    }
+    return NULL;
+}
+
+static int flips(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    struct gp_page *page = map(page_fd);
+    pthread_t thread;
+    (void)seat;
+    if (pthread_create(&thread, NULL, flip, page) != 0)
+        return 1;
+    while (!shared->stop) {
+        __atomic_fetch_add(&page->asked, 1, __ATOMIC_SEQ_CST);
+        ring(bell_fd);
+        sched_yield();
+    }
+    return 0;
+}
+
+/* Works all the time, and says that it does not; takes each turn and never gives it back. */
+static int claims_nothing(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    struct gp_page *page = map(page_fd);
+    (void)bell_fd;
+    while (!shared->stop) {
+        while (!gp_seat_enter(seat))
+            gp_seat_wait(seat, 1000);
+        page->busy_ns = 0;
+        page->began = UINT64_MAX;
+        sleep_ms(10);
+    }
+    return 0;
+}
+
+/* Says that it wants the turn, and does not begin it. */
+static int never_begins(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    struct gp_page *page = map(page_fd);
+    (void)seat;
+    while (!shared->stop) {
+        page->op = GP_PAGE_ENTER;
+        __atomic_fetch_add(&page->asked, 1, __ATOMIC_SEQ_CST);
+        ring(bell_fd);
+        sleep_ms(1);
+    }
+    return 0;
+}
+
+/* The bell is the arbiter's too: what makes a reader of it wait must not make that wait. */
+static int breaks_the_bell(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    uint64_t most = UINT64_MAX - 1;
+    (void)seat, (void)page_fd;
+    if (ftruncate(page_fd, 0) == 0) /* it is sealed */
+        return 1;
+    fcntl(bell_fd, F_SETFL, 0); /* blocking */
+    while (!shared->stop) {
+        ssize_t n = write(bell_fd, &most, sizeof most);
+        n += read(bell_fd, &most, sizeof most);
+        if (n < 0)
+            return 2;
+        most = UINT64_MAX - 1;
+    }
+    return 0;
+}
+
+/* --- beside an honest one ------------------------------------------------------------------- */
+
+/* What the honest one, of weight 2 beside 1, has of `ms`; in the end both are gone. */
+static double share_beside(void **state, int (*attacker)(struct gp_seat *, int, int), unsigned ms)
+{
+    struct worker good = worker_start(*state, "b", honest);
+    AWAIT(shared->turns > 0);
+    struct worker bad = worker_start(*state, "a", attacker);
+    sleep_ms(20);
+    uint64_t from = gp_board_now(), before = shared->worked;
+    sleep_ms(ms);
+    double share = (double)(shared->worked - before) / (double)(gp_board_now() - from);
+    print_message("    the neighbour had %.3f of %u ms\n", share, ms);
+    shared->stop = 1;
+    assert_int_equal(worker_end(&good), 0);
+    assert_int_equal(shared->failed, 0);
+    worker_kill(&bad);
+    AWAIT(arbiter_number(*state, "\"a\"", "members") == 0);
+    assert_int_equal(arbiter_number(*state, "\"a\"", "memory_used"), 0);
+    assert_int_equal(arbiter_number(*state, "\"b\"", "memory_used"), 0);
+    assert_int_equal(arbiter_number(*state, "\"b\"", "memory_denied"), 0);
+    return share;
+}
+
+/* Its weight gives the honest one 2 of 3 parts. This machine may be at work elsewhere, too. */
+#define FAIR 0.4
+
+static void bytes_of_all_kinds(void **state)
+{
+    struct worker bad = worker_start(*state, "a", garbage);
+    AWAIT(arbiter_says(*state, "its page") ||
+          arbiter_says(*state, "it asks for what there is not") ||
+          arbiter_says(*state, "it says that it has more") || arbiter_says(*state, "it charges"));
+    worker_kill(&bad);
+    assert_true(share_beside(state, garbage, 700) > FAIR);
+}
+
+static void values_that_change_between_two_looks(void **state)
+{
+    assert_true(share_beside(state, flips, 700) > FAIR);
+}
+
+/* It is charged by the arbiter's clock: after at most 2 s of a turn that is not its own the
+ * neighbour has what was its right. */
+static void a_turn_that_is_never_given_back(void **state)
+{
+    assert_true(share_beside(state, claims_nothing, 5000) > FAIR);
+    assert_int_equal(arbiter_say(*state, "tenant a 67108864 1 500 1000 0"), 0);
+}
+
+static void a_turn_that_is_never_begun(void **state)
+{
+    assert_true(share_beside(state, never_begins, 1500) > FAIR);
+}
+
+static void a_bell_that_blocks(void **state)
+{
+    assert_true(share_beside(state, breaks_the_bell, 700) > FAIR);
+}
+
+static void a_turn_kept_is_counted(void **state)
+{
+    struct worker good = worker_start(*state, "b", honest);
+    AWAIT(shared->turns > 0);
+    struct worker bad = worker_start(*state, "a", claims_nothing);
+    AWAIT(arbiter_number(*state, "\"pid\"", "overdue") > 0 ||
+          arbiter_number(*state, "\"tenant\": \"a\"", "overdue") > 0);
+    shared->stop = 1;
+    assert_int_equal(worker_end(&good), 0);
+    worker_kill(&bad);
+}
+
+int main(void)
+{
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+#define HOSTILE_TEST(name) cmocka_unit_test_setup_teardown(name, begin, arbiter_end)
+    const struct CMUnitTest tests[] = {
+        HOSTILE_TEST(bytes_of_all_kinds),
+        HOSTILE_TEST(values_that_change_between_two_looks),
+        HOSTILE_TEST(a_turn_that_is_never_given_back),
+        HOSTILE_TEST(a_turn_that_is_never_begun),
+        HOSTILE_TEST(a_bell_that_blocks),
+        HOSTILE_TEST(a_turn_kept_is_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
