@@ -341,19 +341,6 @@ static void shm_release(struct gp_channel *ch)
 
 /* --- life ---------------------------------------------------------------- */
 
-static int peer_pidfd_open(int sock)
-{
-    struct ucred cred;
-    socklen_t length = sizeof cred;
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &length) != 0 || cred.pid <= 0)
-        return -1;
-#ifdef SYS_pidfd_open
-    return (int)syscall(SYS_pidfd_open, cred.pid, 0);
-#else
-    return -1;
-#endif
-}
-
 int shm_channel_new(unsigned char *memory, int sock, bool accepted, struct gp_channel **out)
 {
     struct gp_channel *ch = aligned_alloc(64, (sizeof *ch + 63) & ~(size_t)63);
@@ -362,13 +349,9 @@ int shm_channel_new(unsigned char *memory, int sock, bool accepted, struct gp_ch
     memset(ch, 0, sizeof *ch);
     ch->memory = memory;
     ch->socket = sock;
-    ch->accepted = accepted;
     gp_fd_note(&ch->mark, accepted ? -1 : sock);
     ch->generation = gp_fork_generation();
-    /* Who connects does so for itself, and a forked child of it that keeps the
-     * socket open must not keep the session alive. Who listens may have got its
-     * socket from a parent, which may go: there the socket alone tells. */
-    ch->peer_pidfd = accepted ? peer_pidfd_open(sock) : -1;
+    ch->peer_pidfd = -1;
     ch->next_id = accepted ? 2 : 1;
 
     struct gp_ring_shared *first = (void *)memory;
@@ -408,7 +391,7 @@ static void shm_close(struct gp_channel *ch)
     free(ch);
 }
 
-static const char *const shm_schemes[] = {"shm://", NULL};
+static const char *const shm_schemes[] = {"shm://", "unix://", NULL};
 
 const struct gp_transport gp_transport_shm = {
     .abi = GP_TRANSPORT_ABI,
@@ -428,4 +411,5 @@ const struct gp_transport gp_transport_shm = {
     .accept_share = shm_accept_share,
     .unshare = shm_unshare,
     .close = shm_close,
+    .ask = shm_ask,
 };

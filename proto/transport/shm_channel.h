@@ -2,7 +2,9 @@
  * The shared-memory transport, as its own files see it.
  *
  *   shm.c          a channel: sending, receiving, waiting, closing
- *   shm_connect.c  listening and connecting: the socket, the memory, the hello
+ *   shm_connect.c  connecting: the socket, the knock, the memory, the hello
+ *   shm_listen.c   listening: connections that are handed over, and their hellos
+ *   shm_ask.c      a question to the server at whose socket clients connect
  *   shm_share.c    file descriptors over the socket: memory that both sides map
  *
  * A channel is one memfd, mapped by both sides, and one Unix socket. The memory
@@ -22,6 +24,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "transport/ring.h"
 #include "transport/support.h"
@@ -31,6 +35,14 @@
 #define SHM_BYTES (SHM_CONTROL + 2 * SHM_RING)
 
 #define SHM_MAGIC "gpupool-shm/1"
+#define SHM_KNOCK_MAGIC "gpupool-door/1"
+
+/* The first datagram at a server's socket: whose worker the connection is for. The server takes
+ * this one alone, without descriptors, and hands the connection over. */
+struct shm_knock {
+    char magic[16];
+    uint8_t word[16]; /* only the session's client was told it */
+};
 
 /* What travels over the socket. One datagram each (SOCK_SEQPACKET). */
 enum shm_packet_kind {
@@ -60,8 +72,10 @@ struct gp_channel {
     unsigned char *memory; /* SHM_BYTES, shared */
     int socket;
     struct gp_fd_mark mark; /* of the socket, on the connecting side */
-    int peer_pidfd;         /* -1 where the peer's process is not known for sure */
-    bool accepted;          /* we are the accepting side: the peer is not trusted */
+    /* Of who connected; -1 where that is not known. A forked child of it that keeps the socket
+     * open must not keep the session alive. On the connecting side the socket alone tells: who
+     * handed it to the worker may go. */
+    int peer_pidfd;
     unsigned generation;
     /* 0, or why the channel is dead. Set once. Relaxed everywhere: it carries
      * nothing but itself. */
@@ -83,13 +97,24 @@ struct gp_channel {
     uint64_t next_id;
 };
 
-/* shm_connect.c */
+/* shm_listen.c */
 int shm_listen(const char *url, struct gp_listener **out, struct gp_error *err);
 const char *shm_listener_url(const struct gp_listener *l);
 int shm_accept(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
                struct gp_error *err);
 void shm_listener_close(struct gp_listener *l);
+
+/* shm_connect.c */
 int shm_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
+
+/* Into `address` the path of an url, without what is behind a '?': 0, -EINVAL, -ENAMETOOLONG. */
+int shm_address_parse(const char *url, struct sockaddr_un *address, struct gp_error *err);
+/* A connection (SOCK_SEQPACKET), within `timeout_ms`; a negative errno. */
+int shm_socket_connect(const struct sockaddr_un *address, int timeout_ms, int *out);
+
+/* shm_ask.c */
+int shm_ask(const char *url, const void *question, size_t question_size, void *answer,
+            size_t *answer_size, int timeout_ms, struct gp_error *err);
 
 /* shm.c: a channel over a mapped memory and a connected socket, both of which it
  * takes over on success only. */
@@ -99,7 +124,8 @@ void shm_channel_kill(struct gp_channel *ch, int why);
 
 /* shm_share.c */
 /* A sealed memory file of exactly `bytes`: nobody can make it smaller, so nobody
- * can make us fault. The descriptor or a negative errno. */
+ * can make us fault; it has no name, and nobody else may open it by its descriptor in /proc.
+ * The descriptor or a negative errno. */
 int shm_memory_new(const char *name, size_t bytes);
 /* 0 when `fd` is such a file of exactly `bytes`, else -EPROTO. */
 int shm_memory_check(int fd, size_t bytes);

@@ -1,14 +1,17 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "transport/shm_channel.h"
+#include "wire/descriptors.h"
 
 #define MEMORY_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* Shares that a peer may have sent and we have not asked for: each holds a
@@ -26,7 +29,8 @@ int shm_memory_new(const char *name, size_t bytes)
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS) != 0) {
+    if (ftruncate(fd, (off_t)bytes) != 0 || fchmod(fd, 0600) != 0 ||
+        fcntl(fd, F_ADD_SEALS, MEMORY_SEALS) != 0) {
         int rc = -errno;
         close(fd);
         return rc;
@@ -37,8 +41,12 @@ int shm_memory_new(const char *name, size_t bytes)
 int shm_memory_check(int fd, size_t bytes)
 {
     struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
+    struct statfs fs;
+    int seals = fcntl(fd, F_GET_SEALS); /* fails for whatever else a descriptor may be of */
     if (seals < 0 || (seals & MEMORY_SEALS) != MEMORY_SEALS)
+        return -EPROTO;
+    /* Seals hold for huge pages, too, but those can run out under us: that is a SIGBUS. */
+    if (fstatfs(fd, &fs) != 0 || fs.f_type != TMPFS_MAGIC)
         return -EPROTO;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < 0 ||
         (uint64_t)st.st_size != bytes)
@@ -85,20 +93,8 @@ int shm_packet_send(int sock, const struct shm_packet *packet, int fd)
  * control message with one descriptor, which is what we send. */
 static int packet_take_fd(struct msghdr *msg)
 {
-    int kept = -1, seen = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (seen++ == 0)
-                kept = fd;
-            else
-                close(fd);
-        }
-    }
+    int kept = -1;
+    unsigned seen = gp_descriptors_take(msg, &kept, 1);
     if (seen > 1) {
         close(kept);
         return -EPROTO;

@@ -94,7 +94,7 @@ const struct gp_transport *gp_transport_find(const char *url, const char *plugin
                                              struct gp_error *err)
 {
     if (!url) {
-        gp_error_set(err, "no address given; use tcp://HOST:PORT, ipc://PATH or shm://PATH");
+        gp_error_set(err, "no address given; use tcp://HOST:PORT or unix:///PATH");
         return NULL;
     }
     if (scheme_matches(&gp_transport_shm, url))
@@ -104,8 +104,8 @@ const struct gp_transport *gp_transport_find(const char *url, const char *plugin
     if (strncmp(url, "tcp://", 6) == 0 || strncmp(url, "ipc://", 6) == 0)
         return plugin_get(plugin_dir, err);
     gp_error_set(err,
-                 "'%.100s' is not an address of gpupool; use tcp://HOST:PORT, ipc://PATH or "
-                 "shm://PATH",
+                 "'%.100s' is not an address of gpupool; use tcp://HOST:PORT, unix:///PATH or "
+                 "ipc:///PATH",
                  url);
     return NULL;
 }

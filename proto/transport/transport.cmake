@@ -9,7 +9,9 @@ add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/place.c
   ${CMAKE_CURRENT_LIST_DIR}/ring.c
   ${CMAKE_CURRENT_LIST_DIR}/shm.c
+  ${CMAKE_CURRENT_LIST_DIR}/shm_ask.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_connect.c
+  ${CMAKE_CURRENT_LIST_DIR}/shm_listen.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_share.c)
 target_include_directories(gp_transport PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(gp_transport PUBLIC gp_options Threads::Threads ${CMAKE_DL_LIBS})

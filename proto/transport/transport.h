@@ -66,8 +66,9 @@ struct gp_transport {
     unsigned caps;
 
     /* Start to listen. `url` may leave the port or name to the transport
-     * ("tcp://0.0.0.0:*", "shm:///run/x.sock", "inproc://name"); "?key=own" behind a
-     * tcp:// address encrypts under a key pair of this process. Never blocks. */
+     * ("tcp://0.0.0.0:*", "inproc://name"; "shm://handed" alone, see shm_give.h);
+     * "?key=own" behind a tcp:// address encrypts under a key pair of this process.
+     * Never blocks. */
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
     /* The address to connect to, with "?key=KEY" if it is encrypted; valid until the
      * listener is closed. */
@@ -79,8 +80,8 @@ struct gp_transport {
                   struct gp_error *err);
     void (*listener_close)(struct gp_listener *l);
 
-    /* Blocks up to `timeout_ms`. -ECONNREFUSED nobody listens or we may not
-     * (shm: another user's), -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what
+    /* Blocks up to `timeout_ms`. `url` is a listener's, or of who hands connections to one
+     * ("shm:///run/x.sock?door=WORD"). -ECONNREFUSED nobody listens or we may not, -EINVAL no address, -ETIMEDOUT nobody answers, -EPROTO what
      * answers is no gpupool, -EACCES one side encrypts and the other not, or the key is
      * wrong, -EHOSTUNREACH. */
     int (*connect)(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);
@@ -114,8 +115,8 @@ struct gp_transport {
      * After it the peer's calls give -EPIPE once it has drained its messages. */
     void (*close)(struct gp_channel *ch);
 
-    /* One question to a server's front end and its one answer (zmq only; NULL
-     * elsewhere). Blocks up to timeout_ms. Errors as connect. The answer is at
+    /* One question to a server's front end and its one answer (zmq, and shm at
+     * unix:///PATH; NULL elsewhere). Blocks up to timeout_ms. Errors as connect. The answer is at
      * most `*answer_size` bytes, which is set to its length. */
     int (*ask)(const char *url, const void *question, size_t question_size, void *answer,
                size_t *answer_size, int timeout_ms, struct gp_error *err);
