@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpupool_common import json_text
 from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
 from gpupool_common.paths import default_run_dir
 from gpupool_common.protocol import one_line
@@ -66,7 +67,7 @@ class Admin:
 
     def _judge(self, line: bytes) -> dict[str, Any]:
         try:
-            answer = json.loads(line)
+            answer = json_text.parse(line)
         except ValueError:
             answer = None
         if isinstance(answer, dict) and "error" in answer:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gpupool import events, gpu, lease, node, queue, quota, session, show, tenant, token, usage
+from gpupool import events, gpu, key, lease, node, queue, quota, session, show, tenant, token, usage
 from gpupool.inspect import inspect
 from gpupool.options import (
     ServerOption,
@@ -44,6 +44,7 @@ app.add_typer(node.app, name="node")
 app.add_typer(tenant.app, name="tenant")
 app.add_typer(quota.app, name="quota")
 app.add_typer(token.app, name="token")
+app.add_typer(key.app, name="key")
 app.add_typer(lease.app, name="lease")
 app.add_typer(queue.app, name="queue")
 usage.add_to(app)

@@ -54,12 +54,12 @@ def list_gpus(
         (
             gpu.index,
             gpu.name,
-            short_size(gpu.memory_total),
+            short_size(gpu.memory_total_bytes),
             gpu.policy,
             gpu.max_inst,
             f"{gpu.prio_ratio}%",
             "?" if gpu.free_weight is None else gpu.free_weight,
-            "quota" if not gpu.default_memory else short_size(gpu.default_memory),
+            "quota" if not gpu.default_memory_bytes else short_size(gpu.default_memory_bytes),
             "yes" if gpu.hardware else "no",
         )
         for gpu in status.gpus
@@ -113,7 +113,7 @@ def set_gpu(
         if default_memory is not None:
             if of_pool:
                 raise ConfigError("--default-memory: a pool's leases say their memory themselves")
-            changes["default_memory"] = _read_default(default_memory)
+            changes["default_memory_bytes"] = _read_default(default_memory)
         if not changes:
             raise ConfigError(
                 "say what to set: --policy, --max-inst, --prio-ratio or --default-memory"

@@ -39,18 +39,21 @@ def inspect(
             with PoolClient(choose(pool, token_file, ca)) as client:
                 inspect_pool(client, details, as_json)
             return
-        status, _ = ask_status(Admin(run_dir))
+        status, answer = ask_status(Admin(run_dir))
     if as_json:
-        show.print_json(summary(status))
+        show.print_json({**summary(status), "confinement": answer.get("confinement", {})})
         return
     console = show.wide_console()
     if details:
         _print_details(console, status)
     else:
         _print_node(console, status)
-    total = sum(gpu.memory_total for gpu in status.gpus)
+    total = sum(gpu.memory_total_bytes for gpu in status.gpus)
     console.print("Allocated/Total GPU Memory In Pool:")
     console.print(_of(sum(map(allocated, status.gpus)), total) + " GiB")
+    if isinstance(layers := answer.get("confinement"), dict):
+        off = [str(name) for name, state in layers.items() if state != "on"]
+        console.print(f"Confinement of workers off: {', '.join(off) or 'none'}")
 
 
 def allocated(gpu: Gpu) -> int:
@@ -65,14 +68,14 @@ def summary(status: Status) -> dict[str, Any]:
         "gpus": [
             {
                 "index": gpu.index,
-                "allocated": allocated(gpu),
-                "total": gpu.memory_total,
-                "tenants": {tenant.name: gpu.reserved(tenant) for tenant in gpu.tenants},
+                "allocated_bytes": allocated(gpu),
+                "total_bytes": gpu.memory_total_bytes,
+                "tenant_bytes": {tenant.name: gpu.reserved(tenant) for tenant in gpu.tenants},
             }
             for gpu in status.gpus
         ],
-        "allocated": sum(map(allocated, status.gpus)),
-        "total": sum(gpu.memory_total for gpu in status.gpus),
+        "allocated_bytes": sum(map(allocated, status.gpus)),
+        "total_bytes": sum(gpu.memory_total_bytes for gpu in status.gpus),
     }
 
 
@@ -94,10 +97,10 @@ def _of(part: int, total: int) -> str:
 def _print_node(console: Console, status: Status) -> None:
     heads = [f"GPU{gpu.index}(Allocated/Total)" for gpu in status.gpus]
     cells = [
-        f"{show.gibibytes(allocated(gpu))}/{show.gibibytes(gpu.memory_total)}"
+        f"{show.gibibytes(allocated(gpu))}/{show.gibibytes(gpu.memory_total_bytes)}"
         for gpu in status.gpus
     ]
-    total = sum(gpu.memory_total for gpu in status.gpus)
+    total = sum(gpu.memory_total_bytes for gpu in status.gpus)
     whole = f"{show.gibibytes(sum(map(allocated, status.gpus)))}/{show.gibibytes(total)}"
     rows = [(status.host, address(), *cells, whole)]
     console.print(show.plain_table(("NAME", "IPADDRESS", *heads, "GPU Memory(GiB)"), rows))
@@ -112,7 +115,9 @@ def _print_details(console: Console, status: Status) -> None:
     heads = [f"GPU{gpu.index}(Allocated)" for gpu in status.gpus]
     console.print(show.plain_table(("NAME", *heads), rows))
     for gpu in status.gpus:
-        console.print(f"GPU{gpu.index} Allocated: {_of(allocated(gpu), gpu.memory_total)} GiB")
+        console.print(
+            f"GPU{gpu.index} Allocated: {_of(allocated(gpu), gpu.memory_total_bytes)} GiB"
+        )
     console.print("-" * 60)
 
 

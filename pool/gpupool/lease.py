@@ -24,8 +24,8 @@ from gpupool.pool_show import (
     until,
     when,
 )
-from gpupool_common import request
 from gpupool_common.errors import ConfigError
+from gpupool_common.request_variables import GPUS, MEMORY, SHARE
 
 app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")
 
@@ -105,8 +105,8 @@ def _grant_row(grant: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         cell(grant, "ordinal"),
         cell(grant, "node"),
-        memory(cell(grant, "memory_mib")),
-        compute(cell(grant, "share")),
+        memory(cell(grant, "memory_bytes")),
+        compute(cell(grant, "share_permille")),
         "yes" if grant.get("lost") else "no",
         cell(grant, "gpu"),
     )
@@ -156,7 +156,7 @@ def create(
         tenant,
         ttl,
     )
-    options = {request.GPUS: gpus, request.MEMORY: memory, request.SHARE: share}
+    options = {GPUS: gpus, MEMORY: memory, SHARE: share}
     _, asked = pool_fields({}, options)
     body = lease_body(asked, choices)
     if dry_run:
@@ -222,7 +222,7 @@ def _verdict_row(gpu: Mapping[str, Any]) -> tuple[Any, ...]:
         f"{cell(gpu, 'node')}/{cell(gpu, 'index')}",
         "yes" if gpu.get("fits") else "no",
         cell(gpu, "rank"),
-        memory(cell(gpu, "free_mib")),
-        compute(cell(gpu, "free_share")),
+        memory(cell(gpu, "free_bytes")),
+        compute(cell(gpu, "free_permille")),
         cell(gpu, "reason"),
     )

@@ -135,6 +135,13 @@ def remove(client: PoolClient, name: NameArgument) -> None:
     client.do("DELETE", at("nodes", name))
 
 
+@pool_command(app, "roll-key")
+def roll_key(client: PoolClient, name: NameArgument) -> None:
+    """Have a host make another key, by which the manager knows it."""
+    client.do("POST", at("nodes", name, "roll-key"))
+    print(f"{name} makes another key; its server's log says when")
+
+
 @pool_command(app, "join")
 def join(
     client: PoolClient,
@@ -172,7 +179,7 @@ def join(
         print(f"  (umask 077; echo '{secret}' > {file})\n")
     else:
         print(f"Copy {out} to the GPU host (its mode must stay 0600), and there:\n")
-    print(f"  gpupool-server --listen tcp://0.0.0.0:7700 --curve \\\n    --pool {url} \\")
+    print(f"  gpupool-server --listen tcp://0.0.0.0:7700 \\\n    --pool {url} \\")
     print(f"    --join-token {file}" + f" --node-name {name}")
 
 

@@ -13,7 +13,7 @@ import typer
 from gpupool import request_options
 from gpupool_common import request
 from gpupool_common.errors import ConfigError, GpupoolError
-from gpupool_common.sizes import UNITS, format_part, parse_part, parse_size
+from gpupool_common.sizes import parse_part, parse_size
 
 RunDirOption = Annotated[
     Path | None,
@@ -24,7 +24,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a tabl
 
 ServerOption = Annotated[
     str | None,
-    typer.Option(envvar="GPUPOOL_SERVER", help="tcp://HOST:PORT or ipc:///PATH of the server"),
+    typer.Option(envvar="GPUPOOL_SERVER", help="tcp://HOST:PORT or unix:///PATH of the server"),
 ]
 ServerTokenOption = Annotated[
     str | None,
@@ -66,30 +66,10 @@ def read_size(option: str, text: str) -> int:
         raise ConfigError(f"{option}: {error}") from None
 
 
-def read_mib(option: str, text: str) -> int:
-    """Whole MiB, in which a pool counts; ConfigError if the size is none of them."""
-    mib, rest = divmod(read_size(option, text), UNITS["MiB"])
-    if rest:
-        raise ConfigError(f"{option}: {text!r} is not a whole number of MiB; a pool counts these")
-    return mib
-
-
-def whole_percent(option: str, permille: int) -> int:
-    """Percent, in which a pool counts; ConfigError if the part is between two of them."""
-    percent, rest = divmod(permille, 10)
-    if rest:
-        near = f"{format_part(percent * 10)} or {format_part(percent * 10 + 10)}"
-        raise ConfigError(
-            f"{option}: {format_part(permille)} is not a whole percentage, which a pool needs;"
-            f" write {near}"
-        )
-    return percent
-
-
 def read_compute(option: str, text: str) -> int:
-    """Compute over several GPUs in percent of one: 250 of ``250%``, ``250`` and ``2.5``."""
+    """Compute over several GPUs in thousandths of one: 2500 of ``250%``, ``250``, ``2.5``."""
     try:
-        return whole_percent(option, parse_part(text))
+        return parse_part(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
 

@@ -6,7 +6,6 @@ No proxy is asked and no redirection followed: a token goes to the pool, or nowh
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -21,8 +20,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from gpupool_common import __version__
-from gpupool_common.ask import is_unknown_host
+from gpupool_common import __version__, fingerprint, json_text
+from gpupool_common.ask import ask_mechanism, is_unknown_host
 from gpupool_common.errors import (
     ConfigError,
     GpupoolError,
@@ -31,12 +30,15 @@ from gpupool_common.errors import (
     PoolRefusedError,
     ProtocolError,
 )
+from gpupool_common.hosts import is_loopback
 from gpupool_common.protocol import one_line
 
 POOL = "GPUPOOL_POOL"
 TOKEN = "GPUPOOL_POOL_TOKEN"
 SERVERS_TOKEN = "GPUPOOL_TOKEN"
 CA = "GPUPOOL_POOL_CA"
+FINGERPRINT = "GPUPOOL_POOL_FINGERPRINT"
+PLAIN = "GPUPOOL_INSECURE_PLAIN"
 
 PORT = 7780
 CONNECT_SECONDS = 5.0
@@ -60,6 +62,8 @@ class Where:
     url: str
     token: str = field(repr=False)
     ca: Path | None = None
+    #: Of its certificate: whoever has another one is not the pool.
+    fingerprint: str | None = None
 
 
 def choose(
@@ -72,7 +76,38 @@ def choose(
     source = "--pool" if url else POOL
     if ca is None and os.environ.get(CA):
         ca = Path(os.environ[CA])
-    return Where(check_url(source, chosen), token or read_token(token_file), ca)
+    checked = check_url(source, chosen)
+    _check_plain(source, checked)
+    return Where(checked, token or read_token(token_file), ca, _read_fingerprint())
+
+
+def _check_plain(source: str, url: str) -> None:
+    """ConfigError where a token would travel in clear, and nobody said that it may."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN) == "1":
+        return
+    raise ConfigError(
+        f"{source}: the token would travel in clear text to {url}; write https:// (a manager beyond"
+        f" its own machine speaks it), or set {PLAIN}=1"
+    )
+
+
+def _read_fingerprint() -> str | None:
+    """Of the variable, or of the file whose absolute path it holds."""
+    text = os.environ.get(FINGERPRINT, "")
+    if not text:
+        return None
+    try:
+        if os.path.isabs(text):
+            text = Path(text).read_text(encoding="ascii")[:4096]
+        return fingerprint.parse(text)
+    except OSError as error:
+        raise ConfigError(f"{FINGERPRINT}: {text} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(
+            f"{FINGERPRINT}: holds no fingerprint (sha256: and 64 hexadecimal digits); it is what"
+            " this prints: gpupool-manager certificate fingerprint"
+        ) from None
 
 
 def check_url(source: str, text: str) -> str:
@@ -139,6 +174,7 @@ class PoolClient:
 
     def __init__(self, where: Where) -> None:
         self.url = where.url
+        self._pinned = where.fingerprint is not None
         self._http = httpx.Client(
             base_url=f"{where.url}/v1",
             headers={
@@ -262,7 +298,7 @@ class PoolClient:
     def _judge(self, response: httpx.Response, content: bytes) -> Answer:
         status = response.status_code
         try:
-            body = json.loads(content) if content else None
+            body = json_text.parse(content) if content else None
         except ValueError:
             body = ...
         if status >= 400 and isinstance(body, dict) and isinstance(body.get("detail"), str):
@@ -312,7 +348,7 @@ class PoolClient:
         """What must be changed before asking again can help; None: it can."""
         if isinstance(error, httpx.ConnectError):
             if "CERTIFICATE" in raw or "Hostname mismatch" in raw:
-                return f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}"
+                return self._untrusted(reason)
             if any(word in raw for word in _NO_TLS):
                 return "it does not speak TLS; write http:// there"
             if any(map(is_unknown_host, _causes(error))):
@@ -320,7 +356,30 @@ class PoolClient:
         hung_up = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
         if hung_up and self._speaks_tls():
             return "it speaks TLS; write https:// there"
+        if (hung_up or isinstance(error, httpx.ReadTimeout)) and self._speaks_zmtp():
+            return (
+                "servers and nodes are spoken to there (ZeroMQ); name the manager's REST API,"
+                f" usually port {PORT}"
+            )
         return None
+
+    def _untrusted(self, reason: str) -> str:
+        if self._pinned:
+            return (
+                f"its certificate is another than {FINGERPRINT} says ({reason}): somebody is in"
+                " between, or it is new; ask its operator"
+            )
+        return (
+            f"its certificate is not trusted ({reason}); name its CA with --ca or {CA}, or its"
+            f" fingerprint with {FINGERPRINT}"
+        )
+
+    def _speaks_zmtp(self) -> bool:
+        """Whether who listens greets as ZeroMQ does: a manager's port for nodes, or a server."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        return bool(ask_mechanism(f"tcp://{host}:{parts.port or PORT}", CONNECT_SECONDS))
 
     def _speaks_tls(self) -> bool:
         """Whether who hung up on a question in clear would have liked a secret one."""
@@ -363,7 +422,11 @@ def _trust(where: Where) -> ssl.SSLContext:
     if where.url.startswith("http://"):
         if where.ca is not None:
             raise ConfigError(f"--ca (or {CA}) goes with a pool at https://, not {where.url}")
+        if where.fingerprint is not None:
+            raise ConfigError(f"{FINGERPRINT} goes with a pool at https://, not {where.url}")
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no use, and cheap to make
+    if where.fingerprint is not None:  # the stricter of the two, where a CA is named as well
+        return fingerprint.pinned_context(where.fingerprint)
     try:
         return ssl.create_default_context(cafile=None if where.ca is None else str(where.ca))
     except (OSError, ssl.SSLError) as error:
@@ -401,7 +464,7 @@ def _read_events(parts: Iterator[bytes], url: str) -> Iterator[Event]:
                 fields[name] = value.removeprefix(" ")
         elif fields:
             try:
-                data = json.loads(fields.get("data", "{}"))
+                data = json_text.parse(fields.get("data", "{}"))
             except ValueError:
                 data = None
             if not isinstance(data, dict):

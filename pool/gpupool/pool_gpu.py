@@ -37,8 +37,8 @@ def list_pool_gpus(client: PoolClient, node: str | None, as_json: bool) -> None:
         (
             f"{cell(gpu, 'node')}/{cell(gpu, 'index')}",
             cell(gpu, "model"),
-            f"{memory(cell(gpu, 'used_mib'))}/{memory(cell(gpu, 'memory_mib'))}",
-            compute(cell(gpu, "used_share")),
+            f"{memory(cell(gpu, 'used_bytes'))}/{memory(cell(gpu, 'memory_bytes'))}",
+            compute(cell(gpu, "used_permille")),
             f"{cell(gpu, 'grants')}/{cell(gpu, 'max_inst')}",
             cell(gpu, "policy"),
             cell(gpu, "closed"),
@@ -56,8 +56,8 @@ def print_gpu(gpu: Mapping[str, Any], as_json: bool) -> None:
     rows: list[tuple[str, Any]] = [(key.replace("_", " "), cell(gpu, key)) for key in keys]
     rows += [
         ("prio ratio", f"{cell(gpu, 'prio_ratio')}%"),
-        ("memory", f"{memory(cell(gpu, 'used_mib'))} of {memory(cell(gpu, 'memory_mib'))}"),
-        ("compute", f"{compute(cell(gpu, 'used_share'))} granted"),
+        ("memory", f"{memory(cell(gpu, 'used_bytes'))} of {memory(cell(gpu, 'memory_bytes'))}"),
+        ("compute", f"{compute(cell(gpu, 'used_permille'))} granted"),
         ("leases", cell(gpu, "grants")),
         ("closed", cell(gpu, "closed")),
     ]

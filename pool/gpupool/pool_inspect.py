@@ -14,7 +14,6 @@ from rich.console import Console
 from gpupool import show
 from gpupool.pool_client import PoolClient
 from gpupool.pool_show import cell, terminal_width
-from gpupool_common.sizes import UNITS
 
 Record = dict[str, Any]
 
@@ -42,30 +41,26 @@ def inspect_pool(client: PoolClient, details: bool, as_json: bool) -> None:
 
 
 def _held(leases: list[Record]) -> dict[str, dict[str, int]]:
-    """Of each GPU, the MiB of each tenant's leases: ``TENANT/LEASE``."""
+    """Of each GPU, the bytes of each tenant's leases: ``TENANT/LEASE``."""
     held: dict[str, dict[str, int]] = defaultdict(dict)
     for lease in leases:
         for grant in cell(lease, "grants"):
             name = f"{cell(lease, 'tenant')}/{cell(lease, 'id')}"
-            held[cell(grant, "gpu")][name] = int(cell(grant, "memory_mib"))
+            held[cell(grant, "gpu")][name] = int(cell(grant, "memory_bytes"))
     return held
 
 
 def _used(gpu: Record) -> int:
-    return int(cell(gpu, "used_mib"))
+    return int(cell(gpu, "used_bytes"))
 
 
 def _total(gpu: Record) -> int:
-    return int(cell(gpu, "memory_mib"))
-
-
-def _gib(mib: int) -> str:
-    return show.gibibytes(mib * UNITS["MiB"])
+    return int(cell(gpu, "memory_bytes"))
 
 
 def _of(used: int, total: int) -> str:
     percent = round(100 * used / total) if total else 0
-    return f"{_gib(used)}/{_gib(total)} ({percent}%)"
+    return f"{show.gibibytes(used)}/{show.gibibytes(total)} ({percent}%)"
 
 
 def _address(node: Record) -> str:
@@ -88,9 +83,11 @@ def _print_nodes(console: Console, nodes: list[Record], gpus: dict[str, list[Rec
     rows = []
     for node in nodes:
         found = gpus[str(cell(node, "name"))]
-        cells = [f"{_gib(_used(gpu))}/{_gib(_total(gpu))}" for gpu in found]
+        cells = [f"{show.gibibytes(_used(gpu))}/{show.gibibytes(_total(gpu))}" for gpu in found]
         cells += ["-"] * (most - len(cells))
-        whole = f"{_gib(sum(map(_used, found)))}/{_gib(sum(map(_total, found)))}"
+        whole = (
+            f"{show.gibibytes(sum(map(_used, found)))}/{show.gibibytes(sum(map(_total, found)))}"
+        )
         rows.append((_label(node), _address(node), *cells, whole))
     table = show.plain_table(("NAME", "IPADDRESS", *heads, "GPU Memory(GiB)"), rows)
     width = terminal_width()
@@ -109,7 +106,7 @@ def _print_details(
     names = sorted({name for gpu in gpus for name in held.get(cell(gpu, "uuid"), {})})
     heads = [f"GPU{cell(gpu, 'index')}(Allocated)" for gpu in gpus]
     rows = [
-        (name, *(_gib(held.get(cell(gpu, "uuid"), {}).get(name, 0)) for gpu in gpus))
+        (name, *(show.gibibytes(held.get(cell(gpu, "uuid"), {}).get(name, 0)) for gpu in gpus))
         for name in names
     ]
     console.print(show.plain_table(("NAME", *heads), rows))
@@ -121,8 +118,7 @@ def _print_details(
 def _summary(
     nodes: list[Record], gpus: dict[str, list[Record]], held: dict[str, dict[str, int]]
 ) -> Record:
-    """What ``--json`` prints; sizes in bytes, as of one server."""
-    mib = UNITS["MiB"]
+    """What ``--json`` prints, as of one server."""
     every = [gpu for found in gpus.values() for gpu in found]
     return {
         "nodes": [
@@ -134,18 +130,15 @@ def _summary(
                 "gpus": [
                     {
                         "index": cell(gpu, "index"),
-                        "allocated": _used(gpu) * mib,
-                        "total": _total(gpu) * mib,
-                        "leases": {
-                            name: size * mib
-                            for name, size in held.get(cell(gpu, "uuid"), {}).items()
-                        },
+                        "allocated_bytes": _used(gpu),
+                        "total_bytes": _total(gpu),
+                        "lease_bytes": held.get(cell(gpu, "uuid"), {}),
                     }
                     for gpu in gpus[str(cell(node, "name"))]
                 ],
             }
             for node in nodes
         ],
-        "allocated": sum(map(_used, every)) * mib,
-        "total": sum(map(_total, every)) * mib,
+        "allocated_bytes": sum(map(_used, every)),
+        "total_bytes": sum(map(_total, every)),
     }

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupool import request_options
-from gpupool.options import read_number, whole_percent
-from gpupool_common import request
+from gpupool.options import read_number
+from gpupool_common import request, request_variables
 from gpupool_common.errors import ConfigError
-from gpupool_common.sizes import UNITS
+from gpupool_common.sizes import WHOLE_GPU
 
 POLICIES = ("binpack", "spread", "fragmentation")
 
@@ -76,14 +76,14 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
     """
     body: dict[str, Any] = {
         "gpus": int(asked.get("gpus", "1")),
-        "memory_mib": _memory(asked),
-        "share": _share(asked),
+        "memory_bytes": _memory(asked),
+        "share_permille": int(asked.get("share", WHOLE_GPU)),
         "hosts": _hosts(choices),
         "labels": read_labels("--label", choices.labels),
         "ttl_seconds": TTL_SECONDS if choices.ttl is None else _ttl(choices.ttl),
         "wait_seconds": read_wait(choices.wait),
     }
-    if body["share"] != 100 and body["memory_mib"] is None:
+    if body["share_permille"] != WHOLE_GPU and body["memory_bytes"] is None:
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
     if choices.policy is not None:
         if choices.policy not in POLICIES:
@@ -111,14 +111,10 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
 
 def _memory(asked: Mapping[str, str]) -> int | None:
     if "memory" in asked:
-        return -(-int(asked["memory"]) // UNITS["MiB"])
+        return int(asked["memory"])
     if asked.get("memory-fraction", request.WHOLE) != request.WHOLE:
         raise ConfigError("no part of a card's memory is asked of a pool; write --memory 8GiB")
     return None
-
-
-def _share(asked: Mapping[str, str]) -> int:
-    return whole_percent("--share", int(asked.get("share", "1000")))
 
 
 def _hosts(choices: PoolChoices) -> str:
@@ -171,13 +167,13 @@ def pool_fields(
     The lease says what the program has: nothing else in its environment may.
     """
     given = request_options.given_options(options)
-    own = [request_options.OPTIONS[name] for name in given if name in request.OWN]
-    old = [request_options.OPTIONS[name] for name in given if name in request.VCUDA]
+    own = [request_options.OPTIONS[name] for name in given if name in request_variables.OWN]
+    old = [request_options.OPTIONS[name] for name in given if name in request_variables.VCUDA]
     if own and old:
         raise ConfigError(f"{old[0]} and {own[0]} exclude each other; use --share with --memory")
-    asking = {*request.OWN, *request.CGPU, *request.VCUDA}
+    asking = {*request_variables.OWN, *request_variables.CGPU, *request_variables.VCUDA}
     # A group in the environment is of servers' own tenants; so are the names of priorities.
-    silent = {request.GROUP, request.PRIORITY} | (asking if old else set())
+    silent = {request_variables.GROUP, request_variables.PRIORITY} | (asking if old else set())
     merged = {key: value for key, value in env.items() if key not in silent} | given
     names = request_options.option_names(given)
     asked = request.fields(merged, names)
@@ -186,4 +182,4 @@ def pool_fields(
         if field in asked and not (field == "ceiling" and asked[field] == asked.get("share")):
             source = request.source(field, merged)
             raise ConfigError(f"{names.get(source, source)} is not for a pool: {why}; leave it out")
-    return {k: v for k, v in env.items() if k not in asking | {request.GROUP}}, asked
+    return {k: v for k, v in env.items() if k not in asking | {request_variables.GROUP}}, asked

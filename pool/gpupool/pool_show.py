@@ -10,7 +10,7 @@ from typing import Any
 from gpupool import show
 from gpupool_common.errors import ProtocolError
 from gpupool_common.protocol import one_line
-from gpupool_common.sizes import UNITS, short_size
+from gpupool_common.sizes import UNITS, format_part, short_size
 
 NONE = "-"
 
@@ -77,16 +77,16 @@ def parse_time(text: Any) -> datetime | None:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def memory(mib: Any) -> str:
-    """MiB in the unit that fits, ``79.6GiB``."""
-    if not isinstance(mib, int):
+def memory(size: Any) -> str:
+    """Bytes in the unit that fits, ``79.6GiB``."""
+    if not isinstance(size, int):
         return NONE
-    return f"{mib}MiB" if mib < 1024 else short_size(mib * UNITS["MiB"])
+    return show.mebibytes(size) if size < UNITS["GiB"] else short_size(size)
 
 
-def compute(percent: Any) -> str:
+def compute(permille: Any) -> str:
     """Of one GPU, or of many."""
-    return f"{percent}%" if isinstance(percent, int) else NONE
+    return format_part(permille) if isinstance(permille, int) else NONE
 
 
 def use(used: Any, most: Any, form: Any = str) -> str:
@@ -102,6 +102,6 @@ def labels(found: Any) -> str:
 
 def request_text(record: Mapping[str, Any]) -> str:
     """What was asked for, in short: ``2x 8GiB 50%``."""
-    mib = record.get("memory_mib")
-    each = "whole" if mib is None else f"{memory(mib)} {compute(record.get('share'))}"
+    size = record.get("memory_bytes")
+    each = "whole" if size is None else f"{memory(size)} {compute(record.get('share_permille'))}"
     return f"{record.get('gpus')}x {each}"

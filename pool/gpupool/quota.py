@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import show
-from gpupool.options import JsonOption, read_compute, read_mib, read_number
+from gpupool.options import JsonOption, read_compute, read_number, read_size
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
@@ -57,8 +57,8 @@ def quota_row(quota: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         cell(quota, "tenant"),
         use(cell(used, "gpus"), cell(quota, "gpus")),
-        use(cell(used, "memory_mib"), cell(quota, "memory_mib"), memory),
-        use(cell(used, "compute"), cell(quota, "compute"), compute),
+        use(cell(used, "memory_bytes"), cell(quota, "memory_bytes"), memory),
+        use(cell(used, "compute_permille"), cell(quota, "compute_permille"), compute),
         use(cell(used, "sessions"), cell(quota, "sessions")),
         cell(quota, "priority"),
         NONE if models == NONE else ",".join(models),
@@ -111,7 +111,7 @@ def set_quota(
     path = at("tenants", tenant, "quota")
     answer = client.ask("GET", path)
     before = answer.object(client.url)
-    names = ("gpus", "memory_mib", "compute", "sessions", "priority", "models")
+    names = ("gpus", "memory_bytes", "compute_permille", "sessions", "priority", "models")
     body = {name: before.get(name) for name in names} | changes
     _print_quota(client.do("PUT", path, body, etag=answer.etag), as_json)
 
@@ -129,9 +129,11 @@ def quota_changes(
     if gpus is not None:
         found["gpus"] = _count("--gpus", gpus)
     if memory is not None:
-        found["memory_mib"] = None if memory == UNLIMITED else read_mib("--memory", memory)
+        found["memory_bytes"] = None if memory == UNLIMITED else read_size("--memory", memory)
     if compute is not None:
-        found["compute"] = None if compute == UNLIMITED else read_compute("--compute", compute)
+        found["compute_permille"] = (
+            None if compute == UNLIMITED else read_compute("--compute", compute)
+        )
     if sessions is not None:
         found["sessions"] = _count("--sessions", sessions)
     if priority is not None:

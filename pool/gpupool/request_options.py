@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Mapping
 
 from gpupool_common.errors import ConfigError
-from gpupool_common.request import (
+from gpupool_common.request import fields, has_limits
+from gpupool_common.request_variables import (
     CEILING,
     CGPU,
     GPUS,
@@ -19,8 +20,6 @@ from gpupool_common.request import (
     VCUDA_CORE,
     VCUDA_MEMORY,
     WEIGHT,
-    fields,
-    has_limits,
 )
 
 #: What `gpupool run` calls the variables that its options set.

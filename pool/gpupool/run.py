@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpupool_common import paths
+from gpupool_common import paths, request
 from gpupool_common.ask import check, check_url
 from gpupool_common.errors import ConfigError, GpupoolError
 
@@ -75,16 +75,18 @@ def check_servers(text: str) -> str:
     return text
 
 
-def check_answers(servers: str, tokens: str) -> None:
+def check_answers(servers: str, tokens: str, env: Mapping[str, str]) -> None:
     """Before anything is started: an exception that says which server would not serve, and why.
 
-    As the library reads them, one token is for all servers, else each has its own.
+    As the library reads them, one token is for all servers, else each has its own; and each is
+    asked for what ``env`` asks for.
     """
+    asked = {key: env[name] for key, name in request.KEYS.items() if env.get(name)}
     urls, words = servers.split(","), tokens.split(",")
     if len(words) not in (1, len(urls)):
         raise ConfigError(f"GPUPOOL_TOKEN has {len(words)} tokens for {len(urls)} servers")
     for place, url in enumerate(urls):
-        check(url, words[place if len(words) > 1 else 0].strip())
+        check(url, words[place if len(words) > 1 else 0].strip(), asked)
 
 
 def replace_process(command: Sequence[str], env: Mapping[str, str]) -> None:

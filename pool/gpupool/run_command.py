@@ -30,7 +30,7 @@ from gpupool.run import (
     replace_process,
     run_child,
 )
-from gpupool_common import paths, request
+from gpupool_common import paths, request_variables
 from gpupool_common.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -101,14 +101,14 @@ def run(
 ) -> None:
     """Run a program on GPUs of a pool, a server or this machine."""
     options = {
-        request.GROUP: group,
-        request.GPUS: gpus,
-        request.MEMORY: memory,
-        request.SHARE: share,
-        request.CEILING: ceiling,
-        request.WEIGHT: weight,
-        request.VCUDA_CORE: vcuda_core,
-        request.VCUDA_MEMORY: vcuda_memory,
+        request_variables.GROUP: group,
+        request_variables.GPUS: gpus,
+        request_variables.MEMORY: memory,
+        request_variables.SHARE: share,
+        request_variables.CEILING: ceiling,
+        request_variables.WEIGHT: weight,
+        request_variables.VCUDA_CORE: vcuda_core,
+        request_variables.VCUDA_MEMORY: vcuda_memory,
     }
     choices = PoolChoices(
         policy,
@@ -142,7 +142,7 @@ def run(
         else:
             _refuse(choices)
             env, asked = request_options.with_options(
-                os.environ, {**options, request.PRIORITY: priority}
+                os.environ, {**options, request_variables.PRIORITY: priority}
             )
             if local:
                 count = int(asked["gpus"]) if "gpus" in asked else None
@@ -200,6 +200,6 @@ def _run_remote(
 ) -> int:
     url = check_servers(need_server(server, ", or use --pool or --local"))
     secret = need_token(token)
-    check_answers(url, secret)
+    check_answers(url, secret, env)
     replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
     raise AssertionError("execvpe returned")

@@ -23,7 +23,7 @@ from gpupool.pool_client import PoolClient, choose
 from gpupool.pool_gpu import list_pool_sessions
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.status import Session, Status, ask_status
-from gpupool_common import request
+from gpupool_common import request_variables
 from gpupool_common.errors import ConfigError
 from gpupool_common.sizes import short_size
 
@@ -104,11 +104,11 @@ def set_session(
     with one_line_errors():
         asked = read_request(
             {
-                request.MEMORY: memory,
-                request.SHARE: share,
-                request.CEILING: ceiling,
-                request.WEIGHT: weight,
-                request.PRIORITY: priority,
+                request_variables.MEMORY: memory,
+                request_variables.SHARE: share,
+                request_variables.CEILING: ceiling,
+                request_variables.WEIGHT: weight,
+                request_variables.PRIORITY: priority,
             }
         )
         if not asked:
@@ -138,9 +138,18 @@ def _read_whom(text: str) -> dict[str, str]:
     raise ConfigError(f"{text!r} is neither a session's ID nor TENANT or TENANT/GROUP")
 
 
+#: What the admin socket calls a field of a request.
+_ADMIN = {
+    "memory": "memory_bytes",
+    "share": "share_permille",
+    "ceiling": "ceiling_permille",
+    "priority": "high_priority",
+}
+
+
 def _values(asked: dict[str, str]) -> dict[str, Any]:
     """Fields of a request as the admin socket has them."""
-    values: dict[str, Any] = {key: int(value) for key, value in asked.items()}
-    if "priority" in values:
-        values["high_priority"] = bool(values.pop("priority"))
+    values: dict[str, Any] = {_ADMIN.get(key, key): int(value) for key, value in asked.items()}
+    if "high_priority" in values:
+        values["high_priority"] = bool(values["high_priority"])
     return values

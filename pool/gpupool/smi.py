@@ -36,7 +36,7 @@ def print_status(console: Console, status: Status) -> None:
 
 def limit(gpu: Gpu, tenant: Tenant) -> str:
     """The most compute that the policy gives a tenant now."""
-    return "none" if gpu.policy == UNLIMITED else show.part(tenant.entitled)
+    return "none" if gpu.policy == UNLIMITED else show.part(tenant.entitled_permille)
 
 
 def _used_of(used: int, total: int) -> str:
@@ -58,8 +58,8 @@ def _gpus(status: Status) -> Table:
         table.add_row(
             str(gpu.index),
             Text(gpu.name),
-            show.part(gpu.utilisation),
-            _used_of(gpu.memory_used, gpu.memory_total),
+            show.part(gpu.utilisation_permille),
+            _used_of(gpu.memory_used_bytes, gpu.memory_total_bytes),
             Text(policy),
         )
     return table
@@ -78,9 +78,9 @@ def _tenants(status: Status) -> Table | str:
             table.add_row(
                 str(gpu.index),
                 Text(tenant.name + (" (high)" if tenant.high_priority else "")),
-                show.part(tenant.utilisation),
+                show.part(tenant.utilisation_permille),
                 limit(gpu, tenant),
-                _used_of(tenant.memory_used, gpu.allotted(tenant)),
+                _used_of(tenant.memory_used_bytes, gpu.allotted(tenant)),
             )
     return table if table.row_count else "No tenant is on a GPU."
 
@@ -103,6 +103,6 @@ def _processes(status: Status) -> Table:
                     "?" if process.client_pid is None else str(process.client_pid),
                     Text(tenant.name),
                     Text(Path(process.program or "?").name),
-                    show.mebibytes(process.memory_used),
+                    show.mebibytes(process.memory_used_bytes),
                 )
     return table

@@ -25,23 +25,23 @@ class Process(_Part):
     session: str | None = None
     client_pid: int | None = None
     program: str | None = None
-    memory_used: int = 0
+    memory_used_bytes: int = 0
 
 
 class Tenant(_Part):
-    """A tenant, or one group of a tenant, on one GPU. Parts of a GPU are thousandths."""
+    """A tenant, or one group of a tenant, on one GPU."""
 
     name: str
-    memory_limit: int = 0
-    memory_used: int = 0
-    memory_peak: int = 0
+    memory_limit_bytes: int = 0
+    memory_used_bytes: int = 0
+    memory_peak_bytes: int = 0
     memory_denied: int = 0
     weight: int = 1
-    share: int = 1000
-    ceiling: int = 1000
+    share_permille: int = 1000
+    ceiling_permille: int = 1000
     high_priority: bool = False
-    entitled: int | None = None
-    utilisation: int | None = None
+    entitled_permille: int | None = None
+    utilisation_permille: int | None = None
     sessions: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
 
@@ -52,27 +52,27 @@ class Gpu(_Part):
     index: int
     name: str
     uuid: str = ""
-    memory_total: int
+    memory_total_bytes: int
     policy: str = "share"
     max_inst: int = 20
     prio_ratio: int = 90
     hardware: bool = False
-    default_memory: int | None = None
+    default_memory_bytes: int | None = None
     free_weight: int | None = None
-    utilisation: int | None = None
+    utilisation_permille: int | None = None
     tenants: tuple[Tenant, ...] = ()
 
     def allotted(self, tenant: Tenant) -> int:
         """The bytes that a tenant sees as its GPU's total."""
-        return min(tenant.memory_limit or self.memory_total, self.memory_total)
+        return min(tenant.memory_limit_bytes or self.memory_total_bytes, self.memory_total_bytes)
 
     def reserved(self, tenant: Tenant) -> int:
         """The bytes that nobody else can be promised: a limit, or without one what is in use."""
-        return self.allotted(tenant) if tenant.memory_limit else tenant.memory_used
+        return self.allotted(tenant) if tenant.memory_limit_bytes else tenant.memory_used_bytes
 
     @property
-    def memory_used(self) -> int:
-        return sum(tenant.memory_used for tenant in self.tenants)
+    def memory_used_bytes(self) -> int:
+        return sum(tenant.memory_used_bytes for tenant in self.tenants)
 
 
 class Session(_Part):
@@ -85,7 +85,7 @@ class Session(_Part):
     devices: tuple[int, ...] = ()
     memory_bytes: int | None = None
     host_bytes: int | None = None
-    host_limit: int | None = None
+    host_limit_bytes: int | None = None
     created: float = 0.0
     state: str = "?"
 

@@ -129,15 +129,21 @@ def _gpu(gpu: Gpu, width: int) -> Table:
         table.add_column(width=numbers // 2, no_wrap=True, overflow="ellipsis")
     table.add_row(
         Text(f"GPU {gpu.index} {gpu.name}", style="bold"),
-        *_cells(gpu.utilisation, gpu.policy, gpu.memory_used, gpu.memory_total, bars),
+        *_cells(
+            gpu.utilisation_permille,
+            gpu.policy,
+            gpu.memory_used_bytes,
+            gpu.memory_total_bytes,
+            bars,
+        ),
     )
     for tenant in gpu.tenants:
         table.add_row(
             Text(f"  {tenant.name}"),
             *_cells(
-                tenant.utilisation,
+                tenant.utilisation_permille,
                 f"of {limit(gpu, tenant)}",
-                tenant.memory_used,
+                tenant.memory_used_bytes,
                 gpu.allotted(tenant),
                 bars,
                 _alarm(gpu, tenant),
@@ -148,7 +154,7 @@ def _gpu(gpu: Gpu, width: int) -> Table:
 
 def _alarm(gpu: Gpu, tenant: Tenant) -> str:
     """Red where nothing is left to allocate."""
-    return "red" if tenant.memory_used >= gpu.allotted(tenant) else _MEMORY
+    return "red" if tenant.memory_used_bytes >= gpu.allotted(tenant) else _MEMORY
 
 
 def _cells(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import platform
 import random
 import re
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from gpupool_common import protocol
+from gpupool_common import json_text, protocol
 from gpupool_common.errors import (
     ProtocolError,
     RefusedError,
@@ -51,8 +52,10 @@ class Address:
         endpoint, query, key = url.partition("?")
         if endpoint.startswith("tcp://"):
             split_tcp(endpoint)
-        elif not endpoint.startswith("ipc:///"):
-            raise ValueError(f"{url!r} is not a server address; use tcp://HOST:PORT or ipc:///PATH")
+        elif not endpoint.startswith(("unix:///", "ipc:///")):
+            raise ValueError(
+                f"{url!r} is not a server address; use tcp://HOST:PORT or unix:///PATH"
+            )
         if not query:
             return cls(endpoint, None)
         if not endpoint.startswith("tcp://"):
@@ -154,7 +157,28 @@ def ask(url: str, word: str, fields: Mapping[str, str], timeout: float = 5.0) ->
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
+def _ask_at_socket(url: str, question: bytes, timeout: float) -> bytes:
+    """At the socket where a server gives shared memory: a datagram each way."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.settimeout(timeout)
+            sock.connect(url.removeprefix("unix://"))
+            sock.send(question)
+            answer = sock.recv(4 * protocol.MAX_BYTES)
+    except TimeoutError:
+        raise ServerAwayError(f"the gpupool server at {url} says nothing; is it stopped?") from None
+    except ConnectionResetError:
+        answer = b""
+    except OSError as error:
+        raise _not_there(url, error) from None
+    if not answer:
+        raise ServerClosedError(f"the gpupool server at {url} does not admit this user (shm_allow)")
+    return answer
+
+
 def _ask_once(address: Address, question: bytes, timeout: float) -> protocol.Message:
+    if address.endpoint.startswith("unix://"):
+        return protocol.decode(_ask_at_socket(address.endpoint, question, timeout))
     _knock(address.endpoint, timeout)
     context = zmq.Context()
     try:
@@ -211,7 +235,7 @@ def _await(
 
 def _explain_handshake(address: Address, timeout: float, again: bool) -> None:
     """A handshake failed: UnreachableError if the keys do not agree."""
-    mechanism = _ask_mechanism(address.endpoint, max(timeout, 0.1))
+    mechanism = ask_mechanism(address.endpoint, max(timeout, 0.1))
     at = f"the server at {address.endpoint}"
     if mechanism == b"CURVE" and address.key is None:
         raise UnreachableError(
@@ -229,7 +253,7 @@ def _explain_handshake(address: Address, timeout: float, again: bool) -> None:
         )
 
 
-def _ask_mechanism(endpoint: str, timeout: float) -> bytes:
+def ask_mechanism(endpoint: str, timeout: float) -> bytes:
     """How whoever listens there wants to be spoken to; empty if it is not ZeroMQ."""
     if not endpoint.startswith("tcp://"):
         return b""
@@ -257,11 +281,16 @@ def _judge(answer: protocol.Message, url: str) -> protocol.Message:
     raise ProtocolError(f"{url} answered '{answer.word}', which is neither ok nor refused")
 
 
-def check(url: str, token: str, timeout: float = 5.0) -> None:
-    """Whether a program could be served there now; else an exception that says why not."""
-    answer = ask(url, "info", {"token": token, "page": "0"}, timeout)
+def check(url: str, token: str, asked: Mapping[str, str], timeout: float = 5.0) -> None:
+    """Whether a program could be served there now; else an exception that says why not.
+
+    ``asked`` has the variables by which it will ask for GPUs, as fields of a question.
+    """
+    fields = {"token": token, "page": "0", "check": "1", **asked}
+    fields |= {"pid": str(os.getpid()), "program": "gpupool run", "host": platform.node() or "?"}
+    answer = ask(url, "info", fields, timeout)
     try:
-        info = json.loads(answer.require("json"))
+        info = json_text.parse(answer.require("json"))
     except ValueError:
         info = None
     if not isinstance(info, dict):
@@ -279,7 +308,7 @@ def ask_info(url: str, token: str, timeout: float = 5.0) -> dict[str, Any]:
     while True:
         answer = ask(url, "info", {"token": token, "page": str(page)}, timeout)
         try:
-            part = json.loads(answer.require("json"))
+            part = json_text.parse(answer.require("json"))
             pages = int(answer.fields.get("pages", "1"))
         except ValueError:
             raise ProtocolError(f"{url}: the answer to 'info' holds no JSON") from None

@@ -25,15 +25,20 @@ class Keys:
     secret: str = field(repr=False)
 
 
-def load_keys(folder: Path) -> Keys:
+def load_keys(folder: Path, name: str = NAME) -> Keys:
     """The key pair of a folder, made there at the first start; ConfigError says what is wrong."""
-    path = folder / NAME
+    path = folder / name
     if not zmq.has("curve"):
         raise InstallError("this libzmq cannot encrypt; install pyzmq's wheel, whose libzmq can")
     if not path.exists():
         public, secret = zmq.curve_keypair()
-        replace_secret(path, f"{z85.decode(public).hex()}\n{z85.decode(secret).hex()}")
+        write_keys(path, Keys(z85.decode(public).hex(), z85.decode(secret).hex()))
     return _read(path)
+
+
+def write_keys(path: Path, keys: Keys) -> None:
+    """The file of a key pair, as a whole or not at all."""
+    replace_secret(path, f"{keys.public}\n{keys.secret}")
 
 
 def _read(path: Path) -> Keys:

@@ -1,36 +1,49 @@
 """Lease tokens: what a tenant shows to servers, which check it without asking anybody.
 
-``gpl_PAYLOAD.MACS``, both in URL-safe base64 without padding. The payload is MessagePack:
-version, lease, tenant, when it was issued and when it expires (seconds since 1970 by the
-manager's clock), priority, the id of the request, and for every node its name and its grants
-(ordinal, GPU, MiB, hundredths of its compute). For each node, in that order, there is one
-MAC over the payload under a key that only the manager and that node have: so no server can
-forge what another one would take.
+``gpl_`` and a compact JWS (RFC 7515): HEADER.PAYLOAD.SIGNATURE, signed by the manager with
+Ed25519 (RFC 8037). The header names nothing but the algorithm and the key's id. The payload is
+MessagePack: version, lease, tenant, when it was issued and when it expires (seconds since 1970
+by the manager's clock), priority, the id of the request, and for every node its name and its
+grants (ordinal, GPU, bytes, thousandths of its compute), which are the limits of sessions there.
+
+Servers have public keys alone, so nothing of theirs forges a token, for others or themselves.
+A JWS and no PASETO: PyJWT is kept by many, and brings nothing but ``cryptography``. What JOSE is
+known to get wrong is shut: one algorithm is taken, and the key is never the token's to choose.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import hmac
 import re
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jwt
 import msgpack
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gpupool_common.errors import ProtocolError
+from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY
+from gpupool_common.sizes import WHOLE_GPU
 
 PREFIX = "gpl_"
-VERSION = 1
-MAC_BYTES = 16
+VERSION = 2
+ALGORITHM = "EdDSA"
 
 #: A question to a front end has 8 KiB; the rest of it needs less than half of that.
 MAX_LENGTH = 6000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: A signature has 64 bytes. Of its last character two bits count, the other four are zero.
+_TEXT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{85}[AQgw]", re.ASCII)
+
+_jws = jwt.PyJWS(algorithms=[ALGORITHM])
+
+
+class UnknownKeyError(ProtocolError):
+    """The token names a key that is not known (yet, or any more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +52,8 @@ class TokenGrant:
 
     ordinal: int
     gpu: str
-    memory_mib: int
-    share: int
+    memory_bytes: int
+    share_permille: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +70,13 @@ class LeaseToken:
     nodes: dict[str, tuple[TokenGrant, ...]]
 
 
-def issue(token: LeaseToken, keys: dict[str, bytes]) -> str:
-    """The text of a token; ``keys`` has one for each of its nodes."""
+def key_id(public: bytes) -> str:
+    """The name of a key, which follows from it: no two keys can have one."""
+    return hashlib.sha256(b"gpupool lease key\0" + public).hexdigest()[:16]
+
+
+def issue(token: LeaseToken, key: Ed25519PrivateKey) -> str:
+    """The text of a token."""
     payload = msgpack.packb(
         [
             VERSION,
@@ -69,13 +87,24 @@ def issue(token: LeaseToken, keys: dict[str, bytes]) -> str:
             token.priority,
             token.request_id,
             [
-                [node, [[g.ordinal, _pack_gpu(g.gpu), g.memory_mib, g.share] for g in grants]]
+                [
+                    node,
+                    [
+                        [g.ordinal, _pack_gpu(g.gpu), g.memory_bytes, g.share_permille]
+                        for g in grants
+                    ],
+                ]
                 for node, grants in token.nodes.items()
             ],
         ]
     )
-    macs = b"".join(_mac(keys[node], node, payload) for node in token.nodes)
-    return f"{PREFIX}{_encode(payload)}.{_encode(macs)}"
+    return sign(payload, key)
+
+
+def sign(payload: bytes, key: Ed25519PrivateKey) -> str:
+    """The text of a token with this payload, whatever it is."""
+    header = {"typ": None, "kid": key_id(key.public_key().public_bytes_raw())}
+    return PREFIX + _jws.encode(payload, key, ALGORITHM, headers=header)
 
 
 def looks_like(text: str) -> bool:
@@ -83,46 +112,37 @@ def looks_like(text: str) -> bool:
     return text.startswith(PREFIX)
 
 
-def check(text: str, node: str, key: bytes) -> LeaseToken:
-    """What a token says, if its MAC for this node is right; ProtocolError if not.
+def check(text: str, keys: Mapping[str, Ed25519PublicKey]) -> LeaseToken:
+    """What a token says, if one of these keys has signed it; ProtocolError if none has.
 
-    Nothing of it is read before that: what is not from the manager has no meaning.
+    Nothing of it is believed before that: what is not from the manager has no meaning.
     """
     if len(text) > MAX_LENGTH:
         raise ProtocolError(f"it has {len(text)} characters, and none has more than {MAX_LENGTH}")
-    body, point, tail = text.removeprefix(PREFIX).partition(".")
-    payload, macs = _decode(body), _decode(tail)
-    if not point or not macs or len(macs) % MAC_BYTES:
-        raise ProtocolError("it is truncated")
-    own = _mac(key, node, payload)
-    found = False
-    for place in range(0, len(macs), MAC_BYTES):
-        found |= hmac.compare_digest(own, macs[place : place + MAC_BYTES])
-    if not found:
-        raise ProtocolError("it was not issued for this server, or was changed")
+    body = text.removeprefix(PREFIX)
+    if text == body or _TEXT.fullmatch(body) is None:
+        raise ProtocolError("it is not a lease token, or is truncated, or of an earlier release")
+    try:
+        named = _jws.get_unverified_header(body)
+        key = _find_key(named, keys)
+        payload = _jws.decode(body, key, algorithms=[ALGORITHM])
+    except jwt.InvalidTokenError:
+        raise ProtocolError("it was not issued by this pool's manager, or was changed") from None
     return _read(payload)
 
 
-def _mac(key: bytes, node: str, payload: bytes) -> bytes:
-    named = b"gpupool lease token\0" + node.encode() + b"\0" + payload
-    return hmac.digest(key, named, hashlib.sha256)[:MAC_BYTES]
+def _find_key(header: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -> Ed25519PublicKey:
+    """The key that a header names; one with anything else in it is not the manager's."""
+    name = header.get("kid")
+    if header.keys() != {"alg", "kid"} or header["alg"] != ALGORITHM or not isinstance(name, str):
+        raise jwt.InvalidTokenError
+    found = keys.get(name)
+    if found is None:
+        raise UnknownKeyError("it is signed with a key that this server does not know")
+    return found
 
 
-def _encode(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _decode(text: str) -> bytes:
-    try:
-        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (ValueError, binascii.Error):
-        raise ProtocolError("it is not a lease token") from None
-    if _encode(raw) != text:  # one token has one text
-        raise ProtocolError("it is not a lease token")
-    return raw
-
-
-def _read(payload: bytes) -> LeaseToken:
+def _read(payload: Any) -> LeaseToken:
     try:
         raw: Any = msgpack.unpackb(payload, raw=False)
         version, *fields = raw
@@ -147,12 +167,12 @@ def _read(payload: bytes) -> LeaseToken:
 
 
 def _grant(raw: Any) -> TokenGrant:
-    ordinal, gpu, memory_mib, share = raw
+    ordinal, gpu, memory_bytes, share = raw
     return TokenGrant(
         _number(ordinal, 0, 1023),
         _unpack_gpu(gpu),
-        _number(memory_mib, 1, 1 << 30),
-        _number(share, 1, 100),
+        _number(memory_bytes, LEAST_MEMORY, MOST_MEMORY),
+        _number(share, 1, WHOLE_GPU),
     )
 
 

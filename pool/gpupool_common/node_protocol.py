@@ -21,17 +21,23 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from gpupool_common import __version__
 from gpupool_common.errors import ProtocolError
 from gpupool_common.protocol import one_line
+from gpupool_common.quantities import Memory, Share
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 #: The most that one message may have: the orders of 64 full GPUs fit in it twice.
 MAX_BYTES = 2 << 20
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+NAME = r"^[A-Za-z0-9._-]{1,64}$"
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 #: One line of text.
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=256)]
 Capability = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,3}\.[0-9]{1,2}$")]
 Driver = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")]
+#: A public key in hexadecimal.
+PublicKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+#: The ids of the keys that a node checks lease tokens with.
+KeyIds = Annotated[list[Name], Field(max_length=8)]
 #: A CURVE public key in hexadecimal, or nothing.
 KeyHex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
 Labels = Annotated[dict[Name, Line], Field(max_length=64)]
@@ -61,7 +67,7 @@ class ReportedGpu(Message):
     index: int = Field(ge=0, le=63)
     model: Annotated[Line, Field(min_length=1)]
     compute_capability: Capability
-    memory_mib: int = Field(ge=1, le=1 << 30)
+    memory_bytes: Memory
     pci: Annotated[Line, Field(max_length=32)] = ""
     policy: GpuPolicy = "share"
     max_inst: int = Field(default=20, ge=1, le=25)
@@ -71,7 +77,7 @@ class ReportedGpu(Message):
 class Report(Message):
     """What a node has: GPUs that are not in it are gone."""
 
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     address: Annotated[Line, Field(min_length=1)]
     #: The public key of its front end; empty: clients speak to it in clear.
     front_end_key: KeyHex = ""
@@ -106,8 +112,9 @@ class BusyTime(Message):
 class Heartbeat(Message):
     """The node is there, has applied these orders, and serves these sessions."""
 
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     applied: Line = ""
+    keys: KeyIds = Field(default_factory=list)
     sessions: list[ReportedSession] = Field(default_factory=list, max_length=4096)
     #: Leases that had sessions on this node and have none now.
     idle: list[Name] = Field(default_factory=list, max_length=4096)
@@ -127,8 +134,8 @@ class OrderedGrant(Message):
     tenant: Name
     ordinal: int = Field(ge=0, le=1023)
     gpu: Name
-    memory_mib: int = Field(ge=1, le=1 << 30)
-    share: int = Field(ge=1, le=100)
+    memory_bytes: Memory
+    share_permille: Share
     priority: int = Field(ge=0, le=100)
     #: The id of the request that asked for it, for logs.
     request_id: Line = ""
@@ -162,6 +169,10 @@ class Apply(Message):
     mode: Mode
     grants: list[OrderedGrant] = Field(max_length=4096)
     gpus: list[OrderedGpu] = Field(max_length=64)
+    #: What lease tokens are checked with (Ed25519): one signs, the others may be upcoming or old.
+    keys: list[PublicKey] = Field(min_length=1, max_length=8)
+    #: For how long a node that does not hear of its manager opens sessions of leases, in seconds.
+    offline_seconds: float = Field(gt=0, le=1e9, allow_inf_nan=False)
     #: Of leases that ended lately; one may be missing here and has ended all the same.
     ended: list[EndedLease] = Field(default_factory=list, max_length=64)
 
@@ -172,13 +183,20 @@ class SendReport(Message):
     do: Literal["report"] = "report"
 
 
+class RollKey(Message):
+    """The node is to have another key in place of this one."""
+
+    do: Literal["roll-key"] = "roll-key"
+    key: PublicKey
+
+
 class Orders(Message):
     """The answer to a report or a heartbeat."""
 
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     #: When to send the next heartbeat, in seconds.
     next_heartbeat: float = Field(gt=0, le=3600, allow_inf_nan=False)
-    commands: list[Annotated[Apply | SendReport, Field(discriminator="do")]] = Field(
+    commands: list[Annotated[Apply | SendReport | RollKey, Field(discriminator="do")]] = Field(
         default_factory=list, max_length=8
     )
 
@@ -192,7 +210,7 @@ class Join(Message):
     """The first message of a node on every new connection."""
 
     do: Literal["join"] = "join"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number
     node: Name
     token: Line
@@ -203,7 +221,7 @@ class Again(Message):
     """A later report."""
 
     do: Literal["report"] = "report"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number
     report: Report
 
@@ -212,7 +230,7 @@ class Beat(Message):
     """A heartbeat."""
 
     do: Literal["heartbeat"] = "heartbeat"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number
     heartbeat: Heartbeat
 
@@ -221,16 +239,26 @@ class Applied(Message):
     """The orders of this generation hold here. Is not answered."""
 
     do: Literal["applied"] = "applied"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number = 0
     generation: Line
+    keys: KeyIds = Field(default_factory=list)
+
+
+class Rekey(Message):
+    """By this key the node is known from now on; the connection was made with the one before."""
+
+    do: Literal["rekey"] = "rekey"
+    protocol: Literal[2] = 2
+    number: Number
+    key: PublicKey
 
 
 class Leave(Message):
     """The last message: the server stops, and its sessions continue."""
 
     do: Literal["leave"] = "leave"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number
 
 
@@ -238,31 +266,29 @@ class Told(Message):
     """Orders: the answer to the message ``number``, or (0) unasked."""
 
     do: Literal["orders"] = "orders"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number
     now: Time
     orders: Orders
-    #: With the answer to a join: what the lease tokens for this node are signed with.
-    signing_key: Annotated[bytes, Field(min_length=32, max_length=32)] | None = None
 
 
 class Refused(Message):
     """The message ``number`` was not taken."""
 
     do: Literal["refused"] = "refused"
-    protocol: Literal[1] = 1
+    protocol: Literal[2] = 2
     number: Number = 0
     #: "unknown-node" asks for a join; the others are those of the REST API's problems.
     code: Name
     message: str = Field(max_length=1024)
 
 
-FromNode = Annotated[Join | Again | Beat | Applied | Leave, Field(discriminator="do")]
+FromNode = Annotated[Join | Again | Beat | Applied | Rekey | Leave, Field(discriminator="do")]
 FromManager = Annotated[Told | Refused, Field(discriminator="do")]
 
 T = TypeVar("T")
 
-_FROM_NODE: TypeAdapter[Join | Again | Beat | Applied | Leave] = TypeAdapter(FromNode)
+_FROM_NODE: TypeAdapter[Join | Again | Beat | Applied | Rekey | Leave] = TypeAdapter(FromNode)
 _FROM_MANAGER: TypeAdapter[Told | Refused] = TypeAdapter(FromManager)
 
 
@@ -278,7 +304,7 @@ def encode(message: Message) -> bytes:
     return payload
 
 
-def decode_from_node(payload: bytes) -> Join | Again | Beat | Applied | Leave:
+def decode_from_node(payload: bytes) -> Join | Again | Beat | Applied | Rekey | Leave:
     """What a node says; ProtocolError says in one line what is wrong with it."""
     return _decode(payload, _FROM_NODE)
 

@@ -8,6 +8,7 @@ of the sources, ``build/stage``. All have the same layout::
     lib/plugins/libgpupool_zmq.so       transports that need a library
     lib/driver/libgpupool_softgpu.so    the soft GPU, a driver for the worker
     libexec/gpupool-worker
+    libexec/gpupool-arbiter             whose turn it is on a GPU
 """
 
 from __future__ import annotations

@@ -15,35 +15,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpupool_common.errors import ConfigError
+from gpupool_common.request_variables import (
+    CEILING,
+    CGPU,
+    CGPU_CONTAINER,
+    CGPU_DEV,
+    CGPU_DEVICES,
+    CGPU_DISABLE,
+    CGPU_PRIORITY,
+    CGPU_WEIGHT,
+    DEVICES,
+    GPUS,
+    GROUP,
+    MEMORY,
+    OWN,
+    PRIORITY,
+    SHARE,
+    VARIABLES,
+    VCUDA,
+    VCUDA_CORE,
+    VCUDA_MEMORY,
+    WEIGHT,
+)
 from gpupool_common.sizes import LARGEST, WHOLE_GPU, parse_part, parse_size
 
-GROUP = "GPUPOOL_GROUP"
-GPUS = "GPUPOOL_GPUS"
-DEVICES = "GPUPOOL_DEVICES"
-MEMORY = "GPUPOOL_MEMORY"
-SHARE = "GPUPOOL_SHARE"
-CEILING = "GPUPOOL_CEILING"
-WEIGHT = "GPUPOOL_WEIGHT"
-PRIORITY = "GPUPOOL_PRIORITY"
-
-#: Any of these is a request of gpupool's own, and the old names are not looked at.
-#: GPUPOOL_GROUP is none: it says with whom a request is shared.
-OWN = (GPUS, DEVICES, MEMORY, SHARE, CEILING, WEIGHT, PRIORITY)
-
-CGPU_DEV = "ALIYUN_COM_GPU_MEM_DEV"
-CGPU_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
-CGPU_DEVICES = "ALIYUN_COM_GPU_VISIBLE_DEVICES"
-CGPU_WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
-CGPU_PRIORITY = "ALIYUN_COM_GPU_HIGH_PRIO"
-CGPU_DISABLE = "CGPU_DISABLE"
-CGPU = (CGPU_DEV, CGPU_CONTAINER, CGPU_DEVICES, CGPU_WEIGHT, CGPU_PRIORITY, CGPU_DISABLE)
-
-VCUDA_CORE = "TENCENT_VCUDA_CORE"
-VCUDA_MEMORY = "TENCENT_VCUDA_MEMORY"
-VCUDA = (VCUDA_CORE, VCUDA_MEMORY)
-
 #: The key of each variable in a question: GPUPOOL_MEMORY is ``gpupool-memory``.
-KEYS = {name.lower().replace("_", "-"): name for name in (GROUP, *OWN, *CGPU, *VCUDA)}
+KEYS = {name.lower().replace("_", "-"): name for name in VARIABLES}
 
 MAX_GPUS = 64
 MAX_WEIGHT = 25

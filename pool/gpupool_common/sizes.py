@@ -55,11 +55,6 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
-def format_mib(mib: int) -> str:
-    """As :func:`format_size`, of MiB."""
-    return format_size(mib * UNITS["MiB"])
-
-
 def short_size(size: int) -> str:
     """About ``size`` bytes, in the largest unit with at most one decimal: ``79.6GiB``."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):

@@ -16,6 +16,7 @@ from fastapi import Depends, Header, Query, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel
 
+from gpupool_common import json_text
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field
 from gpupool_manager.records import Answer, Scope, Token
@@ -231,7 +232,7 @@ class Paging:
         if self.cursor is None:
             return None
         try:
-            found = json.loads(base64.urlsafe_b64decode(self.cursor.encode("ascii")))
+            found = json_text.parse(base64.urlsafe_b64decode(self.cursor.encode("ascii")))
         except (ValueError, binascii.Error):
             found = None
         if not isinstance(found, list) or [type(part) for part in found] != list(kinds):

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from gpupool_common.lease import LIVE, LeaseState
 from gpupool_common.node_protocol import Name
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager import tables, views
 from gpupool_manager.api_common import (
     Caller,
@@ -59,15 +60,7 @@ async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write:
             "an admin's request must name a tenant; `gpupool run` wants a tenant's token",
         )
     _check_whole(body)
-    ask = LeaseRequest(
-        tenant=tenant,
-        request=PlacementRequest.parse(body.model_dump(include=_REQUEST)),
-        priority=body.priority,
-        wait=float(body.wait_seconds),
-        ttl=float(body.ttl_seconds),
-        label=body.label,
-        until=body.until,
-    )
+    ask = _asked(body, tenant)
 
     def admit(transaction: Transaction) -> Reply:
         lease = pool.leases.admit(transaction, ask)
@@ -103,9 +96,21 @@ async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Respo
     return send(shown, status=status)
 
 
+def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
+    return LeaseRequest(
+        tenant=tenant,
+        request=PlacementRequest.parse(body.model_dump(include=_REQUEST)),
+        priority=body.priority,
+        wait=float(body.wait_seconds),
+        ttl=float(body.ttl_seconds),
+        label=body.label,
+        until=body.until,
+    )
+
+
 def _check_whole(body: PlacementRequestIn) -> None:
-    if body.memory_mib is None and body.share != 100:
-        raise bad_field("body.memory_mib", "needed with a share of less than 100")
+    if body.memory_bytes is None and body.share_permille != WHOLE_GPU:
+        raise bad_field("body.memory_bytes", "needed with a share of less than 1000")
 
 
 @router.get("/leases", response_model=Page[LeaseOut], tags=["leases"])
@@ -149,13 +154,22 @@ async def explain_request(
     caller: User,
     limit: Annotated[int, Query(ge=0, le=1000, description="the most GPUs to show")] = 100,
 ) -> Response:
-    """What would come of a request; for admins GPU by GPU. Quotas are not looked at.
+    """What would come of a request; for admins GPU by GPU.
 
-    Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others.
+    Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others. The
+    quota is looked at, too, where a tenant is known: an admin's request may leave it out.
     """
     _check_whole(body)
     request = PlacementRequest.parse(body.model_dump(include=_REQUEST))
-    return send(_explained(pool, caller, None, request, limit))
+    refused: str | None = None
+    if (tenant := caller.tenant(body.tenant)) is not None:
+        try:
+            request = pool.leases.check(_asked(body, tenant), pool.clock())
+        except Problem as problem:
+            if problem.code != "over-quota":
+                raise
+            refused = f"over the quota: {problem.detail}"
+    return send(_explained(pool, caller, None, request, limit, refused))
 
 
 @router.get("/leases/{id}", response_model=LeaseOut, tags=["leases"])
@@ -274,8 +288,7 @@ def _explained(
     verdicts = explain(pool.ledger.index, request)
     if reason is None:
         reason = _would_go(place(pool.ledger.index, request), caller.is_admin)
-    else:
-        assert lease is not None
+    elif lease is not None:
         position = pool.ledger.queue.position(lease)
         of = f" of {len(pool.ledger.queue)}" if caller.is_admin else ""
         reason = f"it waits at position {position}{of}: {reason}"

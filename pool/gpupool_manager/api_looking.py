@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from sqlalchemy import func, literal_column, select
 
 from gpupool_common.node_protocol import Name
+from gpupool_common.sizes import UNITS
 from gpupool_manager import tables
 from gpupool_manager.api_common import Admin, Caller, Pages, ThePool, User, send
 from gpupool_manager.events import Numbered, Watcher
@@ -60,7 +61,7 @@ async def list_usage(
             table.c.tenant,
             start.label("start"),
             func.sum(table.c.gpu_seconds),
-            func.sum(table.c.memory_mib_seconds),
+            func.sum(table.c.memory_byte_seconds),
             func.sum(table.c.compute_seconds),
             func.sum(table.c.busy_seconds),
             func.sum(table.c.leases),
@@ -89,8 +90,8 @@ def _usage(row: Any, width: int) -> UsageOut:
         tenant=row[0],
         start=when(int(row[1]) * width * HOUR),
         gpu_hours=row[2] / HOUR,
-        memory_gib_hours=row[3] / HOUR / 1024,
-        compute_hours=row[4] / HOUR / 100,
+        memory_gib_hours=row[3] / HOUR / UNITS["GiB"],
+        compute_hours=row[4] / HOUR,
         busy_hours=row[5] / HOUR,
         leases=int(row[6]),
     )

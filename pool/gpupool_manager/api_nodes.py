@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Response
 
 from gpupool_common.node_protocol import Name
+from gpupool_common.quantities import MOST_MEMORY
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager import views
 from gpupool_manager.api_common import (
     Admin,
@@ -90,6 +92,20 @@ async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) ->
     return await write.do(caller, remove)
 
 
+@router.post("/nodes/{name}/roll-key", response_model=NodeOut, status_code=202, tags=["nodes"])
+async def roll_node_key(name: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
+    """The node makes another key by which it is known; with the one before nobody gets in.
+
+    Until it has, or the manager is started again, it is told at each heartbeat.
+    """
+
+    def roll(transaction: Transaction) -> Reply:
+        node = pool.fleet.node_keys.begin(transaction, name)
+        return Reply(views.node(pool, node), 202, node.version)
+
+    return await write.do(caller, roll)
+
+
 @router.get("/gpus", response_model=Page[GpuOut], tags=["gpus"])
 async def list_gpus(
     pool: ThePool,
@@ -97,8 +113,8 @@ async def list_gpus(
     pages: Pages,
     node: Annotated[Name | None, Query()] = None,
     model: Annotated[Pattern | None, Query(description="a pattern, e.g. 'NVIDIA H100*'")] = None,
-    free_mib: Annotated[int | None, Query(ge=0, le=1 << 40, description="at least")] = None,
-    free_share: Annotated[int | None, Query(ge=0, le=100, description="at least")] = None,
+    free_bytes: Annotated[int | None, Query(ge=0, le=MOST_MEMORY, description="at least")] = None,
+    free_permille: Annotated[int | None, Query(ge=0, le=WHOLE_GPU, description="at least")] = None,
     usable: Annotated[bool | None, Query()] = None,
 ) -> Response:
     """GPUs, by node and index."""
@@ -115,8 +131,8 @@ async def list_gpus(
             for slot in nodes[name].values()
             for gpu in (ledger.gpus[slot.uuid],)
             if (model is None or matches(model, slot.model))
-            and (free_mib is None or slot.free_mib >= free_mib)
-            and (free_share is None or slot.free_share >= free_share)
+            and (free_bytes is None or slot.free_bytes >= free_bytes)
+            and (free_permille is None or slot.free_permille >= free_permille)
             and (usable is None or slot.usable == usable)
             and (after is None or _gpu_key(gpu) > after)
         ]

@@ -15,12 +15,21 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpupool_common import __version__, logs
-from gpupool_manager import api_leases, api_looking, api_nodes, api_system, api_tenants, api_tokens
+from gpupool_manager import (
+    api_keys,
+    api_leases,
+    api_looking,
+    api_nodes,
+    api_system,
+    api_tenants,
+    api_tokens,
+)
 from gpupool_manager.api_common import PROBLEMS
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, unavailable
+from gpupool_manager.schemas import ALLOWED
 from gpupool_manager.store import StoreError
 from gpupool_manager.tokens import is_valid
 
@@ -54,6 +63,7 @@ def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None =
         api_tenants,
         api_tokens,
         api_nodes,
+        api_keys,
         api_leases,
         api_looking,
     ):
@@ -103,6 +113,8 @@ async def _on_wrong_field(request: Request, error: Exception) -> JSONResponse:
 
 
 def _message(wrong: dict[str, Any]) -> str:
+    if wrong["type"] == "string_pattern_mismatch":
+        return ALLOWED.get(str(wrong["ctx"]["pattern"]), str(wrong["msg"]))
     return str(wrong["msg"]).removeprefix("Value error, ")
 
 

@@ -12,6 +12,7 @@ import uvloop
 from gpupool_common import __version__, logs
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import setting_help, with_settings
+from gpupool_manager import certificate as certificates
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
 
@@ -68,23 +69,52 @@ def token_path(
         raise _ended(error) from None
 
 
+certificate = typer.Typer(no_args_is_help=True, help="The certificate of the REST API.")
+
+
+@certificate.callback()
+def _certificates() -> None:
+    pass
+
+
+@certificate.command("fingerprint")
+def certificate_fingerprint(
+    config: Annotated[Path | None, typer.Option(help="the manager's own TOML file")] = None,
+    state_dir: Annotated[str | None, typer.Option(help=setting_help(Settings, "state_dir"))] = None,
+) -> None:
+    """Print by what clients know the manager: their GPUPOOL_POOL_FINGERPRINT."""
+    try:
+        settings = load_settings(config, {"state_dir": state_dir} if state_dir else {})
+        folder = settings.state_dir or default_state_dir()
+        path = settings.tls_certificate or folder / certificates.CERTIFICATE
+        print(certificates.read(path, path).fingerprint)
+    except GpupoolError as error:
+        raise _ended(error) from None
+
+
+#: Commands beside the manager itself.
+_BESIDE = {"token": (token, _tokens), "certificate": (certificate, _certificates)}
+
+
 def _ended(error: GpupoolError) -> typer.Exit:
     print(f"gpupool-manager: {error}", file=sys.stderr)
     return typer.Exit(2 if isinstance(error, ConfigError) else 1)
 
 
 def main() -> None:
-    """The manager, or the one command beside it."""
+    """The manager, or a command beside it."""
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
     )
-    if sys.argv[1:2] == ["token"]:
-        app.add_typer(token, name="token")
-        app.callback()(_tokens)
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in _BESIDE:
+        commands, callback = _BESIDE[name]
+        app.add_typer(commands, name=name)
+        app.callback()(callback)
     else:
-        app.command(epilog="gpupool-manager token path: prints the path of the admin token")(
+        app.command(epilog="Beside it: gpupool-manager token path, certificate fingerprint")(
             with_settings(Settings, command)
         )
     app(prog_name="gpupool-manager")

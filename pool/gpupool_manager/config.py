@@ -9,13 +9,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from sqlalchemy.engine import make_url
 
+from gpupool_common import hosts
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.settings import Given
 from gpupool_manager.pool import Rules
 from gpupool_manager.store import check_url
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _SECONDS = "a number of seconds {} .. {}"
 
@@ -27,17 +26,19 @@ class Settings(BaseModel):
 
     listen: str = Field(
         "http://127.0.0.1:7780",
-        description="http://ADDRESS:PORT, or https:// with a certificate; port 0: any",
+        description="http://ADDRESS:PORT on the loopback, or https://ADDRESS:PORT; port 0: any",
     )
     nodes: str = Field(
         "auto",
         description="where servers join: tcp://ADDRESS:PORT, none, or auto (the address of"
         " 'listen' and the port after its own)",
     )
-    tls_certificate: Path | None = Field(None, description="the path of a PEM file, for https")
+    tls_certificate: Path | None = Field(
+        None, description="the path of a PEM file, for https; none: one is made in 'state_dir'"
+    )
     tls_key: Path | None = Field(None, description="the path of a PEM file, for https")
-    require_tls: bool = Field(
-        False, description="true or false: refuse to listen beyond this machine without https"
+    insecure_plain: bool = Field(
+        False, description="true or false: allow http:// beyond the loopback, tokens in clear text"
     )
     database: SecretStr | None = Field(
         None, description="sqlite:////PATH or postgresql://USER:PASSWORD@HOST/NAME"
@@ -57,6 +58,9 @@ class Settings(BaseModel):
     )
     lease_token_seconds: float = Field(
         3600.0, ge=10, le=7 * 86400, description=_SECONDS.format(10, 7 * 86400)
+    )
+    offline_seconds: float = Field(
+        900.0, ge=1, le=7 * 86400, description=_SECONDS.format(1, 7 * 86400)
     )
     confirm_seconds: float = Field(3.0, ge=0.1, le=600, description=_SECONDS.format("0.1", 600))
     history_days: float = Field(
@@ -140,7 +144,7 @@ class Settings(BaseModel):
 
     @property
     def is_loopback(self) -> bool:
-        return self.address[0] in LOOPBACK
+        return hosts.is_loopback(self.address[0])
 
     @property
     def rules(self) -> Rules:
@@ -153,6 +157,7 @@ class Settings(BaseModel):
             history_days=self.history_days,
             token_seconds=self.lease_token_seconds,
             confirm_seconds=self.confirm_seconds,
+            offline_seconds=self.offline_seconds,
         )
 
 
@@ -185,8 +190,8 @@ def load_settings(
 
 def _check_together(settings: Settings) -> None:
     given = [key for key in ("tls_certificate", "tls_key") if getattr(settings, key) is not None]
-    if settings.is_tls and len(given) < 2:
-        raise ConfigError("key 'listen': https needs both 'tls_certificate' and 'tls_key'")
+    if settings.is_tls and len(given) == 1:
+        raise ConfigError(f"key '{given[0]}': 'tls_certificate' and 'tls_key' go together")
     if given and not settings.is_tls:
         raise ConfigError(f"key '{given[0]}': is only used with https in 'listen'")
     if settings.database_password_file is not None and (
@@ -194,9 +199,10 @@ def _check_together(settings: Settings) -> None:
         or not settings.database.get_secret_value().startswith("postgresql")
     ):
         raise ConfigError("key 'database_password_file': is only used with a PostgreSQL 'database'")
-    if settings.require_tls and not settings.is_tls and not settings.is_loopback:
+    if not (settings.is_tls or settings.is_loopback or settings.insecure_plain):
         raise ConfigError(
-            f"key 'require_tls': tokens would be sent in clear text to {settings.listen}; use https"
+            f"key 'listen': tokens would travel in clear text to {settings.listen}; write https://"
+            " (the manager makes a certificate), or set --insecure-plain"
         )
     if settings.lost_after_seconds < 2 * settings.heartbeat_seconds:
         raise ConfigError(

@@ -17,12 +17,15 @@ from gpupool_common.node_protocol import (
     Report,
     ReportedGpu,
     ReportedSession,
+    RollKey,
     SendReport,
 )
-from gpupool_common.sizes import format_mib
+from gpupool_common.sizes import format_size
 from gpupool_manager.busy import BusyTimes
+from gpupool_manager.lease_tokens import Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
+from gpupool_manager.node_key_rolls import NodeKeyRolls, check_key
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
 from gpupool_manager.transaction import Transaction
@@ -44,10 +47,15 @@ class Fleet:
         leases: Leases,
         interval: float,
         lost_after: float,
-        peer_key: Callable[[str], str],
+        signer: Callable[[], Signer],
+        offline_seconds: float,
     ) -> None:
         self._ledger = ledger
-        self._peer_key = peer_key
+        self._signer = signer
+        self._offline_seconds = offline_seconds
+        self.node_keys = NodeKeyRolls(ledger)
+        #: By node: the ids of the keys that it says to have.
+        self.keys: dict[str, set[str]] = {}
         self._leases = leases
         self._interval = interval
         self._lost_after = lost_after
@@ -118,7 +126,7 @@ class Fleet:
         node = self._ledger.nodes.get(name)
         self.check_token(token, name)
         if node is not None:
-            _check_key(node, key)
+            check_key(node, key)
         uuids = [gpu.uuid for gpu in report.gpus]
         if len(set(uuids)) != len(uuids):
             raise bad_field("gpus", "a UUID is there twice")
@@ -135,12 +143,12 @@ class Fleet:
                     f"'{gpu.uuid}' is on node '{known.node}'; was it moved, remove that node first",
                 )
             slot = self._ledger.index.slots[gpu.uuid]
-            if slot.holders and (known.node != name or gpu.memory_mib < slot.used_mib):
+            if slot.holders and (known.node != name or gpu.memory_bytes < slot.used_bytes):
                 raise Problem(
                     409,
                     "in-use",
                     f"the GPU '{gpu.uuid}' of node '{known.node}' has"
-                    f" {slot.holders} grants with {format_mib(slot.used_mib)}; end them first",
+                    f" {slot.holders} grants with {format_size(slot.used_bytes)}; end them first",
                 )
 
     def check_token(self, token: Token, name: str) -> None:
@@ -174,7 +182,7 @@ class Fleet:
                 new.index,
                 new.model,
                 new.compute_capability,
-                new.memory_mib,
+                new.memory_bytes,
                 new.pci,
                 True,
                 new.policy,
@@ -186,7 +194,7 @@ class Fleet:
             if not gpu.present:
                 transaction.log("gpu.back", gpu.uuid, node=node.name)
             gpu.node, gpu.number, gpu.model = node.name, new.index, new.model
-            gpu.capability, gpu.memory_mib = new.compute_capability, new.memory_mib
+            gpu.capability, gpu.memory_bytes = new.compute_capability, new.memory_bytes
             gpu.pci, gpu.present = new.pci, True
         slot = ledger.slot_of(gpu) if gpu.uuid not in ledger.gpus else None
         ledger.gpus[gpu.uuid] = gpu
@@ -195,7 +203,7 @@ class Fleet:
             # Its settings may all be others now; what it has given stays given.
             old = ledger.index.remove(gpu.uuid)
             slot = ledger.slot_of(gpu)
-            slot.used_mib, slot.used_share = old.used_mib, old.used_share
+            slot.used_bytes, slot.used_permille = old.used_bytes, old.used_permille
             slot.holders = old.holders
         ledger.index.add(slot)
 
@@ -220,7 +228,7 @@ class Fleet:
             return []
         if node.token != token.id:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
-        _check_key(node, key)
+        check_key(node, key)
         node.last_seen = now
         self.seen[name] = Seen(beat.sessions)
         for each in beat.busy:
@@ -262,7 +270,7 @@ class Fleet:
         node = self.find(name)
         if node.token != token.id:
             raise Problem(403, "forbidden", f"the node '{name}' joined with another token")
-        _check_key(node, key)
+        check_key(node, key)
         if not node.lost:
             transaction.log("node.left", name)
             self._lose(transaction, node, "its server was stopped")
@@ -286,6 +294,7 @@ class Fleet:
         node.lost, node.trouble = True, why
         node.version += 1
         self.seen.pop(node.name, None)
+        self.keys.pop(node.name, None)
         transaction.put(node)
         self._ledger.refresh(node.name)
 
@@ -303,24 +312,27 @@ class Fleet:
         if node is None or node.lost:
             return Orders(next_heartbeat=self._interval, commands=[SendReport()])
         generation = self._ledger.generation(name)
-        if applied == generation:
-            return Orders(next_heartbeat=self._interval)
-        return Orders(next_heartbeat=self._interval, commands=[self._all(node, generation, now)])
+        commands: list[Apply | SendReport | RollKey] = []
+        if applied != generation:
+            commands.append(self._all(node, generation, now))
+        commands += self.node_keys.orders(node)
+        return Orders(next_heartbeat=self._interval, commands=commands)
 
     def _all(self, node: Node, generation: str, now: float) -> Apply:
         leases = [self._ledger.leases[name] for name in sorted(self._ledger.leases_on[node.name])]
         self.busy.expect(leases)
+        signer = self._signer()
         grants = [
             OrderedGrant(
                 lease=lease.id,
                 tenant=lease.tenant,
                 ordinal=grant.ordinal,
                 gpu=grant.gpu,
-                memory_mib=grant.memory_mib,
-                share=grant.share,
+                memory_bytes=grant.memory_bytes,
+                share_permille=grant.share_permille,
                 priority=lease.priority,
                 request_id=lease.request_id,
-                peer_key=self._peer_key(lease.id),
+                peer_key=signer.peer_key(lease.id),
             )
             for lease in leases
             for grant in lease.grants
@@ -341,7 +353,14 @@ class Fleet:
             for lease, reason in self._ledger.ended_on[node.name]
         ]
         return Apply(
-            generation=generation, at=now, mode=node.mode, grants=grants, gpus=gpus, ended=ended
+            generation=generation,
+            at=now,
+            mode=node.mode,
+            grants=grants,
+            gpus=gpus,
+            keys=signer.public_keys(),
+            offline_seconds=self._offline_seconds,
+            ended=ended,
         )
 
     def gpus_of(self, node: str) -> list[Gpu]:
@@ -418,6 +437,8 @@ class Fleet:
         del self._ledger.nodes[name]
         del self._ledger.leases_on[name]
         self.seen.pop(name, None)
+        self.keys.pop(name, None)
+        self.node_keys.forget(name)
         transaction.drop(node)
         self._shut_out(transaction, node)
         transaction.log("node.removed", name)
@@ -452,14 +473,3 @@ class Fleet:
             transaction.log("node.lost", name, silent_seconds=silent)
             self._lose(transaction, node, f"not heard of for {silent:.0f} s")
         self._leases.pump(transaction)  # who waits for these alone holds nobody up any more
-
-
-def _check_key(node: Node, key: str) -> None:
-    """Who joined with a key of its own is spoken for by nobody without it."""
-    if node.key and node.key != key:
-        raise Problem(
-            403,
-            "forbidden",
-            f"the node '{node.name}' joined with another key; if its host was set"
-            " up anew, remove the node from the pool first, or name the new one otherwise",
-        )

@@ -1,7 +1,7 @@
 """The GPUs of a pool, arranged so that the best one is found without looking at all.
 
-GPUs of one kind (model, capability, memory) are on one shelf: 101 rows by the
-hundredths that are free, each row sorted by free memory. A row's entry is
+GPUs of one kind (model, capability, memory) are on one shelf: a row for each
+number of thousandths that are free, sorted by free memory. A row's entry is
 ``(free memory, unused GPUs on its node if it is unused itself, node, index, slot)``,
 so that a walk along the rows is a walk in the order of a policy.
 """
@@ -12,7 +12,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gpupool_manager.placement_request import WHOLE, Capability, PlacementRequest, Slot, wrong_kind
+from gpupool_common.sizes import format_part, format_size
+from gpupool_manager.placement_request import Capability, PlacementRequest, Slot, wrong_kind
 
 Entry = tuple[int, int, str, int, Slot]
 Row = list[Entry]
@@ -32,8 +33,9 @@ class Shelf:
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.total_mib = kind[2]
-        self.rows: list[Row] = [[] for _ in range(WHOLE + 1)]
+        self.total_bytes = kind[2]
+        #: By free thousandths; no row is empty.
+        self.rows: dict[int, Row] = {}
 
 
 class Index:
@@ -101,19 +103,19 @@ class Index:
             del self.nodes[slot.node]
         return slot
 
-    def take(self, uuid: str, mib: int, share: int) -> None:
+    def take(self, uuid: str, memory: int, share: int) -> None:
         """Count a grant; ValueError if there is no room, and then nothing has changed."""
         slot = self.slots[uuid]
-        if mib > slot.free_mib or share > slot.free_share:
-            raise ValueError(f"the GPU {uuid} has no room for {mib} MiB and {share} %")
-        self._change(slot, mib, share, 1)
+        if memory > slot.free_bytes or share > slot.free_permille:
+            raise ValueError(f"the GPU {uuid} has no room for {_part(memory, share)}")
+        self._change(slot, memory, share, 1)
 
-    def give(self, uuid: str, mib: int, share: int) -> None:
+    def give(self, uuid: str, memory: int, share: int) -> None:
         """Count a grant no more."""
         slot = self.slots[uuid]
-        if mib > slot.used_mib or share > slot.used_share or slot.holders < 1:
-            raise ValueError(f"the GPU {uuid} has not given {mib} MiB and {share} %")
-        self._change(slot, -mib, -share, -1)
+        if memory > slot.used_bytes or share > slot.used_permille or slot.holders < 1:
+            raise ValueError(f"the GPU {uuid} has not given {_part(memory, share)}")
+        self._change(slot, -memory, -share, -1)
 
     def close(self, uuid: str, reason: str | None) -> None:
         """Say why a GPU is given to nobody any more; None: it is given again."""
@@ -132,16 +134,16 @@ class Index:
         slot.most = most
         self._put(slot)
 
-    def _change(self, slot: Slot, mib: int, share: int, holders: int) -> None:
+    def _change(self, slot: Slot, memory: int, share: int, holders: int) -> None:
         self._pull(slot)
-        slot.used_mib += mib
-        slot.used_share += share
+        slot.used_bytes += memory
+        slot.used_permille += share
         slot.holders += holders
         self._put(slot)
 
     def _entry(self, slot: Slot) -> Entry:
         wholes = self._wholes.get(slot.node, 0) if slot.whole else 0
-        return (slot.free_mib, wholes, slot.node, slot.index, slot)
+        return (slot.free_bytes, wholes, slot.node, slot.index, slot)
 
     def _count_stock(self, slot: Slot, step: int) -> None:
         nodes = self._stock.setdefault(_kind(slot), {})
@@ -156,7 +158,7 @@ class Index:
         shelf = self._shelves.get(kind)
         if shelf is None:
             shelf = self._shelves[kind] = Shelf(kind)
-        return shelf.rows[slot.free_share]
+        return shelf.rows.setdefault(slot.free_permille, [])
 
     def _put(self, slot: Slot) -> None:
         if slot.usable:
@@ -176,6 +178,8 @@ class Index:
         if at == len(row) or row[at][4] is not slot:
             raise RuntimeError(f"the GPU {slot.uuid} is not in its place")
         del row[at]
+        if not row:
+            del self._shelves[_kind(slot)].rows[slot.free_permille]
 
     def _count_wholes(self, slot: Slot, step: int) -> None:
         """Change a node's number of unused GPUs, which is in the entries of them all."""
@@ -196,5 +200,9 @@ class Index:
             yield from sorted(self.nodes[node].values(), key=lambda slot: slot.index)
 
 
+def _part(memory: int, share: int) -> str:
+    return f"{format_size(memory)} and {format_part(share)}"
+
+
 def _kind(slot: Slot) -> Kind:
-    return (slot.model, slot.capability, slot.total_mib)
+    return (slot.model, slot.capability, slot.total_bytes)

@@ -52,12 +52,10 @@ class Leases:
             raise Problem(403, "disabled", f"the tenant '{asked.tenant}' is disabled")
         quota = ledger.quotas[asked.tenant]
         _check_priority(quota, asked)
-        lease = self._draft(transaction, asked)
+        name = ledger.ids.make("lease", transaction.now)
+        lease = self._draft(asked, name, transaction.now, transaction.actor.request_id)
         request = request_of(lease, quota)
-        active, queued = (ledger.use(uses, asked.tenant) for uses in (ledger.active, ledger.queued))
-        found = excesses(quota, self._least_use(lease, request), active, queued)
-        if found:
-            raise over_quota(asked.tenant, found)
+        self._check_quota(lease, request)
         result = self._try_now(transaction, lease, request)
         if isinstance(result, Placement):
             self._grant(transaction, lease, result)
@@ -67,17 +65,36 @@ class Leases:
             self._queue(transaction, lease, request, result.reason, asked.wait)
         return lease
 
+    def check(self, asked: LeaseRequest, now: float) -> PlacementRequest:
+        """What a quota makes of a request; Problem if :meth:`admit` would not allow it."""
+        quota = self._ledger.quotas.get(asked.tenant)
+        if quota is None:
+            raise not_found("tenant", asked.tenant)
+        _check_priority(quota, asked)
+        lease = self._draft(asked, "", now, "")
+        request = request_of(lease, quota)
+        self._check_quota(lease, request)
+        return self._within(request, asked.tenant)
+
+    def _check_quota(self, lease: Lease, request: PlacementRequest) -> None:
+        ledger, tenant = self._ledger, lease.tenant
+        active, queued = (ledger.use(uses, tenant) for uses in (ledger.active, ledger.queued))
+        use = self._least_use(lease, request)
+        if found := excesses(ledger.quotas[tenant], use, active, queued):
+            raise over_quota(tenant, found)
+
     def _least_use(self, lease: Lease, request: PlacementRequest) -> Use:
         """What a request would count as: of whole GPUs, as many of the smallest kind."""
         use = use_of(lease)
-        kinds = self._ledger.index.kinds(request) if request.memory_mib is None else ()
+        kinds = self._ledger.index.kinds(request) if request.memory_bytes is None else ()
         if kinds:
-            use.memory_mib = request.gpus * min(total_mib for _, _, total_mib in kinds)
+            use.memory_bytes = request.gpus * min(total_bytes for _, _, total_bytes in kinds)
         return use
 
-    def _draft(self, transaction: Transaction, asked: LeaseRequest) -> Lease:
+    @staticmethod
+    def _draft(asked: LeaseRequest, name: str, now: float, request_id: str) -> Lease:
         return Lease(
-            id=self._ledger.ids.make("lease", transaction.now),
+            id=name,
             tenant=asked.tenant,
             state=LeaseState.QUEUED,
             request=asked.request,
@@ -85,9 +102,9 @@ class Leases:
             ttl=asked.ttl,
             label=asked.label,
             until=asked.until,
-            created=transaction.now,
-            deadline=transaction.now + asked.wait,
-            request_id=transaction.actor.request_id,
+            created=now,
+            deadline=now + asked.wait,
+            request_id=request_id,
         )
 
     def _try_now(
@@ -112,10 +129,10 @@ class Leases:
 
     def _within(self, request: PlacementRequest, tenant: str) -> PlacementRequest:
         """Whole GPUs must not be larger than what the quota has left."""
-        limit = self._ledger.quotas[tenant].memory_mib
-        if request.memory_mib is not None or limit is None:
+        limit = self._ledger.quotas[tenant].memory_bytes
+        if request.memory_bytes is not None or limit is None:
             return request
-        left = limit - self._ledger.use(self._ledger.active, tenant).memory_mib
+        left = limit - self._ledger.use(self._ledger.active, tenant).memory_bytes
         return replace(request, memory_most=max(left, 0) // request.gpus)
 
     def _kinds(self, request: PlacementRequest, tenant: str) -> frozenset[Kind]:
@@ -144,20 +161,20 @@ class Leases:
 
     def _grant(self, transaction: Transaction, lease: Lease, placement: Placement) -> None:
         ledger = self._ledger
-        before = [(slot.free_mib, slot.free_share) for slot in placement.slots]
+        before = [(slot.free_bytes, slot.free_permille) for slot in placement.slots]
         lease.grants = [
             Grant(
                 lease.id,
                 ordinal,
                 slot.uuid,
                 slot.node,
-                slot.total_mib if lease.request.memory_mib is None else lease.request.memory_mib,
-                lease.request.share,
+                lease.request.takes(slot.total_bytes),
+                lease.request.share_permille,
             )
             for ordinal, slot in enumerate(placement.slots)
         ]
         for grant in lease.grants:
-            ledger.index.take(grant.gpu, grant.memory_mib, grant.share)
+            ledger.index.take(grant.gpu, grant.memory_bytes, grant.share_permille)
             transaction.put(grant)
         lease.state = LeaseState.ACTIVE
         lease.reason = ""
@@ -170,12 +187,12 @@ class Leases:
                     "gpu": slot.uuid,
                     "node": slot.node,
                     "index": slot.index,
-                    "free_mib_before": mib,
-                    "free_share_before": share,
-                    "free_mib_after": slot.free_mib,
-                    "free_share_after": slot.free_share,
+                    "free_bytes_before": memory,
+                    "free_permille_before": share,
+                    "free_bytes_after": slot.free_bytes,
+                    "free_permille_after": slot.free_permille,
                 }
-                for slot, (mib, share) in zip(placement.slots, before, strict=True)
+                for slot, (memory, share) in zip(placement.slots, before, strict=True)
             ],
         }
         ledger.track(lease)
@@ -219,7 +236,7 @@ class Leases:
         else:
             ledger.untrack(lease, reason)
             for grant in lease.grants:
-                ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
+                ledger.index.give(grant.gpu, grant.memory_bytes, grant.share_permille)
             ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.state = state
         lease.reason = reason
@@ -232,7 +249,7 @@ class Leases:
         ledger = self._ledger
         ledger.untrack(lease, why)
         for grant in lease.grants:
-            ledger.index.give(grant.gpu, grant.memory_mib, grant.share)
+            ledger.index.give(grant.gpu, grant.memory_bytes, grant.share_permille)
             transaction.drop(grant)
         ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.grants, lease.state, lease.granted, lease.expires = [], LeaseState.QUEUED, None, None

@@ -79,7 +79,7 @@ class Ledger:
             # Renewals are not written down, so each gets a whole period again.
             lease.expires = max(lease.expires or now, now + lease.ttl)
             for grant in lease.grants:
-                self.index.take(grant.gpu, grant.memory_mib, grant.share)
+                self.index.take(grant.gpu, grant.memory_bytes, grant.share_permille)
             self.track(lease)
         else:
             self.leases[lease.id] = lease
@@ -99,7 +99,7 @@ class Ledger:
             index=gpu.number,
             model=gpu.model,
             capability=parse_capability(gpu.capability),
-            total_mib=gpu.memory_mib,
+            total_bytes=gpu.memory_bytes,
             most=gpu.max_inst,
             labels=self.nodes[gpu.node].labels,
             driver=parse_capability(self.nodes[gpu.node].driver or "0.0"),

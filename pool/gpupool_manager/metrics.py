@@ -10,6 +10,7 @@ from prometheus_client import Counter as Count
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.pool import Pool
 from gpupool_manager.quotas import QUANTITIES
 
@@ -36,21 +37,21 @@ class _Collector:
             Counter("usable" if slot.usable else "closed" for slot in slots),
         )
         yield _gauge(
-            "memory_mib",
+            "memory_bytes",
             "Memory of all GPUs.",
             "state",
             {
-                "used": sum(slot.used_mib for slot in slots),
-                "total": sum(slot.total_mib for slot in slots),
+                "used": sum(slot.used_bytes for slot in slots),
+                "total": sum(slot.total_bytes for slot in slots),
             },
         )
         yield _gauge(
-            "compute_hundredths",
+            "compute_permille",
             "Compute of all GPUs.",
             "state",
             {
-                "used": sum(slot.used_share for slot in slots),
-                "total": 100 * len(slots),
+                "used": sum(slot.used_permille for slot in slots),
+                "total": WHOLE_GPU * len(slots),
             },
         )
         states = Counter[str](lease.state for lease in ledger.leases.values())

@@ -25,6 +25,7 @@ from gpupool_common.node_protocol import (
     Message,
     Orders,
     Refused,
+    Rekey,
     Told,
     VersionError,
     decode_from_node,
@@ -154,13 +155,15 @@ class NodeServer:
             number = message.number
             if isinstance(message, Applied):
                 if joined is not None:
-                    self._pool.applied(joined.node, message.generation)
+                    self._pool.applied(joined.node, message.generation, message.keys)
             elif isinstance(message, Join):
                 await self._join(connection, key, message, address or LOCAL)
             elif joined is None:
                 self._say(connection, Refused(number=number, code="unknown-node", message="join"))
             elif isinstance(message, Again):
                 await self._report(joined, message, address or LOCAL)
+            elif isinstance(message, Rekey):
+                await self._rekey(joined, message)
             elif isinstance(message, Leave):
                 await self._leave(joined, message)
             else:
@@ -188,8 +191,7 @@ class NodeServer:
             self._joined.pop(old.connection, None)
         self._joined[connection] = self._by_node[join.node] = joined
         self._log.info("a server joined", node=join.node, address=join.report.address)
-        node = self._pool.fleet.find(join.node)
-        self._tell(joined, join.number, signing_key=self._pool.signer.key_of(node))
+        self._tell(joined, join.number)
 
     def _token_of(self, join: Join, key: str) -> Token:
         """Its token, if it may join with it; Problem if not.
@@ -246,12 +248,34 @@ class NodeServer:
         self._tell(joined, message.number, orders=Orders(next_heartbeat=3600.0))
         self._forget(joined)
 
+    async def _rekey(self, joined: NodeConnection, message: Rekey) -> None:
+        """Its next connection is made with that key; this one is of no more use."""
+        self._check(joined)
+        pool = self._pool
+        await pool.commands.do(
+            lambda transaction: pool.fleet.node_keys.take(
+                transaction, joined.node, joined.key, message.key
+            ),
+            _actor(joined.token),
+        )
+        self._log.info("a node has another key", node=joined.node)
+        self._tell(joined, message.number, orders=Orders(next_heartbeat=3600.0))
+        self._forget(joined)
+
     def _check(self, joined: NodeConnection) -> None:
         """Problem if what it joined with was revoked since."""
-        token = self._pool.ledger.tokens.by_id.get(joined.token.id)
-        if token is None or token.revoked is not None:
+        if self._is_revoked(joined):
             self._forget(joined)
             raise refuse("the token was revoked")
+
+    def _is_revoked(self, joined: NodeConnection) -> bool:
+        token = self._pool.ledger.tokens.by_id.get(joined.token.id)
+        return token is None or token.revoked is not None
+
+    def _cut_off(self, joined: NodeConnection, code: str, why: str) -> None:
+        """Unasked, and at once: it is told nothing more, and must join again."""
+        self._forget(joined)
+        self._say(joined.connection, Refused(code=code, message=why))
 
     # Their orders --------------------------------------------------------------------------
 
@@ -262,27 +286,22 @@ class NodeServer:
                 continue
             known = self._pool.ledger.nodes.get(node)
             if known is None or known.key != joined.key:
-                self._forget(joined)  # it was removed, and may be another one's by now
-                gone = Refused(code="unknown-node", message="the node was removed")
-                self._say(joined.connection, gone)
+                # It was removed, and may be another one's by now.
+                self._cut_off(joined, "unknown-node", "the node was removed")
+                continue
+            if self._is_revoked(joined):
+                self._cut_off(joined, "bad-token", "the token was revoked")
                 continue
             try:
                 self._tell(joined, 0)
             except Exception:  # who changed something is not to suffer from it
                 self._log.exception("a server's orders could not be sent", node=node)
 
-    def _tell(
-        self,
-        joined: NodeConnection,
-        number: int,
-        orders: Orders | None = None,
-        signing_key: bytes | None = None,
-    ) -> None:
+    def _tell(self, joined: NodeConnection, number: int, orders: Orders | None = None) -> None:
         now = self._pool.clock()
         if orders is None:
             orders = self._pool.fleet.orders(joined.node, "", now)
-        told = Told(number=number, now=now, orders=orders, signing_key=signing_key)
-        self._say(joined.connection, told)
+        self._say(joined.connection, Told(number=number, now=now, orders=orders))
 
     def _refuse(self, connection: bytes, number: int, code: str, message: str) -> None:
         joined = self._joined.get(connection)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpupool_common.sizes import format_mib
+from gpupool_common.sizes import WHOLE_GPU, format_part, format_size
 
 Policy = Literal["binpack", "spread", "fragmentation"]
 Hosts = Literal["any", "same", "spread"]
 Capability = tuple[int, int]
 
-#: All of a GPU's compute, in percent.
-WHOLE = 100
+#: All of a GPU's compute, in thousandths.
+WHOLE = WHOLE_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class PlacementRequest:
     """A request for virtual GPUs, each on a physical GPU of its own."""
 
     gpus: int
-    #: Of each GPU; None: all of it, so the GPU must be unused.
-    memory_mib: int | None
-    #: Percent of each GPU's compute, 1..100.
-    share: int
+    #: Bytes of each GPU; None: all of it, so the GPU must be unused.
+    memory_bytes: int | None
+    #: Thousandths of each GPU's compute, 1..1000.
+    share_permille: int
     policy: Policy = "binpack"
     hosts: Hosts = "any"
     #: A pattern such as ``NVIDIA H100*``; upper and lower case are the same.
@@ -49,8 +49,8 @@ class PlacementRequest:
         capability, min_driver = raw.get("capability"), raw.get("min_driver")
         return cls(
             gpus=raw["gpus"],
-            memory_mib=raw["memory_mib"],
-            share=raw["share"],
+            memory_bytes=raw["memory_bytes"],
+            share_permille=raw["share_permille"],
             policy=raw["policy"],
             hosts=raw["hosts"],
             model=raw.get("model"),
@@ -64,8 +64,8 @@ class PlacementRequest:
         """The fields of the REST API: what was asked, without a quota's bounds."""
         return {
             "gpus": self.gpus,
-            "memory_mib": self.memory_mib,
-            "share": self.share,
+            "memory_bytes": self.memory_bytes,
+            "share_permille": self.share_permille,
             "policy": self.policy,
             "hosts": self.hosts,
             "model": self.model,
@@ -80,9 +80,9 @@ class PlacementRequest:
         """Whether it asks nothing of nodes."""
         return not self.labels and not self.avoid and self.min_driver is None
 
-    def takes(self, total_mib: int) -> int:
+    def takes(self, total_bytes: int) -> int:
         """The memory that a GPU of this size would give."""
-        return total_mib if self.memory_mib is None else self.memory_mib
+        return total_bytes if self.memory_bytes is None else self.memory_bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +94,7 @@ class Slot:
     index: int
     model: str
     capability: Capability
-    total_mib: int
+    total_bytes: int
     #: The most grants at once.
     most: int = 20
     labels: dict[str, str] = field(default_factory=dict)
@@ -102,8 +102,8 @@ class Slot:
     driver: Capability = (0, 0)
     #: Why nothing new may be placed here; None: it may.
     closed: str | None = None
-    used_mib: int = 0
-    used_share: int = 0
+    used_bytes: int = 0
+    used_permille: int = 0
     holders: int = 0
 
     def __lt__(self, other: Slot) -> bool:
@@ -111,12 +111,12 @@ class Slot:
         return self.uuid < other.uuid
 
     @property
-    def free_mib(self) -> int:
-        return self.total_mib - self.used_mib
+    def free_bytes(self) -> int:
+        return self.total_bytes - self.used_bytes
 
     @property
-    def free_share(self) -> int:
-        return WHOLE - self.used_share
+    def free_permille(self) -> int:
+        return WHOLE - self.used_permille
 
     @property
     def usable(self) -> bool:
@@ -133,7 +133,7 @@ def matches(pattern: str, model: str) -> bool:
 
 
 def wrong_kind(
-    request: PlacementRequest, model: str, capability: Capability, total_mib: int
+    request: PlacementRequest, model: str, capability: Capability, total_bytes: int
 ) -> str | None:
     """Why no GPU of this kind will do, however free it is; None: it may."""
     if request.model is not None and not matches(request.model, model):
@@ -144,15 +144,17 @@ def wrong_kind(
         return (
             f"compute capability: it has {dotted(capability)}, asked {dotted(request.capability)}"
         )
-    if request.memory_mib is not None and total_mib < request.memory_mib:
-        return f"memory: it has {format_mib(total_mib)}, asked {format_mib(request.memory_mib)}"
+    if request.memory_bytes is not None and total_bytes < request.memory_bytes:
+        return (
+            f"memory: it has {format_size(total_bytes)}, asked {format_size(request.memory_bytes)}"
+        )
     if (
-        request.memory_mib is None
+        request.memory_bytes is None
         and request.memory_most is not None
-        and total_mib > request.memory_most
+        and total_bytes > request.memory_most
     ):
-        left = format_mib(request.memory_most)
-        return f"memory: all its {format_mib(total_mib)} are over the {left} quota left"
+        left = format_size(request.memory_most)
+        return f"memory: all its {format_size(total_bytes)} are over the {left} quota left"
     return None
 
 
@@ -186,17 +188,18 @@ def no_room(request: PlacementRequest, slot: Slot) -> str | None:
         return slot.closed
     if slot.holders >= slot.most:
         return f"grants: {slot.holders} of {slot.most} are taken"
-    if request.memory_mib is None and not slot.whole:
+    if request.memory_bytes is None and not slot.whole:
         return f"memory: {_free(slot)}, asked all of it"
-    if slot.free_share < request.share:
-        return f"compute: {slot.free_share}% free, asked {request.share}%"
-    if request.memory_mib is not None and slot.free_mib < request.memory_mib:
-        return f"memory: {_free(slot)}, asked {format_mib(request.memory_mib)}"
+    if slot.free_permille < request.share_permille:
+        asked = format_part(request.share_permille)
+        return f"compute: {format_part(slot.free_permille)} free, asked {asked}"
+    if request.memory_bytes is not None and slot.free_bytes < request.memory_bytes:
+        return f"memory: {_free(slot)}, asked {format_size(request.memory_bytes)}"
     return None
 
 
 def _free(slot: Slot) -> str:
-    return f"{format_mib(slot.free_mib)} of {format_mib(slot.total_mib)} free"
+    return f"{format_size(slot.free_bytes)} of {format_size(slot.total_bytes)} free"
 
 
 def dotted(capability: Capability) -> str:

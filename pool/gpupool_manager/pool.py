@@ -15,11 +15,13 @@ from gpupool_common.node_protocol import Heartbeat, Orders
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
+from gpupool_manager.key_rolls import KeyRolls
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
+from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
@@ -54,6 +56,8 @@ class Rules:
     token_seconds: float = 3600.0
     #: How long a node may take to say that it has its orders; then its new leases go elsewhere.
     confirm_seconds: float = 3.0
+    #: How long a node that does not hear of us goes on opening sessions of leases.
+    offline_seconds: float = 900.0
 
 
 class Pool:
@@ -73,7 +77,9 @@ class Pool:
         self.bus = Bus(self.epoch)
         self.commands = CommandQueue(store, clock, self._published, self.reload)
         #: Signs lease tokens; a manager that runs for longer gives it a secret that lasts.
-        self.signer = Signer(secrets.token_bytes(SECRET_BYTES), self.rules.token_seconds)
+        self.signer = Signer(
+            secrets.token_bytes(SECRET_BYTES), KeyRing.make(clock()), self.rules.token_seconds
+        )
         #: Where servers join, and the key by which they know that it is this pool.
         self.join_url: str | None = None
         self.join_key: str | None = None
@@ -94,6 +100,7 @@ class Pool:
         self.ledger: Ledger
         self.leases: Leases
         self.fleet: Fleet
+        self.key_rolls: KeyRolls
         self.tenancy: Tenancy
         #: Set when the database has another manager now; whoever runs the pool must stop.
         self.dispossessed = asyncio.Event()
@@ -156,8 +163,10 @@ class Pool:
             self.leases,
             rules.heartbeat_seconds,
             rules.lost_after,
-            lambda lease: self.signer.peer_key(lease),
+            lambda: self.signer,
+            rules.offline_seconds,
         )
+        self.key_rolls = KeyRolls(self.ledger, self.fleet, lambda: self.signer, rules.lost_after)
         self.tenancy = Tenancy(self.ledger, self.leases)
 
     def _set_clock(self, loaded: Loaded) -> None:
@@ -205,8 +214,9 @@ class Pool:
         self.on_orders = push
         self.ledger.confirming = True
 
-    def applied(self, node: str, generation: str) -> None:
-        """A node says that it has these orders."""
+    def applied(self, node: str, generation: str, keys: list[str]) -> None:
+        """A node says that it has these orders, and checks tokens with these keys."""
+        self.fleet.keys[node] = set(keys)
         if self.ledger.applied(node, generation):
             self._pulse()
 
@@ -263,7 +273,7 @@ class Pool:
     ) -> Orders:
         """Take a heartbeat, however it came; the orders for the node."""
         idle = self.fleet.heartbeat(token, name, beat, self.clock(), key)
-        self.applied(name, beat.applied)
+        self.applied(name, beat.applied, beat.keys)
         if self.fleet.is_news(name, beat.trouble):
             trouble = beat.trouble
             await self.commands.do(
@@ -290,6 +300,8 @@ class Pool:
         now = self.clock()
         if self.fleet.overdue(now):
             await self.commands.do(lambda transaction: self.fleet.lose(transaction))
+        if self.key_rolls.due(now):
+            await self.commands.do(lambda transaction: self.key_rolls.advance(transaction))
         if self.leases.any_due(now) or self._reloaded:
             self._reloaded = False
             await self.commands.do(lambda transaction: self.leases.sweep(transaction))

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpupool_common.sizes import format_mib
+from gpupool_common.sizes import format_part, format_size
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease, Quota
 
 #: Amounts of the quantities as people read them.
 QUANTITIES: dict[str, tuple[str, Callable[[int], str]]] = {
     "gpus": ("virtual GPUs", str),
-    "memory_mib": ("memory", format_mib),
-    "compute": ("compute", "{}%".format),
+    "memory_bytes": ("memory", format_size),
+    "compute_permille": ("compute", format_part),
     "sessions": ("sessions", str),
 }
 
@@ -24,14 +24,14 @@ class Use:
     """Amounts of everything that is counted."""
 
     gpus: int = 0
-    memory_mib: int = 0
-    compute: int = 0
+    memory_bytes: int = 0
+    compute_permille: int = 0
     sessions: int = 0
 
     def add(self, other: Use, sign: int = 1) -> None:
         self.gpus += sign * other.gpus
-        self.memory_mib += sign * other.memory_mib
-        self.compute += sign * other.compute
+        self.memory_bytes += sign * other.memory_bytes
+        self.compute_permille += sign * other.compute_permille
         self.sessions += sign * other.sessions
 
     @property
@@ -44,13 +44,13 @@ def use_of(lease: Lease) -> Use:
     if lease.grants:
         return Use(
             len(lease.grants),
-            sum(grant.memory_mib for grant in lease.grants),
-            sum(grant.share for grant in lease.grants),
+            sum(grant.memory_bytes for grant in lease.grants),
+            sum(grant.share_permille for grant in lease.grants),
             1,
         )
     request = lease.request
     gpus = request.gpus
-    return Use(gpus, gpus * (request.memory_mib or 0), gpus * request.share, 1)
+    return Use(gpus, gpus * (request.memory_bytes or 0), gpus * request.share_permille, 1)
 
 
 @dataclass(frozen=True, slots=True)

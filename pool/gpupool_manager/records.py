@@ -1,6 +1,6 @@
 """What the manager keeps: one class a table, one field a column.
 
-Times are seconds since 1970, memory is in MiB, compute in percent of one GPU.
+Times are seconds since 1970, memory is in bytes, compute in thousandths of one GPU.
 ``version`` counts the changes of what an operator can change, for ETags.
 """
 
@@ -31,8 +31,8 @@ class Quota:
 
     tenant: str
     gpus: int | None = None
-    memory_mib: int | None = None
-    compute: int | None = None
+    memory_bytes: int | None = None
+    compute_permille: int | None = None
     sessions: int | None = None
     #: The highest priority that it may ask for.
     priority: int = 0
@@ -96,7 +96,7 @@ class Gpu:
     number: int
     model: str
     capability: str
-    memory_mib: int
+    memory_bytes: int
     pci: str
     #: Whether the last report of its node named it.
     present: bool
@@ -114,8 +114,8 @@ class Grant:
     ordinal: int
     gpu: str
     node: str
-    memory_mib: int
-    share: int
+    memory_bytes: int
+    share_permille: int
     lost: bool = False
     #: How long its sessions have kept the GPU busy, as its node has counted.
     busy_ms: int = 0
@@ -153,7 +153,7 @@ class Usage:
     tenant: str
     hour: int
     gpu_seconds: float = 0.0
-    memory_mib_seconds: float = 0.0
+    memory_byte_seconds: float = 0.0
     compute_seconds: float = 0.0
     busy_seconds: float = 0.0
     leases: int = 0

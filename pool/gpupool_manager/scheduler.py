@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpupool_common.sizes import format_mib
+from gpupool_common.sizes import format_part, format_size
 from gpupool_manager.index import Index
 from gpupool_manager.placement_request import (
     PlacementRequest,
@@ -51,7 +51,7 @@ def place(index: Index, request: PlacementRequest) -> Placement | NoRoom:
     """Where the request goes, or why nowhere."""
     fitting = count(index, request)
     if fitting < request.gpus:
-        return NoRoom(_too_few(request, fitting))
+        return NoRoom(_all_closed(index, request) or _too_few(request, fitting))
     candidates = walk(index, request)
     if request.gpus == 1:
         first = next(candidates, None)
@@ -107,19 +107,36 @@ def _chosen(request: PlacementRequest, slots: list[Slot]) -> Placement:
 
 
 def _what(request: PlacementRequest) -> str:
-    if request.memory_mib is None:
+    if request.memory_bytes is None:
         return "a whole GPU"
-    return f"{format_mib(request.memory_mib)} with {request.share}% of a GPU"
+    return (
+        f"{format_size(request.memory_bytes)} with {format_part(request.share_permille)} of a GPU"
+    )
 
 
 def _too_few(request: PlacementRequest, fitting: int) -> str:
     return f"{_what(request)} fits on {fitting} GPUs, asked {request.gpus}"
 
 
+def _all_closed(index: Index, request: PlacementRequest) -> str | None:
+    """What to wait for where it is not room that lacks: no node takes anything new."""
+    nodes: dict[str, bool] = {}
+    for node, stock in index.stock(request):
+        nodes[node] = nodes.get(node, False) or stock.open > 0
+    if not nodes or any(nodes.values()):
+        return None
+    closed = [(index.example(node).closed or "").removeprefix("node: it is ") for node in nodes]
+    reasons = Counter(reason.partition(":")[0] for reason in closed)
+    said = ", ".join(f"{number} {reason}" for reason, number in sorted(reasons.items()))
+    every = "the only node" if len(nodes) == 1 else f"all {len(nodes)} nodes"
+    take = "takes" if len(nodes) == 1 else "take"
+    return f"{every} with such GPUs {take} no new leases ({said}); asked {request.gpus}"
+
+
 def judge(request: PlacementRequest, slot: Slot) -> str | None:
     """Why this GPU will not do; None: it will."""
     return (
-        wrong_kind(request, slot.model, slot.capability, slot.total_mib)
+        wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
         or wrong_node(request, slot)
         or no_room(request, slot)
     )
@@ -153,7 +170,7 @@ def summarise_own(request: PlacementRequest, verdicts: list[Verdict]) -> dict[st
     kinds = Counter[str]()
     for verdict in verdicts:
         slot = verdict.slot
-        own = wrong_kind(request, slot.model, slot.capability, slot.total_mib)
+        own = wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
         own = own or wrong_node(request, slot)
         free = "fits" if verdict.reason is None else "not free"
         kinds[own.partition(":")[0] if own else free] += 1

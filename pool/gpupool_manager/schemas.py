@@ -8,16 +8,30 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
 from gpupool_common.lease import LeaseEnd, LeaseState
-from gpupool_common.node_protocol import Capability, GpuPolicy, Labels, Line, Name, SessionState
+from gpupool_common.node_protocol import (
+    NAME,
+    Capability,
+    GpuPolicy,
+    Labels,
+    Line,
+    Name,
+    SessionState,
+)
+from gpupool_common.quantities import Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
 
 T = TypeVar("T")
 
-TenantName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,32}$")]
+_TENANT = r"^[A-Za-z0-9._-]{1,32}$"
+TenantName = Annotated[str, StringConstraints(pattern=_TENANT)]
 Pattern = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
 Whole = Annotated[int, Field(strict=True)]
 
-MOST_MIB = 1 << 40
+#: What a text of a pattern may hold, for who wrote another one.
+ALLOWED = {
+    NAME: "a name has 1 to 64 of A-Z a-z 0-9 . _ -, and no blank",
+    _TENANT: "a tenant's name has 1 to 32 of A-Z a-z 0-9 . _ -, and no blank",
+}
 
 #: For how long a node may join with a token, at most.
 MOST_JOIN_SECONDS = 30 * 86400
@@ -70,11 +84,9 @@ class QuotaIn(In):
     """What a tenant may have at once; null: as much as there is."""
 
     gpus: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(None, description="virtual GPUs")
-    memory_mib: Annotated[Whole, Field(ge=0, le=MOST_MIB)] | None = Field(
-        None, description="MiB over all virtual GPUs"
-    )
-    compute: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
-        None, description="percent of one GPU, over all virtual GPUs"
+    memory_bytes: TotalMemory | None = Field(None, description="over all virtual GPUs")
+    compute_permille: TotalCompute | None = Field(
+        None, description="thousandths of one GPU, over all virtual GPUs"
     )
     sessions: Annotated[Whole, Field(ge=0, le=1 << 31)] | None = Field(
         None, description="leases, granted and queued"
@@ -89,8 +101,8 @@ class QuotaIn(In):
 
 class UseOut(BaseModel):
     gpus: int
-    memory_mib: int
-    compute: int
+    memory_bytes: int
+    compute_permille: int
     sessions: int
 
 
@@ -216,13 +228,13 @@ class GpuOut(BaseModel):
     index: int
     model: str
     compute_capability: str
-    memory_mib: int
+    memory_bytes: int
     pci: str
     policy: GpuPolicy
     max_inst: int
     prio_ratio: int
-    used_mib: int
-    used_share: int
+    used_bytes: int
+    used_permille: int
     grants: int
     usable: bool
     closed: str | None = Field(description="why nothing new is placed here")
@@ -244,12 +256,11 @@ class PlacementRequestIn(In):
     """Which GPUs, and how much of each."""
 
     gpus: Annotated[Whole, Field(ge=1, le=64)] = 1
-    memory_mib: Annotated[Whole, Field(ge=1, le=1 << 30)] | None = Field(
-        None, description="MiB of each GPU; null: a whole unused GPU each, with all its memory"
+    memory_bytes: Memory | None = Field(
+        None,
+        description="of each GPU, from 1 MiB; null: a whole unused GPU each, with all its memory",
     )
-    share: Annotated[Whole, Field(ge=1, le=100)] = Field(
-        100, description="percent of each GPU's compute"
-    )
+    share_permille: Share = Field(1000, description="thousandths of each GPU's compute")
     policy: Policy = "binpack"
     hosts: Hosts = Field(
         "any", description="same: all on one node; spread: each on another; any: as few as will do"
@@ -286,8 +297,8 @@ class GrantOut(BaseModel):
     gpu: str
     node: str
     address: str | None
-    memory_mib: int
-    share: int
+    memory_bytes: int
+    share_permille: int
     lost: bool
     busy_seconds: float = Field(description="how long its sessions have kept the GPU busy")
 
@@ -337,8 +348,8 @@ class VerdictOut(BaseModel):
     fits: bool
     reason: str | None = Field(description="why it does not fit")
     rank: int | None = Field(description="1 is what the policy likes best")
-    free_mib: int
-    free_share: int
+    free_bytes: int
+    free_permille: int
 
 
 class ExplainOut(BaseModel):
@@ -355,11 +366,33 @@ class QueueOut(BaseModel):
     tenant: str
     priority: int
     gpus: int
-    memory_mib: int | None
-    share: int
+    memory_bytes: int | None
+    share_permille: int
     since: datetime
     until: datetime
     reason: str
+
+
+# Keys ----------------------------------------------------------------------------------
+
+
+class KeyRoll(In):
+    revoke: StrictBool = Field(
+        False, description="true: refuse what was signed so far, as after a theft"
+    )
+
+
+class KeyOut(BaseModel):
+    id: str
+    age: Literal["upcoming", "current", "old"] = Field(
+        description="upcoming: nodes are told of it; current: it signs; old: what it has signed is"
+        " good until it expires"
+    )
+    public: str = Field(description="Ed25519, in hexadecimal")
+    made: datetime
+    signs: datetime | None = Field(description="since when it signs")
+    until: datetime | None = Field(description="when nodes forget it")
+    without: list[str] = Field(description="nodes that have not said that they have it")
 
 
 # Looking -------------------------------------------------------------------------------

@@ -17,21 +17,26 @@ from gpupool_common import __version__, logs
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.keys import load_keys
 from gpupool_common.secret_file import read_secret, replace_secret
+from gpupool_manager import certificate as certificates
 from gpupool_manager import collector
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
+from gpupool_manager.certificate import Certificate
 from gpupool_manager.config import Settings
 from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
 from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool
+from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
 
 TOKEN_FILE = "admin.token"
-#: What lease tokens are made with; a manager that takes over needs the same one.
+#: What peers' keys are made with; a manager that takes over needs the same one.
 SECRET_FILE = "lease.secret"
+#: What signs lease tokens.
+KEYS_FILE = "signing.keys"
 
 
 def default_state_dir(env: Mapping[str, str] | None = None) -> Path:
@@ -59,7 +64,7 @@ def make_state_dir(path: Path) -> None:
 
 
 def lease_secret(path: Path) -> bytes:
-    """What lease tokens are signed with, made at the first start; GpupoolError if damaged."""
+    """What peers' keys are made with, made at the first start; GpupoolError if damaged."""
     if not path.exists():
         replace_secret(path, secrets.token_hex(SECRET_BYTES))
     try:
@@ -70,7 +75,7 @@ def lease_secret(path: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise GpupoolError(
-            f"{path}: holds no secret of ours; remove it, and leases' tokens with it"
+            f"{path}: holds no secret of ours; restore it, or remove it for a new one"
         )
     return secret
 
@@ -129,6 +134,7 @@ class Manager:
         make_state_dir(state_dir)
         database = await asyncio.to_thread(settings.database_url)
         store = Store(database or f"sqlite:///{state_dir / 'manager.db'}")
+        certificate = await asyncio.to_thread(self._certificate, state_dir)
         listener = self._listen()
         pool = Pool(store, settings.rules)
         try:
@@ -141,7 +147,8 @@ class Manager:
             raise
         await self._make_first_token(pool, state_dir / TOKEN_FILE)
         secret = await asyncio.to_thread(lease_secret, state_dir / SECRET_FILE)
-        pool.signer = Signer(secret, settings.lease_token_seconds)
+        ring = await asyncio.to_thread(KeyRing.load, state_dir / KEYS_FILE, pool.clock())
+        pool.signer = Signer(secret, ring, settings.lease_token_seconds)
         await self._open_link(pool, state_dir)
         pool.run_clock()
         app = make_app(pool, settings.open_metrics, Attempts())
@@ -153,8 +160,8 @@ class Manager:
             server_header=False,
             ws="none",
             timeout_graceful_shutdown=3,
-            ssl_certfile=_text(settings.tls_certificate),
-            ssl_keyfile=_text(settings.tls_key),
+            ssl_certfile=None if certificate is None else str(certificate.path),
+            ssl_keyfile=None if certificate is None else str(certificate.key),
         )
         try:
             config.load()
@@ -168,10 +175,13 @@ class Manager:
             await asyncio.sleep(0.01)
         if self._serving.done():
             raise GpupoolError(f"cannot listen at {settings.listen}")
-        if not settings.is_tls and not settings.is_loopback:
+        self._say_ready(pool, state_dir, certificate)
+
+    def _say_ready(self, pool: Pool, state_dir: Path, certificate: Certificate | None) -> None:
+        if not self.settings.is_tls and not self.settings.is_loopback:
             self._log.warning(
-                "tokens are sent in clear text: other machines reach this address without TLS",
-                listen=settings.listen,
+                "TOKENS TRAVEL IN CLEAR TEXT (--insecure-plain): others reach this without TLS",
+                listen=self.settings.listen,
             )
         self._log.info(
             "ready",
@@ -179,7 +189,17 @@ class Manager:
             listen=self.url,
             nodes=pool.join_url or "none",
             state_dir=str(state_dir),
+            **({} if certificate is None else {"fingerprint": certificate.fingerprint}),
         )
+
+    def _certificate(self, state_dir: Path) -> Certificate | None:
+        """What REST shows its clients; None: it speaks in clear."""
+        settings = self.settings
+        if not settings.is_tls:
+            return None
+        if settings.tls_certificate is not None and settings.tls_key is not None:
+            return certificates.read(settings.tls_certificate, settings.tls_key)
+        return certificates.own_certificate(state_dir, settings.address[0])
 
     async def _open_link(self, pool: Pool, state_dir: Path) -> None:
         listen = self.settings.nodes_url
@@ -247,10 +267,6 @@ class Manager:
         if self._pool is not None:
             await self._pool.close()
         self._server = self._serving = self._pool = self._nodes = None
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 async def serve(settings: Settings, ready_fd: int | None) -> None:

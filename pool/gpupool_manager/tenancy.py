@@ -142,6 +142,8 @@ class Tenancy:
             token.revoked = transaction.now
             transaction.put(token)
             transaction.log("token.revoked", name, token.tenant, scope=token.scope)
+            if token.node in self._ledger.nodes:
+                self._ledger.touch(token.node)  # its server is to learn of it now
         return token
 
     def _keep_one_admin(self, token: Token, now: float) -> None:

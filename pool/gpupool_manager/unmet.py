@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpupool_common.sizes import format_mib
+from gpupool_common.sizes import format_size
 from gpupool_manager.index import Index, Kind
 from gpupool_manager.placement_request import (
     Capability,
@@ -78,17 +78,17 @@ def _conditions(index: Index, request: PlacementRequest) -> Iterator[_Condition]
             lambda kind, _: kind[1] >= capability,
             f"the most that the pool has is {dotted(max(has for _, has, _ in kinds))}",
         )
-    if (mib := request.memory_mib) is not None:
+    if (memory := request.memory_bytes) is not None:
         yield _Condition(
-            f"with {format_mib(mib)} of memory",
-            lambda kind, _: kind[2] >= mib,
-            f"the largest of the pool has {format_mib(max(sizes))}",
+            f"with {format_size(memory)} of memory",
+            lambda kind, _: kind[2] >= memory,
+            f"the largest of the pool has {format_size(max(sizes))}",
         )
     elif (most := request.memory_most) is not None:
         yield _Condition(
-            f"of no more memory than the {format_mib(most)} that the quota allows",
+            f"of no more memory than the {format_size(most)} that the quota allows",
             lambda kind, _: kind[2] <= most,
-            f"the smallest of the pool has {format_mib(min(sizes))}; ask for a part with --memory",
+            f"the smallest of the pool has {format_size(min(sizes))}; ask for a part with --memory",
         )
     if (driver := request.min_driver) is not None:
         known = {index.example(node).driver for _, node in index.stocked()}

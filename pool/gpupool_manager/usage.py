@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.quotas import Use
 from gpupool_manager.records import Usage
 from gpupool_manager.transaction import Transaction
@@ -22,7 +23,7 @@ class Meter:
     def start(self, tenant: str, use: Use, since: float) -> None:
         """Count this use from a time on: after a restart."""
         if not use.nothing:
-            self._running[tenant] = (Use(use.gpus, use.memory_mib, use.compute), since)
+            self._running[tenant] = (Use(use.gpus, use.memory_bytes, use.compute_permille), since)
 
     def change(self, tenant: str, use: Use, now: float, new_leases: int = 0) -> None:
         """A tenant's use is now this; what it was so far is written down."""
@@ -52,8 +53,8 @@ class Meter:
             end = min(until, float((hour + 1) * HOUR))
             row = self._row(tenant, hour)
             row.gpu_seconds += use.gpus * (end - since)
-            row.memory_mib_seconds += use.memory_mib * (end - since)
-            row.compute_seconds += use.compute * (end - since)
+            row.memory_byte_seconds += use.memory_bytes * (end - since)
+            row.compute_seconds += use.compute_permille / WHOLE_GPU * (end - since)
             since = end
 
     def _row(self, tenant: str, hour: int) -> Usage:

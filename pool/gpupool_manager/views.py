@@ -14,6 +14,7 @@ from gpupool_manager.scheduler import Verdict
 from gpupool_manager.schemas import (
     GpuOut,
     GrantOut,
+    KeyOut,
     LeaseOut,
     NodeOut,
     PlacementRequestOut,
@@ -27,6 +28,7 @@ from gpupool_manager.schemas import (
     maybe_when,
     when,
 )
+from gpupool_manager.signing_keys import SigningKey
 from gpupool_manager.waiting import Waiting
 
 
@@ -66,6 +68,18 @@ def token(record: Token) -> TokenOut:
     )
 
 
+def key(pool: Pool, record: SigningKey) -> KeyOut:
+    return KeyOut(
+        id=record.id,
+        age=record.age,
+        public=record.public.hex(),
+        made=when(record.made),
+        signs=maybe_when(record.signs),
+        until=maybe_when(record.until),
+        without=pool.key_rolls.without(record),
+    )
+
+
 def state_of(record: Node) -> Literal["ready", "aside", "lost"]:
     if record.lost:
         return "lost"
@@ -99,13 +113,13 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
         index=record.number,
         model=record.model,
         compute_capability=record.capability,
-        memory_mib=record.memory_mib,
+        memory_bytes=record.memory_bytes,
         pci=record.pci,
         policy=record.policy,
         max_inst=record.max_inst,
         prio_ratio=record.prio_ratio,
-        used_mib=slot.used_mib,
-        used_share=slot.used_share,
+        used_bytes=slot.used_bytes,
+        used_permille=slot.used_permille,
         grants=slot.holders,
         usable=slot.usable,
         closed=slot.closed,
@@ -137,8 +151,8 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
                 gpu=grant.gpu,
                 node=grant.node,
                 address=ledger.nodes[grant.node].address if grant.node in ledger.nodes else None,
-                memory_mib=grant.memory_mib,
-                share=grant.share,
+                memory_bytes=grant.memory_bytes,
+                share_permille=grant.share_permille,
                 lost=grant.lost,
                 busy_seconds=grant.busy_ms / 1000,
             )
@@ -188,8 +202,8 @@ def waiting(position: int, entry: Waiting) -> QueueOut:
         tenant=record.tenant,
         priority=record.priority,
         gpus=record.request.gpus,
-        memory_mib=record.request.memory_mib,
-        share=record.request.share,
+        memory_bytes=record.request.memory_bytes,
+        share_permille=record.request.share_permille,
         since=when(record.created),
         until=when(record.deadline),
         reason=entry.reason,
@@ -205,6 +219,6 @@ def verdict(found: Verdict) -> VerdictOut:
         fits=found.reason is None,
         reason=found.reason,
         rank=found.rank,
-        free_mib=slot.free_mib,
-        free_share=slot.free_share,
+        free_bytes=slot.free_bytes,
+        free_permille=slot.free_permille,
     )

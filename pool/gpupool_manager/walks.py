@@ -27,25 +27,29 @@ RULES: dict[Policy, str] = {
 def cost(index: Index, request: PlacementRequest, slot: Slot) -> Cost:
     """Lower is better. No two GPUs cost the same: node and index decide in the end."""
     wholes = index.wholes(slot.node) if slot.whole else 0
-    return _cost(request, (slot.free_mib, wholes, slot.node, slot.index, slot), slot.free_share)
+    return _cost(
+        request, (slot.free_bytes, wholes, slot.node, slot.index, slot), slot.free_permille
+    )
 
 
-def _cost(request: PlacementRequest, entry: Entry, free_share: int) -> Cost:
-    free_mib, wholes, node, number, slot = entry
+def _cost(request: PlacementRequest, entry: Entry, free_permille: int) -> Cost:
+    free_bytes, wholes, node, number, slot = entry
     if request.policy == "binpack":
-        return (free_share, free_mib, wholes, node, number)
+        return (free_permille, free_bytes, wholes, node, number)
     if request.policy == "spread":
-        return (-free_share, -free_mib, -wholes, node, number)
+        return (-free_permille, -free_bytes, -wholes, node, number)
     # An unused GPU comes after every other, and those by how many its node has.
-    uneven = wholes * 4.0 + _uneven(request, free_share, free_mib, slot.total_mib)
-    return (uneven, free_share, free_mib, node, number)
+    uneven = wholes * 4.0 + _uneven(request, free_permille, free_bytes, slot.total_bytes)
+    return (uneven, free_permille, free_bytes, node, number)
 
 
-def _uneven(request: PlacementRequest, free_share: int, free_mib: int, total_mib: int) -> float:
+def _uneven(
+    request: PlacementRequest, free_permille: int, free_bytes: int, total_bytes: int
+) -> float:
     """How differently the parts of compute and memory that would be left differ, 0..1."""
-    share = (free_share - request.share) * total_mib
-    memory = (free_mib - request.takes(total_mib)) * WHOLE
-    return abs(share - memory) / (WHOLE * total_mib)
+    share = (free_permille - request.share_permille) * total_bytes
+    memory = (free_bytes - request.takes(total_bytes)) * WHOLE
+    return abs(share - memory) / (WHOLE * total_bytes)
 
 
 def walk(index: Index, request: PlacementRequest) -> Iterator[Slot]:
@@ -67,12 +71,12 @@ def count(index: Index, request: PlacementRequest) -> int:
 
 
 def _fitting(shelf: Shelf, request: PlacementRequest) -> Iterator[tuple[int, Row, int]]:
-    """The rows with room: their free hundredths, and from where on memory suffices."""
-    memory = request.takes(shelf.total_mib)
-    lowest = WHOLE if request.memory_mib is None else request.share
-    for share in range(lowest, WHOLE + 1):
+    """The rows with room: their free thousandths, and from where on memory suffices."""
+    memory = request.takes(shelf.total_bytes)
+    lowest = WHOLE if request.memory_bytes is None else request.share_permille
+    for share in sorted(free for free in shelf.rows if free >= lowest):
         row = shelf.rows[share]
-        if row and row[-1][0] >= memory:
+        if row[-1][0] >= memory:
             yield share, row, bisect_left(row, (memory,))
 
 
@@ -129,7 +133,8 @@ def _fragmentation(shelves: list[Shelf], request: PlacementRequest) -> Iterator[
                 continue
             # What would be left is even at this much free memory, and less so on both sides.
             even = (
-                request.takes(shelf.total_mib) + (share - request.share) * shelf.total_mib / WHOLE
+                request.takes(shelf.total_bytes)
+                + (share - request.share_permille) * shelf.total_bytes / WHOLE
             )
             middle = max(start, bisect_left(row, (even,)))
             if middle < len(row):

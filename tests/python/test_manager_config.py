@@ -82,10 +82,13 @@ def test_a_databases_password_is_in_no_complaint() -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"listen": "https://127.0.0.1:1"}, "https needs both 'tls_certificate' and 'tls_key'"),
+        ({"listen": "https://127.0.0.1:1", "tls_key": "/k"}, "go together"),
         ({"tls_certificate": "/c"}, "'tls_certificate': is only used with https"),
         ({"heartbeat_seconds": "30"}, "'lost_after_seconds': must be at least twice"),
-        ({"require_tls": True, "listen": "http://*:1"}, "'require_tls': tokens would be sent"),
+        (
+            {"listen": "http://*:1"},
+            "write https:// (the manager makes a certificate), or set --insecure-plain",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_named(flags: dict[str, object], said: str) -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import api_looking
 from gpupool_manager.config import load_settings
 from gpupool_manager.events import KEPT, MOST_BEHIND, Bus
@@ -106,7 +107,7 @@ async def test_what_happens_is_told_as_it_happens(api: Api) -> None:
     async with api.watch() as events:
         await api.do("POST", "/tenants", {"name": "a"})
         await api.node("n1")
-        asked = {"tenant": "a", "memory_mib": 10, "share": 10}
+        asked = {"tenant": "a", "memory_bytes": 10 * MIB, "share_permille": 100}
         lease = await api.do("POST", "/leases", asked)
         await api.do("POST", f"/leases/{lease['id']}/release")
         found = await first(events, 6)
@@ -135,7 +136,7 @@ async def test_a_kind_can_be_asked_for(api: Api) -> None:
 async def test_a_tenant_sees_what_concerns_it(api: Api) -> None:
     mine, theirs = await api.tenant("a"), await api.tenant("b")
     await api.node("n1")
-    asked = {"memory_mib": 10, "share": 10}
+    asked = {"memory_bytes": 10 * MIB, "share_permille": 100}
     async with api.watch(mine["secret"]) as events:
         await api.do("POST", "/leases", asked, theirs["secret"])
         lease = await api.do("POST", "/leases", asked, mine["secret"])

@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Heartbeat, ReportedSession
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import tables
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease
@@ -31,7 +32,7 @@ async def world(database: str) -> AsyncIterator[World]:
 
 def free(world: World, uuid: str) -> tuple[int, int]:
     slot = world.pool.ledger.index.slots[uuid]
-    return slot.free_mib, slot.free_share
+    return slot.free_bytes, slot.free_permille
 
 
 async def refused(work: object) -> Problem:
@@ -47,35 +48,35 @@ async def history(world: World, lease: Lease) -> Lease:
 
 
 async def test_a_lease_holds_what_was_asked_for_and_says_why_there(world: World) -> None:
-    lease = await world.ask("a", gpus=2, memory_mib=3000, share=25, ttl=90.0)
-    assert [(g.gpu, g.node, g.memory_mib, g.share) for g in lease.grants] == [
-        ("GPU-node-1-0", "node-1", 3000, 25),
-        ("GPU-node-1-1", "node-1", 3000, 25),
+    lease = await world.ask("a", gpus=2, memory_bytes=3000 * MIB, share_permille=250, ttl=90.0)
+    assert [(g.gpu, g.node, g.memory_bytes, g.share_permille) for g in lease.grants] == [
+        ("GPU-node-1-0", "node-1", 3000 * MIB, 250),
+        ("GPU-node-1-1", "node-1", 3000 * MIB, 250),
     ]
-    assert free(world, "GPU-node-1-0") == free(world, "GPU-node-1-1") == (7000, 75)
+    assert free(world, "GPU-node-1-0") == free(world, "GPU-node-1-1") == (7000 * MIB, 750)
     assert (lease.expires or 0) - (lease.granted or 0) == 90.0
     assert lease.request_id == ACTOR.request_id
     assert "one node" in lease.placement["rule"]
     first = lease.placement["gpus"][0]
-    assert (first["free_mib_before"], first["free_mib_after"]) == (10_000, 7000)
+    assert (first["free_bytes_before"], first["free_bytes_after"]) == (10_000 * MIB, 7000 * MIB)
     assert await history(world, lease) == lease
     await world.end(lease)
-    assert free(world, "GPU-node-1-0") == (10_000, 100)
+    assert free(world, "GPU-node-1-0") == (10_000 * MIB, 1000)
     assert (await history(world, lease)).state == "released"
 
 
-async def test_one_hundredth_and_one_mib_are_the_smallest_parts(world: World) -> None:
-    await world.ask("a", memory_mib=9999, share=99)
-    await world.ask("a", memory_mib=1, share=1)
+async def test_one_thousandth_and_one_mib_are_the_smallest_parts(world: World) -> None:
+    await world.ask("a", memory_bytes=9999 * MIB, share_permille=999)
+    await world.ask("a", memory_bytes=1 * MIB, share_permille=1)
     assert free(world, "GPU-node-1-0") == (0, 0)
-    assert free(world, "GPU-node-1-1") == (10_000, 100)
+    assert free(world, "GPU-node-1-1") == (10_000 * MIB, 1000)
 
 
 async def test_a_whole_gpu_is_shared_with_nobody(world: World) -> None:
-    whole = await world.ask("a", memory_mib=None, share=100)
-    assert whole.grants[0].memory_mib == 10_000
-    await world.ask("b", memory_mib=1, share=1)
-    problem = await refused(world.ask("b", memory_mib=None, share=100))
+    whole = await world.ask("a", memory_bytes=None, share_permille=1000)
+    assert whole.grants[0].memory_bytes == 10_000 * MIB
+    await world.ask("b", memory_bytes=1 * MIB, share_permille=10)
+    problem = await refused(world.ask("b", memory_bytes=None, share_permille=1000))
     assert (problem.status, problem.code) == (409, "full")
 
 
@@ -83,7 +84,7 @@ async def test_what_can_never_be_is_not_queued(world: World) -> None:
     for want in (
         {"gpus": 3},
         {"gpus": 2, "hosts": "spread"},
-        {"memory_mib": 10_001},
+        {"memory_bytes": 10_001 * MIB},
         {"model": "NVIDIA B200"},
         {"capability": "10.0"},
         {"min_driver": "13.1"},
@@ -95,7 +96,7 @@ async def test_what_can_never_be_is_not_queued(world: World) -> None:
 
 
 async def test_of_many_at_once_only_as_many_get_room_as_there_is(world: World) -> None:
-    asked = [world.ask("ab"[n % 2], memory_mib=1000, share=7) for n in range(60)]
+    asked = [world.ask("ab"[n % 2], memory_bytes=1000 * MIB, share_permille=70) for n in range(60)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     granted = [answer for answer in answers if isinstance(answer, Lease)]
     assert len(granted) == 2 * 10  # 10 times 1000 MiB; 14 times 7 % would do
@@ -106,7 +107,7 @@ async def test_of_many_at_once_only_as_many_get_room_as_there_is(world: World) -
 
 
 async def test_who_goes_away_while_asking_leaves_no_lease_behind_for_long(world: World) -> None:
-    asking = asyncio.create_task(world.ask("a", memory_mib=None, share=100, ttl=30.0))
+    asking = asyncio.create_task(world.ask("a", memory_bytes=None, share_permille=1000, ttl=30.0))
     await asyncio.sleep(0)  # it has asked
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -115,7 +116,7 @@ async def test_who_goes_away_while_asking_leaves_no_lease_behind_for_long(world:
     (lease,) = world.pool.ledger.leases.values()
     await world.later(31.0)
     assert (await history(world, lease)).state == "expired"
-    assert free(world, "GPU-node-1-0") == (10_000, 100)
+    assert free(world, "GPU-node-1-0") == (10_000 * MIB, 1000)
 
 
 # Time --------------------------------------------------------------------------------------
@@ -180,8 +181,8 @@ async def test_a_clock_that_is_set_back_shortens_and_renames_nothing(world: Worl
 
 
 async def test_a_restart_changes_nothing_but_gives_everybody_a_whole_period(world: World) -> None:
-    active = await world.ask("a", memory_mib=None, share=100, ttl=30.0)
-    full = await world.ask("b", memory_mib=None, share=100, ttl=30.0)
+    active = await world.ask("a", memory_bytes=None, share_permille=1000, ttl=30.0)
+    full = await world.ask("b", memory_bytes=None, share_permille=1000, ttl=30.0)
     queued = await world.ask("a", gpus=2, wait=1000.0)
     world.clock.now += 3000 - 2100
     await world.restart()
@@ -209,9 +210,9 @@ async def test_a_lease_goes_on_with_the_gpus_it_has_left(world: World) -> None:
 
 
 async def test_nobody_who_waits_gets_a_gpu_that_is_just_going(world: World) -> None:
-    await world.ask("a", memory_mib=None, share=100)
-    await world.ask("a", memory_mib=None, share=100)
-    queued = await world.ask("b", memory_mib=None, share=100, wait=100.0)
+    await world.ask("a", memory_bytes=None, share_permille=1000)
+    await world.ask("a", memory_bytes=None, share_permille=1000)
+    queued = await world.ask("b", memory_bytes=None, share_permille=1000, wait=100.0)
     await world.join("node-1", [gpu("node-1", 0, uuid="GPU-new")])
     assert [grant.gpu for grant in world.pool.ledger.leases[queued.id].grants] == ["GPU-new"]
 
@@ -262,7 +263,7 @@ async def test_an_operation_that_fails_half_way_leaves_nothing_of_itself(world: 
 
 async def test_use_is_counted_by_tenant_and_hour(world: World) -> None:
     world.clock.now = 1_800_000_000.0  # a full hour
-    lease = await world.ask("a", gpus=2, memory_mib=1000, share=30, ttl=1e6)
+    lease = await world.ask("a", gpus=2, memory_bytes=1000 * MIB, share_permille=300, ttl=1e6)
     world.clock.now += 3000
     await world.restart()
     world.clock.now += 1200
@@ -270,13 +271,13 @@ async def test_use_is_counted_by_tenant_and_hour(world: World) -> None:
     world.clock.now += 5000
     await world.restart()
     table = tables.usage.c
-    counted = (table.gpu_seconds, table.memory_mib_seconds, table.compute_seconds, table.leases)
+    counted = (table.gpu_seconds, table.memory_byte_seconds, table.compute_seconds, table.leases)
     question = select(table.tenant, table.hour, *counted).order_by(table.hour)
     rows = await world.pool.store.fetch(question)
     hour = 1_800_000_000 // 3600
     assert [tuple(row) for row in rows] == [
-        ("a", hour, 2 * 3600.0, 2000 * 3600.0, 60 * 3600.0, 1),
-        ("a", hour + 1, 2 * 600.0, 2000 * 600.0, 60 * 600.0, 0),
+        ("a", hour, 2 * 3600.0, 2000.0 * MIB * 3600, 0.6 * 3600, 1),
+        ("a", hour + 1, 2 * 600.0, 2000.0 * MIB * 600, 0.6 * 600, 0),
     ]
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from sqlalchemy import select
 
 from gpupool_common.node_protocol import Heartbeat
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import tables
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.problems import Problem
@@ -30,7 +31,7 @@ from manager_world import WANT, World, gpu
 T = TypeVar("T")
 TENANTS = ("a", "b")
 NODES = ("n1", "n2", "n3")
-SIZES = (6000, 10_000)
+SIZES = (6000 * MIB, 10_000 * MIB)
 LOST_AFTER, PATIENCE = 40.0, 100.0
 
 AMOUNT = st.none() | st.integers(0, 4)
@@ -39,7 +40,9 @@ WANTS = st.fixed_dictionaries(
         "gpus": st.sampled_from((1, 1, 1, 2, 3)),
         "hosts": st.sampled_from(("any", "same", "spread")),
         "policy": st.sampled_from(("binpack", "spread", "fragmentation")),
-        "size": st.sampled_from(((1000, 10), (3000, 60), (6000, 30), (10_000, 100), (None, 100))),
+        "size": st.sampled_from(
+            ((1000, 100), (3000, 600), (6000, 300), (10_000, 1000), (None, 1000))
+        ),
     }
 )
 
@@ -175,8 +178,8 @@ class Pools(RuleBasedStateMachine):
     ) -> None:
         quota = {
             "gpus": gpus,
-            "memory_mib": None if memory is None else memory * 5000,
-            "compute": None if compute is None else compute * 60,
+            "memory_bytes": None if memory is None else memory * 5000 * MIB,
+            "compute_permille": None if compute is None else compute * 600,
             "sessions": most,
         }
         self.model.quotas[tenant] = quota
@@ -202,8 +205,9 @@ class Pools(RuleBasedStateMachine):
         ttl=st.sampled_from((30.0, 300.0)),
     )
     def ask(self, tenant: str, wanted: dict[str, Any], wait: float, ttl: float) -> None:
-        memory, share = wanted.pop("size")
-        want = {**WANT, **wanted, "memory_mib": memory, "share": share}
+        mib, share = wanted.pop("size")
+        memory = None if mib is None else mib * MIB
+        want = {**WANT, **wanted, "memory_bytes": memory, "share_permille": share}
         model = self.model
         over, fits = model.over_quota(tenant, want, True), model.fits(tenant, want)
         late, off = model.someone_is_late(self.now), tenant in model.disabled
@@ -325,7 +329,9 @@ class Pools(RuleBasedStateMachine):
         for lease in ledger.leases.values():
             known = self.model.leases[lease.id]
             assert lease.state == known.state
-            grants = [(grant.gpu, grant.memory_mib, grant.share) for grant in lease.grants]
+            grants = [
+                (grant.gpu, grant.memory_bytes, grant.share_permille) for grant in lease.grants
+            ]
             assert grants == known.grants
             assert {grant.gpu for grant in lease.grants if grant.lost} == known.lost
             assert known.state == "queued" or lease.expires == known.expires
@@ -345,8 +351,8 @@ class Pools(RuleBasedStateMachine):
                 there = self.model.on_gpu(uuid)
                 slot = ledger.index.slots[uuid]
                 used = (sum(mib for mib, _ in there), sum(share for _, share in there))
-                assert (slot.used_mib, slot.used_share, slot.holders) == (*used, len(there))
-                assert used[0] <= slot.total_mib == size and used[1] <= 100
+                assert (slot.used_bytes, slot.used_permille, slot.holders) == (*used, len(there))
+                assert used[0] <= slot.total_bytes == size and used[1] <= 1000
                 assert len(there) <= slot.most == node.max_inst[uuid]
                 assert (slot.closed is None) == node.is_open
                 assert slot.node == name

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Lease
 from manager_world import World, gpu
@@ -27,7 +28,7 @@ async def world(database: str) -> AsyncIterator[World]:
 
 async def whole(world: World, tenant: str = "a", **more: object) -> Lease:
     """Asks for whole GPUs."""
-    return await world.ask(tenant, memory_mib=None, share=100, ttl=1e6, **more)  # type: ignore[arg-type]
+    return await world.ask(tenant, memory_bytes=None, share_permille=1000, ttl=1e6, **more)  # type: ignore[arg-type]
 
 
 def reason(world: World, lease: Lease) -> str:
@@ -112,7 +113,7 @@ async def test_a_steady_stream_of_small_requests_starves_nobody(world: World) ->
 
 
 async def test_who_waits_for_other_gpus_holds_nobody_up(world: World) -> None:
-    await world.join("node-2", [gpu("node-2", 0, 5000, model="NVIDIA A100")])
+    await world.join("node-2", [gpu("node-2", 0, 5000 * MIB, model="NVIDIA A100")])
     await whole(world, model="*A100")
     late = await whole(world, model="*A100", wait=WAIT)
     await world.later(61.0)
@@ -121,7 +122,7 @@ async def test_who_waits_for_other_gpus_holds_nobody_up(world: World) -> None:
 
 
 async def test_who_waits_for_its_own_quota_holds_nobody_up(world: World) -> None:
-    for quota in ({"gpus": 1}, {"memory_mib": 10_000}):
+    for quota in ({"gpus": 1}, {"memory_bytes": 10_000 * MIB}):
         await world.quota("a")
         holds = await whole(world)
         late = await whole(world, wait=WAIT, gpus=4)

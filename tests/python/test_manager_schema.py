@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.config import load_settings
 from gpupool_manager.service import TOKEN_FILE, Manager
 from manager_node import join
@@ -70,7 +71,12 @@ class FilledManager:
         with httpx.Client(headers=self.headers, trust_env=False) as client:
             client.post(f"{self.url}/tenants", json={"name": "a"}).raise_for_status()
             made = client.post(f"{self.url}/tokens", json=token).raise_for_status()
-            lease = {"tenant": "a", "memory_mib": 5, "share": 5, "ttl_seconds": 3600}
+            lease = {
+                "tenant": "a",
+                "memory_bytes": 5 * MIB,
+                "share_permille": 50,
+                "ttl_seconds": 3600,
+            }
             got = client.post(f"{self.url}/leases", json=lease).raise_for_status()
         self.known |= {"tokens": made.json()["id"], "leases": got.json()["id"]}
 

@@ -21,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from manager_process import Process
 from manager_rest import bearer
 from pool_process import environment
@@ -162,7 +163,7 @@ def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Proces
     manager.node("n1")
     ask(manager, "PATCH", "/nodes/n1", {"labels": {"zone": "b"}})
     ask(manager, "PATCH", "/gpus/GPU-n1-1", {"prio_ratio": 44})
-    asked = {"tenant": "a", "memory_mib": 100, "share": 100, "ttl_seconds": 3600}
+    asked = {"tenant": "a", "memory_bytes": 100 * MIB, "share_permille": 1000, "ttl_seconds": 3600}
     for _ in range(2):
         ask(manager, "POST", "/leases", asked)
     ask(manager, "POST", "/leases", {**asked, "wait_seconds": 3600})
@@ -208,7 +209,7 @@ def test_no_secret_is_in_the_log(manager: Process) -> None:
         made = ask(manager, "POST", "/tokens", body, headers={"Idempotency-Key": body["scope"]})
         secrets.append(made["secret"])
     manager.node("n1")
-    asked = {"memory_mib": 100, "share": 10}
+    asked = {"memory_bytes": 100 * MIB, "share_permille": 100}
     lease = ask(manager, "POST", "/leases", asked, token=secrets[2])
     secrets.append(lease["token"])
     secrets.append(ask(manager, "POST", f"/leases/{lease['id']}/renew")["token"])
@@ -316,10 +317,10 @@ def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:
     ]
 
 
-def test_plain_http_beyond_loopback_is_warned_of_or_refused(manager: Process) -> None:
-    manager.start("--listen", "http://0.0.0.0:0")
-    assert "tokens are sent in clear text" in manager.log.read_text()
+def test_plain_http_beyond_loopback_is_refused_or_warned_of(manager: Process) -> None:
+    manager.start("--listen", "http://0.0.0.0:0", "--insecure-plain")
+    assert "TOKENS TRAVEL IN CLEAR TEXT" in manager.log.read_text()
     manager.end()
-    status, said = manager.fail("--listen", "http://0.0.0.0:0", "--require-tls")
-    assert status == 2 and "'require_tls'" in said
+    status, said = manager.fail("--listen", "http://0.0.0.0:0")
+    assert status == 2 and "write https://" in said and "--insecure-plain" in said
     assert len(said.splitlines()) == 1

@@ -379,7 +379,7 @@ async def test_what_cannot_be_written_is_not_done(database: str) -> None:
     await world.tenant("a")
     await world.join("node-1")
     lease = await world.ask("a")
-    before = world.pool.ledger.index.slots["GPU-node-1-0"].used_mib
+    before = world.pool.ledger.index.slots["GPU-node-1-0"].used_bytes
 
     async def fail(transaction: Transaction) -> None:
         raise StoreError("the disk is full")
@@ -393,7 +393,7 @@ async def test_what_cannot_be_written_is_not_done(database: str) -> None:
     world.pool.store.commit = commit  # type: ignore[method-assign]
     ledger = world.pool.ledger
     assert (set(ledger.leases), set(ledger.tenants)) == ({lease.id}, {"a"})
-    assert ledger.index.slots["GPU-node-1-0"].used_mib == before
+    assert ledger.index.slots["GPU-node-1-0"].used_bytes == before
     assert set(ledger.nodes) == {"node-1"}
     assert (await world.ask("a")).state == "active"
     await world.close()

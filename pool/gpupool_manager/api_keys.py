@@ -1,0 +1,41 @@
+"""/v1/keys: what signs lease tokens."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from gpupool_common.errors import GpupoolError
+from gpupool_manager import views
+from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
+from gpupool_manager.problems import Problem
+from gpupool_manager.schemas import KeyOut, KeyRoll, Page
+from gpupool_manager.transaction import Transaction
+
+router = APIRouter(prefix="/keys", tags=["keys"])
+
+
+@router.get("", response_model=Page[KeyOut])
+async def list_keys(pool: ThePool, caller: Admin, pages: Pages) -> Response:
+    """The keys that sign lease tokens, oldest first; never the secrets."""
+    keys = pool.signer.ring.keys
+    return send(
+        pages.cut(keys, lambda k: (int(k.made), k.id), lambda k: views.key(pool, k), int, str)
+    )
+
+
+@router.post("/roll", response_model=KeyOut, status_code=202)
+async def roll_keys(body: KeyRoll, pool: ThePool, caller: Admin, write: Write) -> Response:
+    """Make another key. It signs once all nodes have it; tokens that are out stay good.
+
+    With ``revoke`` it signs at once, and whatever was signed before is refused.
+    """
+
+    def roll(transaction: Transaction) -> Reply:
+        rolls = pool.key_rolls
+        try:
+            key = rolls.replace(transaction) if body.revoke else rolls.begin(transaction)
+        except GpupoolError as error:
+            raise Problem(409, "in-use", str(error)) from None
+        return Reply(views.key(pool, key), 202)
+
+    return await write.do(caller, roll)
