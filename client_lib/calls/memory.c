@@ -7,6 +7,7 @@
 #include "captured_copy.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "handle.h"
 #include "its.h"
 #include "ranges.h"
 #include "remote_host.h"
@@ -32,9 +33,36 @@ static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind
            (at >= d->window_begin && at < d->window_end && bytes <= d->window_end - at);
 }
 
-static CUresult keep_in(CUcontext context, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+/* A handle's shadow is its memory's device and 1: 0 is no shadow. */
+CUresult gpc_memory_made(uint64_t handle, CUdevice device)
 {
-    CUdevice device = gpc_context_device(context);
+    gpc_handle_attach(handle, (void *)(intptr_t)(device + 1));
+    return CUDA_SUCCESS;
+}
+
+/* Where memory of this handle lies: whatever context is current when it is used. */
+static CUdevice device_of(uint64_t from, CUcontext context)
+{
+    void *shadow = from ? gpc_handle_shadow(gp_handle_kind(from), from) : NULL;
+    CUdevice device = (CUdevice)(intptr_t)shadow - 1;
+    return device >= 0 ? device : gpc_context_device(context);
+}
+
+CUdevice gpc_location_device(const CUmemLocation *location)
+{
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id : -1;
+}
+
+CUdevice gpc_memory_device(uint64_t address)
+{
+    struct gpc_range range;
+    return gpc_range_find(address, &range) ? range.device : -1;
+}
+
+static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t bytes,
+                        enum gpc_range_kind kind)
+{
+    CUdevice device = device_of(from, context);
     if (!address_right(at, bytes, kind, device))
         return CUDA_ERROR_UNKNOWN;
     unsigned here = context ? gpc_session_of_handle((uint64_t)context)->index : gpc_range_place();
@@ -42,25 +70,27 @@ static CUresult keep_in(CUcontext context, CUdeviceptr at, size_t bytes, enum gp
                               .place = gpc_session_of_address(at) ? 0 : here,
                               .size = bytes,
                               .kind = kind,
-                              .context = context,
+                              .context = kind == GPC_RANGE_MAPPED ? NULL : context,
                               .device = device};
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
+CUresult gpc_memory_keep(uint64_t from, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind)
 {
-    return keep_in(gpc_current(), at, bytes, kind);
+    return keep_in(gpc_current(), from, at, bytes, kind);
 }
 
 /* What a capture allocates is its graph's. */
-CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
-                                 CUstream stream)
+CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, CUdeviceptr at,
+                                 size_t bytes, CUstream stream)
 {
     if (at == 0) /* nothing was asked for */
         return CUDA_SUCCESS;
     bool captures;
     CUresult r = gpc_stream_captures(on, stream, &captures);
-    return r ? r : keep_in(on->context, at, bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
+    return r ? r
+             : keep_in(on->context, (uint64_t)pool, at, bytes,
+                       captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
 }
 
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
@@ -69,7 +99,7 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
     if (gpc_range_find(address, &range) &&
         (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session()))
         return CUDA_SUCCESS;
-    return gpc_memory_keep(address, bytes, GPC_RANGE_GLOBAL);
+    return gpc_memory_keep(0, address, bytes, GPC_RANGE_GLOBAL);
 }
 
 /* Of whole rows that begin where the GPU reads fast; 0: that is more than there is. */
@@ -95,7 +125,7 @@ GPC_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t
     size_t pitch, bytes = pitched(WidthInBytes, Height, &pitch);
     r = bytes ? gpc_wire_cuMemAlloc_v2(dptr, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
-        r = gpc_memory_keep(*dptr, bytes, GPC_RANGE_DEVICE);
+        r = gpc_memory_keep(0, *dptr, bytes, GPC_RANGE_DEVICE);
     if (r == CUDA_SUCCESS)
         *pPitch = pitch;
     return gpc_leave(r);

@@ -6,16 +6,36 @@
 #include "ranges.h"
 #include "session.h"
 
-/* One attribute. `range` is NULL for an address that is none of ours. */
-static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr,
-                          const struct gpc_range *range)
+/* What is the same of all memory that is ours. */
+static CUresult of_all(void *data, CUpointer_attribute which)
 {
-    bool host = range && gpc_range_is_host(range);
-    uint64_t into = range ? ptr - range->begin : 0;
-    bool reachable = range && (!host || range->kind == GPC_RANGE_SHARED);
-    if (!range && which != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
-        which != CU_POINTER_ATTRIBUTE_MAPPED && which != CU_POINTER_ATTRIBUTE_IS_MANAGED)
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(int *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = NULL;
+        return CUDA_SUCCESS;
+    default:
         return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+/* What depends on the memory that the address is in. */
+static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
+                         const struct gpc_range *range)
+{
+    bool host = gpc_range_is_host(range);
+    bool reachable = !host || range->kind == GPC_RANGE_SHARED;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_GRAPH ||
@@ -29,7 +49,7 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         if (!reachable)
             return CUDA_ERROR_INVALID_VALUE;
-        *(CUdeviceptr *)data = host ? range->device_address + into : ptr;
+        *(CUdeviceptr *)data = host ? range->device_address + (ptr - range->begin) : ptr;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         if (!host)
@@ -39,42 +59,36 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(unsigned long long *)data = range->id;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *(int *)data = 0;
-        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)data = range->device;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)data = range->begin;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)data = range->size;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        *(int *)data = range != NULL;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)data = 0;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = NULL;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *(size_t *)data = range->size;
-        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         *(CUdeviceptr *)data = range->begin;
         return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = range->size;
+        return CUDA_SUCCESS;
     default:
-        return CUDA_ERROR_INVALID_VALUE;
+        return of_all(data, which);
     }
+}
+
+/* One attribute. `range` is NULL for an address that is none of ours. */
+static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr ptr,
+                          const struct gpc_range *range)
+{
+    if (which == CU_POINTER_ATTRIBUTE_MAPPED) {
+        *(int *)data = range != NULL;
+        return CUDA_SUCCESS;
+    }
+    if (range)
+        return of_range(data, which, ptr, range);
+    return which == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+                   which == CU_POINTER_ATTRIBUTE_IS_MANAGED
+               ? of_all(data, which)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* How many bytes an attribute is, for the answers about pointers that are none. */

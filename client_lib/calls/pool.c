@@ -99,6 +99,7 @@ static CUresult default_pool(CUdevice dev, CUmemoryPool *pool)
         CUresult r = gpc_wire_cuDeviceGetDefaultMemPool(&default_pools[dev], dev);
         if (r != CUDA_SUCCESS)
             return r;
+        gpc_memory_made((uint64_t)default_pools[dev], dev);
     }
     *pool = default_pools[dev];
     return CUDA_SUCCESS;

@@ -19,11 +19,17 @@ struct gpc_route;
 
 /* --- memory ------------------------------------------------------------------------- */
 
-/* Note what was allocated or mapped, in the current context. UNKNOWN if that cannot be. */
-CUresult gpc_memory_keep(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind);
-/* The same of what was allocated in stream order. */
-CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUdeviceptr at, size_t bytes,
-                                 CUstream stream);
+/* Memory that can be mapped, or a pool, was made on a device; -1: on none that is known. */
+CUresult gpc_memory_made(uint64_t handle, CUdevice device);
+/* The device of a location, or of the memory at an address; -1: none that is known. */
+CUdevice gpc_location_device(const CUmemLocation *location);
+CUdevice gpc_memory_device(uint64_t address);
+/* Note what was allocated or mapped: on the device of `from`, the memory's handle, or of the
+ * current context if that is 0. UNKNOWN if that cannot be. */
+CUresult gpc_memory_keep(uint64_t from, CUdeviceptr at, size_t bytes, enum gpc_range_kind kind);
+/* The same of what was allocated in stream order, from a pool or (NULL) the device's own. */
+CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, CUdeviceptr at,
+                                 size_t bytes, CUstream stream);
 /* Free what was allocated; `on` is NULL for the thread's route. */
 CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr);
 /* A variable of a module is device memory as well. */

@@ -96,12 +96,12 @@ unsigned long long gpc_stream_identity(CUcontext context, CUstream hStream, int 
     return stream_of(hStream) ? (uint64_t)hStream : 0;
 }
 
-/* No stream that could stand, for want of a message that is still to come, is waited for by
+/* No stream that could be blocked, for want of a message that is still to come, is waited for by
  * work on this one if it was idle. */
-static bool stands_alone(CUstream hStream, uint64_t wire)
+static bool is_independent(CUstream hStream, uint64_t wire)
 {
     const struct gpc_stream *s = is_default(hStream) ? NULL : stream_of(hStream);
-    if (gpc_host_functions_outstanding()) /* the default stream waits for others that may stand */
+    if (gpc_host_functions_outstanding()) /* the default stream waits for others that may be blocked */
         return false;
     return wire == GP_STREAM_LEGACY || (s && (s->flags & CU_STREAM_NON_BLOCKING));
 }
@@ -112,14 +112,19 @@ static bool stands_alone(CUstream hStream, uint64_t wire)
  * can see whether the bytes have arrived but what is sent next, so that is what waits, over
  * there.
  */
-static CUresult fence(const struct gpc_route *on, CUstream hStream)
+static CUresult fence(const struct gpc_route *on, CUstream hStream, uint64_t wire, uint64_t behind)
 {
+    struct gp_req_gp_fence q = {.h.op = GP_OP_gp_fence, .stream = wire};
+    struct gpc_call call = {
+        .route = *on, .request = &q.h, .request_size = sizeof q, .only_behind = behind};
     if (!gpc_session_has(on->session, GP_OP_gp_fence))
         return gpc_wire_cuStreamSynchronize_on(on, hStream);
-    CUresult r = gpc_wire_gp_fence_on(on, hStream);
+    CUresult r = gpc_call_post(&call);
     if (r == CUDA_SUCCESS)
         gpc_session_settle_fence(on->session);
-    return r;
+    /* another thread has sent something since, perhaps a host function, behind whose end
+     * nothing may be held back */
+    return r == CUDA_ERROR_NOT_READY ? gpc_wire_cuStreamSynchronize_on(on, hStream) : r;
 }
 
 GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
@@ -131,8 +136,9 @@ GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
         return r;
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return gpc_leave(r);
-    if (gpc_session_only_uploads(&on) && stands_alone(hStream, wire)) {
-        r = fence(&on, hStream);
+    uint64_t behind = gpc_session_only_uploads(&on);
+    if (behind && is_independent(hStream, wire)) {
+        r = fence(&on, hStream, wire, behind);
     } else if (!gpc_session_settled(&on)) {
         r = gpc_wire_cuStreamSynchronize_on(&on, hStream);
         if (r == CUDA_SUCCESS)

@@ -1,5 +1,6 @@
 /* One line on stderr, if GPUPOOL_LOG (error, warn, info, debug) asks for it. */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -8,19 +9,33 @@
 #include "call.h"
 #include "cancel.h"
 
+/* The level that GPUPOOL_LOG names; -1: none. Unset or empty is the usual one. */
+static int named(const char *text)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; text && i < 4; i++)
+        if (strcasecmp(text, names[i]) == 0)
+            return i;
+    return text && *text ? -1 : GPC_LOG_WARN;
+}
+
 static enum gpc_log_level wanted(void)
 {
     static int level = -1;
-    int known = __atomic_load_n(&level, __ATOMIC_RELAXED);
+    int known = __atomic_load_n(&level, __ATOMIC_RELAXED), unread = -1;
     if (known >= 0)
         return (enum gpc_log_level)known;
-    static const char *const names[] = {"error", "warn", "info", "debug"};
     const char *text = getenv("GPUPOOL_LOG");
-    known = GPC_LOG_WARN;
-    for (int i = 0; text && i < 4; i++)
-        if (strcasecmp(text, names[i]) == 0)
-            known = i;
-    __atomic_store_n(&level, known, __ATOMIC_RELAXED);
+    int asked = named(text);
+    known = asked < 0 ? GPC_LOG_WARN : asked;
+    /* of several threads that are first, one says it */
+    bool first = __atomic_compare_exchange_n(&level, &unread, known, false, __ATOMIC_RELAXED,
+                                             __ATOMIC_RELAXED);
+    if (first && asked < 0)
+        gpc_log(GPC_LOG_WARN,
+                "GPUPOOL_LOG='%.40s' is not one of error, warn, info, debug; it is"
+                " warn",
+                text);
     return (enum gpc_log_level)known;
 }
 

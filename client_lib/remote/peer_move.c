@@ -2,7 +2,7 @@
  * What moves between hosts: bytes, and the news that a stream has come somewhere.
  *
  * Both go from worker to worker, in the order of a stream at each end. The one that the
- * application named stands at one end. At the other end it is a stream of our own, which
+ * application named is at one end. At the other end it is a stream of our own, which
  * waits for nothing else, or, where the application named the default stream, the
  * default stream there: then the copy comes behind everything that was submitted to
  * either device, and before what follows. A default stream is of one device, so that of

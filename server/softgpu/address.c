@@ -91,12 +91,12 @@ bool sg_address_update(const struct sg_extent *extent)
 }
 
 /* A mapping without access rights exists but may not be touched. */
-static bool usable(const struct sg_extent *extent)
+static bool usable(const struct sg_extent *extent, uint32_t devices)
 {
-    return extent->space != SG_SPACE_MAPPED || extent->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return extent->space != SG_SPACE_MAPPED || (extent->access & devices) != 0;
 }
 
-bool sg_address_covers(uint64_t address, uint64_t size)
+static bool covers(uint64_t address, uint64_t size, uint32_t devices)
 {
     if (size == 0 || address + size < address)
         return size == 0;
@@ -105,7 +105,7 @@ bool sg_address_covers(uint64_t address, uint64_t size)
     for (size_t i = first_after(address); at < end && i < count; i++) {
         /* Only mappings run on into each other; an allocation ends where it ends. */
         bool first = at == address;
-        if (extents[i].begin > at || !usable(&extents[i]) ||
+        if (extents[i].begin > at || !usable(&extents[i], devices) ||
             (!first && extents[i].space != SG_SPACE_MAPPED))
             break;
         at = extents[i].end;
@@ -114,6 +114,16 @@ bool sg_address_covers(uint64_t address, uint64_t size)
     }
     pthread_rwlock_unlock(&map_lock);
     return at >= end;
+}
+
+bool sg_address_covers(uint64_t address, uint64_t size)
+{
+    return covers(address, size, UINT32_MAX);
+}
+
+bool sg_address_open(uint64_t address, uint64_t size, const struct sg_device *device)
+{
+    return covers(address, size, 1u << device->ordinal);
 }
 
 bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out)
@@ -147,7 +157,8 @@ static void *resolve(void *context, uint64_t address, uint64_t size, uint64_t *e
 {
     (void)context;
     struct sg_extent extent;
-    if (!sg_address_find(address, &extent) || size > extent.end - address || !usable(&extent))
+    if (!sg_address_find(address, &extent) || size > extent.end - address ||
+        !usable(&extent, UINT32_MAX))
         return NULL;
     *extent_begin = extent.begin;
     *extent_end = extent.end;

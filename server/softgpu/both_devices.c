@@ -6,14 +6,6 @@
  */
 #include "softgpu.h"
 
-static CUresult follow(CUstream later, CUstream earlier)
-{
-    struct sg_mark mark = sg_stream_mark(earlier);
-    CUresult result = sg_stream_wait_mark(later, &mark);
-    sg_mark_clear(&mark);
-    return result;
-}
-
 static bool is_beside(CUcontext context, CUstream stream, const struct sg_device *device)
 {
     return context->alive && context->device == device && stream->context->device != device;
@@ -24,7 +16,7 @@ CUresult sg_device_before(CUstream stream, const struct sg_device *device)
     for (CUcontext c = sg.contexts; c; c = c->next)
         for (CUstream s = is_beside(c, stream, device) ? c->streams : NULL; s; s = s->next)
             if (!(s->flags & CU_STREAM_NON_BLOCKING))
-                SG_TRY(follow(stream, s));
+                SG_TRY(sg_stream_follow(stream, s));
     return CUDA_SUCCESS;
 }
 
@@ -33,6 +25,6 @@ CUresult sg_device_behind(CUstream stream, const struct sg_device *device)
 {
     for (CUcontext c = sg.contexts; c; c = c->next)
         if (is_beside(c, stream, device))
-            SG_TRY(follow(c->legacy, stream));
+            SG_TRY(sg_stream_follow(c->legacy, stream));
     return CUDA_SUCCESS;
 }

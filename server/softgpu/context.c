@@ -280,6 +280,64 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
     return sg_context_wait(context);
 }
 
+/* What is said of a context's work as a whole says nothing of captures: it ends them. */
+static CUresult end_captures(CUcontext context)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (CUstream s = context->streams; s; s = s->next)
+        if (s->capture) {
+            s->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    return result;
+}
+
+static CUresult context_and_event(CUcontext context, CUevent event)
+{
+    CUcontext named;
+    SG_READY();
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    SG_TRY(sg_context_of(context, &named));
+    return sg_handle_is(event, SG_EVENT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SG_LOCKED;
+    SG_TRY(context_and_event(hCtx, hEvent));
+    if (hEvent->context != hCtx)
+        return CUDA_ERROR_INVALID_HANDLE;
+    SG_TRY(end_captures(hCtx));
+    CUstream all = sg_stream_new(hCtx, CU_STREAM_NON_BLOCKING, 0);
+    CUresult result = all ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (CUstream s = all ? all->next : NULL; s && result == CUDA_SUCCESS; s = s->next)
+        result = sg_stream_follow(all, s);
+    if (result == CUDA_SUCCESS)
+        result = sg_event_record(hEvent, all);
+    if (all)
+        sg_stream_retire(all);
+    return result;
+}
+
+CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SG_LOCKED;
+    SG_TRY(context_and_event(hCtx, hEvent));
+    if (hEvent->capture) {
+        hEvent->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    SG_TRY(end_captures(hCtx));
+    if (!hCtx->entry && !(hCtx->entry = sg_stream_new(hCtx, CU_STREAM_NON_BLOCKING, 0)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    SG_TRY(sg_stream_wait_mark(hCtx->entry, &hEvent->mark));
+    for (CUstream s = hCtx->streams; s; s = s->next)
+        if (s != hCtx->entry)
+            SG_TRY(sg_stream_follow(s, hCtx->entry));
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxSynchronize(void)
 {
     return cuCtxSynchronize_v2(NULL);
@@ -393,10 +451,10 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int flags)
     SG_TRY(sg_context_current(&context));
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!sg_handle_is(peerContext, SG_CONTEXT) || !peerContext->alive)
+    if (!sg_handle_is(peerContext, SG_CONTEXT) || !peerContext->alive || peerContext == context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (peerContext->device == context->device)
-        return CUDA_ERROR_INVALID_DEVICE;
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (context->peers >> peerContext->device->ordinal & 1)
         return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     context->peers |= 1u << peerContext->device->ordinal;

@@ -49,16 +49,24 @@ CUresult sg_context_make(struct sg_device *device, unsigned flags, CUcontext *ou
     return CUDA_SUCCESS;
 }
 
+/* As a real driver does: it runs those of all contexts on threads that it shares. */
+static void wait_for_callbacks(void)
+{
+    while (sg.callbacks && !sg_on_stream_thread())
+        pthread_cond_wait(&sg.progress, &sg.lock);
+}
+
 void sg_context_end(CUcontext context)
 {
     context->cancel = 1;
     sg_context_wait(context);
+    wait_for_callbacks();
     context->alive = false;
     while (context->modules)
         sg_module_unload(context->modules);
     while (context->streams)
         sg_stream_retire(context->streams);
-    context->legacy = NULL;
+    context->legacy = context->entry = NULL;
     sg_memory_release_context(context);
 }
 

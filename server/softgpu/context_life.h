@@ -16,6 +16,7 @@ struct CUctx_st {
     volatile int cancel; /* tells running work to stop: the context is ending */
     CUresult sticky;     /* once a kernel has failed, what every later call says */
     CUstream legacy;     /* the default stream */
+    CUstream entry;      /* waits for events that all streams wait for; NULL: there were none */
     CUstream streams;    /* all streams of the context, linked by next */
     CUmodule modules;
     size_t limits[CU_LIMIT_MAX];

@@ -100,8 +100,8 @@ void sg_handle_remove(const void *object)
  * must not give it one set GPUPOOL_SOFT_DEAD=abort. */
 static void dead_handle(const void *object)
 {
-    const char *wish = getenv("GPUPOOL_SOFT_DEAD");
-    if (!wish || strcmp(wish, "abort") != 0)
+    const char *mode = getenv("GPUPOOL_SOFT_DEAD");
+    if (!mode || strcmp(mode, "abort") != 0)
         return;
     sg_complain("the handle %p is of nothing that lives; a real driver crashes here", object);
     abort();

@@ -78,6 +78,27 @@ static CUresult record_external(CUstream stream, CUevent event)
     return sg_capture_add(stream, op);
 }
 
+CUresult sg_event_record(CUevent event, CUstream stream)
+{
+    struct sg_op *op = sg_op_new(SG_OP_RECORD, stream->context);
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    sg_event_forget_capture(event);
+    op->event.event = event;
+    op->event.record = event->record + 1;
+    event->refs++;
+    /* The number first: the operation may run before submit returns. */
+    event->record++;
+    CUresult result = sg_stream_submit(stream, op);
+    if (result != CUDA_SUCCESS) {
+        event->record--;
+        return result;
+    }
+    sg_mark_clear(&event->mark);
+    event->mark = sg_stream_mark(stream);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
 {
     SG_LOCKED;
@@ -89,25 +110,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
         return CUDA_ERROR_INVALID_VALUE;
     if (flags & CU_EVENT_RECORD_EXTERNAL)
         return record_external(stream, hEvent);
-    if (stream->capture)
-        return sg_capture_record(stream, hEvent);
-    struct sg_op *op = sg_op_new(SG_OP_RECORD, stream->context);
-    if (!op)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    sg_event_forget_capture(hEvent);
-    op->event.event = hEvent;
-    op->event.record = hEvent->record + 1;
-    hEvent->refs++;
-    /* The number first: the operation may run before submit returns. */
-    hEvent->record++;
-    CUresult result = sg_stream_submit(stream, op);
-    if (result != CUDA_SUCCESS) {
-        hEvent->record--;
-        return result;
-    }
-    sg_mark_clear(&hEvent->mark);
-    hEvent->mark = sg_stream_mark(stream);
-    return CUDA_SUCCESS;
+    return stream->capture ? sg_capture_record(stream, hEvent) : sg_event_record(hEvent, stream);
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream)

@@ -179,7 +179,33 @@ static sg_pure select_pattern(const struct sg_insn *in)
     }
 }
 
-#define EITHER(name) (plain ? name##_f32 : name##_f32_any)
+/* The loop of an operation for a type: the plain one, or the one that heeds the modifiers. */
+#define EITHER(name, n) (plain ? name##_##n : name##_##n##_any)
+#define SELECT(n)                                                                                  \
+    static sg_pure select_##n(const struct sg_insn *in, bool plain)                                \
+    {                                                                                              \
+        switch (in->op) {                                                                          \
+        case SG_P_ADD:                                                                             \
+            return EITHER(add, n);                                                                 \
+        case SG_P_SUB:                                                                             \
+            return EITHER(sub, n);                                                                 \
+        case SG_P_MUL:                                                                             \
+            return EITHER(mul, n);                                                                 \
+        case SG_P_MAD:                                                                             \
+        case SG_P_FMA:                                                                             \
+            return EITHER(fma, n);                                                                 \
+        case SG_P_DIV:                                                                             \
+            return EITHER(div, n);                                                                 \
+        case SG_P_RCP:                                                                             \
+            return EITHER(rcp, n);                                                                 \
+        case SG_P_SQRT:                                                                            \
+            return EITHER(sqrt, n);                                                                \
+        default:                                                                                   \
+            return select_pattern(in);                                                             \
+        }                                                                                          \
+    }
+SELECT(f32)
+SELECT(f64)
 
 sg_pure sg_pure_select_single(const struct sg_insn *in)
 {
@@ -188,52 +214,12 @@ sg_pure sg_pure_select_single(const struct sg_insn *in)
                      in->op == SG_P_FMA || in->op == SG_P_MAD;
     if (in->rounding > SG_R_UP || in->relu || (in->sat && !saturates))
         return NULL;
-    switch (in->op) {
-    case SG_P_ADD:
-        return EITHER(add);
-    case SG_P_SUB:
-        return EITHER(sub);
-    case SG_P_MUL:
-        return EITHER(mul);
-    case SG_P_MAD:
-    case SG_P_FMA:
-        return EITHER(fma);
-    case SG_P_DIV:
-        return EITHER(div);
-    case SG_P_RCP:
-        return EITHER(rcp);
-    case SG_P_SQRT:
-        return EITHER(sqrt);
-    default:
-        return select_pattern(in);
-    }
+    return select_f32(in, plain);
 }
-
-#undef EITHER
-#define EITHER(name) (plain ? name##_f64 : name##_f64_any)
 
 sg_pure sg_pure_select_double(const struct sg_insn *in)
 {
-    bool plain = in->rounding == SG_R_NEAREST;
     if (in->rounding > SG_R_UP || in->relu || in->sat || in->ftz)
         return NULL;
-    switch (in->op) {
-    case SG_P_ADD:
-        return EITHER(add);
-    case SG_P_SUB:
-        return EITHER(sub);
-    case SG_P_MUL:
-        return EITHER(mul);
-    case SG_P_MAD:
-    case SG_P_FMA:
-        return EITHER(fma);
-    case SG_P_DIV:
-        return EITHER(div);
-    case SG_P_RCP:
-        return EITHER(rcp);
-    case SG_P_SQRT:
-        return EITHER(sqrt);
-    default:
-        return select_pattern(in);
-    }
+    return select_f64(in, in->rounding == SG_R_NEAREST);
 }

@@ -20,11 +20,11 @@ CUresult cuInit(unsigned int flags)
 
 int sg_driver_version(void)
 {
-    const char *wish = getenv("GPUPOOL_SOFT_DRIVER");
+    const char *asked = getenv("GPUPOOL_SOFT_DRIVER");
     unsigned major = 0, minor = 0;
-    if (!wish || !*wish)
+    if (!asked || !*asked)
         return SG_DRIVER_VERSION;
-    bool read = sscanf(wish, "%2u.%2u", &major, &minor) == 2;
+    bool read = sscanf(asked, "%2u.%2u", &major, &minor) == 2;
     int version = (int)(major * 1000 + minor * 10);
     return read && version < SG_DRIVER_VERSION ? version : SG_DRIVER_VERSION;
 }

@@ -21,16 +21,21 @@ struct end {
     uint64_t address; /* first byte of the box */
     uint64_t bytes;   /* from there to behind its last one */
     size_t pitch, slice;
+    CUcontext context; /* whose device reaches it; NULL: the stream's */
 };
 
-/* `*pinned`: the device can reach this end by itself. */
-static CUresult end_check(const struct end *end, bool *pinned, bool *host)
+/* `*pinned`: the device (NULL: any that is asked later) can reach this end by itself. */
+static CUresult end_check(const struct end *end, const struct sg_device *device, bool *pinned,
+                          bool *host)
 {
     struct sg_extent extent;
     if (!end->address)
         return CUDA_ERROR_INVALID_VALUE;
     bool known = sg_address_find(end->address, &extent);
-    bool covered = known && sg_address_covers(end->address, end->bytes);
+    if (end->context)
+        device = end->context->device;
+    bool covered = known && (device ? sg_address_open(end->address, end->bytes, device)
+                                    : sg_address_covers(end->address, end->bytes));
     if (known && !covered) /* an allocation's end lies in the box: the host's as well */
         return CUDA_ERROR_INVALID_VALUE;
     switch (end->type) {
@@ -92,14 +97,16 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
     SG_TRY(sg_stream_get(handle, &stream));
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_SUCCESS;
-    SG_TRY(end_check(from, &from_pinned, &from_host));
-    SG_TRY(end_check(to, &to_pinned, &to_host));
+    SG_TRY(end_check(from, stream->context->device, &from_pinned, &from_host));
+    SG_TRY(end_check(to, stream->context->device, &to_pinned, &to_host));
     copy->src = (const char *)(uintptr_t)from->address;
     copy->dst = (char *)(uintptr_t)to->address;
     copy->src_pitch = from->pitch;
     copy->src_slice = from->slice;
     copy->dst_pitch = to->pitch;
     copy->dst_slice = to->slice;
+    copy->src_bytes = from_pinned ? from->bytes : 0;
+    copy->dst_bytes = to_pinned ? to->bytes : 0;
     bool wait = async ? !to_pinned : from_host || to_host;
     if (stream->capture && async)
         wait = false;
@@ -114,12 +121,12 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
     return wait ? sg_stream_submit_wait(stream, op) : submit_copy(stream, op);
 }
 
-static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to_type, uint64_t to,
-                          size_t bytes, CUstream stream, bool async)
+static CUresult copy_between(const struct end *source, const struct end *target, size_t bytes,
+                             CUstream stream, bool async)
 {
     SG_LOCKED;
-    struct end source = {from_type, from, bytes, bytes, bytes};
-    struct end target = {to_type, to, bytes, bytes, bytes};
+    CUmemorytype from_type = source->type, to_type = target->type;
+    uint64_t from = source->address, to = target->address;
     struct sg_copy copy = {.width = bytes, .height = 1, .depth = 1};
     copy.params = (CUDA_MEMCPY3D){.srcMemoryType = from_type,
                                   .srcHost = (const void *)(uintptr_t)from,
@@ -134,7 +141,15 @@ static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to
                                   .WidthInBytes = bytes,
                                   .Height = 1,
                                   .Depth = 1};
-    return submit(&copy, &source, &target, stream, async);
+    return submit(&copy, source, target, stream, async);
+}
+
+static CUresult copy_line(CUmemorytype from_type, uint64_t from, CUmemorytype to_type, uint64_t to,
+                          size_t bytes, CUstream stream, bool async)
+{
+    const struct end source = {from_type, from, bytes, bytes, bytes, NULL};
+    const struct end target = {to_type, to, bytes, bytes, bytes, NULL};
+    return copy_between(&source, &target, bytes, stream, async);
 }
 
 #define HOST CU_MEMORYTYPE_HOST
@@ -193,18 +208,26 @@ static CUresult contexts_check(CUcontext to, CUcontext from)
     return CUDA_SUCCESS;
 }
 
+/* Each end is reached by the device of its own context. */
+static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                          CUcontext from_context, size_t bytes, CUstream stream, bool async)
+{
+    SG_TRY(contexts_check(to_context, from_context));
+    const struct end source = {DEVICE, from, bytes, bytes, bytes, from_context};
+    const struct end target = {DEVICE, to, bytes, bytes, bytes, to_context};
+    return copy_between(&source, &target, bytes, stream, async);
+}
+
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                       CUcontext srcContext, size_t ByteCount)
 {
-    SG_TRY(contexts_check(dstContext, srcContext));
-    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, NULL, false);
+    return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                            CUcontext srcContext, size_t ByteCount, CUstream hStream)
 {
-    SG_TRY(contexts_check(dstContext, srcContext));
-    return copy_line(DEVICE, srcDevice, DEVICE, dstDevice, ByteCount, hStream, true);
+    return copy_peer(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream, true);
 }
 
 /* ---- boxes ---- */
@@ -221,6 +244,7 @@ static CUresult end_make(struct end *end, CUmemorytype type, const void *host, C
     if (!base || !gp_span_make(&steps, &box, &span) ||
         __builtin_add_overflow(base, span.offset, &end->address))
         return CUDA_ERROR_INVALID_VALUE;
+    end->context = NULL;
     end->type = type;
     end->bytes = span.bytes;
     end->pitch = span.pitch;
@@ -244,8 +268,10 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
                     params->srcPitch, params->srcHeight, source, params));
     SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
                     params->dstPitch, params->dstHeight, target, params));
-    SG_TRY(end_check(&from, &pinned, &host));
-    SG_TRY(end_check(&to, &pinned, &host));
+    SG_TRY(end_check(&from, NULL, &pinned, &host));
+    copy->src_bytes = pinned ? from.bytes : 0;
+    SG_TRY(end_check(&to, NULL, &pinned, &host));
+    copy->dst_bytes = pinned ? to.bytes : 0;
     copy->src = (const char *)(uintptr_t)from.address;
     copy->dst = (char *)(uintptr_t)to.address;
     copy->src_pitch = from.pitch;
@@ -255,7 +281,9 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_box(const CUDA_MEMCPY3D *params, CUstream stream, bool async)
+/* `contexts`: of the source and of the target, where they were named. */
+static CUresult copy_box_of(const CUDA_MEMCPY3D *params, const CUcontext contexts[2],
+                            CUstream stream, bool async)
 {
     SG_LOCKED;
     CUstream checked;
@@ -275,7 +303,14 @@ static CUresult copy_box(const CUDA_MEMCPY3D *params, CUstream stream, bool asyn
                     params->srcPitch, params->srcHeight, source, params));
     SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
                     params->dstPitch, params->dstHeight, target, params));
+    from.context = contexts[0];
+    to.context = contexts[1];
     return submit(&copy, &from, &to, stream, async);
+}
+
+static CUresult copy_box(const CUDA_MEMCPY3D *params, CUstream stream, bool async)
+{
+    return copy_box_of(params, (CUcontext[2]){NULL, NULL}, stream, async);
 }
 
 static CUresult copy_flat(const CUDA_MEMCPY2D *flat, CUstream stream, bool async)
@@ -351,7 +386,7 @@ static CUresult copy_peer_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, b
                          .WidthInBytes = peer->WidthInBytes,
                          .Height = peer->Height,
                          .Depth = peer->Depth};
-    return copy_box(&box, stream, async);
+    return copy_box_of(&box, (CUcontext[2]){peer->srcContext, peer->dstContext}, stream, async);
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)

@@ -220,8 +220,9 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         *(unsigned long long *)data = 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)data = extent->space == SG_SPACE_MAPPED ? extent->flags
-                                                             : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        *(unsigned *)data = extent->space == SG_SPACE_MAPPED && !extent->access
+                                ? CU_MEM_ACCESS_FLAGS_PROT_NONE
+                                : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         return CUDA_SUCCESS;
     default:
         return place_of(data, attribute, ptr, extent);

@@ -1,5 +1,6 @@
 /* Operations: made by entry points, run by streams and by graphs. */
 #include "softgpu.h"
+#include "span.h"
 
 #include <time.h>
 
@@ -102,6 +103,30 @@ static CUresult run_write(const struct sg_op *op)
     return CUDA_SUCCESS;
 }
 
+/* The memory may be gone since the call was made, or the graph that it is a node of. */
+static bool still_there(const void *at, uint64_t bytes)
+{
+    return bytes == 0 || sg_address_covers((uint64_t)(uintptr_t)at, bytes);
+}
+
+static CUresult run_copy(const struct sg_copy *copy)
+{
+    if (!still_there(copy->dst, copy->dst_bytes) ||
+        (!copy->staged && !still_there(copy->src, copy->src_bytes)))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    sg_copy_run(copy);
+    return CUDA_SUCCESS;
+}
+
+static CUresult run_set(const struct sg_set *set)
+{
+    uint64_t span = gp_span_rows(set->pitch, set->width, set->element, set->height);
+    if (!still_there(set->dst, span))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    sg_set_run(set);
+    return CUDA_SUCCESS;
+}
+
 static CUresult run_locked(const struct sg_op *op)
 {
     SG_LOCKED;
@@ -127,6 +152,24 @@ static bool keeps_device(enum sg_op_kind kind)
            kind != SG_OP_WAIT_VALUE;
 }
 
+static void callbacks_add(unsigned running)
+{
+    pthread_mutex_lock(&sg.lock);
+    sg.callbacks += running;
+    pthread_cond_broadcast(&sg.progress);
+    pthread_mutex_unlock(&sg.lock);
+}
+
+static void run_callback(const struct sg_op *op)
+{
+    callbacks_add(1);
+    if (op->kind == SG_OP_HOST)
+        op->host.fn(op->host.data);
+    else
+        op->callback.fn(op->callback.stream, op->context->sticky, op->callback.data);
+    callbacks_add(-1u);
+}
+
 CUresult sg_op_run(const struct sg_op *op)
 {
     if (!keeps_device(op->kind))
@@ -138,16 +181,12 @@ CUresult sg_op_run(const struct sg_op *op)
     case SG_OP_KERNEL:
         return sg_kernel_run(op);
     case SG_OP_COPY:
-        sg_copy_run(&op->copy);
-        return CUDA_SUCCESS;
+        return run_copy(&op->copy);
     case SG_OP_SET:
-        sg_set_run(&op->set);
-        return CUDA_SUCCESS;
+        return run_set(&op->set);
     case SG_OP_HOST:
-        op->host.fn(op->host.data);
-        return CUDA_SUCCESS;
     case SG_OP_CALLBACK:
-        op->callback.fn(op->callback.stream, op->context->sticky, op->callback.data);
+        run_callback(op);
         return CUDA_SUCCESS;
     case SG_OP_WRITE_VALUE:
         return run_write(op);

@@ -49,26 +49,6 @@ struct sg_mark sg_stream_mark(CUstream stream)
     return (struct sg_mark){stream, stream->submitted};
 }
 
-CUstream sg_stream_new(CUcontext context, unsigned flags, int priority)
-{
-    CUstream stream = calloc(1, sizeof(*stream));
-    pthread_condattr_t attributes;
-    if (!stream)
-        return NULL;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&stream->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-    stream->context = context;
-    stream->id = ++sg.next_id;
-    stream->flags = flags;
-    stream->priority = priority;
-    stream->refs = 1;
-    stream->next = context->streams;
-    context->streams = stream;
-    return stream;
-}
-
 /* Not inlined: the compiler takes two of these in a row for a use after free,
  * because it does not see that the count keeps the stream. */
 __attribute__((noinline)) void sg_stream_unref(CUstream stream)
@@ -88,6 +68,30 @@ static void unlink_stream(CUstream stream)
     if (*link)
         *link = stream->next;
     sg_stream_unref(stream);
+}
+
+CUstream sg_stream_new(CUcontext context, unsigned flags, int priority)
+{
+    CUstream stream = calloc(1, sizeof(*stream));
+    pthread_condattr_t attributes;
+    if (!stream)
+        return NULL;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&stream->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    stream->context = context;
+    stream->id = ++sg.next_id;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->refs = 1;
+    stream->next = context->streams;
+    context->streams = stream;
+    if (context->entry && sg_stream_follow(stream, context->entry) != CUDA_SUCCESS) {
+        unlink_stream(stream);
+        return NULL;
+    }
+    return stream;
 }
 
 void sg_stream_retire(CUstream stream)
@@ -325,6 +329,14 @@ CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark)
         return CUDA_SUCCESS;
     struct sg_op *op = sg_op_new(SG_OP_EMPTY, stream->context);
     return op ? queue(stream, op, mark) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult sg_stream_follow(CUstream later, CUstream earlier)
+{
+    struct sg_mark mark = sg_stream_mark(earlier);
+    CUresult result = sg_stream_wait_mark(later, &mark);
+    sg_mark_clear(&mark);
+    return result;
 }
 
 /* ---- waiting ---- */

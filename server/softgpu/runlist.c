@@ -16,129 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x7473696c6e757267) /* "grunlist" */
-
 /* Read by threads that do not hold the lock; written only by those who do. */
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
-
-/* --- the world as it is --------------------------------------------------------- */
-
-static uint64_t real_now(void *context)
-{
-    struct timespec t;
-    (void)context;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-uint64_t sg_process_start(int32_t pid)
-{
-    char path[32], text[1024];
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (n <= 0)
-        return 0;
-    text[n] = 0;
-    char state = 0, *at = strrchr(text, ')'); /* the name before it may hold anything */
-    unsigned long long start = 0;
-    if (!at || sscanf(at + 1,
-                      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-                      "%*d %*d %*d %llu",
-                      &state, &start) != 2)
-        return 0;
-    return state == 'Z' || state == 'X' ? 0 : start;
-}
-
-static bool real_alive(void *context, int32_t pid, uint64_t start)
-{
-    (void)context;
-    if (kill(pid, 0) != 0 && errno == ESRCH)
-        return false;
-    return sg_process_start(pid) == start; /* a pid alone may be another's by now */
-}
-
-const struct sg_runlist_world sg_runlist_real = {real_now, real_alive, NULL};
-
-/* --- the file ------------------------------------------------------------------- */
-
-static void file_init(struct sg_runlist_file *f)
-{
-    pthread_mutexattr_t shared;
-    memset(f, 0, sizeof(*f));
-    pthread_mutexattr_init(&shared);
-    pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&shared, PTHREAD_MUTEX_ROBUST);
-    pthread_mutex_init(&f->lock, &shared);
-    pthread_mutexattr_destroy(&shared);
-    f->holder = -1;
-    f->version = SG_RUNLIST_VERSION;
-    f->size = sizeof(*f);
-    /* last: a process that dies before this leaves a file that the next one begins anew */
-    __atomic_store_n(&f->magic, MAGIC, __ATOMIC_RELEASE);
-}
-
-/* With the file locked against others that open it. */
-static int file_map(int fd, struct sg_runlist_file **out)
-{
-    struct stat info;
-    if (fstat(fd, &info) != 0)
-        return -errno;
-    /* taken now: a page that the file system has no room for would end us when we touch it */
-    int full = info.st_size == 0 ? posix_fallocate(fd, 0, sizeof(**out)) : 0;
-    if (full != 0)
-        return ftruncate(fd, 0) != 0 ? -errno : -full;
-    if (info.st_size != 0 && info.st_size != sizeof(**out))
-        return -EPROTO;
-    struct sg_runlist_file *f = mmap(NULL, sizeof(*f), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (f == MAP_FAILED)
-        return -errno;
-    if (f->magic == 0)
-        file_init(f);
-    if (f->magic != MAGIC || f->version != SG_RUNLIST_VERSION || f->size != sizeof(*f)) {
-        munmap(f, sizeof(*f));
-        return -EPROTO;
-    }
-    *out = f;
-    return 0;
-}
-
-int sg_runlist_open(const char *path, const struct sg_runlist_world *world, struct sg_runlist **out)
-{
-    struct sg_runlist *list = calloc(1, sizeof(*list));
-    if (!list)
-        return -ENOMEM;
-    int r = 0;
-    list->world = world;
-    list->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (list->fd < 0 || flock(list->fd, LOCK_EX) != 0)
-        r = -errno;
-    if (r == 0)
-        r = file_map(list->fd, &list->file);
-    if (list->fd >= 0)
-        flock(list->fd, LOCK_UN);
-    if (r != 0) {
-        if (list->fd >= 0)
-            close(list->fd);
-        free(list);
-        return r;
-    }
-    *out = list;
-    return 0;
-}
-
-void sg_runlist_close(struct sg_runlist *list)
-{
-    if (!list)
-        return;
-    munmap(list->file, sizeof(*list->file));
-    close(list->fd);
-    free(list);
-}
 
 /* --- turns; the lock is held ---------------------------------------------------- */
 
@@ -222,10 +102,26 @@ static void entry_remove(struct sg_runlist_file *f, int entry, uint64_t now)
     }
 }
 
+/* Each process locks the byte of its entry, behind the file's end, for as long as it lives. */
+static int entry_lock(const struct sg_runlist *list, int entry, int command, short type)
+{
+    struct flock lock = {.l_type = type,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)sizeof(*list->file) + entry,
+                         .l_len = 1};
+    if (fcntl(list->fd, command, &lock) != 0)
+        return -errno;
+    return lock.l_type == F_UNLCK ? 0 : 1;
+}
+
 static bool entry_dead(const struct sg_runlist *list, int entry)
 {
     const struct sg_runlist_entry *e = &list->file->entries[entry];
-    return e->pid && !list->world->alive(list->world->context, e->pid, e->start);
+    if (!e->pid)
+        return false;
+    if (list->world->alive)
+        return !list->world->alive(list->world->context, e->pid, e->start);
+    return !list->own[entry] && entry_lock(list, entry, F_OFD_GETLK, F_WRLCK) == 0;
 }
 
 static void reap(struct sg_runlist *list, uint64_t now)
@@ -286,7 +182,10 @@ int sg_runlist_join(struct sg_runlist *list, int32_t pid, uint64_t start)
     reap(list, lock(list));
     for (int i = 0; i < SG_RUNLIST_ENTRIES && found < 0; i++)
         if (!f->entries[i].pid) {
+            if (!list->world->alive && entry_lock(list, i, F_OFD_SETLK, F_WRLCK) < 0)
+                continue; /* somebody who has lost the entry has its lock yet */
             f->entries[i] = (struct sg_runlist_entry){.pid = pid, .start = start};
+            list->own[i] = true;
             if (f->top <= (uint32_t)i)
                 f->top = (uint32_t)i + 1;
             found = i;
@@ -299,6 +198,9 @@ void sg_runlist_leave(struct sg_runlist *list, int entry)
 {
     uint64_t now = lock(list);
     entry_remove(list->file, entry, now);
+    if (!list->world->alive)
+        entry_lock(list, entry, F_OFD_SETLK, F_UNLCK);
+    list->own[entry] = false;
     unlock(list);
 }
 

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SG_RUNLIST_ENTRIES 512
-#define SG_RUNLIST_VERSION 1u
+#define SG_RUNLIST_VERSION 2u
 #define SG_SLICE_US 2000u          /* where none is set, as hardware's */
 #define SG_SLICE_MOST_US 10000000u /* that can be set */
 /* So long after its slice has ended, a holder that lives but does not stop loses its turn. */
@@ -58,6 +58,8 @@ struct sg_runlist_file {
 
 struct sg_runlist_world {
     uint64_t (*now)(void *context); /* ns, the same for all processes */
+    /* NULL: an entry is alive as long as its process has the entry's lock, which works
+     * whatever pid namespaces the processes are in. */
     bool (*alive)(void *context, int32_t pid, uint64_t start);
     void *context;
 };
@@ -67,6 +69,7 @@ struct sg_runlist {
     struct sg_runlist_file *file;
     const struct sg_runlist_world *world;
     int fd;
+    bool own[SG_RUNLIST_ENTRIES]; /* entries that this process has through it */
 };
 
 /* Make (if it is not there) and map. 0 or a negative errno; -EPROTO: not such a file. */

@@ -89,6 +89,7 @@ struct sg_state {
     struct sg_device devices[SG_MAX_DEVICES];
     CUcontext contexts; /* all, linked by next; ended ones stay, so that no pointer dangles */
     unsigned captures;  /* streams now capturing */
+    unsigned callbacks; /* functions of the application's now running on the host */
     uint64_t next_id;   /* of contexts, streams, buffers, captures */
 };
 extern struct sg_state sg;
@@ -132,7 +133,8 @@ struct sg_extent {
     struct sg_device *device; /* whose memory; for host memory the context's */
     CUcontext context;        /* may have died since */
     uint64_t id;              /* never reused */
-    unsigned flags;           /* of the host allocation or the access (MAPPED: CUmemAccess_flags) */
+    unsigned flags;           /* of the host allocation */
+    uint32_t access;          /* MAPPED: a bit for each device that may read and write it */
     bool internal;            /* a module global: cuMemFree refuses it */
     bool freed;               /* cuMemFreeAsync was called */
     bool sync_memops;
@@ -150,6 +152,8 @@ bool sg_address_update(const struct sg_extent *extent);
 /* All of [address, address + size) is alive and accessible: one allocation, or mappings
  * one after the other. */
 bool sg_address_covers(uint64_t address, uint64_t size);
+/* The same, and this device's work may touch it: mappings need to be open to it. */
+bool sg_address_open(uint64_t address, uint64_t size, const struct sg_device *device);
 /* The first extent that touches [begin, end). */
 bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out);
 /* Any extent of `context`'s own (device, pool or host memory), for its destruction. */
@@ -207,8 +211,9 @@ struct sg_copy {
     char *dst;
     size_t src_pitch, src_slice, dst_pitch, dst_slice;
     size_t width, height, depth;
-    void *staged;         /* owned copy of a pageable source */
-    CUDA_MEMCPY3D params; /* as a graph node reports it */
+    uint64_t src_bytes, dst_bytes; /* of memory that was the driver's; 0: it is the caller's */
+    void *staged;                  /* owned copy of a pageable source */
+    CUDA_MEMCPY3D params;          /* as a graph node reports it */
 };
 struct sg_set {
     char *dst;
@@ -318,6 +323,7 @@ CUresult sg_stream_submit(CUstream stream, struct sg_op *op);
 /* The same, and waits until it has run; refused while capturing. */
 CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op);
 CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark);
+CUresult sg_stream_follow(CUstream later, CUstream earlier); /* it waits for what is there now */
 CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's sticky error */
 CUresult sg_context_wait(CUcontext context);
 /* both_devices.c: the stream waits for what another device has to do; that device waits for
@@ -350,7 +356,8 @@ struct CUevent_st {
 };
 void sg_event_unref(CUevent event);
 void sg_event_forget_capture(CUevent event);
-void sg_event_stamp(CUevent event, uint64_t record); /* sg.lock is held */
+CUresult sg_event_record(CUevent event, CUstream stream); /* not in a capture */
+void sg_event_stamp(CUevent event, uint64_t record);      /* sg.lock is held */
 
 /* ---- capture (capture.c) ---- */
 struct sg_capture {

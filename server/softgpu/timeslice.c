@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "runlist.h"
@@ -25,6 +26,14 @@ static _Thread_local struct {
     volatile int *cancel;      /* of the kernel that runs */
 } own;
 
+/* As others see this process: in a pid namespace it does not know that by itself. */
+static int32_t own_pid(void)
+{
+    const char *told = getenv("GPUPOOL_PID");
+    int pid = told ? atoi(told) : 0;
+    return pid > 0 ? pid : (int32_t)getpid();
+}
+
 static void place_open(struct place *p, int ordinal, const char *folder)
 {
     char path[4096];
@@ -35,7 +44,7 @@ static void place_open(struct place *p, int ordinal, const char *folder)
     }
     int r = sg_runlist_open(path, &sg_runlist_real, &p->list);
     if (r == 0)
-        p->entry = sg_runlist_join(p->list, (int32_t)getpid(), sg_process_start((int32_t)getpid()));
+        p->entry = sg_runlist_join(p->list, own_pid(), sg_process_start((int32_t)getpid()));
     if (r == 0 && p->entry < 0) {
         r = p->entry;
         sg_runlist_close(p->list);

@@ -216,7 +216,6 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                                .space = SG_SPACE_MAPPED,
                                .device = physical->device,
                                .id = ++sg.next_id,
-                               .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE,
                                .physical = physical,
                                .physical_offset = offset};
     SG_TRY(sg_address_add(&extent));
@@ -270,15 +269,19 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     return whole_mappings(ptr, size, unmap, NULL);
 }
 
+/* A bit for each device that is given access, and that it is taken from. */
+struct access {
+    uint32_t given, taken;
+};
+
 static CUresult set_access(struct sg_extent *extent, const void *data)
 {
-    unsigned flags = *(const unsigned *)data;
-    int rights = flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
-                 : flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ
-                                                             : PROT_NONE;
+    const struct access *access = data;
+    uint32_t devices = (extent->access & ~access->taken) | access->given;
+    int rights = devices ? PROT_READ | PROT_WRITE : PROT_NONE;
     if (mprotect((void *)(uintptr_t)extent->begin, extent->end - extent->begin, rights) != 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
-    extent->flags = flags;
+    extent->access = devices;
     sg_address_update(extent);
     return CUDA_SUCCESS;
 }
@@ -292,9 +295,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         return CUDA_ERROR_INVALID_VALUE;
     if (!sg_address_find(ptr, &first) || first.space != SG_SPACE_MAPPED)
         return CUDA_ERROR_INVALID_VALUE;
-    /* One set of rights for all devices: the widest that is asked for. Read-only is
-     * refused: a kernel's write would be a signal here and not an error. */
-    unsigned flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    /* Read-only is refused: a kernel's write would be a signal here and not an error. */
+    struct access access = {0, 0};
     for (size_t i = 0; i < count; i++) {
         if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
             return CUDA_ERROR_NOT_SUPPORTED;
@@ -303,11 +305,13 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
             return CUDA_ERROR_NOT_SUPPORTED;
         if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            flags = desc[i].flags;
-        else if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            access.given |= 1u << desc[i].location.id;
+        else if (desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            access.taken |= 1u << desc[i].location.id;
+        else
             return CUDA_ERROR_INVALID_VALUE;
     }
-    return whole_mappings(ptr, size, set_access, &flags);
+    return whole_mappings(ptr, size, set_access, &access);
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
@@ -320,6 +324,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
         return CUDA_ERROR_INVALID_VALUE;
     if (!sg_device(location->id))
         return CUDA_ERROR_INVALID_DEVICE;
-    *flags = extent.flags;
+    bool open = extent.access >> location->id & 1;
+    *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

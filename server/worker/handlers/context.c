@@ -3,6 +3,7 @@
 #include "gate.h"
 #include "gpw_handlers.h"
 #include "handles.h"
+#include "host_function.h"
 #include "later.h"
 #include "loop.h"
 #include "memory_internal.h"
@@ -92,8 +93,10 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
         gpw_session_broken(s, "the primary context of a device is another one");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     gpw_peers_context_ended(s, (CUcontext)real);
+    if (gpw_host_functions_pending(s)) /* the driver waits for those of every context */
+        return GPW_AGAIN;
+    gpw_handle_take(s, GP_HANDLE_CONTEXT, context, false, &real);
     gpw_memory_context_ended(s, dev, (CUcontext)real);
     context_ending(s, (CUcontext)real);
     s->primary[dev] = NULL;
@@ -159,4 +162,22 @@ CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
         s->driver->cuCtxSetCurrent(NULL);
     gpw_when_none_blocked(s, destroy, ctx);
     return CUDA_SUCCESS;
+}
+
+/* The driver's word is for memory of its own allocators; ours is mapped, and shared here. */
+CUresult gpw_noted_cuCtxEnablePeerAccess(struct gpw_session *s, CUcontext peer, unsigned int flags)
+{
+    CUcontext before = NULL;
+    (void)flags;
+    int current = gpw_current_ordinal(s);
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(peer);
+    int other = gpw_current_ordinal(s);
+    s->driver->cuCtxSetCurrent(before);
+    if (current < 0 || other < 0)
+        return CUDA_SUCCESS;
+    CUresult r = gpw_memory_share(s, (uint32_t)other, (uint32_t)current);
+    if (r != CUDA_SUCCESS)
+        s->driver->cuCtxDisablePeerAccess(peer);
+    return r;
 }

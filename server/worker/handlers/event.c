@@ -29,7 +29,7 @@ static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
 static void event_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     s->event_waits--;
-    gpw_budget_give(GPW_BUDGET_WAITS, WAIT_BYTES);
+    gpw_budget_give(s, GPW_BUDGET_WAITS, WAIT_BYTES);
     free(w);
 }
 
@@ -53,11 +53,11 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
         if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
             return r;
     }
-    if (!gpw_budget_take(GPW_BUDGET_WAITS, WAIT_BYTES))
+    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, WAIT_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct event_wait *e = malloc(sizeof *e);
     if (!e) {
-        gpw_budget_give(GPW_BUDGET_WAITS, WAIT_BYTES);
+        gpw_budget_give(s, GPW_BUDGET_WAITS, WAIT_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *e = (struct event_wait){
@@ -148,6 +148,20 @@ CUresult gpw_event_anew(struct gpw_session *s, CUevent event)
         return r; /* they go on waiting for the event itself, which is not recorded */
     waits_move(s, event, copy);
     last->destroy = true;
+    return r;
+}
+
+CUresult gpw_event_anew_in(struct gpw_session *s, CUcontext context, CUevent event)
+{
+    CUcontext before = NULL;
+    if (!s->event_waits)
+        return CUDA_SUCCESS;
+    s->driver->cuCtxGetCurrent(&before);
+    CUresult r = s->driver->cuCtxSetCurrent(context);
+    if (r == CUDA_SUCCESS) {
+        r = gpw_event_anew(s, event);
+        s->driver->cuCtxSetCurrent(before);
+    }
     return r;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Host functions. In the stream stands a function of ours that blocks the stream
+ * Host functions. The stream has a function of ours that blocks the stream
  * (on a thread of the driver's) until the client has run its own. The loop sends
  * gp_host_call when ours has been reached.
  */
@@ -28,13 +28,14 @@ struct host_function {
 /* With what the driver keeps of it. */
 #define FUNCTION_BYTES (sizeof(struct host_function) + 512)
 
-static void function_free(struct host_function *f)
+static void function_free(struct gpw_session *s, struct host_function *f)
 {
-    gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
+    gpw_budget_give(s, GPW_BUDGET_WAITS, FUNCTION_BYTES);
     free(f);
 }
 
 struct gpw_host_functions {
+    struct gpw_session *session; /* for its budget, on any thread */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct host_function *list;
@@ -50,6 +51,7 @@ int gpw_host_functions_open(struct gpw_session *s)
         return -1;
     pthread_mutex_init(&all->lock, NULL);
     pthread_cond_init(&all->changed, NULL);
+    all->session = s;
     s->host_functions = all;
     return 0;
 }
@@ -60,7 +62,7 @@ static void graph_over(struct gpw_session *s, void *arg, CUresult result)
     s->host_functions->graphs_running--;
 }
 
-/* A graph that nobody sees running might stand at a host function while the driver waits. */
+/* A graph that nobody sees running might be blocked at a host function while the driver waits. */
 CUresult gpw_cuGraphLaunch(struct gpw_session *s, CUgraphExec hGraph, CUstream hStream)
 {
     CUstreamCaptureStatus capture;
@@ -110,7 +112,7 @@ static void reach(struct host_function *f, CUresult result)
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
     if (mine)
-        function_free(f);
+        function_free(all->session, f);
 }
 
 static void CUDA_CB on_function(void *arg)
@@ -157,7 +159,7 @@ static bool host_poll(struct gpw_session *s, struct gpw_wait *w)
     if (tell)
         gpw_notify_gp_host_call(s, f->cookie, (uint32_t)f->stream_result);
     if (over)
-        function_free(f);
+        function_free(s, f);
     return over;
 }
 
@@ -182,11 +184,11 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!gpw_budget_take(GPW_BUDGET_WAITS, FUNCTION_BYTES))
+    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, FUNCTION_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct host_function *f = calloc(1, sizeof *f);
     if (!f) {
-        gpw_budget_give(GPW_BUDGET_WAITS, FUNCTION_BYTES);
+        gpw_budget_give(s, GPW_BUDGET_WAITS, FUNCTION_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     f->wait = (struct gpw_wait){
@@ -206,7 +208,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
         pthread_mutex_lock(&all->lock);
         unlink_function(f);
         pthread_mutex_unlock(&all->lock);
-        function_free(f);
+        function_free(s, f);
         return r;
     }
     gpw_wait_add(s, &f->wait);

@@ -154,7 +154,7 @@ static bool must_wait(const struct gpw_session *s)
 
 void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 {
-    if (gpw_streams_stand(s)) /* it would wait for them */
+    if (gpw_streams_blocked(s)) /* it would wait for them */
         return;
     bool before = gpw_strict(s, false);
     gpw_pools_trim(s, ordinal);
@@ -291,11 +291,31 @@ bool gpw_memory_is_clients(struct gpw_session *s, uint64_t address, uint64_t byt
     return w && address >= w->begin + HEAP_SIZE && bytes <= w->end - address;
 }
 
+CUresult gpw_memory_share(struct gpw_session *s, uint32_t ordinal, uint32_t peer)
+{
+    bool before = gpw_strict(s, false);
+    CUresult r = gpw_allocator_share(s->memory->windows[ordinal].allocator, s->devices[peer]);
+    gpw_strict(s, before);
+    return r;
+}
+
+/* CUDA's addresses are good on every device for copies and sets, while the driver refuses
+ * mapped memory that the current device has no access to. Where there is no way between
+ * the two, it is asked all the same and says so. */
+static void let_current_device_at(struct gpw_session *s, const struct gpw_window *w)
+{
+    int current = s->device_count > 1 ? gpw_current_ordinal(s) : -1;
+    if (current >= 0 && (uint32_t)current != w->ordinal)
+        gpw_memory_share(s, w->ordinal, (uint32_t)current);
+}
+
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes)
 {
     struct gpw_window *w = window_of(s, address);
-    if (w && address < w->begin + HEAP_SIZE)
+    if (w && address < w->begin + HEAP_SIZE) {
+        let_current_device_at(s, w);
         return gpw_allocator_holds(w->allocator, address, bytes);
+    }
     /* a module's global, a pool's memory, a mapping of the client's own: the
      * driver knows */
     CUmemorytype type = 0;
@@ -408,7 +428,7 @@ CUresult gpw_cuMemAddressReserve(struct gpw_session *s, CUdeviceptr *ptr, size_t
     struct gpw_window *w = current_window(s);
     if (!w)
         w = &s->memory->windows[0];
-    (void)addr; /* a wish, which CUDA may pass over as well */
+    (void)addr; /* a hint, which CUDA may pass over as well */
     uint64_t step = alignment > (UINT64_C(2) << 20) ? alignment : UINT64_C(2) << 20;
     if (step & (step - 1))
         return CUDA_ERROR_INVALID_VALUE;

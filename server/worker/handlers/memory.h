@@ -24,7 +24,10 @@ void gpw_memory_context_ended(struct gpw_session *s, CUdevice ordinal, CUcontext
 uint64_t gpw_memory_last_free(const struct gpw_session *s);
 bool gpw_memory_frees_under_way(const struct gpw_session *s, uint64_t number);
 
-/* Whether [address, address + bytes) is device memory that this session may use. */
+/* Let one of the session's devices read and write what is and will be allocated on another. */
+CUresult gpw_memory_share(struct gpw_session *s, uint32_t ordinal, uint32_t peer);
+/* Whether [address, address + bytes) is device memory that this session may use. The current
+ * device has access to it then, if there is a way between the two. */
 bool gpw_memory_is_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Whether work on the GPU may be told to touch it: device memory, pinned buffers by their
  * device address, and memory of graphs. What else the process has is the worker's own. */

@@ -40,12 +40,13 @@ static struct image **image_find(struct gpw_modules *m, const uint8_t *hash)
     return at;
 }
 
-static void image_drop(struct gpw_modules *m, struct image **at)
+static void image_drop(struct gpw_session *s, struct image **at)
 {
+    struct gpw_modules *m = s->modules;
     struct image *image = *at;
     *at = image->next;
     m->pending_bytes -= image->total;
-    gpw_budget_give(GPW_BUDGET_IMAGES, image->total);
+    gpw_budget_give(s, GPW_BUDGET_IMAGES, image->total);
     free(image->bytes);
     free(image);
 }
@@ -53,7 +54,7 @@ static void image_drop(struct gpw_modules *m, struct image **at)
 void gpw_modules_close(struct gpw_session *s)
 {
     while (s->modules && s->modules->images)
-        image_drop(s->modules, &s->modules->images);
+        image_drop(s, &s->modules->images);
     free(s->modules);
     s->modules = NULL;
     gpw_functions_forget(s);
@@ -67,11 +68,11 @@ static struct image *image_new(struct gpw_session *s, const uint8_t *hash, uint6
                 (unsigned long long)total, (unsigned long long)(PENDING_BYTES_MAX >> 20));
         return NULL;
     }
-    if (!gpw_budget_take(GPW_BUDGET_IMAGES, total))
+    if (!gpw_budget_take(s, GPW_BUDGET_IMAGES, total))
         return NULL;
     struct image *image = calloc(1, sizeof *image);
     if (!image || !(image->bytes = malloc(total))) {
-        gpw_budget_give(GPW_BUDGET_IMAGES, total);
+        gpw_budget_give(s, GPW_BUDGET_IMAGES, total);
         free(image);
         return NULL;
     }
@@ -120,14 +121,14 @@ static struct image **image_take(struct gpw_session *s, const uint8_t *hash, uin
     gp_sha256_finish(&h, real);
     enum gp_image_fault fault = gp_image_check((*at)->bytes, (*at)->total, NULL);
     if (memcmp(real, hash, 32) != 0) {
-        image_drop(s->modules, at);
+        image_drop(s, at);
         gpw_session_broken(s, "an image is not what its hash says");
         *r = CUDA_ERROR_INVALID_IMAGE;
         return NULL;
     }
     if (fault != GP_IMAGE_SOUND) {
         gpw_log("warn", "an image is refused: %s", gp_image_fault_text(fault));
-        image_drop(s->modules, at);
+        image_drop(s, at);
         *r = CUDA_ERROR_INVALID_IMAGE;
         return NULL;
     }
@@ -259,7 +260,7 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
     *wall_time = jit_wall_time(&jit);
     *n_info_log = jit_written(&jit, jit.info_size_at, info_log, info_size);
     *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);
-    image_drop(s->modules, image);
+    image_drop(s, image);
     *load_result = (int32_t)r; /* an answer, so that the logs travel with it */
     return CUDA_SUCCESS;
 }

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "snapshot.h"
+
 #define GRANULE (UINT64_C(2) << 20)
 #define SMALL_MIN_SHIFT 9  /* 512 bytes */
 #define SMALL_MAX_SHIFT 19 /* 512 KiB: what is larger has pages of its own */
@@ -22,6 +24,8 @@ struct block {
 struct gpw_allocator {
     const struct gpw_driver *driver;
     CUdevice device;
+    CUmemAccessDesc access[GP_DEVICES_MAX]; /* the device's own first, then its peers' */
+    uint32_t access_count;
     uint64_t begin, end;
     struct block *blocks; /* by address */
     uint32_t count, room;
@@ -29,13 +33,38 @@ struct gpw_allocator {
     struct gpw_allocator_limit limit;
 };
 
+static CUmemAccessDesc access_of(CUdevice device)
+{
+    return (CUmemAccessDesc){{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                             CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+}
+
 struct gpw_allocator *gpw_allocator_new(const struct gpw_driver *driver, CUdevice device,
                                         uint64_t begin, uint64_t end)
 {
     struct gpw_allocator *a = calloc(1, sizeof *a);
-    if (a)
-        *a = (struct gpw_allocator){.driver = driver, .device = device, .begin = begin, .end = end};
+    if (!a)
+        return NULL;
+    *a = (struct gpw_allocator){.driver = driver, .device = device, .begin = begin, .end = end};
+    a->access[a->access_count++] = access_of(device);
     return a;
+}
+
+CUresult gpw_allocator_share(struct gpw_allocator *a, CUdevice peer)
+{
+    for (uint32_t i = 0; i < a->access_count; i++)
+        if (a->access[i].location.id == peer)
+            return CUDA_SUCCESS;
+    if (a->access_count == GP_DEVICES_MAX)
+        return CUDA_ERROR_INVALID_DEVICE;
+    const CUmemAccessDesc access = access_of(peer);
+    for (uint32_t i = 0; i < a->count; i++) {
+        CUresult r = a->driver->cuMemSetAccess(a->blocks[i].at, a->blocks[i].size, &access, 1);
+        if (r != CUDA_SUCCESS)
+            return r;
+    }
+    a->access[a->access_count++] = access;
+    return CUDA_SUCCESS;
 }
 
 void gpw_allocator_set_limit(struct gpw_allocator *a, const struct gpw_allocator_limit *limit)
@@ -103,8 +132,7 @@ static CUresult pages_of_driver(struct gpw_allocator *a, CUdeviceptr at, uint64_
         d->cuMemRelease(*pages);
         return r;
     }
-    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    if ((r = d->cuMemSetAccess(at, size, &access, 1)) != CUDA_SUCCESS) {
+    if ((r = d->cuMemSetAccess(at, size, a->access, a->access_count)) != CUDA_SUCCESS) {
         d->cuMemUnmap(at, size);
         d->cuMemRelease(*pages);
     }

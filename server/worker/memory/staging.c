@@ -39,7 +39,7 @@ static void *memory_new(struct gpw_session *s)
 }
 
 /* Of a context that ends or has ended, whose end undoes the pinning: to ask the driver for
- * that might wait for streams that stand. */
+ * that might wait for streams that are blocked. */
 static void piece_free(struct gpw_session *s, struct gpw_staging *piece)
 {
     struct gpw_staging_pool *pool = pool_of(s);
@@ -49,7 +49,7 @@ static void piece_free(struct gpw_session *s, struct gpw_staging *piece)
     *at = piece->next_of_all;
     pool->count--;
     munmap(piece->memory, GP_CHUNK_MAX);
-    gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
+    gpw_budget_give(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX);
     free(piece);
 }
 
@@ -57,7 +57,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
 {
     struct gpw_staging_pool *pool = pool_of(s);
     struct gpw_staging *piece = pool->count < MOST ? malloc(sizeof *piece) : NULL;
-    if (piece && !gpw_budget_take(GPW_BUDGET_STAGING, GP_CHUNK_MAX)) {
+    if (piece && !gpw_budget_take(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX)) {
         free(piece);
         piece = NULL;
         pool->failed = true;
@@ -67,7 +67,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
     *piece = (struct gpw_staging){.memory = memory_new(s), .next_of_all = pool->all};
     pool->failed = !piece->memory;
     if (pool->failed) {
-        gpw_budget_give(GPW_BUDGET_STAGING, GP_CHUNK_MAX);
+        gpw_budget_give(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX);
         free(piece);
         return NULL;
     }
@@ -115,14 +115,14 @@ void gpw_staging_give(struct gpw_session *s, struct gpw_staging *piece)
 }
 
 bool gpw_staging_admit(struct gpw_session *s, const struct gp_header *h, uint64_t held_ns,
-                       bool streams_stand)
+                       bool streams_blocked)
 {
     struct gpw_staging_pool *pool = pool_of(s);
     if (pool->free || !pool->used || (pool->count < ENOUGH && !pool->failed) ||
         !gp_op_info(h->op)->staged)
         return true;
     pool->stuck |= held_ns > PATIENCE_NS;
-    return pool->stuck || streams_stand;
+    return pool->stuck || streams_blocked;
 }
 
 void gpw_staging_context_ended(struct gpw_session *s, CUcontext context)

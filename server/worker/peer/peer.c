@@ -25,16 +25,11 @@
  * a thousand launches; a call that finds it full would block this thread. */
 #define BEHIND_MAX 256u
 
-static struct gpw_transfer *transfers; /* all, the oldest first */
-static struct gpw_transfer **transfers_end = &transfers;
-static uint64_t work_submitted;
-static bool closing;
-
 /* --- transfers ------------------------------------------------------------------------ */
 
 bool gpw_peer_used(const struct gpw_peer *p)
 {
-    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
+    for (struct gpw_transfer *t = p->all->transfers; t; t = t->all_next)
         if (t->peer == p)
             return true;
     return false;
@@ -42,21 +37,22 @@ bool gpw_peer_used(const struct gpw_peer *p)
 
 static void transfer_unlink(struct gpw_transfer *t)
 {
-    struct gpw_transfer **at = &transfers;
+    struct gpw_peers *all = t->peer->all;
+    struct gpw_transfer **at = &all->transfers;
     while (*at && *at != t)
         at = &(*at)->all_next;
     if (!*at)
         return;
     *at = t->all_next;
     if (!*at)
-        transfers_end = at;
+        all->transfers_end = at;
 }
 
 /* One of those that hold it has let go: the stream before it, the stream behind it, its
  * end. The last one frees it. */
 static void transfer_finish(struct gpw_session *s, struct gpw_transfer *t)
 {
-    if (--t->awaited || closing)
+    if (--t->awaited || s->peers->closing)
         return;
     transfer_unlink(t);
     if (t->word >= 0)
@@ -77,7 +73,7 @@ static void call_off(struct gpw_peer *p, bool sends, uint64_t tag, CUresult resu
 static void on_reached(struct gpw_session *s, void *arg, CUresult result)
 {
     struct gpw_transfer *t = arg;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&s->peers->lock);
     if (!t->over && result != CUDA_SUCCESS) {
         call_off(t->peer, t->sends, t->tag, result);
         gpw_transfer_fail(t, result);
@@ -91,7 +87,7 @@ static void on_reached(struct gpw_session *s, void *arg, CUresult result)
             gpw_transfer_end(t);
         pthread_cond_signal(&t->peer->work);
     }
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&s->peers->lock);
     transfer_finish(s, t);
 }
 
@@ -106,9 +102,9 @@ static void on_passed(struct gpw_session *s, void *arg, CUresult result)
 static bool over_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     struct gpw_transfer *t = (struct gpw_transfer *)w;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&s->peers->lock);
     bool over = t->over, recorded = t->recorded;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&s->peers->lock);
     return over && (!recorded || s->driver->cuEventQuery(t->event) != CUDA_ERROR_NOT_READY);
 }
 
@@ -138,19 +134,19 @@ static void over_cancel(struct gpw_session *s, struct gpw_wait *w)
 }
 
 /* Where streams cannot wait for values: on a thread of the driver's. */
-static void CUDA_CB stand(void *flag)
+static void CUDA_CB block_here(void *flag)
 {
     const struct timespec pause = {0, 20000};
     while (!__atomic_load_n((uint32_t *)flag, __ATOMIC_SEQ_CST))
         nanosleep(&pause, NULL);
 }
 
-static CUresult stream_stand(struct gpw_session *s, struct gpw_transfer *t)
+static CUresult stream_block(struct gpw_session *s, struct gpw_transfer *t)
 {
     CUdeviceptr at = t->lane->words_device + (unsigned)t->word * sizeof(uint32_t);
     CUresult r = s->driver->cuStreamWaitValue32_v2(t->stream, at, 1, CU_STREAM_WAIT_VALUE_EQ);
     if (r == CUDA_ERROR_NOT_SUPPORTED)
-        r = s->driver->cuLaunchHostFunc(t->stream, stand, t->flag);
+        r = s->driver->cuLaunchHostFunc(t->stream, block_here, t->flag);
     return r;
 }
 
@@ -199,7 +195,7 @@ static bool transfer_enter(struct gpw_transfer *t)
     struct gpw_peer *p = t->peer;
     uint64_t bytes;
     CUresult result;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&t->peer->all->lock);
     struct gpw_transfer **end = t->sends ? &p->sends : &p->recvs;
     while (*end)
         end = &(*end)->next;
@@ -209,7 +205,7 @@ static bool transfer_enter(struct gpw_transfer *t)
     else if (gpw_peer_early_take(p, t->sends, t->tag, &bytes, &result))
         gpw_transfer_meet(t, bytes, result);
     bool over = t->over;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&t->peer->all->lock);
     return over;
 }
 
@@ -225,7 +221,7 @@ static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
     }
     if (r != CUDA_SUCCESS || (signal && t->sends))
         return r;
-    r = stream_stand(s, t);
+    r = stream_block(s, t);
     if (r != CUDA_SUCCESS)
         return r;
     t->blocked = true;
@@ -239,17 +235,18 @@ static CUresult transfer_place(struct gpw_session *s, struct gpw_transfer *t)
 
 static void transfer_submit(struct gpw_session *s, struct gpw_transfer *t)
 {
-    t->at = work_submitted;
+    struct gpw_peers *all = s->peers;
+    t->at = all->work_submitted;
     t->awaited = 2; /* this function, and the end */
-    *transfers_end = t;
-    transfers_end = &t->all_next;
+    *all->transfers_end = t;
+    all->transfers_end = &t->all_next;
     CUresult r = transfer_place(s, t);
     if (r != CUDA_SUCCESS) {
-        pthread_mutex_lock(&gpw_peer_lock);
+        pthread_mutex_lock(&s->peers->lock);
         if (!t->over)
             call_off(t->peer, t->sends, t->tag, r);
         gpw_transfer_fail(t, r);
-        pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_mutex_unlock(&s->peers->lock);
     }
     t->wait = (struct gpw_wait){
         .what = "a transfer", .ready = over_ready, .poll = over_poll, .cancel = over_cancel};
@@ -288,15 +285,16 @@ static CUresult transfer_begin(struct gpw_session *s, const struct gpw_transfer 
 }
 
 /* A link that may carry a transfer of this tag. */
-static CUresult link_of(uint32_t index, bool sends, uint64_t tag, struct gpw_peer **out)
+static CUresult link_of(const struct gpw_session *s, uint32_t index, bool sends, uint64_t tag,
+                        struct gpw_peer **out)
 {
-    struct gpw_peer *p = gpw_peer_of(index);
+    struct gpw_peer *p = gpw_peer_of(s, index);
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&s->peers->lock);
     bool down = p->state == GPW_PEER_DOWN;
     bool twice = *gpw_transfer_find(sends ? &p->sends : &p->recvs, tag) != NULL;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&s->peers->lock);
     *out = p;
     return down ? CUDA_ERROR_DEVICE_UNAVAILABLE : twice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
@@ -306,29 +304,29 @@ CUresult gpw_peer_transfer(struct gpw_session *s, uint32_t peer, uint64_t tag, C
 {
     struct gpw_transfer like = {
         .sends = sends, .stream = stream, .tag = tag, .address = address, .bytes = bytes};
-    CUresult r = link_of(peer, sends, tag, &like.peer);
+    CUresult r = link_of(s, peer, sends, tag, &like.peer);
     if (r != CUDA_SUCCESS)
         return r;
     r = transfer_begin(s, &like);
     if (r != CUDA_SUCCESS) {
-        pthread_mutex_lock(&gpw_peer_lock);
+        pthread_mutex_lock(&s->peers->lock);
         call_off(like.peer, sends, tag, r);
-        pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_mutex_unlock(&s->peers->lock);
     }
     return r;
 }
 
 /* --- what the rest of the worker asks -------------------------------------------------- */
 
-static bool standing(const struct gpw_transfer *t)
+static bool is_blocked(const struct gpw_transfer *t)
 {
     return t->blocked && !t->released;
 }
 
-bool gpw_peers_pending(void)
+bool gpw_peers_pending(const struct gpw_session *s)
 {
-    for (const struct gpw_transfer *t = transfers; t; t = t->all_next)
-        if (standing(t))
+    for (const struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next)
+        if (is_blocked(t))
             return true;
     return false;
 }
@@ -337,51 +335,54 @@ bool gpw_peers_pending(void)
  * message that must be taken. */
 static bool blocked_here(const struct gpw_transfer *t)
 {
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&t->peer->all->lock);
     bool here = t->reached || t->bytes == 0;
-    pthread_mutex_unlock(&gpw_peer_lock);
-    return here && standing(t);
+    pthread_mutex_unlock(&t->peer->all->lock);
+    return here && is_blocked(t);
 }
 
 bool gpw_peers_admit(struct gpw_session *s, const struct gp_header *h)
 {
-    if (!transfers || gp_op_info(h->op)->work == GP_WORK_NONE || gpw_host_functions_pending(s))
+    if (!s->peers->transfers || gp_op_info(h->op)->work == GP_WORK_NONE ||
+        gpw_host_functions_pending(s))
         return true;
-    const struct gpw_transfer *t = transfers;
+    const struct gpw_transfer *t = s->peers->transfers;
     while (t && !blocked_here(t))
         t = t->all_next;
-    return !t || work_submitted - t->at < BEHIND_MAX;
+    return !t || s->peers->work_submitted - t->at < BEHIND_MAX;
 }
 
 void gpw_peers_stream_ending(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t id = gp_message_id(h, gp_op_info(h->op)->stream_ended_at), real;
-    if (!transfers || gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS)
+    if (!s->peers->transfers ||
+        gpw_handle_get(s, GP_HANDLE_STREAM, id, false, &real) != CUDA_SUCCESS)
         return;
-    for (struct gpw_transfer *t = transfers; t; t = t->all_next)
+    for (struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next)
         if (t->stream == (CUstream)real)
             t->stream = NULL;
 }
 
-void gpw_peers_passed(const struct gp_header *h)
+void gpw_peers_passed(struct gpw_session *s, const struct gp_header *h)
 {
     if (gp_op_info(h->op)->work != GP_WORK_NONE)
-        work_submitted++;
+        s->peers->work_submitted++;
 }
 
-void gpw_peers_bytes(uint64_t *sent, uint64_t *received)
+void gpw_peers_bytes(const struct gpw_session *s, uint64_t *sent, uint64_t *received)
 {
-    pthread_mutex_lock(&gpw_peer_lock);
-    *sent = gpw_peer_bytes_sent;
-    *received = gpw_peer_bytes_received;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    struct gpw_peers *all = s->peers;
+    pthread_mutex_lock(&all->lock);
+    *sent = all->bytes_sent;
+    *received = all->bytes_received;
+    pthread_mutex_unlock(&all->lock);
 }
 
-static bool fail_in_context(CUcontext context)
+static bool fail_in_context(struct gpw_session *s, CUcontext context)
 {
     bool over = true;
-    pthread_mutex_lock(&gpw_peer_lock);
-    for (struct gpw_transfer *t = transfers; t; t = t->all_next) {
+    pthread_mutex_lock(&s->peers->lock);
+    for (struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next) {
         if (t->context != context || t->over)
             continue;
         if (t->result == CUDA_SUCCESS)
@@ -389,13 +390,13 @@ static bool fail_in_context(CUcontext context)
         gpw_transfer_fail(t, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         over &= t->over;
     }
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&s->peers->lock);
     return over;
 }
 
-static bool any_in_context(CUcontext context)
+static bool any_in_context(struct gpw_session *s, CUcontext context)
 {
-    for (const struct gpw_transfer *t = transfers; t; t = t->all_next)
+    for (const struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next)
         if (t->context == context)
             return true;
     return false;
@@ -406,38 +407,38 @@ void gpw_peers_context_ended(struct gpw_session *s, CUcontext context)
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
     s->driver->cuCtxSetCurrent(context);
-    while (!fail_in_context(context)) /* a piece under way: soon */
+    while (!fail_in_context(s, context)) /* a piece under way: soon */
         usleep(100);
-    for (struct gpw_transfer *t = transfers; t; t = t->all_next) {
+    for (struct gpw_transfer *t = s->peers->transfers; t; t = t->all_next) {
         t->ending |= t->context == context;
         if (t->ending && t->flag)
             __atomic_store_n(t->flag, 1, __ATOMIC_SEQ_CST);
     }
-    if (any_in_context(context))
+    if (any_in_context(s, context))
         s->driver->cuCtxSynchronize();
-    while (any_in_context(context)) /* their events have passed */
+    while (any_in_context(s, context)) /* their events have passed */
         gpw_waits_poll(s);
     gpw_lane_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before);
 }
 
-void gpw_peers_close(void)
+void gpw_peers_close(struct gpw_session *s)
 {
     struct timespec until;
-    closing = true;
+    s->peers->closing = true;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec++;
     for (uint32_t i = 0; i < GP_PEERS_MAX; i++) {
-        struct gpw_peer *p = gpw_peer_of(i);
+        struct gpw_peer *p = gpw_peer_of(s, i);
         if (!p)
             continue;
-        pthread_mutex_lock(&gpw_peer_lock);
+        pthread_mutex_lock(&s->peers->lock);
         p->stop = true;
         pthread_cond_broadcast(&p->work);
-        pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_mutex_unlock(&s->peers->lock);
     }
     /* so that the others hear of it; one that cannot be waited for goes with the process */
     for (uint32_t i = 0; i < GP_PEERS_MAX; i++)
-        if (gpw_peer_of(i))
-            pthread_timedjoin_np(gpw_peer_of(i)->reader, NULL, &until);
+        if (gpw_peer_of(s, i))
+            pthread_timedjoin_np(gpw_peer_of(s, i)->reader, NULL, &until);
 }

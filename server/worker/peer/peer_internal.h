@@ -15,8 +15,8 @@
  * no order of transfers, and no number of them, can make two workers wait for each
  * other's buffers. Data is only sent when the receiving stream has come to it.
  *
- * `gpw_peer_lock` guards everything below that says so. It is never held over a call of
- * the driver or of a transport.
+ * The lock of struct gpw_peers guards everything below that says so. It is never held over a
+ * call of the driver or of a transport.
  */
 #ifndef GPW_PEER_INTERNAL_H
 #define GPW_PEER_INTERNAL_H
@@ -27,13 +27,27 @@
 #include "peer_wire.h"
 #include "session.h"
 
-extern pthread_mutex_t gpw_peer_lock;
+/* All links of a session. */
+struct gpw_peers {
+    pthread_mutex_t lock;
+    pthread_cond_t slot_free;            /* of some lane */
+    uint64_t bytes_sent, bytes_received; /* under the lock */
+
+    /* Loop's only. */
+    struct gpw_peers_at at;
+    struct gpw_peer *links[GP_PEERS_MAX];
+    struct gpw_lane *lanes;
+    struct gpw_transfer *transfers; /* all, the oldest first */
+    struct gpw_transfer **transfers_end;
+    uint64_t work_submitted;
+    bool closing;
+};
 
 /* --- lanes ------------------------------------------------------------------------ */
 
 /* Pieces of a context under way in each direction. */
 #define GPW_LANE_SLOTS 8u
-/* Streams of a context that may stand at once. */
+/* Streams of a context that may be blocked at once. */
 #define GPW_LANE_WORDS 4096u
 
 struct gpw_lane_slot {
@@ -46,6 +60,7 @@ struct gpw_lane_ring { /* of free slots, the one given back last at the end; und
 };
 
 struct gpw_lane {
+    struct gpw_peers *all;
     struct gpw_lane *next;
     CUcontext context;
     CUstream in, out; /* ordered with no stream of the client's */
@@ -96,7 +111,7 @@ struct gpw_transfer {
     CUcontext context;
     CUstream stream; /* NULL once it has been destroyed */
     bool ending;     /* its context does */
-    int word;        /* -1: the stream does not stand */
+    int word;        /* -1: the stream is not blocked */
     uint32_t *flag;  /* the word */
     bool blocked;    /* the stream is, unless released */
     bool released;
@@ -121,6 +136,7 @@ struct gpw_peer_note {
 enum gpw_peer_state { GPW_PEER_OPENING, GPW_PEER_UP, GPW_PEER_DOWN };
 
 struct gpw_peer {
+    struct gpw_peers *all;
     uint32_t index;
     struct gpw_driver *driver;
     uint8_t secret[GPW_PEER_SECRET];
@@ -141,9 +157,6 @@ struct gpw_peer {
     struct gpw_peer_note *notes, **notes_end;
     unsigned note_count;
 };
-
-/* Of all links; under the lock. */
-extern uint64_t gpw_peer_bytes_sent, gpw_peer_bytes_received;
 
 /* All with the lock held. */
 struct gpw_transfer **gpw_transfer_find(struct gpw_transfer **list, uint64_t tag);
@@ -166,7 +179,7 @@ void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Loop only. The link of this number, NULL: none; whether a transfer refers to it. */
-struct gpw_peer *gpw_peer_of(uint32_t index);
+struct gpw_peer *gpw_peer_of(const struct gpw_session *s, uint32_t index);
 bool gpw_peer_used(const struct gpw_peer *p);
 
 /* --- link and pump -------------------------------------------------------------------- */

@@ -12,17 +12,22 @@
 #include "peer_internal.h"
 #include "peer_seal.h"
 
-static struct gpw_peer *peers[GP_PEERS_MAX];
-static struct gpw_peers_at site;
-
-void gpw_peers_open(const struct gpw_peers_at *where)
+int gpw_peers_open(struct gpw_session *s, const struct gpw_peers_at *where)
 {
-    site = *where;
+    struct gpw_peers *all = calloc(1, sizeof *all);
+    if (!all)
+        return -1;
+    all->at = *where;
+    all->transfers_end = &all->transfers;
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->slot_free, NULL);
+    s->peers = all;
+    return 0;
 }
 
-struct gpw_peer *gpw_peer_of(uint32_t index)
+struct gpw_peer *gpw_peer_of(const struct gpw_session *s, uint32_t index)
 {
-    return index < GP_PEERS_MAX ? peers[index] : NULL;
+    return index < GP_PEERS_MAX ? s->peers->links[index] : NULL;
 }
 
 static int64_t wall_seconds(void)
@@ -34,36 +39,37 @@ static int64_t wall_seconds(void)
 
 /* Where the client was awaited over the network; NULL where it was not: another worker may
  * be anywhere, and nothing of this machine's own is for it. */
-static const char *network_url(void)
+static const char *network_url(const struct gpw_peers_at *site)
 {
-    for (unsigned i = 0; i < site.listen_count; i++)
-        if (strncmp(site.listen[i], "tcp://", 6) == 0)
-            return site.listen[i];
+    for (unsigned i = 0; i < site->listen_count; i++)
+        if (strncmp(site->listen[i], "tcp://", 6) == 0)
+            return site->listen[i];
     return NULL;
 }
 
 /* A fresh port beside that. */
-static int fresh_address(char *url, size_t size)
+static int fresh_address(const struct gpw_peers_at *site, char *url, size_t size)
 {
-    const char *own = network_url(), *colon = own ? strrchr(own, ':') : NULL;
+    const char *own = network_url(site), *colon = own ? strrchr(own, ':') : NULL;
     const char *key = own ? strchr(own, '?') : NULL;
     int n = own ? snprintf(url, size, "%.*s:*%s", (int)(colon - own), own, key ? key : "") : -1;
     return n > 0 && (size_t)n < size ? 0 : -1;
 }
 
 /* With the host that others reach, sealed. False: there is none, or no key. */
-static bool told_address(const char *bound, const uint8_t *secret, char out[GP_PEER_URL_MAX])
+static bool told_address(const struct gpw_peers_at *site, const char *bound, const uint8_t *secret,
+                         char out[GP_PEER_URL_MAX])
 {
     static const char *const wild[] = {"tcp://0.0.0.0:", "tcp://[::]:", "tcp://*:"};
     char url[GP_PEER_URL_MAX];
     int n = snprintf(url, sizeof url, "%s", bound);
     for (unsigned i = 0; i < sizeof wild / sizeof wild[0]; i++)
         if (strncmp(bound, wild[i], strlen(wild[i])) == 0)
-            n = site.host
-                    ? snprintf(url, sizeof url, "tcp://%s:%s", site.host, bound + strlen(wild[i]))
+            n = site->host
+                    ? snprintf(url, sizeof url, "tcp://%s:%s", site->host, bound + strlen(wild[i]))
                     : -1;
     return n > 0 && (size_t)n < sizeof url &&
-           gpw_peer_seal(site.key, secret, wall_seconds(), url, out, GP_PEER_URL_MAX);
+           gpw_peer_seal(site->key, secret, wall_seconds(), url, out, GP_PEER_URL_MAX);
 }
 
 static void peer_free(struct gpw_peer *p)
@@ -78,10 +84,11 @@ static void peer_free(struct gpw_peer *p)
 static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const uint8_t *secret,
                                  const char *url, struct gp_error *err)
 {
-    const struct gp_transport *transport = gp_transport_find(url, site.plugins, err);
+    const struct gp_transport *transport = gp_transport_find(url, s->peers->at.plugins, err);
     struct gpw_peer *p = transport ? calloc(1, sizeof *p) : NULL;
     if (!p)
         return NULL;
+    p->all = s->peers;
     p->index = index;
     p->driver = s->driver;
     p->transport = transport;
@@ -97,28 +104,28 @@ static struct gpw_peer *peer_new(struct gpw_session *s, uint32_t index, const ui
 }
 
 /* Its number may be had again: nothing refers to it, and its thread ends or has. */
-static void peer_forget(uint32_t index)
+static void peer_forget(struct gpw_peers *all, uint32_t index)
 {
-    struct gpw_peer *p = peers[index];
+    struct gpw_peer *p = all->links[index];
     pthread_join(p->reader, NULL);
-    peers[index] = NULL;
+    all->links[index] = NULL;
     peer_free(p);
 }
 
 /* Whether a link may be made under this number: none was, or it is gone. */
-static bool number_free(uint32_t index)
+static bool number_free(struct gpw_peers *all, uint32_t index)
 {
     if (index >= GP_PEERS_MAX)
         return false;
-    struct gpw_peer *p = peers[index];
+    struct gpw_peer *p = all->links[index];
     if (!p)
         return true;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     bool gone = p->state == GPW_PEER_DOWN;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     if (!gone || gpw_peer_used(p))
         return false;
-    peer_forget(index);
+    peer_forget(all, index);
     return true;
 }
 
@@ -126,7 +133,7 @@ static CUresult peer_begin(struct gpw_peer *p)
 {
     int rc = gpw_peer_start(p);
     if (rc == 0) {
-        peers[p->index] = p;
+        p->all->links[p->index] = p;
         return CUDA_SUCCESS;
     }
     gpw_log("warn", "peer %u: cannot start a thread: %s", p->index, strerror(-rc));
@@ -140,9 +147,9 @@ CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t 
     char address[GP_PEER_URL_MAX];
     struct gp_error err = {""};
     *n_url = 0;
-    if (!number_free(peer))
+    if (!number_free(s->peers, peer))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!site.has_key || fresh_address(address, sizeof address) != 0)
+    if (!s->peers->at.has_key || fresh_address(&s->peers->at, address, sizeof address) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
     struct gpw_peer *p = peer_new(s, peer, secret, address, &err);
     if (!p)
@@ -161,7 +168,7 @@ CUresult gpw_gp_peer_listen(struct gpw_session *s, uint32_t peer, const uint8_t 
     }
     free(p->url);
     p->url = again;
-    if (!told_address(bound, secret, address)) {
+    if (!told_address(&s->peers->at, bound, secret, address)) {
         gpw_log("warn",
                 "peer %u: nobody knows at which address others reach this host; set "
                 "'advertise'",
@@ -186,24 +193,24 @@ struct joining {
 
 static enum gpw_peer_state state_of(const struct gpw_peer *p)
 {
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     enum gpw_peer_state state = p->state;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     return state;
 }
 
 static bool joining_ready(struct gpw_session *s, struct gpw_wait *w)
 {
-    (void)s;
-    return state_of(peers[((struct joining *)w)->peer]) != GPW_PEER_OPENING;
+    return state_of(gpw_peer_of(s, ((struct joining *)w)->peer)) != GPW_PEER_OPENING;
 }
 
 static bool joining_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct joining *j = (struct joining *)w;
-    bool up = state_of(peers[j->peer]) == GPW_PEER_UP;
-    if (!up && !gpw_peer_used(peers[j->peer]))
-        peer_forget(j->peer); /* as if it had never been tried */
+    struct gpw_peer *p = gpw_peer_of(s, j->peer);
+    bool up = state_of(p) == GPW_PEER_UP;
+    if (!up && !gpw_peer_used(p))
+        peer_forget(s->peers, j->peer); /* as if it had never been tried */
     gpw_answer_gp_peer_connect(s, j->token, up ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE);
     free(j);
     return true;
@@ -216,11 +223,12 @@ static void joining_cancel(struct gpw_session *s, struct gpw_wait *w)
 }
 
 /* The client is only the carrier: what it makes up goes nowhere. Takes the seal off. */
-static bool may_connect(char address[GP_PEER_URL_MAX], const uint8_t *secret)
+static bool may_connect(const struct gpw_peers_at *site, char address[GP_PEER_URL_MAX],
+                        const uint8_t *secret)
 {
-    const char *own = network_url();
-    const char *wrong = site.has_key ? gpw_peer_unseal(site.key, secret, wall_seconds(), address)
-                                     : "this server has no peer_key for it";
+    const char *own = network_url(site);
+    const char *wrong = site->has_key ? gpw_peer_unseal(site->key, secret, wall_seconds(), address)
+                                      : "this server has no peer_key for it";
     if (!wrong && !gpw_peer_may_go(address, own && gpw_peer_is_loopback(own)))
         wrong = "it is no other host's";
     if (wrong)
@@ -234,10 +242,10 @@ CUresult gpw_gp_peer_connect(struct gpw_session *s, struct gpw_token token, uint
 {
     struct gp_error err = {""};
     char address[GP_PEER_URL_MAX];
-    if (!number_free(peer) || strlen(url) >= sizeof address)
+    if (!number_free(s->peers, peer) || strlen(url) >= sizeof address)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(address, url, strlen(url) + 1);
-    if (!may_connect(address, secret))
+    if (!may_connect(&s->peers->at, address, secret))
         return CUDA_ERROR_NOT_PERMITTED;
     struct joining *j = malloc(sizeof *j);
     if (!j)

@@ -7,9 +7,6 @@
 
 #define LANE_PINNED (2 * GPW_LANE_SLOTS * GP_CHUNK_MAX + GPW_LANE_WORDS * sizeof(uint32_t))
 
-static struct gpw_lane *lanes; /* loop's only */
-static pthread_cond_t slot_free = PTHREAD_COND_INITIALIZER;
-
 static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
 {
     for (unsigned i = 0; i < 2 * GPW_LANE_SLOTS; i++)
@@ -21,7 +18,7 @@ static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
         s->driver->cuStreamDestroy_v2(lane->out);
     if (lane->pinned)
         s->driver->cuMemFreeHost(lane->pinned);
-    gpw_budget_give(GPW_BUDGET_STAGING, LANE_PINNED);
+    gpw_budget_give(s, GPW_BUDGET_STAGING, LANE_PINNED);
     free(lane);
 }
 
@@ -60,10 +57,11 @@ static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
 static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
 {
     struct gpw_lane *lane = calloc(1, sizeof *lane);
-    if (!lane || !gpw_budget_take(GPW_BUDGET_STAGING, LANE_PINNED)) {
+    if (!lane || !gpw_budget_take(s, GPW_BUDGET_STAGING, LANE_PINNED)) {
         free(lane);
         return NULL;
     }
+    lane->all = s->peers;
     lane->context = context;
     lane->free_in.end = &lane->free_in.first;
     lane->free_out.end = &lane->free_out.first;
@@ -86,30 +84,30 @@ struct gpw_lane *gpw_lane_here(struct gpw_session *s)
     CUcontext context = NULL;
     if (s->driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context)
         return NULL;
-    for (struct gpw_lane *lane = lanes; lane; lane = lane->next)
+    for (struct gpw_lane *lane = s->peers->lanes; lane; lane = lane->next)
         if (lane->context == context)
             return lane;
     struct gpw_lane *lane = lane_new(s, context);
     if (lane) {
-        lane->next = lanes;
-        lanes = lane;
+        lane->next = s->peers->lanes;
+        s->peers->lanes = lane;
     }
     return lane;
 }
 
 void gpw_lane_context_ended(struct gpw_session *s, CUcontext context)
 {
-    struct gpw_lane **at = &lanes;
+    struct gpw_lane **at = &s->peers->lanes;
     while (*at && (*at)->context != context)
         at = &(*at)->next;
     struct gpw_lane *lane = *at;
     if (!lane)
         return;
     *at = lane->next;
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&lane->all->lock);
     while (lane->busy)
-        pthread_cond_wait(&slot_free, &gpw_peer_lock);
-    pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_cond_wait(&lane->all->slot_free, &lane->all->lock);
+    pthread_mutex_unlock(&lane->all->lock);
     lane_free(s, lane);
 }
 
@@ -135,7 +133,7 @@ struct gpw_lane_slot *gpw_lane_slot_take(struct gpw_lane *lane, bool in, bool wa
 {
     struct gpw_lane_ring *ring = in ? &lane->free_in : &lane->free_out;
     while (!ring->first && wait)
-        pthread_cond_wait(&slot_free, &gpw_peer_lock);
+        pthread_cond_wait(&lane->all->slot_free, &lane->all->lock);
     struct gpw_lane_slot *slot = ring->first;
     if (!slot)
         return NULL;
@@ -150,5 +148,5 @@ void gpw_lane_slot_give(struct gpw_lane *lane, bool in, struct gpw_lane_slot *sl
 {
     ring_add(in ? &lane->free_in : &lane->free_out, slot);
     lane->busy--;
-    pthread_cond_broadcast(&slot_free);
+    pthread_cond_broadcast(&lane->all->slot_free);
 }

@@ -12,9 +12,9 @@
 
 static void down(struct gpw_peer *p, const char *why)
 {
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     gpw_peer_down(p, "%s", why);
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
 }
 
 /* The threads' own captures are none; others' must not forbid what they do. */
@@ -100,14 +100,14 @@ static bool piece_start(struct writer *w)
                        slot,     t->tag,
                        t->moved, left < GP_CHUNK_MAX ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX};
     t->moved += f.bytes;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     CUresult r = context_use(p, &w->context, lane->context);
     if (r == CUDA_SUCCESS)
         r = p->driver->cuMemcpyDtoHAsync_v2(slot->memory, t->address + f.offset, f.bytes,
                                             lane->out);
     if (r == CUDA_SUCCESS)
         r = p->driver->cuEventRecord(slot->event, lane->out);
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
         t->result = r;
         gpw_peer_note(p, GPW_PEER_ABORT, t->tag, 0, r);
@@ -135,11 +135,11 @@ static void piece_finish(struct writer *w)
     struct flight f = w->flights[w->first];
     w->first = (w->first + 1) % AHEAD;
     w->count--;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     CUresult r = context_use(p, &w->context, f.lane->context);
     if (r == CUDA_SUCCESS)
         r = p->driver->cuEventSynchronize(f.slot->event);
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     struct gpw_transfer *t = f.transfer;
     if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
         t->result = r;
@@ -150,11 +150,11 @@ static void piece_finish(struct writer *w)
     if (t->result != CUDA_SUCCESS || t->moved == t->bytes)
         gpw_transfer_end(t);
     if (good) {
-        pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_mutex_unlock(&p->all->lock);
         int rc = piece_send(p, &f);
-        pthread_mutex_lock(&gpw_peer_lock);
+        pthread_mutex_lock(&p->all->lock);
         if (rc == 0)
-            gpw_peer_bytes_sent += f.bytes;
+            p->all->bytes_sent += f.bytes;
         else
             gpw_peer_down(p, "%s", strerror(-rc));
     }
@@ -167,7 +167,7 @@ static void notes_send(struct gpw_peer *p)
     p->notes = NULL;
     p->notes_end = &p->notes;
     p->note_count = 0;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     int rc = 0;
     while (n) {
         struct gpw_peer_note *next = n->next;
@@ -178,7 +178,7 @@ static void notes_send(struct gpw_peer *p)
         free(n);
         n = next;
     }
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     if (rc != 0)
         gpw_peer_down(p, "%s", strerror(-rc));
 }
@@ -188,7 +188,7 @@ static void *writer_main(void *arg)
     struct writer w = {.peer = arg};
     struct gpw_peer *p = w.peer;
     thread_begin(p);
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     while (p->state == GPW_PEER_UP && !p->stop) {
         if (p->notes)
             notes_send(p);
@@ -197,11 +197,11 @@ static void *writer_main(void *arg)
         else if (w.count)
             piece_finish(&w);
         else
-            pthread_cond_wait(&p->work, &gpw_peer_lock);
+            pthread_cond_wait(&p->work, &p->all->lock);
     }
     while (w.count)
         piece_finish(&w);
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     return NULL;
 }
 
@@ -320,14 +320,14 @@ static int piece_take(struct gpw_peer *p, CUcontext *current, const struct gpw_p
     t->busy++;
     struct gpw_lane *lane = t->lane;
     struct gpw_lane_slot *slot = gpw_lane_slot_take(lane, true, true);
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     CUresult r = piece_copy(p, current, t, slot, m);
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     gpw_lane_slot_give(lane, true, slot);
     t->busy--;
     t->recorded = true;
     t->moved += m->bytes;
-    gpw_peer_bytes_received += m->bytes;
+    p->all->bytes_received += m->bytes;
     if (r != CUDA_SUCCESS && t->result == CUDA_SUCCESS) {
         t->result = r;
         gpw_peer_note(p, GPW_PEER_REFUSE, t->tag, 0, r);
@@ -346,12 +346,12 @@ static int receive(struct gpw_peer *p, CUcontext *current)
         return rc == -EAGAIN ? 0 : rc;
     struct gpw_peer_message m;
     rc = gpw_peer_decode(bytes, size, &m);
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     if (rc == 0 && p->state == GPW_PEER_UP)
         rc = m.kind == GPW_PEER_DATA    ? piece_take(p, current, &m)
              : m.kind >= GPW_PEER_OFFER ? met(p, &m)
                                         : -EPROTO;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     p->transport->release(p->channel);
     return rc;
 }
@@ -372,18 +372,18 @@ static bool link_up(struct gpw_peer *p)
 {
     struct gp_error err = {""};
     if (gpw_peer_link(p, &err) != 0) {
-        pthread_mutex_lock(&gpw_peer_lock);
+        pthread_mutex_lock(&p->all->lock);
         if (!p->stop)
             gpw_log("warn", "peer %u: there is no link: %s", p->index, err.text);
         gpw_peer_down(p, "%s", err.text);
-        pthread_mutex_unlock(&gpw_peer_lock);
+        pthread_mutex_unlock(&p->all->lock);
         return false;
     }
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     bool up = p->state == GPW_PEER_OPENING;
     if (up)
         p->state = GPW_PEER_UP;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     return up;
 }
 

@@ -5,9 +5,6 @@
 
 #include "peer_internal.h"
 
-pthread_mutex_t gpw_peer_lock = PTHREAD_MUTEX_INITIALIZER;
-uint64_t gpw_peer_bytes_sent, gpw_peer_bytes_received;
-
 struct gpw_transfer **gpw_transfer_find(struct gpw_transfer **list, uint64_t tag)
 {
     while (*list && (*list)->tag != tag)
@@ -99,8 +96,8 @@ void gpw_peer_down(struct gpw_peer *p, const char *format, ...)
 
 bool gpw_peer_stopped(struct gpw_peer *p)
 {
-    pthread_mutex_lock(&gpw_peer_lock);
+    pthread_mutex_lock(&p->all->lock);
     bool stopped = p->stop || p->state == GPW_PEER_DOWN;
-    pthread_mutex_unlock(&gpw_peer_lock);
+    pthread_mutex_unlock(&p->all->lock);
     return stopped;
 }

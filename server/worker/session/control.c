@@ -1,9 +1,12 @@
 #include "control.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,41 +14,39 @@
 #include <unistd.h>
 
 #include "budget.h"
+#include "descriptors.h"
 #include "memory.h"
 #include "peer.h"
+#include "transport/shm_give.h"
 
 #define PEERS 8
-/* "stop" or "say", and what the client is told. */
-#define COMMAND_BYTES 512
-
-static char path_of[108];
-static char session_id[64];
-static struct gpw_session *session;
-static int listener = -1;
-static bool stopped;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char said[COMMAND_BYTES]; /* under the lock; empty: nothing new */
-
-bool gpw_control_stopped(void)
+bool gpw_control_stopped(const struct gpw_control *c)
 {
-    return __atomic_load_n(&stopped, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&c->stopped, __ATOMIC_ACQUIRE);
 }
 
-bool gpw_control_said(char *text, size_t size)
+bool gpw_control_said(struct gpw_control *c, char *text, size_t size)
 {
-    pthread_mutex_lock(&lock);
-    snprintf(text, size, "%s", said);
-    said[0] = '\0';
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&c->lock);
+    snprintf(text, size, "%s", c->said);
+    c->said[0] = '\0';
+    pthread_mutex_unlock(&c->lock);
     return text[0] != '\0';
 }
 
-/* The latest counts: an end is said last. */
-static void keep_said(const char *text)
+void gpw_control_clients_to(struct gpw_control *c, struct gp_listener *l)
 {
-    pthread_mutex_lock(&lock);
-    snprintf(said, sizeof said, "%s", text);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&c->lock);
+    c->session->clients_to = l;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The latest counts: an end is said last. */
+static void keep_said(struct gpw_control *c, const char *text)
+{
+    pthread_mutex_lock(&c->lock);
+    snprintf(c->said, sizeof c->said, "%s", text);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* What follows the word of a command: " TEXT" or nothing. NULL: it is another command. */
@@ -57,37 +58,106 @@ static const char *after_word(const char *line, const char *word)
     return line[length] ? line + length + 1 : line + length;
 }
 
-static int status(char *out, size_t size)
+static int status(const struct gpw_control *c, char *out, size_t size)
 {
     uint64_t sent, received;
     char host[256];
-    gpw_peers_bytes(&sent, &received);
-    gpw_budget_describe(host, sizeof host);
+    gpw_peers_bytes(c->session, &sent, &received);
+    gpw_budget_describe(c->session, host, sizeof host);
     return snprintf(out, size,
                     "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
                     "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
                     "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s, "
                     "\"host_bytes\": %llu, \"host_limit\": %llu, \"host_refused\": %llu, "
                     "\"host\": %s}\n",
-                    session_id, (int)getpid(), session->client_pid, session->program,
-                    session->device_count, (unsigned long long)gpw_memory_bytes(session),
-                    (unsigned long long)session->calls, (unsigned long long)sent,
-                    (unsigned long long)received, session->greeted ? "true" : "false",
-                    (unsigned long long)gpw_budget_used(), (unsigned long long)gpw_budget_limit(),
-                    (unsigned long long)gpw_budget_refused(), host);
+                    c->id, (int)getpid(), c->session->client_pid, c->session->program,
+                    c->session->device_count, (unsigned long long)gpw_memory_bytes(c->session),
+                    (unsigned long long)c->session->calls, (unsigned long long)sent,
+                    (unsigned long long)received, c->session->greeted ? "true" : "false",
+                    (unsigned long long)gpw_budget_used(c->session),
+                    (unsigned long long)gpw_budget_limit(c->session),
+                    (unsigned long long)gpw_budget_refused(c->session), host);
 }
+
+/* A client's connection, and a pidfd of its process. */
+#define BROUGHT 2
 
 /* Lines may come in pieces: only whole ones are commands. */
 struct peer {
     int fd;
     unsigned used;
-    char line[COMMAND_BYTES];
+    char line[GPW_COMMAND_BYTES];
+    int brought[BROUGHT]; /* descriptors that came and were not taken yet; -1: none */
 };
 
-/* False when the peer is to be closed. */
-static bool serve(struct peer *p)
+static void brought_drop(struct peer *p)
 {
-    ssize_t n = recv(p->fd, p->line + p->used, sizeof p->line - 1 - p->used, MSG_DONTWAIT);
+    for (unsigned i = 0; i < BROUGHT; i++)
+        if (p->brought[i] >= 0)
+            close(p->brought[i]);
+    memset(p->brought, -1, sizeof p->brought);
+}
+
+/* What does not fit is closed; what came before and was not taken, too. */
+static void brought_keep(struct peer *p, struct msghdr *msg)
+{
+    brought_drop(p);
+    gp_descriptors_take(msg, p->brought, BROUGHT);
+}
+
+/* Once a client is in, others find nobody. */
+static void take_client(struct gpw_control *c, struct peer *p)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->session->clients_to && p->brought[0] >= 0) {
+        if (gp_shm_give(c->session->clients_to, p->brought[0], p->brought[1]) != 0)
+            gpw_log("warn", "the server brought a client by something that is no connection");
+        memset(p->brought, -1, sizeof p->brought);
+    }
+    pthread_mutex_unlock(&c->lock);
+    brought_drop(p);
+}
+
+static ssize_t receive(struct peer *p)
+{
+    struct iovec iov = {p->line + p->used, sizeof p->line - 1 - p->used};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(BROUGHT * sizeof(int))];
+    } control;
+    struct msghdr msg = {.msg_iov = &iov,
+                         .msg_iovlen = 1,
+                         .msg_control = control.bytes,
+                         .msg_controllen = sizeof control.bytes};
+    ssize_t n = recvmsg(p->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n >= 0 && msg.msg_controllen)
+        brought_keep(p, &msg);
+    return n;
+}
+
+/* The length of the answer, mostly 0. */
+static int obey(struct gpw_control *c, struct peer *p, const char *line, char *answer, size_t size)
+{
+    const char *text;
+    if (strcmp(line, "status") == 0)
+        return status(c, answer, size);
+    if (strcmp(line, "client") == 0) {
+        take_client(c, p);
+    } else if ((text = after_word(line, "stop")) != NULL) {
+        keep_said(c, text);
+        __atomic_store_n(&c->stopped, true, __ATOMIC_RELEASE);
+    } else if ((text = after_word(line, "say")) != NULL) {
+        keep_said(c, text);
+    } else {
+        return snprintf(answer, size, "{\"error\": \"unknown command\"}\n");
+    }
+    return 0;
+}
+
+/* False when the peer is to be closed. */
+static bool serve(struct gpw_control *c, struct peer *p)
+{
+    ssize_t n = receive(p);
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR);
     p->used += (unsigned)n;
@@ -96,18 +166,7 @@ static bool serve(struct peer *p)
     while ((end = strchr(p->line, '\n')) != NULL) {
         *end = '\0';
         char answer[2048];
-        const char *text;
-        int length = 0;
-        if (strcmp(p->line, "status") == 0) {
-            length = status(answer, sizeof answer);
-        } else if ((text = after_word(p->line, "stop")) != NULL) {
-            keep_said(text);
-            __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
-        } else if ((text = after_word(p->line, "say")) != NULL) {
-            keep_said(text);
-        } else {
-            length = snprintf(answer, sizeof answer, "{\"error\": \"unknown command\"}\n");
-        }
+        int length = obey(c, p, p->line, answer, sizeof answer);
         if (length > 0 && send(p->fd, answer, (size_t)length, MSG_NOSIGNAL) < 0)
             return false;
         p->used -= (unsigned)(end + 1 - p->line);
@@ -116,13 +175,13 @@ static bool serve(struct peer *p)
     return p->used < sizeof p->line - 1;
 }
 
-static void *control_thread(void *unused)
+static void *control_thread(void *control)
 {
-    (void)unused;
+    struct gpw_control *c = control;
     struct peer peers[PEERS];
     unsigned count = 0;
     for (;;) {
-        struct pollfd polled[PEERS + 1] = {{listener, POLLIN, 0}};
+        struct pollfd polled[PEERS + 1] = {{c->listener, POLLIN, 0}};
         for (unsigned i = 0; i < count; i++)
             polled[i + 1] = (struct pollfd){peers[i].fd, POLLIN, 0};
         if (poll(polled, count + 1, -1) < 0 && errno != EINTR)
@@ -130,41 +189,67 @@ static void *control_thread(void *unused)
         if (polled[0].revents & (POLLERR | POLLNVAL | POLLHUP))
             return NULL;
         for (unsigned i = count; i-- > 0;)
-            if (polled[i + 1].revents && !serve(&peers[i])) {
+            if (polled[i + 1].revents && !serve(c, &peers[i])) {
+                brought_drop(&peers[i]);
                 close(peers[i].fd);
                 peers[i] = peers[--count];
             }
         if (polled[0].revents & POLLIN) {
-            int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+            int fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC);
             if (fd >= 0 && count == PEERS) {
                 close(fd);
             } else if (fd >= 0) {
-                memset(&peers[count], 0, sizeof peers[count]);
-                peers[count++].fd = fd;
+                peers[count] = (struct peer){.fd = fd};
+                memset(peers[count++].brought, -1, sizeof peers->brought);
             }
         }
     }
 }
 
-int gpw_control_open(const char *path, const char *id, struct gpw_session *s)
+/* A listening Unix socket that was handed in; -1 if the number is of none. */
+static int handed_in(const char *number)
+{
+    char *end;
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    long fd = strtol(number, &end, 10);
+    if (*end || end == number || fd < 0 || fd > INT_MAX ||
+        getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
+        return -1;
+    return fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0 ? (int)fd : -1;
+}
+
+static int listen_at(struct gpw_control *c, const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path) {
-        gpw_log("error", "--control %s: a Unix socket's path has at most 107 bytes", path);
+        errno = ENAMETOOLONG;
         return -1;
     }
     strcpy(address.sun_path, path);
-    snprintf(path_of, sizeof path_of, "%s", path);
-    snprintf(session_id, sizeof session_id, "%s", id);
-    session = s;
     unlink(path);
-    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     mode_t before = umask(077);
-    int r = listener < 0 ? -1 : bind(listener, (struct sockaddr *)&address, sizeof address);
+    int r = fd < 0 ? -1 : bind(fd, (struct sockaddr *)&address, sizeof address);
     umask(before);
+    if (r == 0 && listen(fd, PEERS) == 0) {
+        snprintf(c->path, sizeof c->path, "%s", path);
+        return fd;
+    }
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+int gpw_control_open(struct gpw_control *c, const char *path, const char *fd, const char *id,
+                     struct gpw_session *s)
+{
     pthread_t thread;
-    if (r != 0 || listen(listener, PEERS) != 0 ||
-        pthread_create(&thread, NULL, control_thread, NULL) != 0) {
+    snprintf(c->id, sizeof c->id, "%s", id);
+    c->session = s;
+    pthread_mutex_init(&c->lock, NULL);
+    c->listener = fd ? handed_in(fd) : listen_at(c, path);
+    if (c->listener < 0 || pthread_create(&thread, NULL, control_thread, c) != 0) {
         gpw_log("error", "cannot listen at the control socket %s: %m", path);
         return -1;
     }
@@ -172,8 +257,8 @@ int gpw_control_open(const char *path, const char *id, struct gpw_session *s)
     return 0;
 }
 
-void gpw_control_close(void)
+void gpw_control_close(const struct gpw_control *c)
 {
-    if (path_of[0])
-        unlink(path_of);
+    if (c->path[0])
+        unlink(c->path);
 }

@@ -57,24 +57,24 @@ void gpw_handles_free(struct gpw_handles *handles)
 
 static void object_made(struct gpw_session *s)
 {
-    if (gpw_budget_take(GPW_BUDGET_OBJECTS, OBJECT_BYTES))
+    if (gpw_budget_take(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES))
         return;
-    gpw_budget_force(GPW_BUDGET_OBJECTS, OBJECT_BYTES); /* it is there, and is given back */
+    gpw_budget_force(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES); /* it is there, and is given back */
     gpw_session_end(s,
                     "it has made more objects than fit into the host memory that a session may "
                     "have (%llu MiB)",
-                    (unsigned long long)(gpw_budget_limit() >> 20));
+                    (unsigned long long)(gpw_budget_limit(s) >> 20));
 }
 
-static void object_gone(const struct slot *slot)
+static void object_gone(struct gpw_session *s, const struct slot *slot)
 {
     if (slot->state == SLOT_LIVE)
-        gpw_budget_give(GPW_BUDGET_OBJECTS, OBJECT_BYTES);
+        gpw_budget_give(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES);
 }
 
-static void slot_free(struct slot *slot)
+static void slot_free(struct gpw_session *s, struct slot *slot)
 {
-    object_gone(slot);
+    object_gone(s, slot);
     slot->state = SLOT_FREE;
 }
 
@@ -94,11 +94,11 @@ static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uin
         while (room <= index)
             room *= 2;
         uint64_t bytes = (room - t->rooms[kind]) * sizeof(struct slot);
-        if (!gpw_budget_take(GPW_BUDGET_OBJECTS, bytes))
+        if (!gpw_budget_take(s, GPW_BUDGET_OBJECTS, bytes))
             return NULL;
         struct slot *more = realloc(t->slots[kind], room * sizeof *more);
         if (!more) {
-            gpw_budget_give(GPW_BUDGET_OBJECTS, bytes);
+            gpw_budget_give(s, GPW_BUDGET_OBJECTS, bytes);
             return NULL;
         }
         memset(more + t->rooms[kind], 0, (room - t->rooms[kind]) * sizeof *more);
@@ -240,7 +240,7 @@ static void real_gone(struct gpw_session *s, enum gp_handle_kind kind, uint64_t 
     for (uint32_t index = 1; has_aliases(kind) && index < s->handles->rooms[kind]; index++) {
         struct slot *slot = &s->handles->slots[kind][index];
         if (slot->state == SLOT_LIVE && slot->real == real)
-            slot_free(slot);
+            slot_free(s, slot);
     }
 }
 
@@ -281,7 +281,7 @@ void gpw_handle_capture_over(struct gpw_session *s, uint64_t real)
             slot->contexts = s->handles->next_contexts;
             slot->parent = slot->capture = 0;
         } else {
-            slot_free(slot);
+            slot_free(s, slot);
             nodes_gone(s, slot->real);
         }
     }
@@ -293,7 +293,7 @@ static void graphs_gone(struct gpw_session *s, enum gp_handle_kind kind, uint64_
         struct slot *slot = &s->handles->slots[kind][index];
         if (slot->state != SLOT_LIVE || !(slot->contexts & bit))
             continue;
-        slot_free(slot);
+        slot_free(s, slot);
         if (kind == GP_HANDLE_GRAPH)
             nodes_gone(s, slot->real);
     }
@@ -311,7 +311,7 @@ static void stale_graph_gone(struct gpw_session *s, uint64_t real)
     for (uint32_t index = 1; index < s->handles->rooms[GP_HANDLE_GRAPH]; index++) {
         struct slot *slot = &s->handles->slots[GP_HANDLE_GRAPH][index];
         if (slot->state == SLOT_LIVE && slot->capture && slot->real == real && !lives(s, slot)) {
-            slot_free(slot);
+            slot_free(s, slot);
             nodes_gone(s, real);
         }
     }
@@ -326,7 +326,7 @@ static void object_replaced(struct gpw_session *s, enum gp_handle_kind kind,
     bool shared = kind == GP_HANDLE_FUNCTION || kind == GP_HANDLE_GRAPH ||
                   (kind == GP_HANDLE_MODULE && slot->parent);
     if (shared || !lives(s, slot))
-        object_gone(slot);
+        object_gone(s, slot);
 }
 
 void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t real,
@@ -417,7 +417,7 @@ CUresult gpw_handle_take(struct gpw_session *s, enum gp_handle_kind kind, uint64
         return r;
     if (slot->capture) /* it goes with its capture */
         return CUDA_ERROR_INVALID_VALUE;
-    slot_free(slot);
+    slot_free(s, slot);
     gone(s, kind, slot->real);
     if (kind == GP_HANDLE_CONTEXT)
         context_gone(s, id);
@@ -437,7 +437,7 @@ static uint32_t named_index(const struct gpw_handles *h, uint64_t real, uint64_t
     return free_one;
 }
 
-static bool named_grow(struct gpw_handles *h)
+static bool named_grow(struct gpw_session *s, struct gpw_handles *h)
 {
     if (h->named_count < h->named_room)
         return true;
@@ -445,11 +445,11 @@ static bool named_grow(struct gpw_handles *h)
     if (room > GP_HANDLE_INDEX_MAX)
         return false;
     uint64_t bytes = (room - h->named_room) * sizeof *h->named;
-    if (!gpw_budget_take(GPW_BUDGET_OBJECTS, bytes))
+    if (!gpw_budget_take(s, GPW_BUDGET_OBJECTS, bytes))
         return false;
     struct named *more = realloc(h->named, room * sizeof *more);
     if (!more) {
-        gpw_budget_give(GPW_BUDGET_OBJECTS, bytes);
+        gpw_budget_give(s, GPW_BUDGET_OBJECTS, bytes);
         return false;
     }
     h->named = more;
@@ -462,7 +462,7 @@ uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph)
     struct gpw_handles *h = s->handles;
     uint32_t index = named_index(h, real, graph);
     if (index == h->named_count) {
-        if (!named_grow(h))
+        if (!named_grow(s, h))
             return 0;
         h->named[h->named_count++] = (struct named){.generation = 0};
     }

@@ -114,7 +114,7 @@ CUresult gpw_gp_hello(struct gpw_session *s, uint32_t wire_newest, uint32_t wire
     }
     s->index = session_index;
     s->greeted = true;
-    gpw_tell("joined");
+    gpw_tell(s, "joined");
     s->client_pid = client_pid;
     snprintf(s->program, sizeof s->program, "%s", program);
     for (char *c = s->program; *c; c++)

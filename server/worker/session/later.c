@@ -14,21 +14,21 @@ struct later {
     void *arg;
 };
 
-bool gpw_streams_stand(struct gpw_session *s)
+bool gpw_streams_blocked(struct gpw_session *s)
 {
-    return gpw_host_functions_pending(s) || gpw_peers_pending();
+    return gpw_host_functions_pending(s) || gpw_peers_pending(s);
 }
 
 static bool later_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     (void)w;
-    return !gpw_streams_stand(s);
+    return !gpw_streams_blocked(s);
 }
 
 static bool later_poll(struct gpw_session *s, struct gpw_wait *w)
 {
     struct later *l = (struct later *)w;
-    if (gpw_streams_stand(s)) /* another one that was ready has submitted work */
+    if (gpw_streams_blocked(s)) /* another one that was ready has submitted work */
         return false;
     CUcontext before = NULL;
     s->driver->cuCtxGetCurrent(&before);
@@ -50,7 +50,7 @@ static void later_cancel(struct gpw_session *s, struct gpw_wait *w)
 static void put_off(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg), void *arg,
                     uint64_t ended)
 {
-    struct later *l = gpw_streams_stand(s) ? malloc(sizeof *l) : NULL;
+    struct later *l = gpw_streams_blocked(s) ? malloc(sizeof *l) : NULL;
     if (!l) {
         run(s, arg);
         return;

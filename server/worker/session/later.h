@@ -8,7 +8,7 @@
 
 #include "session.h"
 
-bool gpw_streams_stand(struct gpw_session *s);
+bool gpw_streams_blocked(struct gpw_session *s);
 /* Run `run` now if no stream is blocked, else as soon as none is, in the context that is
  * current now. It is not run when the session ends first: then all goes with the process. */
 void gpw_when_none_blocked(struct gpw_session *s, void (*run)(struct gpw_session *s, void *arg),

@@ -13,33 +13,30 @@
  * threads do. */
 #define ALARM_S 4
 
-static struct gpw_session *watched; /* under the lock; NULL: nobody is to be looked for */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static bool client_gone(void)
+static bool client_gone(struct gpw_session *s)
 {
-    pthread_mutex_lock(&lock);
-    bool gone = watched && watched->transport->flush(watched->channel) != 0;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&s->leave.lock);
+    bool gone = s->leave.watches && s->transport->flush(s->channel) != 0;
+    pthread_mutex_unlock(&s->leave.lock);
     return gone;
 }
 
-static bool watching(void)
+static bool watching(struct gpw_session *s)
 {
-    pthread_mutex_lock(&lock);
-    bool is = watched != NULL;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&s->leave.lock);
+    bool is = s->leave.watches;
+    pthread_mutex_unlock(&s->leave.lock);
     return is;
 }
 
-static void *leave_thread(void *unused)
+static void *leave_thread(void *session)
 {
-    (void)unused;
+    struct gpw_session *s = session;
     struct timespec pause = {.tv_nsec = LOOK_NS};
-    while (watching() && !client_gone())
+    while (watching(s) && !client_gone(s))
         nanosleep(&pause, NULL);
     alarm(ALARM_S);
-    gpw_tell("leaving");
+    gpw_tell(s, "leaving");
     return NULL;
 }
 
@@ -48,11 +45,12 @@ int gpw_leave_watch(struct gpw_session *s)
     pthread_t thread;
     sigset_t all, before;
     signal(SIGALRM, SIG_DFL);
-    watched = s;
+    pthread_mutex_init(&s->leave.lock, NULL);
+    s->leave.watches = true;
     sigfillset(&all);
     sigdelset(&all, SIGALRM);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, NULL, leave_thread, NULL);
+    int rc = pthread_create(&thread, NULL, leave_thread, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0) {
         gpw_log("error", "cannot start a thread: %s", strerror(rc));
@@ -62,10 +60,10 @@ int gpw_leave_watch(struct gpw_session *s)
     return 0;
 }
 
-void gpw_leave_begin(void)
+void gpw_leave_begin(struct gpw_session *s)
 {
     alarm(ALARM_S);
-    pthread_mutex_lock(&lock);
-    watched = NULL; /* its channel is about to be closed */
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&s->leave.lock);
+    s->leave.watches = false; /* its channel is about to be closed */
+    pthread_mutex_unlock(&s->leave.lock);
 }

@@ -63,7 +63,7 @@ struct put_off {
 static bool put_off_ready(struct gpw_session *s, struct gpw_wait *w)
 {
     const struct put_off *p = (struct put_off *)w;
-    return !gpw_streams_stand(s) && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
+    return !gpw_streams_blocked(s) && !(p->last_try && gpw_memory_frees_under_way(s, p->frees));
 }
 
 static bool is_capturable(const struct gp_header *h)
@@ -88,10 +88,10 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
     gpw_graphs_passed(s, h);
 }
 
-static void put_off_free(struct put_off *p)
+static void put_off_free(struct gpw_session *s, struct put_off *p)
 {
     const struct gp_header *h = (const struct gp_header *)p->message;
-    gpw_budget_give(GPW_BUDGET_WAITS, sizeof *p + gp_align8(h->size));
+    gpw_budget_give(s, GPW_BUDGET_WAITS, sizeof *p + gp_align8(h->size));
     free(p);
 }
 
@@ -112,14 +112,13 @@ static bool put_off_poll(struct gpw_session *s, struct gpw_wait *w)
     dispatch(s, (const struct gp_header *)p->message, p->strict);
     s->last_try = false;
     context_enter(s, before);
-    put_off_free(p);
+    put_off_free(s, p);
     return true;
 }
 
 static void put_off_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
-    (void)s;
-    put_off_free((struct put_off *)w);
+    put_off_free(s, (struct put_off *)w);
 }
 
 /* Every call that is put off is waited for. */
@@ -134,11 +133,11 @@ static int put_off(struct gpw_session *s, const struct gp_header *h, bool strict
 {
     struct put_off *p;
     size_t size = sizeof *p + gp_align8(h->size);
-    if (!gpw_budget_take(GPW_BUDGET_WAITS, size))
+    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, size))
         return refuse(s, h);
     p = calloc(1, size);
     if (!p) {
-        gpw_budget_give(GPW_BUDGET_WAITS, size);
+        gpw_budget_give(s, GPW_BUDGET_WAITS, size);
         return refuse(s, h);
     }
     p->strict = strict;
@@ -164,7 +163,7 @@ static bool may_come_to_gate(struct gpw_session *s, const struct gp_header *h)
 {
     return s->fences == 0 && gpw_peers_admit(s, h) &&
            gpw_staging_admit(s, h, h == s->loop->held ? gp_now_ns() - s->loop->held_since : 0,
-                             gpw_streams_stand(s));
+                             gpw_streams_blocked(s));
 }
 
 static bool admit(struct gpw_session *s, const struct gp_header *h)
@@ -180,12 +179,12 @@ static void handle(struct gpw_session *s, const struct gp_header *h)
         gpw_peers_stream_ending(s, h);
     }
     gpw_captures_note(s);
-    if (gp_op_info(h->op)->blocks && gpw_streams_stand(s))
+    if (gp_op_info(h->op)->blocks && gpw_streams_blocked(s))
         put_off(s, h, s->strict, false);
     else
         dispatch(s, h, s->strict);
     gpw_gate_passed(s, h);
-    gpw_peers_passed(h);
+    gpw_peers_passed(s, h);
     gpw_capture_watch_op(s, "what the gate does behind", h);
     s->transport->release(s->channel);
 }

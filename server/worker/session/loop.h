@@ -22,6 +22,8 @@ void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event);
 bool gpw_event_ending(struct gpw_session *s, CUevent event);
 /* It is to be recorded anew: whoever waits for it waits for what it has now. */
 CUresult gpw_event_anew(struct gpw_session *s, CUevent event);
+/* The same of an event of a context that needs not be current. */
+CUresult gpw_event_anew_in(struct gpw_session *s, CUcontext context, CUevent event);
 void gpw_event_waits_context_ended(struct gpw_session *s);
 void gpw_waits_context_ended(struct gpw_session *s, CUcontext context);
 

@@ -21,6 +21,7 @@
 #include "budget.h"
 #include "capture_watch.h"
 #include "control.h"
+#include "filter.h"
 #include "function.h"
 #include "gate.h"
 #include "graph.h"
@@ -37,6 +38,7 @@
 #include "quota.h"
 #include "slices.h"
 #include "tell.h"
+#include "transport/shm_give.h"
 
 #define ACCEPT_TIMEOUT_MS 10000
 #define LISTENERS_MAX 4
@@ -45,9 +47,12 @@ struct options {
     const char *session, *driver, *control, *devices, *plugins;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
-    const char *tenant, *peer_host;
-    const char *boards[GP_DEVICES_MAX]; /* of the devices, in their order */
-    unsigned board_count;
+    const char *peer_host;
+    const char *control_fd; /* handed in: a listening socket; NULL: it is made at `control` */
+    struct {
+        int page, bell;
+    } seats[GP_DEVICES_MAX]; /* of the devices, in their order */
+    unsigned seat_count;
     uint64_t host_memory; /* 0: no limit */
 };
 
@@ -55,69 +60,75 @@ static int usage(const char *problem)
 {
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
-            "[--listen URL] --control PATH [--devices 0,1] [--tenant NAME --board PATH …] "
-            "[--plugins DIR] [--peer-host HOST] [--log-level LEVEL]\n"
+            "[--listen URL] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
+            "[--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
     return 2;
 }
 
+/* Where an option that is a text alone belongs; NULL: it is more. */
+static const char **text_option(struct options *o, int option)
+{
+    switch (option) {
+    case 's':
+        return &o->session;
+    case 'd':
+        return &o->driver;
+    case 'c':
+        return &o->control;
+    case 'C':
+        return &o->control_fd;
+    case 'n':
+        return &o->devices;
+    case 'p':
+        return &o->plugins;
+    case 'P':
+        return &o->peer_host;
+    default:
+        return NULL;
+    }
+}
+
+/* The numbers of two descriptors that the server has handed in. */
+static int read_seat(struct options *o, const char *text)
+{
+    if (o->seat_count == GP_DEVICES_MAX ||
+        sscanf(text, "%d,%d", &o->seats[o->seat_count].page, &o->seats[o->seat_count].bell) != 2)
+        return -1;
+    o->seat_count++;
+    return 0;
+}
+
 static int read_options(int argc, char **argv, struct options *o)
 {
     static const struct option names[] = {
-        {"session", required_argument, NULL, 's'},     {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},      {"control", required_argument, NULL, 'c'},
-        {"devices", required_argument, NULL, 'n'},     {"plugins", required_argument, NULL, 'p'},
-        {"log-level", required_argument, NULL, 'v'},   {"tenant", required_argument, NULL, 't'},
-        {"board", required_argument, NULL, 'b'},       {"peer-host", required_argument, NULL, 'P'},
-        {"host-memory", required_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        {"session", required_argument, NULL, 's'},    {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
+        {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
+        {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
+        {"peer-host", required_argument, NULL, 'P'},  {"host-memory", required_argument, NULL, 'h'},
+        {"control-fd", required_argument, NULL, 'C'}, {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
-        switch (option) {
-        case 's':
-            o->session = optarg;
-            break;
-        case 'd':
-            o->driver = optarg;
-            break;
-        case 'c':
-            o->control = optarg;
-            break;
-        case 'n':
-            o->devices = optarg;
-            break;
-        case 'p':
-            o->plugins = optarg;
-            break;
-        case 't':
-            o->tenant = optarg;
-            break;
-        case 'P':
-            o->peer_host = optarg;
-            break;
-        case 'b':
-            if (o->board_count == GP_DEVICES_MAX)
-                return usage("too many --board");
-            o->boards[o->board_count++] = optarg;
-            break;
-        case 'h':
-            o->host_memory = strtoull(optarg, NULL, 10);
-            break;
-        case 'v':
-            break; /* the server filters */
-        case 'l':
+        const char **text = text_option(o, option);
+        if (text) {
+            *text = optarg;
+        } else if (option == 'b') {
+            if (read_seat(o, optarg) != 0)
+                return usage("--seat is none, or one too many");
+        } else if (option == 'l') {
             if (o->listen_count == LISTENERS_MAX)
                 return usage("too many --listen");
             o->listen[o->listen_count++] = optarg;
-            break;
-        default:
+        } else if (option == 'h') {
+            o->host_memory = strtoull(optarg, NULL, 10);
+        } else if (option != 'v') { /* the server filters */
             return usage("unknown option");
         }
     }
     if (!o->session || !o->driver || !o->control || !o->listen_count)
         return usage("--session, --driver, --listen and --control are needed");
-    if (o->board_count && !o->tenant)
-        return usage("--board needs --tenant");
     return 0;
 }
 
@@ -185,84 +196,84 @@ static bool is_soft(struct gpw_session *s)
            strstr(name, "soft GPU");
 }
 
-static int join_boards(struct gpw_session *s, const struct options *o)
+static int take_seats(struct gpw_session *s, const struct options *o)
 {
-    if (o->board_count && o->board_count != s->device_count) {
-        gpw_log("error", "%u --board for %u device(s)", o->board_count, s->device_count);
+    if (o->seat_count && o->seat_count != s->device_count) {
+        gpw_log("error", "%u --seat for %u device(s)", o->seat_count, s->device_count);
         return -1;
     }
-    for (unsigned i = 0; i < o->board_count; i++)
-        if (gpw_gate_open(s, i, o->boards[i], o->tenant) != 0)
+    for (unsigned i = 0; i < o->seat_count; i++)
+        if (gpw_gate_open(s, i, o->seats[i].page, o->seats[i].bell) != 0)
             return -1;
     return 0;
 }
 
-/* Listeners, and the one peer that came. */
-struct door {
+/* Where the client may come in. */
+struct listeners {
     const struct gp_transport *transport[LISTENERS_MAX];
     struct gp_listener *listener[LISTENERS_MAX];
     unsigned count;
 };
 
-static int door_open(struct door *door, const struct options *o)
+static int listeners_open(struct listeners *l, const struct options *o, struct gpw_control *control)
 {
     struct gp_error err = {""};
     for (unsigned i = 0; i < o->listen_count; i++) {
         const struct gp_transport *t = gp_transport_find(o->listen[i], o->plugins, &err);
-        if (!t || t->listen(o->listen[i], &door->listener[i], &err) != 0) {
+        if (!t || t->listen(o->listen[i], &l->listener[i], &err) != 0) {
             gpw_log("error", "cannot listen at %s: %s", o->listen[i], err.text);
             return -1;
         }
-        door->transport[i] = t;
-        door->count++;
+        if (strcmp(o->listen[i], SHM_HANDED) == 0)
+            gpw_control_clients_to(control, l->listener[i]);
+        l->transport[i] = t;
+        l->count++;
     }
     printf("ready {");
-    for (unsigned i = 0; i < door->count; i++)
-        printf("%s\"%s\": \"%s\"", i ? ", " : "", door->transport[i]->name,
-               door->transport[i]->listener_url(door->listener[i]));
+    for (unsigned i = 0; i < l->count; i++)
+        printf("%s\"%s\": \"%s\"", i ? ", " : "", l->transport[i]->name,
+               l->transport[i]->listener_url(l->listener[i]));
     printf("}\n");
     fflush(stdout);
     return 0;
 }
 
-static int door_wait(struct door *door, struct gpw_session *s)
+static int listeners_wait(struct listeners *l, struct gpw_session *s)
 {
     struct gp_error err = {""};
-    for (int waited = 0; waited < ACCEPT_TIMEOUT_MS && !gpw_control_stopped();) {
-        for (unsigned i = 0; i < door->count; i++) {
-            int step = door->count > 1 ? 5 : 50;
+    for (int waited = 0; waited < ACCEPT_TIMEOUT_MS && !gpw_control_stopped(s->control);) {
+        for (unsigned i = 0; i < l->count; i++) {
+            int step = l->count > 1 ? 5 : 50;
             waited += step;
-            int r = door->transport[i]->accept(door->listener[i], step, &s->channel, &err);
+            int r = l->transport[i]->accept(l->listener[i], step, &s->channel, &err);
             if (r == 0) {
-                s->transport = door->transport[i];
+                s->transport = l->transport[i];
                 return 0;
             }
             if (r != -EAGAIN)
-                gpw_log("warn", "a connection over %s failed: %s", door->transport[i]->name,
-                        err.text);
+                gpw_log("warn", "a connection over %s failed: %s", l->transport[i]->name, err.text);
         }
     }
     gpw_log("warn", "no client came within %d s", ACCEPT_TIMEOUT_MS / 1000);
     return -1;
 }
 
-static void door_close(struct door *door)
+static void listeners_close(struct listeners *l, struct gpw_control *control)
 {
-    for (unsigned i = 0; i < door->count; i++)
-        door->transport[i]->listener_close(door->listener[i]);
-    door->count = 0;
+    gpw_control_clients_to(control, NULL);
+    for (unsigned i = 0; i < l->count; i++)
+        l->transport[i]->listener_close(l->listener[i]);
+    l->count = 0;
 }
 
 static int session_open(struct gpw_session *s, const struct options *o)
 {
-    static struct gpw_driver driver;
     char error[512];
-    if (gpw_driver_open(&driver, o->driver, error, sizeof error) != 0) {
+    if (gpw_driver_open(s->driver, o->driver, error, sizeof error) != 0) {
         gpw_log("error", "%s", error);
         return -1;
     }
-    s->driver = &driver;
-    CUresult r = driver.cuInit(0);
+    CUresult r = s->driver->cuInit(0);
     if (r != CUDA_SUCCESS) {
         gpw_log("error", "the driver %s does not start: CUDA error %d", o->driver, (int)r);
         return -1;
@@ -270,12 +281,12 @@ static int session_open(struct gpw_session *s, const struct options *o)
     s->strict_now = true; /* as a thread of CUDA's begins */
     gpw_strict(s, false);
     gpw_capture_watch_open(s);
-    gpw_budget_open(o->host_memory);
+    gpw_budget_open(s, o->host_memory);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))
             return -1;
-    if (!s->handles || choose_devices(s, o->devices) != 0 || join_boards(s, o) != 0)
+    if (!s->handles || choose_devices(s, o->devices) != 0 || take_seats(s, o) != 0)
         return -1;
     s->soft = is_soft(s);
     gpw_slices_open(s);
@@ -286,23 +297,99 @@ static int session_open(struct gpw_session *s, const struct options *o)
 
 static bool idle(struct gpw_session *s)
 {
-    static unsigned ticks;
     gpw_gate_tick(s);
     gpw_output_bound(s->output);
     gpw_pools_count(s);
     /* about once a second; NVML takes its time, which work in flight would have to wait
      * for, so then only every tenth time */
-    bool look = ticks % 5 == 0 && (!gpw_gate_busy(s) || ticks % 50 == 0);
+    bool look = s->ticks % 5 == 0 && (!gpw_gate_busy(s) || s->ticks % 50 == 0);
     for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_enforce(s, i);
-    ticks++;
-    bool stopped = gpw_control_stopped();
+    s->ticks++;
+    bool stopped = gpw_control_stopped(s->control);
     if (stopped)
         gpw_log("info", "told to stop");
     char said[512];
-    if (gpw_control_said(said, sizeof said) && s->greeted)
+    if (gpw_control_said(s->control, said, sizeof said) && s->greeted)
         gpw_notify_gp_said(s, stopped, (uint32_t)strlen(said), said);
     return !stopped;
+}
+
+/* All of this process's state; what follows from a session is in its own. */
+struct worker {
+    struct gpw_session session;
+    struct gpw_driver driver;
+    struct gpw_control control;
+    struct gpw_output output;
+    struct listeners listeners;
+};
+
+/* As installed: libexec/ beside lib/. */
+static void find_plugins(struct options *o, char *path, size_t size)
+{
+    if (!o->plugins)
+        o->plugins = getenv("GPUPOOL_PLUGINS");
+    if (o->plugins && *o->plugins)
+        return;
+    ssize_t n = readlink("/proc/self/exe", path, size - 32);
+    path[n > 0 ? n : 0] = '\0';
+    strcat(dirname(path), "/../lib/plugins");
+    o->plugins = path;
+}
+
+static void prepare_process(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);         /* a limit on files is an error, not an end */
+    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the gate sleeps for microseconds */
+    struct rlimit files;              /* shares, and memory of the soft GPU, are descriptors */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+}
+
+/* From the client's coming to its end. */
+static int serve_client(struct worker *w)
+{
+    struct gpw_session *s = &w->session;
+    listeners_close(&w->listeners, s->control);
+    int r = gpw_leave_watch(s);
+    if (r == 0)
+        gpw_loop_run(s, idle);
+    gpw_leave_begin(s);
+    gpw_peers_close(s);
+    s->transport->close(s->channel);
+    return r == 0 ? 0 : 1;
+}
+
+static int serve(struct worker *w, const struct options *o)
+{
+    struct gpw_session *s = &w->session;
+    s->driver = &w->driver;
+    s->control = &w->control;
+    s->output = &w->output;
+    struct gpw_peers_at at = {.listen = o->listen,
+                              .listen_count = o->listen_count,
+                              .plugins = o->plugins,
+                              .host = o->peer_host};
+    if (take_secret(s->secret, &at) != 0)
+        return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
+    if (gpw_peers_open(s, &at) != 0)
+        return 1;
+    if (gpw_control_open(s->control, o->control, o->control_fd, o->session, s) != 0 ||
+        listeners_open(&w->listeners, o, s->control) != 0)
+        return 1;
+    if (gpw_tell_open(s) != 0 || gpw_output_open(s->output) != 0) {
+        gpw_log("error", "cannot redirect the output of kernels: %m");
+        return 1;
+    }
+    int r = 1;
+    if (session_open(s, o) == 0 && listeners_wait(&w->listeners, s) == 0)
+        r = serve_client(w);
+    gpw_control_close(s->control);
+    gpw_gate_close(s);
+    return r;
 }
 
 int main(int argc, char **argv)
@@ -317,54 +404,15 @@ int main(int argc, char **argv)
     if (r != 0)
         return r;
     char plugins[4096];
-    if (!o.plugins)
-        o.plugins = getenv("GPUPOOL_PLUGINS");
-    if (!o.plugins || !*o.plugins) { /* as installed: libexec/ beside lib/ */
-        ssize_t n = readlink("/proc/self/exe", plugins, sizeof plugins - 32);
-        plugins[n > 0 ? n : 0] = '\0';
-        strcat(dirname(plugins), "/../lib/plugins");
-        o.plugins = plugins;
-    }
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN);         /* a limit on files is an error, not an end */
-    prctl(PR_SET_TIMERSLACK, 1000ul); /* ns: the gate sleeps for microseconds */
-    struct rlimit files;              /* shares, and memory of the soft GPU, are descriptors */
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
-    static struct gpw_session s;
-    static struct gpw_peers_at peers;
-    static struct gpw_output output;
-    s.output = &output;
-    if (take_secret(s.secret, &peers) != 0)
-        return usage("stdin does not have the secret, 32 or 96 hexadecimal digits");
-    struct door door = {0};
-    if (gpw_control_open(o.control, o.session, &s) != 0 || door_open(&door, &o) != 0)
-        return 1;
-    if (gpw_tell_open() != 0 || gpw_output_open(&output) != 0) {
-        gpw_log("error", "cannot redirect the output of kernels: %m");
+    find_plugins(&o, plugins, sizeof plugins);
+    prepare_process();
+    if (gp_filter_narrow() != 0) {
+        gpw_log("error", "the filter of system calls cannot be narrowed: %m");
         return 1;
     }
-    r = 1;
-    if (session_open(&s, &o) == 0 && door_wait(&door, &s) == 0) {
-        door_close(&door);
-        peers.listen = o.listen;
-        peers.listen_count = o.listen_count;
-        peers.plugins = o.plugins;
-        peers.host = o.peer_host;
-        gpw_peers_open(&peers);
-        r = gpw_leave_watch(&s) == 0 ? 0 : 1;
-        if (r == 0)
-            gpw_loop_run(&s, idle);
-        gpw_leave_begin();
-        gpw_peers_close();
-        s.transport->close(s.channel);
-    }
-    gpw_control_close();
-    gpw_gate_close(&s);
+    struct worker *w = calloc(1, sizeof *w);
     /* No call of the driver on the way out, not even for what waits: it gives back the GPU
      * when the process ends, faster than piece by piece, and without waiting for kernels
-     * and streams that may never finish. */
-    _exit(r);
+     * and streams that may never finish. Threads use what is in `w` until then. */
+    _exit(w ? serve(w, &o) : 1);
 }

@@ -7,16 +7,19 @@
 #define GPW_SESSION_H
 
 #include <cuda.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "budget.h"
 #include "gp_messages.h"
 #include "gp_ops.h"
 #include "gpw_driver.h"
 #include "operations.h"
 #include "transport/transport.h"
 
+struct gpw_control;   /* control.c: what servers ask and say */
 struct gpw_functions; /* function.c: what launches need to know */
 struct gpw_graphs;    /* graph.c: captures under way, hidden nodes */
 struct gpw_gates;     /* gate.c: the boards of its devices, and its turns on them */
@@ -26,6 +29,7 @@ struct gpw_held;           /* held.c: how NVML is asked */
 struct gpw_loop;           /* loop.c: the message that waits, and when waits were looked at */
 struct gpw_memory;         /* memory.c: allocations, windows, pinned shares, arena */
 struct gpw_modules;        /* module.c: images, functions' parameters */
+struct gpw_peers;          /* peer.c: links to other workers, transfers */
 
 /* The contexts of the streams that were named lately (place.c). */
 #define GPW_PLACES_KEPT 16
@@ -58,6 +62,7 @@ struct gpw_session {
     struct gpw_driver *driver;
     const struct gp_transport *transport;
     struct gp_channel *channel;
+    struct gp_listener *clients_to; /* where a server brings the client; control.c has the lock */
     struct gpw_handles *handles;
     struct gpw_memory *memory;
     struct gpw_modules *modules;
@@ -65,6 +70,14 @@ struct gpw_session {
     struct gpw_graphs *graphs;
     struct gpw_held *held;
     struct gpw_loop *loop;
+    struct gpw_control *control;
+    struct gpw_leave {
+        pthread_mutex_t lock;
+        bool watches; /* under the lock: the client is to be looked for */
+    } leave;
+    int told;       /* what was stdout: words for the server (tell.h) */
+    unsigned ticks; /* how often the loop was idle (main.c) */
+    struct gpw_peers *peers;
     struct gpw_output *output; /* what kernels print; output.h */
     struct gpw_host_functions *host_functions;
     struct gpw_graph_budget {
@@ -72,6 +85,7 @@ struct gpw_session {
         struct gpw_capture_cost *captures, *ending;
     } graph_budget;
     struct gpw_gates *gates; /* NULL: no device has a board */
+    struct gpw_budget_use budget;
     struct gpw_account accounts[GP_DEVICES_MAX];
     bool graphs_allocate;                 /* launches of graphs may take memory (growth.c) */
     uint32_t local_bytes[GP_DEVICES_MAX]; /* a thread, that the driver has made room for */
@@ -182,7 +196,7 @@ struct gpw_wait {
     bool (*ready)(struct gpw_session *s, struct gpw_wait *w);
     bool (*poll)(struct gpw_session *s, struct gpw_wait *w);
     void (*cancel)(struct gpw_session *s, struct gpw_wait *w);
-    bool recurs;      /* its work comes again: it may stand behind waits that are younger */
+    bool recurs;      /* its work comes again: it may be behind waits that are younger */
     const char *what; /* for whoever debugs */
     struct gpw_wait *older, *younger;
 };

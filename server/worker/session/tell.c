@@ -4,18 +4,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "session.h"
-
-static int server = -1;
-
-int gpw_tell_open(void)
+int gpw_tell_open(struct gpw_session *s)
 {
-    server = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    return server < 0 ? -1 : 0;
+    s->told = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    return s->told < 0 ? -1 : 0;
 }
 
-void gpw_tell(const char *word)
+void gpw_tell(const struct gpw_session *s, const char *word)
 {
-    if (dprintf(server, "%s\n", word) < 0)
+    if (dprintf(s->told, "%s\n", word) < 0)
         gpw_log("warn", "the server cannot be told '%s': %m", word);
 }

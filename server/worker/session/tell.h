@@ -5,8 +5,10 @@
 #ifndef GPW_TELL_H
 #define GPW_TELL_H
 
+#include "session.h"
+
 /* Before stdout becomes the kernels'. */
-int gpw_tell_open(void);
-void gpw_tell(const char *word);
+int gpw_tell_open(struct gpw_session *s);
+void gpw_tell(const struct gpw_session *s, const char *word);
 
 #endif

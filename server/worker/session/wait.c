@@ -177,9 +177,9 @@ static uint64_t after_bytes(unsigned room)
     return sizeof(struct gpw_after) + room * EVENT_BYTES;
 }
 
-static void after_free(struct gpw_after *a)
+static void after_free(struct gpw_session *s, struct gpw_after *a)
 {
-    gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(a->room));
+    gpw_budget_give(s, GPW_BUDGET_WAITS, after_bytes(a->room));
     free(a);
 }
 
@@ -189,7 +189,7 @@ static void finish(struct gpw_session *s, struct gpw_after *a, CUresult result)
         gpw_event_give(s, a->context, a->events[i]);
     gpw_done *done = a->done;
     void *arg = a->arg;
-    after_free(a);
+    after_free(s, a);
     done(s, arg, result);
 }
 
@@ -229,9 +229,9 @@ static void after_cancel(struct gpw_session *s, struct gpw_wait *w)
 static struct gpw_after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
 {
     struct gpw_after *a = NULL;
-    if (gpw_budget_take(GPW_BUDGET_WAITS, after_bytes(room)) &&
+    if (gpw_budget_take(s, GPW_BUDGET_WAITS, after_bytes(room)) &&
         !(a = calloc(1, sizeof *a + room * sizeof a->events[0])))
-        gpw_budget_give(GPW_BUDGET_WAITS, after_bytes(room));
+        gpw_budget_give(s, GPW_BUDGET_WAITS, after_bytes(room));
     if (!a)
         return NULL;
     a->room = room;
@@ -281,7 +281,7 @@ static void after_drop(struct gpw_session *s, struct gpw_after *a)
 {
     for (unsigned i = 0; i < a->count; i++)
         gpw_event_give(s, a->context, a->events[i]);
-    after_free(a);
+    after_free(s, a);
 }
 
 static CUresult after_start(struct gpw_session *s, struct gpw_after *a, CUresult r)

@@ -5,6 +5,8 @@
  */
 #include "driver.h"
 
+#include <unistd.h>
+
 #define N 256
 #define BYTES (N * sizeof(int))
 
@@ -93,6 +95,35 @@ static void of_a_context(void)
     expect_none();
 }
 
+static void CUDA_CB until_let_go(void *go)
+{
+    while (!__atomic_load_n((int *)go, __ATOMIC_ACQUIRE))
+        usleep(1000);
+}
+
+static int let_go;
+
+/* An event of all that a context has to do, and a context whose streams wait for one. */
+static void with_a_contexts_event(CUevent before, CUevent after, CUstream stream, CUstream other)
+{
+    CU(cuLaunchHostFunc(other, until_let_go, &let_go));
+    CU(cuCtxRecordEvent(driver_context, before));
+    CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(before));
+    CU(cuEventRecord(after, stream));
+    CU(cuStreamSynchronize(stream)); /* nothing holds it yet */
+    CU(cuCtxWaitEvent(driver_context, before));
+    CU(cuEventRecord(after, stream));
+    CU_GIVES(CUDA_ERROR_NOT_READY, cuEventQuery(after));
+    __atomic_store_n(&let_go, 1, __ATOMIC_RELEASE);
+    CU(cuEventSynchronize(after));
+    CU(cuEventQuery(before));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxRecordEvent(NULL, before));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxWaitEvent(NULL, before));
+    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuCtxRecordEvent(driver_context, NULL));
+    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuCtxWaitEvent(driver_context, NULL));
+    expect_none();
+}
+
 static void with_nothing(CUdeviceptr a, CUevent event)
 {
     CUdeviceptr b = 0;
@@ -153,6 +184,7 @@ int main(void)
     of_a_stream(stream);
     with_events(before, after, stream, other);
     of_a_context();
+    with_a_contexts_event(before, after, stream, other);
     with_nothing(a, before);
     CU(cuEventDestroy(before));
     CU(cuEventDestroy(after));

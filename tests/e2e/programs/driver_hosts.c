@@ -218,6 +218,39 @@ static void one_library(void)
     CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuLibraryGetKernel(&kernel, library, "increment"));
 }
 
+static void expect_on(int device, CUdeviceptr at, const char *what)
+{
+    int ordinal = -1;
+    CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
+    EXPECT(ordinal == device, "%s is on device %d, expected %d", what, ordinal, device);
+}
+
+/* Memory lies where it was made, whatever context is current when it is mapped or allocated. */
+static void of_another_device(int i, CUmemGenericAllocationHandle handle, CUdeviceptr at,
+                              size_t size, CUmemoryPool pool)
+{
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, i}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    int beside = i < first_of_second
+                     ? (i + 1) % first_of_second
+                     : first_of_second + (i + 1 - first_of_second) % (devices - first_of_second);
+    int remote = i < first_of_second ? devices - 1 : 0;
+    for (int k = 0; k < 2; k++) {
+        CU(cuCtxSetCurrent(contexts[k ? remote : beside]));
+        CU(cuMemMap(at, size, 0, handle, 0));
+        CU(cuMemSetAccess(at, size, &access, 1));
+        expect_on(i, at, "what is mapped elsewhere");
+        CU(cuCtxSetCurrent(contexts[remote]));
+        CU(cuMemsetD32(at, 7 + k, N));
+        CU(cuCtxSetCurrent(contexts[i]));
+        expect_all(at, 7 + k, "set from another host");
+        CU(cuMemUnmap(at, size));
+    }
+    CU(cuMemAllocFromPoolAsync(&at, 4 * N, pool, streams[beside]));
+    expect_on(i, at, "memory of a pool, by a stream of another device,");
+    CU(cuMemFreeAsync(at, streams[beside]));
+    CU(cuStreamSynchronize(streams[beside]));
+}
+
 /* Ordinals inside structures, both ways. */
 static void locations(void)
 {
@@ -240,21 +273,20 @@ static void locations(void)
         CU(cuMemsetD32(at, 5, N));
         expect_all(at, 5, "mapped");
         CU(cuMemUnmap(at, size));
-        CU(cuMemAddressFree(at, size));
-        CU(cuMemRelease(handle));
 
         CUmemPoolProps pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, i}};
         CUmemoryPool made, usual;
         CU(cuMemPoolCreate(&made, &pool));
+        of_another_device(i, handle, at, size, made);
+        CU(cuMemAddressFree(at, size));
+        CU(cuMemRelease(handle));
         CU(cuDeviceGetDefaultMemPool(&usual, i));
         CU(cuMemAllocFromPoolAsync(&at, 4 * N, made, streams[i]));
         CU(cuMemsetD32Async(at, 6, N, streams[i]));
         CU(cuStreamSynchronize(streams[i]));
         expect_all(at, 6, "from a pool");
-        int ordinal;
-        CU(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
-        EXPECT(ordinal == i, "the pool's memory is on device %d, expected %d", ordinal, i);
+        expect_on(i, at, "the pool's memory");
         CU(cuMemFreeAsync(at, streams[i]));
         CU(cuStreamSynchronize(streams[i]));
         CU(cuMemPoolDestroy(made));

@@ -1,6 +1,7 @@
 /*
- * Random operations from many threads: memory of every kind, copies of every kind, memsets,
- * kernels, events, captures and graph launches. Every byte is modelled, and compared.
+ * Random operations from many threads: memory of every kind, mapped by hand among it, copies of
+ * every kind, to another device and back where there is one, memsets, kernels, events, captures
+ * and graph launches. Every byte is modelled, and compared.
  *
  *   driver_random SEED THREADS OPERATIONS SECONDS
  *
@@ -22,13 +23,14 @@
 #define GRAPH_HOST_COPIES 16 /* in the life of a thread: they last as long as the process */
 #define GRAPH_HOST_BYTES 4096
 
-enum device_kind { PLAIN, PITCHED, ORDERED, FROM_POOL, DEVICE_KINDS };
+enum device_kind { PLAIN, PITCHED, MAPPED, ORDERED, FROM_POOL, DEVICE_KINDS };
 enum host_kind { PAGEABLE, PINNED, REGISTERED, HOST_KINDS };
 
 struct buffer {
     int kind;
     bool busy; /* host memory that the GPU may read or write until the next wait */
     size_t bytes, pitch;
+    size_t mapped; /* bytes of the addresses of MAPPED */
     CUdeviceptr device;
     uint8_t *host, *model;
 };
@@ -50,6 +52,7 @@ struct worker {
     unsigned at; /* the stream in use: the other one has been waited for */
     CUevent event;
     CUmemoryPool pool;
+    struct buffer far;             /* on the other device, if there is one */
     unsigned called, calls_wanted; /* of host functions */
     uint64_t operations;
     bool capturing;
@@ -59,6 +62,7 @@ struct worker {
 };
 
 static CUfunction increment;
+static CUcontext other_context; /* of another device; NULL: there is none */
 static uint64_t operations_each;
 static time_t ends;
 /* A wait for the whole context is not made while anybody captures. */
@@ -209,6 +213,29 @@ static void change_stream(struct worker *w)
 
 /* --- memory ----------------------------------------------------------------------------- */
 
+/* Memory, addresses and access, each by its own call. */
+static void map(struct buffer *b)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle memory;
+    size_t granule = 0;
+    CU(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    b->mapped = (b->bytes + granule - 1) / granule * granule;
+    CU(cuMemAddressReserve(&b->device, b->mapped, 0, 0, 0));
+    CU(cuMemCreate(&memory, b->mapped, &prop, 0));
+    CU(cuMemMap(b->device, b->mapped, 0, memory, 0));
+    CU(cuMemRelease(memory)); /* it stays as long as it is mapped */
+    CU(cuMemSetAccess(b->device, b->mapped, &access, 1));
+}
+
+static void unmap(const struct buffer *b)
+{
+    CU(cuMemUnmap(b->device, b->mapped));
+    CU(cuMemAddressFree(b->device, b->mapped));
+}
+
 static void device_free(struct worker *w, struct buffer *b)
 {
     if (!b->device)
@@ -217,7 +244,10 @@ static void device_free(struct worker *w, struct buffer *b)
         CU(cuMemFreeAsync(b->device, stream_of(w)));
     } else {
         wait_all(w);
-        CU(cuMemFree(b->device));
+        if (b->kind == MAPPED)
+            unmap(b);
+        else
+            CU(cuMemFree(b->device));
     }
     free(b->model);
     *b = (struct buffer){.device = 0};
@@ -236,6 +266,9 @@ static void device_alloc(struct worker *w, struct buffer *b)
         b->bytes = b->pitch * height;
         break;
     }
+    case MAPPED:
+        map(b);
+        break;
     case ORDERED:
         CU(cuMemAllocAsync(&b->device, b->bytes, stream_of(w)));
         break;
@@ -314,6 +347,8 @@ static void ask_about(struct worker *w)
     REQUIRE(type == CU_MEMORYTYPE_DEVICE, "its type is %d", (int)type);
     if (pick(w, 20) == 0)
         CU(cuMemGetInfo(&free_bytes, &total));
+    if (pick(w, 20) == 0)
+        CU(cuMemPoolTrimTo(w->pool, 0));
 }
 
 /* --- work -------------------------------------------------------------------------------- */
@@ -387,6 +422,25 @@ static void copy_on_device(struct worker *w)
     happens(w, (struct action){.what = COPY,
                                .to = b->model + p.at,
                                .from = a->model + p.at,
+                               .width = p.size,
+                               .height = 1});
+}
+
+/* There or back; what lies there is modelled, too. */
+static void copy_to_other_device(struct worker *w)
+{
+    struct buffer *b = any_device(w), *far = &w->far;
+    if (!far->device)
+        return;
+    bool back = pick(w, 2);
+    const struct buffer *from = back ? far : b, *to = back ? b : far;
+    struct part p = part(w, b->bytes < far->bytes ? b->bytes : far->bytes, 1);
+    CU(cuMemcpyPeerAsync(to->device + p.at, back ? driver_context : other_context,
+                         from->device + p.at, back ? other_context : driver_context, p.size,
+                         stream_of(w)));
+    happens(w, (struct action){.what = COPY,
+                               .to = to->model + p.at,
+                               .from = from->model + p.at,
                                .width = p.size,
                                .height = 1});
 }
@@ -546,8 +600,10 @@ static void operate(struct worker *w)
         set_memory(w);
     else if (what < 24)
         launch(w);
-    else if (what < 36)
+    else if (what < 33)
         copy_on_device(w);
+    else if (what < 36)
+        copy_to_other_device(w);
     else if (what < 70)
         copy_with_host(w);
     else if (what < 75)
@@ -566,10 +622,34 @@ static void operate(struct worker *w)
         check_device(w);
 }
 
+/* In the legacy stream, and waited for: no stream of this thread knows the other device. */
+static void far_alloc(struct worker *w)
+{
+    struct buffer *b = &w->far;
+    if (!other_context)
+        return;
+    b->bytes = 1 + pick(w, 1u << 17);
+    b->model = check_alloc(b->bytes);
+    memset(b->model, 7, b->bytes);
+    CU(cuCtxSetCurrent(other_context));
+    CU(cuMemAlloc(&b->device, b->bytes));
+    CU(cuMemsetD8(b->device, 7, b->bytes));
+    CU(cuStreamSynchronize(CU_STREAM_LEGACY));
+    CU(cuCtxSetCurrent(driver_context));
+}
+
+static void far_free(struct worker *w)
+{
+    if (w->far.device)
+        CU(cuMemFree(w->far.device));
+    free(w->far.model);
+}
+
 static void begin(struct worker *w)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    far_alloc(w);
     CU(cuCtxSetCurrent(driver_context));
     CU(cuMemPoolCreate(&w->pool, &props));
     CU(cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
@@ -587,6 +667,7 @@ static void end(struct worker *w)
     for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
         device_free(w, &w->device[i]);
     wait_all(w);
+    far_free(w);
     for (unsigned i = 0; i < HOST_BUFFERS; i++)
         host_free(&w->host[i]);
     for (unsigned i = 0; i < 2; i++)
@@ -608,6 +689,28 @@ static void *run(void *arg)
     return NULL;
 }
 
+static void other_start(void)
+{
+    CUdevice other;
+    int count = 0;
+    CU(cuDeviceGetCount(&count));
+    if (count < 2)
+        return;
+    CU(cuDeviceGet(&other, (driver_device + 1) % count));
+    CU(cuDevicePrimaryCtxRetain(&other_context, other));
+}
+
+static void other_stop(void)
+{
+    CUdevice other;
+    if (!other_context)
+        return;
+    CU(cuCtxSetCurrent(other_context));
+    CU(cuCtxGetDevice(&other));
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuDevicePrimaryCtxRelease(other));
+}
+
 int main(int count, char **arguments)
 {
     static struct worker workers[64];
@@ -622,6 +725,7 @@ int main(int count, char **arguments)
         ends = time(NULL) + atoi(arguments[4]);
     REQUIRE(operations_each || ends, "it would never end");
     driver_start();
+    other_start();
     CU(cuModuleLoadData(&module, kernels_ptx));
     increment = driver_function(module, "increment");
     for (unsigned i = 0; i < threads; i++) {
@@ -634,6 +738,7 @@ int main(int count, char **arguments)
         operations += workers[i].operations;
     }
     CU(cuModuleUnload(module));
+    other_stop();
     driver_stop();
     printf("%llu operations in %u threads, seed %u\n", (unsigned long long)operations, threads,
            seed);
