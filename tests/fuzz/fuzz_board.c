@@ -1,48 +1,99 @@
 /*
- * A board of which another process has written any bytes: no call crashes or hangs. The input
- * is a list of writes: 2 bytes where (in words of 4), 1 byte how many words, and the words.
+ * An arbiter between two workers, one of which writes what it likes into its page. The input is
+ * a list of writes: 1 byte where (in words of 4), 1 byte how many words and whether the arbiter
+ * looks then, and the words. Whatever there is in the page, the arbiter neither crashes nor
+ * hangs, and the neighbour's memory and rights are what they were.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "board_calls.h"
-#include "board_internal.h"
+#include "arbiter_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static struct gp_board *board;
-static struct board_file good;
-static int members[3];
+#define MIB (UINT64_C(1) << 20)
+#define LIMIT (64 * MIB)
 
-static void start(void)
+static void require(bool holds)
 {
-    char path[64];
-    int fd = memfd_create("board", MFD_CLOEXEC);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    if (gp_board_open(path, &board) != 0 || board_furnish(board, members) != 0)
+    if (!holds)
         abort();
-    good = *board->file;
+}
+
+static void command(struct gp_arbiter *a, const char *line)
+{
+    char answer[256];
+    int none[2] = {-1, -1}, sent[2];
+    require(gp_arbiter_command(a, line, none, answer, sizeof answer, sent) > 0);
+    require(atoi(answer) == 0);
+}
+
+static struct gp_arbiter *start(int members[2])
+{
+    struct gp_arbiter *a;
+    int page, bell;
+    require(gp_arbiter_new(-1, &a) == 0);
+    command(a, "gpu 6 20 90 1 1073741824");
+    command(a, "tenant liar 67108864 1 500 900 0");
+    command(a, "tenant neighbour 67108864 1 500 900 0");
+    members[0] = gp_arbiter_join(a, "liar", &page, &bell);
+    members[1] = gp_arbiter_join(a, "neighbour", &page, &bell);
+    require(gp_arbiter_started(a, members[0], getpid()) == 0);
+    return a;
+}
+
+static void ask(struct gp_arbiter *a, int member, enum gp_page_op op, uint64_t value)
+{
+    struct gp_page *p = a->seats[member].page;
+    p->op = op;
+    p->a = value;
+    p->asked++;
+    a->seats[member].rang = true;
+    gp_arbiter_step(a, 0);
+    require(p->answered == p->asked);
+}
+
+static void look(struct gp_arbiter *a, const int members[2])
+{
+    const struct gp_board *b = a->board;
+    struct gp_page *other = a->seats[members[1]].page;
+    if (a->seats[members[0]].page)
+        a->seats[members[0]].rang = true;
+    gp_arbiter_step(a, 0);
+    uint64_t before = b->members[members[1]].memory_used;
+    require(before == MIB && other->memory_used == MIB && other->memory_limit == LIMIT);
+    ask(a, members[1], GP_PAGE_TAKE, LIMIT - MIB);
+    require(other->result == 1);
+    ask(a, members[1], GP_PAGE_GIVE, LIMIT - MIB);
+    ask(a, members[1], GP_PAGE_ENTER, 0);
+    require(b->members[members[1]].fault == NULL);
+    require(b->tenants[b->members[members[1]].tenant].usage.memory_used == MIB);
+    require(b->holder >= -1 && b->holder < GP_BOARD_TENANTS);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    if (!board)
-        start();
-    *board->file = good;
-    while (size >= 3) {
-        uint16_t at;
-        memcpy(&at, data, sizeof at);
-        size_t bytes = (size_t)data[2] * 4, begin = (size_t)at * 4 % sizeof good;
-        data += 3, size -= 3;
+    static char text[1 << 16];
+    int members[2];
+    struct gp_arbiter *a = start(members);
+    struct gp_page *page = a->seats[members[0]].page;
+    ask(a, members[1], GP_PAGE_TAKE, MIB);
+    while (size >= 2 && a->seats[members[0]].page) {
+        size_t begin = (size_t)data[0] * 4 % sizeof *page, bytes = (size_t)(data[1] & 0x7f) * 4;
+        bool looks = data[1] & 0x80;
+        data += 2, size -= 2;
         bytes = bytes > size ? size : bytes;
-        bytes = bytes > sizeof good - begin ? sizeof good - begin : bytes;
-        memcpy((char *)board->file + begin, data, bytes);
+        bytes = bytes > sizeof *page - begin ? sizeof *page - begin : bytes;
+        memcpy((char *)page + begin, data, bytes);
         data += bytes, size -= bytes;
+        if (looks)
+            look(a, members);
     }
-    board_call_all(board, members);
+    look(a, members);
+    require(gp_board_describe(a->board, text, sizeof text) > 0);
+    gp_arbiter_free(a);
     return 0;
 }

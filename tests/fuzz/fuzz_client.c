@@ -7,18 +7,18 @@
 #include <string.h>
 
 #include "fake_worker.h"
-#include "front_door.h"
+#include "front_end.h"
 #include "gp_ids.h"
 #include "operations.h"
 #include "snapshot_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void front_door(const uint8_t *data, size_t size)
+static void front_end(const uint8_t *data, size_t size)
 {
     struct gpc_admission a;
     char code[32], why[64];
-    gpc_front_door_parse((const char *)data, size, &a, code, why, sizeof why);
+    gpc_front_end_parse((const char *)data, size, &a, code, why, sizeof why);
 }
 
 static void snapshot(const uint8_t *data, size_t size)
@@ -96,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     switch (data[0] % 5) {
     case 0:
-        front_door(data + 1, size - 1);
+        front_end(data + 1, size - 1);
         break;
     case 1:
         snapshot(data + 1, size - 1);

@@ -22,3 +22,13 @@ target_sources(fuzz_zmq_address PRIVATE
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/support.c
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_curve.c
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_link.c)
+
+# What is sent to a worker beside the rings: datagrams with descriptors.
+add_executable(fuzz_shm_socket ${CMAKE_CURRENT_LIST_DIR}/fuzz_shm_socket.c)
+target_compile_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,address,undefined)
+target_link_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,address,undefined)
+target_link_libraries(fuzz_shm_socket PRIVATE gp_options Threads::Threads)
+target_include_directories(fuzz_shm_socket PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
+foreach(part error ring shm shm_ask shm_connect shm_listen shm_share support)
+  target_sources(fuzz_shm_socket PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/${part}.c)
+endforeach()

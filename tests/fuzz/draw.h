@@ -1,0 +1,75 @@
+/*
+ * Plausible requests from a string of bytes: the fuzzer changes bytes, and what comes out is
+ * still a message that a client might send, or nearly. The generated functions (gpgen, one for
+ * each operation of the spec) fill a request by these; a byte of 0, and what comes when the
+ * bytes have ended, is the choice that most probably works.
+ */
+#ifndef FUZZ_DRAW_H
+#define FUZZ_DRAW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gp_messages.h"
+#include "gp_ops.h"
+#include "snapshot.h"
+
+#define DRAW_KEPT 16
+/* No tail that is drawn is longer, in bytes. */
+#define DRAW_TAIL_MAX 8192u
+
+struct draw {
+    const uint8_t *at, *end;
+    bool careful; /* numbers that would be refused at once are put right */
+    /* The handles, named nodes and addresses that may be alive, the youngest last. */
+    uint64_t handles[GP_HANDLE_KINDS][DRAW_KEPT];
+    unsigned handle_count[GP_HANDLE_KINDS];
+    uint32_t next_index[GP_HANDLE_KINDS];
+    uint64_t fresh; /* what this message makes; 0: nothing */
+    uint64_t addresses[DRAW_KEPT];
+    unsigned address_count;
+    uint64_t forbidden; /* an address of the worker's own, which it must not touch */
+};
+
+struct draw_request {
+    uint16_t op;
+    const char *name;
+    /* Fills the message behind its header; the bytes that it has, without the padding. `h` has
+     * room for the fixed part and four tails, and is all zero. */
+    uint32_t (*fill)(struct draw *d, struct gp_header *h);
+    bool waits; /* it always has a reply */
+};
+extern const struct draw_request draw_requests[];
+extern const unsigned draw_request_count;
+
+void draw_start(struct draw *d, const uint8_t *data, size_t size);
+bool draw_over(const struct draw *d);
+uint8_t draw_byte(struct draw *d);
+uint32_t draw_below(struct draw *d, uint32_t limit);
+/* A value of 1 to 8 bytes: small, at an edge, or anything. */
+uint64_t draw_number(struct draw *d, size_t size);
+uint64_t draw_bytes_count(struct draw *d); /* a length in bytes, mostly a possible one */
+uint64_t draw_new(struct draw *d, enum gp_handle_kind kind);
+uint64_t draw_handle(struct draw *d, enum gp_handle_kind kind);
+uint64_t draw_address(struct draw *d);
+void draw_words(struct draw *d, void *to, size_t bytes);
+/* Appends a tail at *at, padded; its length in bytes. */
+uint32_t draw_tail(struct draw *d, struct gp_header *h, uint32_t *at, uint64_t count, size_t size);
+uint32_t draw_text(struct draw *d, struct gp_header *h, uint32_t *at);
+uint32_t draw_append(struct gp_header *h, uint32_t *at, const void *bytes, uint32_t size);
+
+/* What the worker has answered: its handles and addresses can be named from now on. */
+void draw_learn_handle(struct draw *d, uint64_t id);
+void draw_learn_address(struct draw *d, uint64_t address);
+
+/* The images that clients upload, by number, and the kernels in them; one of no kernel. */
+#define DRAW_IMAGES 4u
+const char *draw_image(unsigned number, uint32_t *size);
+extern const char *const draw_names[];
+extern const unsigned draw_name_count;
+
+/* The next request, whole: header, body and padding, in `h` (GP_MESSAGE_MAX bytes). */
+uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq);
+
+#endif

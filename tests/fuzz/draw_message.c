@@ -1,0 +1,250 @@
+/*
+ * A request from the bytes of one step: its operation, its arguments, and now and then a lie
+ * about its size. What no chance would get right (images and their hashes, sizes of launches,
+ * options that exclude each other) is put right where the step is careful.
+ */
+#include <string.h>
+
+#include "draw.h"
+#include "sha256.h"
+
+#define TWO_WORDS ".param .u64 p, .param .u64 n"
+
+const char *const draw_names[] = {"add",   "nothing", "spin", "shared",
+                                  "value", "table",   "say",  "missing"};
+const unsigned draw_name_count = sizeof draw_names / sizeof draw_names[0];
+
+/* Every kernel takes two words: an address and a number. */
+static const char kernels[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".global .align 8 .u64 value = 7;\n"
+    ".const .align 4 .u32 table[4] = {1, 2, 3, 4};\n"
+    ".visible .entry nothing(" TWO_WORDS ") { ret; }\n"
+    ".visible .entry add(" TWO_WORDS ")\n{\n"
+    ".reg .pred %q;\n.reg .b32 %r<4>;\n.reg .b64 %d<6>;\n"
+    "ld.param.u64 %d1, [p];\nld.param.u64 %d2, [n];\nmov.u32 %r1, %tid.x;\n"
+    "cvt.u64.u32 %d3, %r1;\nsetp.ge.u64 %q, %d3, %d2;\n@%q ret;\n"
+    "shl.b64 %d4, %d3, 2;\nadd.u64 %d5, %d1, %d4;\nld.global.u32 %r2, [%d5];\n"
+    "add.u32 %r3, %r2, 1;\nst.global.u32 [%d5], %r3;\nret;\n}\n"
+    ".visible .entry spin(" TWO_WORDS ")\n{\n"
+    ".reg .pred %q;\n.reg .b64 %d<3>;\n"
+    "ld.param.u64 %d1, [n];\nand.b64 %d1, %d1, 4095;\n"
+    "again:\nsetp.eq.u64 %q, %d1, 0;\n@%q bra done;\nsub.u64 %d1, %d1, 1;\nbra again;\n"
+    "done:\nret;\n}\n";
+
+static const char others[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry shared(" TWO_WORDS ")\n{\n"
+    ".reg .b32 %r<3>;\n.reg .b64 %d<2>;\n.shared .align 4 .b8 part[256];\n"
+    "mov.u32 %r1, %tid.x;\nand.b32 %r1, %r1, 63;\nshl.b32 %r1, %r1, 2;\n"
+    "mov.u32 %r2, part;\nadd.u32 %r1, %r1, %r2;\nst.shared.u32 [%r1], %r2;\nbar.sync 0;\n"
+    "ld.param.u64 %d1, [p];\natom.global.add.u32 %r2, [%d1], 1;\nret;\n}\n"
+    ".visible .entry say(" TWO_WORDS ") { trap; }\n";
+
+static const char wrong[] = ".version 7.0\n.target sm_70\n.visible .entry add( {";
+static const char no_image[] = "\177ELF\2\1\1";
+
+const char *draw_image(unsigned number, uint32_t *size)
+{
+    static const struct {
+        const char *text;
+        uint32_t size;
+    } images[DRAW_IMAGES] = {{kernels, sizeof kernels},
+                             {others, sizeof others},
+                             {wrong, sizeof wrong},
+                             {no_image, sizeof no_image}};
+    *size = images[number % DRAW_IMAGES].size;
+    return images[number % DRAW_IMAGES].text;
+}
+
+static void append_hash(struct gp_header *h, uint32_t *at, unsigned number)
+{
+    uint32_t size;
+    unsigned char hash[32];
+    const char *text = draw_image(number, &size);
+    gp_sha256(text, size, hash);
+    draw_append(h, at, hash, sizeof hash);
+}
+
+static uint32_t image_put(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_image_put *q = (void *)h;
+    uint32_t at = sizeof *q, size, begin = 0;
+    unsigned number = draw_below(d, DRAW_IMAGES);
+    const char *text = draw_image(number, &size);
+    if (draw_byte(d) > 192) /* a piece of it */
+        begin = draw_byte(d) % size;
+    q->total = size;
+    q->offset = begin;
+    q->bytes = size - begin;
+    q->n_hash = 32;
+    append_hash(h, &at, number);
+    q->n_data = draw_append(h, &at, text + begin, size - begin);
+    return at;
+}
+
+static uint32_t module_load(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_module_load *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->module = draw_new(d, GP_HANDLE_MODULE);
+    q->n_hash = 32;
+    append_hash(h, &at, draw_byte(d));
+    q->info_size = draw_byte(d);
+    q->error_size = draw_byte(d);
+    q->option_count = draw_byte(d) & 3;
+    q->n_options = draw_tail(d, h, &at, (uint64_t)q->option_count * 2, sizeof(uint64_t));
+    return at;
+}
+
+static uint32_t library_load(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_library_load *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->library = draw_new(d, GP_HANDLE_LIBRARY);
+    q->n_hash = 32;
+    append_hash(h, &at, draw_byte(d));
+    q->info_size = draw_byte(d);
+    q->error_size = draw_byte(d);
+    return at;
+}
+
+static uint32_t launch(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_launch *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->function = draw_handle(d, GP_HANDLE_FUNCTION);
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    uint64_t parameters[2] = {draw_address(d), draw_number(d, 8)};
+    q->grid_x = 1 + draw_below(d, 4);
+    q->grid_y = 1 + draw_below(d, 2);
+    q->grid_z = 1;
+    q->block_x = 1 + draw_below(d, 70);
+    q->block_y = 1 + draw_below(d, 2);
+    q->block_z = 1;
+    q->shared_bytes = (uint32_t)draw_number(d, 4);
+    q->flags = draw_byte(d) & 3;
+    q->attribute_count = draw_byte(d) & 3;
+    q->parameter_bytes = sizeof parameters;
+    q->n_parameters = draw_append(h, &at, parameters, sizeof parameters);
+    q->n_attributes = draw_tail(d, h, &at, q->attribute_count, sizeof(CUlaunchAttribute));
+    return at;
+}
+
+/* A pitched copy between two boxes, which mostly fit. */
+static uint32_t copy_3d(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_copy_3d *q = (void *)h;
+    q->copy.srcMemoryType = q->copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    q->copy.srcDevice = draw_address(d);
+    q->copy.dstDevice = draw_address(d);
+    q->copy.srcPitch = draw_bytes_count(d);
+    q->copy.dstPitch = draw_bytes_count(d);
+    q->copy.srcHeight = draw_number(d, 8);
+    q->copy.dstHeight = draw_number(d, 8);
+    q->copy.WidthInBytes = draw_bytes_count(d);
+    q->copy.Height = 1 + draw_number(d, 8);
+    q->copy.Depth = 1 + draw_number(d, 8);
+    q->copy.srcXInBytes = draw_number(d, 8);
+    q->copy.dstY = draw_number(d, 8);
+    q->copy.srcZ = draw_number(d, 8);
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    return sizeof *q;
+}
+
+static uint32_t physical(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuMemCreate *q = (void *)h;
+    q->handle = draw_new(d, GP_HANDLE_ALLOCATION);
+    q->size = (uint64_t)(1 + draw_below(d, 4)) << 21;
+    q->prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    q->prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    q->prop.location.id = (int)draw_below(d, 2);
+    return sizeof *q;
+}
+
+static uint32_t access_set(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuMemSetAccess *q = (void *)h;
+    uint32_t at = sizeof *q;
+    CUmemAccessDesc desc = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    desc.location.id = (int)draw_below(d, 2);
+    q->ptr = draw_address(d);
+    q->size = (uint64_t)(1 + draw_below(d, 4)) << 21;
+    q->count = 1;
+    q->n_desc = draw_append(h, &at, &desc, sizeof desc);
+    return at;
+}
+
+static uint32_t map(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuMemMap *q = (void *)h;
+    q->ptr = draw_address(d);
+    q->size = (uint64_t)(1 + draw_below(d, 4)) << 21;
+    q->offset = (uint64_t)draw_below(d, 3) << 21;
+    q->handle = draw_handle(d, GP_HANDLE_ALLOCATION);
+    return sizeof *q;
+}
+
+static uint32_t pool_create(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuMemPoolCreate *q = (void *)h;
+    q->pool = draw_new(d, GP_HANDLE_MEMPOOL);
+    q->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    q->poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    q->poolProps.location.id = (int)draw_below(d, 2);
+    q->poolProps.maxSize = draw_bytes_count(d);
+    return sizeof *q;
+}
+
+static const struct draw_request careful[] = {
+    {GP_OP_gp_image_put, "", image_put},       {GP_OP_gp_module_load, "", module_load},
+    {GP_OP_gp_library_load, "", library_load}, {GP_OP_gp_launch, "", launch},
+    {GP_OP_gp_copy_3d, "", copy_3d},           {GP_OP_cuMemCreate, "", physical},
+    {GP_OP_cuMemSetAccess, "", access_set},    {GP_OP_cuMemMap, "", map},
+    {GP_OP_cuMemPoolCreate, "", pool_create},
+};
+
+static const struct draw_request *find(const struct draw_request *list, unsigned count, uint16_t op)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].op == op)
+            return &list[i];
+    return NULL;
+}
+
+/* A lie: a byte that is another, a message that is cut, a size that is not its own. */
+static void spoil(struct draw *d, struct gp_header *h, unsigned how)
+{
+    uint32_t body = h->size - (uint32_t)sizeof *h;
+    if (how == 13 && body)
+        ((uint8_t *)(h + 1))[draw_number(d, 4) % body] ^= (uint8_t)(1 + draw_byte(d));
+    else if (how == 14 && body)
+        h->size -= (uint32_t)gp_align8(draw_number(d, 4) % body);
+    else if (how == 15)
+        h->flags = draw_byte(d);
+}
+
+uint32_t draw_message(struct draw *d, struct gp_header *h, uint64_t seq)
+{
+    uint8_t how = draw_byte(d);
+    uint16_t op = draw_byte(d);
+    op |= (uint16_t)(draw_byte(d) << 8);
+    const struct draw_request *r = find(draw_requests, draw_request_count, op);
+    if (!r)
+        r = &draw_requests[op % draw_request_count];
+    const struct draw_request *c = find(careful, sizeof careful / sizeof careful[0], r->op);
+    memset(h, 0, 4 * DRAW_TAIL_MAX + 4096);
+    d->careful = !(how & 1);
+    d->fresh = 0;
+    uint32_t size = (c && d->careful ? c : r)->fill(d, h);
+    if (d->fresh)
+        draw_learn_handle(d, d->fresh);
+    h->size = (uint32_t)gp_align8(size);
+    h->op = r->op;
+    h->seq = seq;
+    h->flags = r->waits || how & 2 ? GP_FLAG_WAITED : 0;
+    if (how >> 4 > 12)
+        spoil(d, h, how >> 4);
+    return h->size;
+}
