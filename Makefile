@@ -12,17 +12,18 @@ PYTHON ?= python3
 BUILD ?= build
 JOBS ?= $(shell nproc)
 SOAK_OPERATIONS ?= 1e6
-FUZZ_RUNS ?= 1000000
+FUZZ_RUNS ?= 0
 FUZZ_SECONDS ?= 600
+FUZZ_TARGET ?=
 GPU_OUT ?= bench/results/gpu
 
 APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
-	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev clang libclang-rt-dev llvm \
+	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev libseccomp-dev clang libclang-rt-dev llvm \
 	postgresql iproute2 curl jq
 
 VENV := .venv
 PY := $(VENV)/bin/python
-# Always the versions that were tested; `make constraints` renews them.
+# Always the versions that were tested, file by file; `make constraints` renews them.
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
@@ -32,7 +33,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
-	test-gpu soak constraints figures coverage reference clean system
+	test-gpu soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -55,9 +56,12 @@ $(VENV)/.build: pyproject.toml constraints.txt | system
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "gpupool needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11 ...")'
-	$(PIP) --upgrade 'pip>=25.1'
-	$(PIP) --group build
-	GPUPOOL_PYTHON_ONLY=1 $(PIP) --no-build-isolation --editable '.[manager]'
+	@$(PY) .ci/needs.py --pip > $(VENV)/pip.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/pip.txt
+	@$(PY) .ci/needs.py manager > $(VENV)/needs.txt
+	$(PIP) --group build --requirement $(VENV)/needs.txt
+	GPUPOOL_PYTHON_ONLY=1 $(PY) -m pip install --quiet --disable-pip-version-check \
+	  --no-deps --no-build-isolation --editable .
 	touch $@
 
 $(VENV)/.toolchain: $(VENV)/.build
@@ -70,6 +74,10 @@ $(VENV)/.test: $(VENV)/.toolchain
 
 $(VENV)/.lint: $(VENV)/.build
 	$(PIP) --group lint
+	touch $@
+
+$(VENV)/.supply: $(VENV)/.build
+	$(PIP) --group wheel --group supply
 	touch $@
 
 # Two builds of CuPy own the same module name, so the second lives beside the environment.
@@ -108,6 +116,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/ptx.py || failed=1; \
 	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/steps.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/jail.py --best --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
 
@@ -139,18 +148,33 @@ coverage: $(VENV)/.build
 reference: build
 	@$(CMAKE) --build $(BUILD) --target gp_reference
 
-# A million runs of every target, or the time is up first and that is a failure.
+# For so long in all, one target after the other on each core; FUZZ_TARGET=worker is one alone.
+# With FUZZ_RUNS, every target has to come to as many.
 fuzz: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
-	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --jobs $(JOBS) --only "$(FUZZ_TARGET)" \
+	  --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
 
 # Resolves anew what pyproject.toml asks for and installs nothing; test before you commit it.
-constraints: $(VENV)/.build
+constraints: $(VENV)/.supply
 	@$(PY) .ci/constraints.py
+
+# What is known against the packages of constraints.txt; asks the package index.
+advisories: $(VENV)/.supply
+	$(PY) -m pip_audit --disable-pip --require-hashes --requirement constraints.txt
 
 wheel: $(VENV)/.build
 	$(PIP) --group wheel
 	@$(PY) .ci/wheel.py --build $(BUILD) --out dist
+
+# The wheel and all that it brings or needs, with versions and licences (CycloneDX).
+sbom: wheel $(VENV)/.supply
+	@$(PY) .ci/sbom.py --build $(BUILD) --out dist
+
+# Two builds in two folders give the same bytes.
+reproducible: $(VENV)/.build
+	$(PIP) --group wheel
+	@$(PY) .ci/reproducible.py --build $(BUILD)
 
 clean:
 	rm -rf $(BUILD) dist .venv .mypy_cache .ruff_cache .pytest_cache

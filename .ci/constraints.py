@@ -1,18 +1,19 @@
 """Renew constraints.txt: the newest version of every package that the project depends on.
 
 Everything that pyproject.toml names (dependencies, extras, groups, what builds the wheel) and
-the packages that the Makefile installs beside it are resolved together by pip, which installs
-nothing. Run it with the oldest Python that is supported, so that all can use what it finds;
-then run `make test`, and commit what has been tested. Python standard library and pip only.
+the packages that the Makefile installs beside it are resolved together by uv, for every Python
+that is supported, and written down with the SHA-256 of each of their files; nothing is
+installed. pip takes no other file then, and no package that is not in the list. Run `make test`
+afterwards, and commit what has been tested. Needs the dependency group supply.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,10 @@ OWN = "gpupool"
 BESIDE = ("pip>=25.1", "cupy-cuda13x>=13")
 
 HEAD = """\
-# The tested version of every package that the project depends on, for make and the images.
-# `make constraints` renews it; tests/python/test_constraints.py holds it to pyproject.toml.
+# The tested version of every package that the project depends on, with the hashes of its files,
+# for make and the images: pip refuses what is not here. `make constraints` renews it;
+# tests/python/test_constraints.py holds it to pyproject.toml.
 """
-
-
-def canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wanted(pyproject: dict[str, Any]) -> list[str]:
@@ -45,29 +43,34 @@ def wanted(pyproject: dict[str, Any]) -> list[str]:
     return sorted({each for each in found if not re.match(rf"{OWN}\b", each)})
 
 
-def resolve(requirements: list[str]) -> dict[str, str]:
-    """Name and version of all that pip would install into an empty environment."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--dry-run", "--ignore-installed", "--report", "-", *requirements]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+def resolve(requirements: list[str], oldest: str, held: Path | None) -> str:
+    """Version and hashes of all that they need, on every Python from the oldest."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder) / "requirements.in"
+        asked.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
+        command += ["--python-version", oldest, "--generate-hashes", "--no-header"]
+        command += ["--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+        command += ["--constraint", str(held)] if held else ["--upgrade"]
+        done = subprocess.run(
+            [*command, str(asked)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+        )
     if done.returncode != 0:
-        sys.exit("constraints: pip cannot resolve what pyproject.toml asks for")
-    items = [item["metadata"] for item in json.loads(done.stdout)["install"]]
-    return {canonical(item["name"]): item["version"] for item in items}
+        sys.exit("constraints: uv cannot resolve what pyproject.toml asks for")
+    return done.stdout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=FILE)
+    parser.add_argument("--hold", action="store_true", help="keep the versions that are there")
     given = parser.parse_args()
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     oldest = pyproject["project"]["requires-python"].removeprefix(">=")
-    if "{}.{}".format(*sys.version_info[:2]) != oldest:
-        sys.exit(f"constraints: run it with Python {oldest}, the oldest that is supported")
-    pins = resolve(wanted(pyproject))
-    lines = [f"{name}=={version}\n" for name, version in sorted(pins.items())]
-    given.out.write_text(HEAD + "".join(lines), encoding="utf-8")
-    print(f"{given.out.name}: {len(lines)} packages; now run: make test")
+    pins = resolve(wanted(pyproject), oldest, FILE if given.hold else None)
+    given.out.write_text(HEAD + pins, encoding="utf-8")
+    count = len(re.findall(r"^[a-z0-9]", pins, re.MULTILINE))
+    print(f"{given.out.name}: {count} packages; now run: make test")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ TESTS = ("tests",)
 CLIENT, WORKER, SOFTGPU = "client_lib", "server/worker", "server/softgpu"
 NOT_OURS = {"golden", "build", "__pycache__"}
 
-MESSAGES = "messages"
 #: Modes of entries whose message the worker answers, with a handler.
 SENT = {"cached", "async", "async-create", "sync"}
 
@@ -55,10 +54,8 @@ class Entry:
     mode: str
     files: dict[str, str]  # by side, where the spec names another file
 
-    def home(self, side: str) -> str | None:
-        """The stem of the file that its function belongs to; None: any."""
-        if self.group == MESSAGES:
-            return self.files.get(side)
+    def home(self, side: str) -> str:
+        """The stem of the file that its function belongs to."""
         return self.files.get(side, self.group)
 
 
@@ -110,7 +107,7 @@ class Tree:
     def spec(self) -> list[Entry]:
         """Every entry that has a body on some side."""
         found = []
-        for path in sorted((self.root / "proto/spec").glob("*.toml")):
+        for path in sorted((self.root / "proto/spec").rglob("*.toml")):
             for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
                 if isinstance(table, dict) and table.get("mode", "refuse") != "refuse":
                     found.append(Entry(name, path.stem, table["mode"], _files(table)))
@@ -118,7 +115,7 @@ class Tree:
 
     @cached_property
     def cuda(self) -> list[Entry]:
-        return [e for e in self.spec if e.group != MESSAGES]
+        return [e for e in self.spec if not e.name.startswith("gp_")]
 
 
 def _files(table: dict[str, Any]) -> dict[str, str]:
@@ -168,7 +165,7 @@ def _misplaced(
     for entry in entries:
         source, function = by_hand.get(entry.name, (None, None))
         home = entry.home(side)
-        if source and function and home and source.path.stem != home:
+        if source and function and source.path.stem != home:
             text = f"{entry.name} belongs in {home}.c"
             places.append(Place(source.path, function.line, text))
     return Figure(len(places), places)

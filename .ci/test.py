@@ -38,6 +38,9 @@ TYPED = (
     (".ci",),
 )
 
+#: Of the whole suite, for new inputs; `make fuzz` is for long runs.
+FUZZ_SECONDS = 15
+
 #: Where they find each other's modules.
 MYPYPATH = "proto:bench:tests/e2e:tests/chaos:tests/demo:tests/gpu"
 
@@ -156,8 +159,10 @@ def stage_sanitize(place: Place) -> Count:
         ASAN_OPTIONS="detect_leaks=1:abort_on_error=1",
         UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1",
     )
-    fuzz = [sys.executable, ".ci/fuzz.py", "--build", str(place.sanitize), "--replay"]
-    count.add(one(run(fuzz)))
+    fuzz = [sys.executable, ".ci/fuzz.py", "--build", str(place.sanitize)]
+    fuzz += ["--jobs", str(place.jobs)]
+    count.add(one(run([*fuzz, "--replay"])))
+    count.add(one(run([*fuzz, "--seconds", str(FUZZ_SECONDS)])))
     return count
 
 

