@@ -49,6 +49,7 @@ from gpupool_common.node_protocol import (  # noqa: E402
     decode_from_node,
     encode,
 )
+from gpupool_common.quantities import MEBIBYTE as MIB  # noqa: E402
 from gpupool_manager import collector  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
 from gpupool_manager.leases import LeaseRequest  # noqa: E402
@@ -137,7 +138,11 @@ class Simulation:
         _, self.admin = await do(
             lambda transaction: self.pool.tenancy.create_token(transaction, "admin")
         )
-        quota = {"gpus": self.gpus, "memory_mib": self.gpus << 17, "compute": self.gpus * 100}
+        quota = {
+            "gpus": self.gpus,
+            "memory_bytes": self.gpus << 37,
+            "compute_permille": self.gpus * 1000,
+        }
         for number in range(TENANTS):
             await do(partial(self._add_tenant, name=f"t-{number}", quota=quota))
         for name in self.nodes:
@@ -158,7 +163,7 @@ class Simulation:
                 index=index,
                 model=model,
                 compute_capability=capability,
-                memory_mib=memory,
+                memory_bytes=memory * MIB,
                 policy="share",
                 max_inst=20,
                 prio_ratio=90,
@@ -228,16 +233,27 @@ class Simulation:
         draw, kind = self.random, self.random.random()
         want = {**WANT, "policy": draw.choice(("binpack", "spread", "fragmentation"))}
         if kind < 0.75:
-            want |= {"memory_mib": 1024 * draw.randint(2, 40), "share": draw.randint(5, 50)}
+            want |= {
+                "memory_bytes": draw.randint(2, 40) << 30,
+                "share_permille": 10 * draw.randint(5, 50),
+            }
         elif kind < 0.87:
-            want |= {"memory_mib": None, "share": 100}
+            want |= {"memory_bytes": None, "share_permille": 1000}
         elif kind < 0.95:
             want |= {"gpus": draw.randint(2, 4), "hosts": "same"}
-            want |= {"memory_mib": 1024 * draw.randint(2, 40), "share": draw.randint(5, 50)}
+            want |= {
+                "memory_bytes": draw.randint(2, 40) << 30,
+                "share_permille": 10 * draw.randint(5, 50),
+            }
         elif kind < 0.99:
-            want |= {"gpus": 4, "hosts": "spread", "memory_mib": 16_384, "share": 25}
+            want |= {
+                "gpus": 4,
+                "hosts": "spread",
+                "memory_bytes": 16_384 * MIB,
+                "share_permille": 250,
+            }
         else:
-            want |= {"gpus": 8, "hosts": "same", "memory_mib": None, "share": 100}
+            want |= {"gpus": 8, "hosts": "same", "memory_bytes": None, "share_permille": 1000}
         if draw.random() < 0.1:
             want["labels"] = {"zone": f"zone-{draw.randrange(4)}"}
         wait = 120.0 if draw.random() < 0.5 else 0.0
@@ -335,7 +351,7 @@ async def measure(url: str, gpus: int, leases: int, pages: int, seed: int) -> di
     sample, ledger = simulation.sample, simulation.pool.ledger
     for outcome, times in sample.outcomes.items():
         outcomes[outcome] = outcomes.get(outcome, 0) + times
-    used = sum(slot.used_share for slot in ledger.index.slots.values())
+    used = sum(slot.used_permille for slot in ledger.index.slots.values())
     figures: dict[str, Any] = {
         "gpus": gpus,
         "nodes": len(simulation.nodes),

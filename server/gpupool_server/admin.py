@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpupool_common import __version__, logs
+from gpupool_common import __version__, json_text, logs
 from gpupool_common.errors import GpupoolError
 from gpupool_server import changes
 from gpupool_server.changes import InUse
@@ -74,6 +74,7 @@ class AdminHandler:
             "host": platform.node(),
             "gpus": [describe_gpu(gpu, self._gpus, sessions) for gpu in self._gpus],
             "sessions": sessions,
+            "confinement": self._supervisor.confinement,
         }
 
     async def _set_limits(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def _is_of(meta: Meta, whose: Group | Tenant) -> bool:
 
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        question = json.loads(line)
+        question = json_text.parse(line)
     except ValueError:
         question = None
     if not isinstance(question, dict):

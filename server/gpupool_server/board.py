@@ -1,26 +1,20 @@
-"""The board of one GPU (server/arbiter/board.h), through libgpupool-board.so.
+"""What the server asks of the board of one GPU (server/arbiter/board.h).
 
-All workers on the GPU have the same file mapped. The server writes policy, weights and
-limits there, reads the accounts, and takes out what died.
+The board is the arbiter's (arbiter.py). The server tells it policy, weights and limits, gets
+seats for workers from it, and reads the accounts.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
 from collections.abc import Callable
-from ctypes import c_char_p, c_int, c_int32, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpupool_common.errors import GpupoolError
-from gpupool_common.paths import Home
-from gpupool_common.space import FULL, no_space
-
-LIBRARY = "lib/server/libgpupool-board.so"
 
 #: ``enum gp_policy``: a policy's number is its place here.
 POLICIES = ("average", "preemptive", "weighted", "fixed", "weak", "native", "share")
@@ -32,7 +26,9 @@ MAX_TENANTS = 64
 
 _MEANINGS = {
     errno.EPROTO: "it is of another release",
-    errno.EUCLEAN: "it is damaged",
+    errno.EUCLEAN: "what it says cannot be",
+    errno.EPIPE: "its arbiter has ended",
+    errno.ETIMEDOUT: "its arbiter does not answer",
     errno.ENOSPC: f"it has no room for more than {MAX_TENANTS} tenants and groups",
     errno.EINVAL: "a value is out of its range",
     errno.EBUSY: "it is in use",
@@ -102,6 +98,22 @@ class Member:
     tenant: str
     memory_used: int
     slice_us: int
+    #: GPU time for which it was let in, or has said that it worked.
+    busy_ns: int = 0
+    #: Turns that it did not give back in time.
+    overdue: int = 0
+    #: What it has done that no worker of ours does; empty: nothing.
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker's place on a board: the descriptors, which are the board's, that it is given."""
+
+    index: int
+    tenant: str
+    page: int
+    bell: int
 
 
 @dataclass(frozen=True)
@@ -128,8 +140,23 @@ class Board(Protocol):
     def remove(self, name: str) -> None:
         """ENOENT; EBUSY while it has workers."""
 
-    def reap(self, pid: int = 0) -> int:
-        """Take out the worker ``pid``, or (0) all that are dead; returns how many."""
+    def seat(self, name: str) -> Seat:
+        """A seat for a worker that is about to be started; ENOENT."""
+
+    def started(self, seat: Seat, pid: int) -> None:
+        """The worker of a seat has been started."""
+
+    def leave(self, seat: Seat) -> None:
+        """It could not be."""
+
+    def reap(self, pid: int) -> int:
+        """Take out the worker ``pid``, which has ended; returns how many that were."""
+
+    def orphans(self) -> dict[int, Seat]:
+        """The seats of running workers by pid, for another board; this one is closed then."""
+
+    def adopt(self, orphans: dict[int, Seat]) -> None:
+        """Take over running workers as soon as their tenants are there."""
 
     def snapshot(self) -> Snapshot: ...
 
@@ -138,104 +165,6 @@ class Board(Protocol):
 
 #: Makes the board of a file, or opens the one that is there.
 OpenBoard = Callable[[Path], Board]
-
-
-class Library:
-    """libgpupool-board.so with the types of what we call in it."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
-        except OSError as error:
-            raise GpupoolError(f"{path} cannot be loaded: {error}") from None
-        handle = ctypes.POINTER(c_void_p)
-        self.open = self._typed("gp_board_open", c_int, c_char_p, handle)
-        self.close = self._typed("gp_board_close", None, c_void_p)
-        self.gpu_put = self._typed("gp_board_gpu_put", c_int, c_void_p, *[c_uint32] * 4, c_uint64)
-        self.tenant_put = self._typed(
-            "gp_board_tenant_put", c_int, c_void_p, c_char_p, c_uint64, *[c_uint32] * 4
-        )
-        self.tenant_remove = self._typed("gp_board_tenant_remove", c_int, c_void_p, c_char_p)
-        self.reap = self._typed("gp_board_reap", c_int, c_void_p, c_int32)
-        self.describe = self._typed("gp_board_describe", c_int, c_void_p, c_char_p, c_int)
-
-    def _typed(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        function: Any = getattr(self._library, name)
-        function.restype = result
-        function.argtypes = arguments
-        return function  # type: ignore[no-any-return]
-
-
-class MappedBoard:
-    """A board that this process has mapped."""
-
-    def __init__(self, library: Library, path: Path) -> None:
-        self._library = library
-        self._path = path
-        self._size = 1 << 16
-        handle = c_void_p()
-        result = library.open(os.fsencode(path), ctypes.byref(handle))
-        if -result in FULL:
-            raise BoardError(-result, "a GPU's board", no_space(path.parent))
-        self._check(result, "open it")
-        self._handle: c_void_p | None = handle
-
-    def _check(self, result: int, what: str) -> None:
-        if result < 0:
-            raise BoardError(-result, f"the board {self._path}: cannot {what}")
-
-    def _mapped(self) -> c_void_p:
-        if self._handle is None:
-            raise BoardError(errno.EBADF, f"the board {self._path} is closed")
-        return self._handle
-
-    def set_gpu(self, gpu: BoardGpu) -> None:
-        result = self._library.gpu_put(
-            self._mapped(),
-            POLICIES.index(gpu.policy),
-            gpu.max_inst,
-            gpu.prio_ratio,
-            int(gpu.hardware),
-            gpu.memory_total,
-        )
-        self._check(result, f"set policy {gpu.policy}, max_inst {gpu.max_inst}")
-
-    def put(self, name: str, grant: Grant) -> None:
-        result = self._library.tenant_put(
-            self._mapped(),
-            name.encode(),
-            grant.memory,
-            grant.weight,
-            grant.share,
-            grant.ceiling,
-            int(grant.high_priority),
-        )
-        self._check(result, f"set the limits of {name}")
-
-    def remove(self, name: str) -> None:
-        self._check(self._library.tenant_remove(self._mapped(), name.encode()), f"remove {name}")
-
-    def reap(self, pid: int = 0) -> int:
-        count = int(self._library.reap(self._mapped(), pid))
-        self._check(count, "look for dead workers")
-        return count
-
-    def snapshot(self) -> Snapshot:
-        return read_snapshot(self._describe())
-
-    def _describe(self) -> bytes:
-        while True:
-            room = ctypes.create_string_buffer(self._size)
-            length = int(self._library.describe(self._mapped(), room, self._size))
-            self._check(length, "describe it")
-            if length < self._size:
-                return room.raw[:length]
-            self._size = 2 * length
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._library.close(self._handle)
-            self._handle = None
 
 
 def read_snapshot(text: bytes) -> Snapshot:
@@ -259,16 +188,3 @@ def _parse_snapshot(raw: dict[str, Any]) -> Snapshot:
 def _fields(kind: Any, raw: dict[str, Any]) -> dict[str, Any]:
     """The fields that we know; a newer library may have more to say."""
     return {key: raw[key] for key in kind.__dataclass_fields__}
-
-
-def find_opener(home: Home) -> OpenBoard | None:
-    """How boards are opened here; None if the library is not installed."""
-    path = home.root / LIBRARY
-    if not path.is_file():
-        return None
-    library = Library(path)
-
-    def open_board(path: Path) -> Board:
-        return MappedBoard(library, path)
-
-    return open_board

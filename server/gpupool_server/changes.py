@@ -13,22 +13,30 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpupool_common.sizes import format_part, format_size, short_size
+from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY
+from gpupool_common.sizes import WHOLE_GPU, format_part, format_size, short_size
 from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
 from gpupool_server.claims import Claim, LimitsRequest, Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus, Group
 from gpupool_server.ignored import ignored
-from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, GpuSettings
+from gpupool_server.sharing import GpuSettings
 from gpupool_server.tenants import Quota, Tenant
 
-GPU_KEYS = ("policy", "max_inst", "prio_ratio", "default_memory")
-LIMITS: dict[str, tuple[int, int]] = {
-    "memory": (MEBIBYTE, MOST_MEMORY),
-    "weight": (0, 25),
-    "share": (1, 1000),
-    "ceiling": (1, 1000),
+#: What can be set of a GPU, and the settings that these are.
+GPU_KEYS = {
+    "policy": "policy",
+    "max_inst": "max_inst",
+    "prio_ratio": "prio_ratio",
+    "default_memory_bytes": "default_memory",
+}
+#: What can be set of a group or tenant, which limits these are, and their bounds.
+LIMITS: dict[str, tuple[str, int, int]] = {
+    "memory_bytes": ("memory", LEAST_MEMORY, MOST_MEMORY),
+    "weight": ("weight", 0, 25),
+    "share_permille": ("share", 1, WHOLE_GPU),
+    "ceiling_permille": ("ceiling", 1, WHOLE_GPU),
 }
 
 
@@ -61,27 +69,27 @@ def set_gpu(gpus: Gpus, index: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         "policy": now.policy,
         "max_inst": now.max_inst,
         "prio_ratio": now.prio_ratio,
-        "default_memory": now.default_memory or None,
+        "default_memory_bytes": now.default_memory or None,
     }
 
 
 def _read_settings(asked: Mapping[str, Any]) -> GpuSettings:
-    values = {
-        key: "none" if key == "default_memory" and value is None else value
-        for key, value in asked.items()
-    }
-    if not values:
+    if not asked:
         raise Refusal("bad-request", f"name what to set: {', '.join(GPU_KEYS)}")
-    unknown = [key for key in values if key not in GPU_KEYS]
+    unknown = [key for key in asked if key not in GPU_KEYS]
     if unknown:
         raise Refusal(
             "bad-request", f"'{unknown[0]}' cannot be set; what can: {', '.join(GPU_KEYS)}"
         )
+    values = {GPU_KEYS[key]: value for key, value in asked.items()}
+    if values.get("default_memory", 0) is None:
+        values["default_memory"] = "none"
     try:
         return GpuSettings.model_validate(values)
     except ValidationError as error:
-        key = str(error.errors()[0]["loc"][0])
-        allowed = GpuSettings.model_fields[key].description
+        name = str(error.errors()[0]["loc"][0])
+        allowed = GpuSettings.model_fields[name].description
+        key = next(key for key in GPU_KEYS if GPU_KEYS[key] == name)
         raise Refusal("bad-request", f"'{key}' is not allowed; allowed: {allowed}") from None
 
 
@@ -132,30 +140,34 @@ def set_limits(
 
 
 def _read_limits(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits by the names that claims and quotas have for them."""
+    found: dict[str, Any] = {}
     for key, value in asked.items():
         if key == "high_priority":
             if not isinstance(value, bool):
                 raise Refusal("bad-request", "'high_priority' must be true or false")
+            found[key] = value
             continue
         if key not in LIMITS:
             known = ", ".join((*LIMITS, "high_priority"))
             raise Refusal("bad-request", f"'{key}' cannot be set; what can: {known}")
-        low, high = LIMITS[key]
+        name, low, high = LIMITS[key]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Refusal("bad-request", f"'{key}' must be a whole number {low}..{high}")
+        found[name] = value
     if not asked:
         raise Refusal("bad-request", f"name what to set: {', '.join((*LIMITS, 'high_priority'))}")
-    return dict(asked)
+    return found
 
 
 def in_words(values: Mapping[str, Any]) -> str:
     """Limits as a user reads them: "memory 2 GiB, share 50%"."""
     words = []
     for key, value in values.items():
-        if key == "memory":
+        if key == "memory_bytes":
             words.append(f"memory {format_size(value)}")
-        elif key in ("share", "ceiling"):
-            words.append(f"{key} {format_part(value)}")
+        elif key.endswith("_permille"):
+            words.append(f"{LIMITS[key][0]} {format_part(value)}")
         elif key == "high_priority":
             words.append("high priority" if value else "normal priority")
         else:
@@ -254,7 +266,7 @@ def _plain_claim(gpu: Gpu, tenant: Tenant, old: Claim, values: Mapping[str, Any]
     chosen: dict[str, Any] = {}
     if "memory" in values:
         left = values["memory"] - sum(claim.memory for claim in headroom.claims)
-        if left < MEBIBYTE:
+        if left < LEAST_MEMORY:
             raise InUse(f"{headroom.where}: its groups have all of {format_size(values['memory'])}")
         chosen["memory"] = min(left, gpu.device.memory_bytes)
     if "weight" in values:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpupool_common.errors import GpupoolError
+from gpupool_common.quantities import LEAST_MEMORY, MEBIBYTE
 from gpupool_common.sizes import format_part, format_size
 from gpupool_server.board import Grant
-from gpupool_server.sharing import MEBIBYTE
 from gpupool_server.tenants import Quota
 
 WHOLE = 1000
@@ -149,7 +149,7 @@ def _memory(headroom: Headroom, asked: int | None) -> int:
     quota = _memory_quota(headroom)
     if asked is not None and asked > headroom.memory_total:
         raise Refusal(
-            "over-quota",
+            "bad-request",  # no quota and no wait would make it fit
             f"{headroom.where}: {format_size(asked)} are requested and the GPU has"
             f" {format_size(headroom.memory_total)}",
         )
@@ -158,7 +158,7 @@ def _memory(headroom: Headroom, asked: int | None) -> int:
     used = sum(min(claim.memory or quota, quota) for claim in headroom.claims)
     left = quota - used
     wanted = asked if asked is not None else min(headroom.default_memory or left, left)
-    if wanted > left or wanted < MEBIBYTE:
+    if wanted > left or wanted < LEAST_MEMORY:
         what = f"{format_size(asked)} are requested" if asked else "no memory is left"
         raise Refusal(
             "over-quota",

@@ -13,6 +13,7 @@ from gpupool_common import __version__, logs
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
+from gpupool_server import doctor
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
 
@@ -59,12 +60,39 @@ def command(
         raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
 
 
+def examine(
+    config: Annotated[
+        Path | None, typer.Option(help="a TOML file; its keys are these flags' names with _")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    **flags: object,
+) -> None:
+    """Say whether this host can serve, and which layers of confinement its workers would have.
+
+    The exit code is 0 if nothing is missing, else 1.
+    """
+    try:
+        settings = load_settings(config, flags)
+        logs.configure("error", False)
+        findings, layers = doctor.examine(settings)
+    except (GpupoolError, OSError) as error:
+        print(f"gpupool-server: {error}", file=sys.stderr)
+        raise typer.Exit(2 if isinstance(error, ConfigError) else 1) from None
+    typer.echo((doctor.as_json if as_json else doctor.as_text)(findings, layers))
+    if not doctor.healthy(findings, layers):
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """The entry point."""
+    doctor_asked = sys.argv[1:2] == ["doctor"]
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # its tables cut names and defaults at 80 columns
     )
-    app.command()(with_settings(Settings, command, leave_out=TABLES))
+    chosen = examine if doctor_asked else command
+    app.command()(with_settings(Settings, chosen, leave_out=TABLES))
+    if doctor_asked:
+        app(sys.argv[2:], prog_name="gpupool-server doctor")
     app(prog_name="gpupool-server")

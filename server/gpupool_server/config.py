@@ -26,9 +26,11 @@ from pydantic import (
 from gpupool_common import lease_token
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
+from gpupool_common.hosts import is_loopback
 from gpupool_common.node_protocol import Line, Name
+from gpupool_common.quantities import SizeSetting
 from gpupool_common.settings import Given
-from gpupool_common.sizes import parse_size
+from gpupool_server.device_indexes import check_indexes, parse_indexes
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,
@@ -38,15 +40,11 @@ from gpupool_server.sharing import (
     token_allowed,
 )
 
-MAX_DEVICES = 64
-
 #: How tokens begin with which servers join a pool.
 JOIN_PREFIX = "gpn_"
 
 #: The tenant of who has the server's own token.
 DEFAULT_TENANT = "default"
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Settings(BaseModel):
@@ -63,16 +61,26 @@ class Settings(BaseModel):
         description="auto (the address of 'listen', any port), none (this machine's clients"
         " only), or tcp://ADDRESS:*",
     )
-    curve: bool = Field(
-        False,
-        description="true or false: encrypt tcp://; clients then need the key",
+    shm_listen: str = Field(
+        "auto",
+        description="auto, none, or the absolute path of a socket at which this machine's"
+        " programs get shared memory",
     )
+    shm_allow: tuple[str, ...] = Field(
+        (),
+        description="who may use it: names or numbers of users, and of groups with @ before"
+        " them, e.g. alice,@gpu; empty: every user with a token",
+    )
+    curve: bool = Field(
+        False, description="true or false: encrypt tcp://; true beyond the loopback"
+    )
+    insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
         "auto", description="auto, cuda, soft, or the absolute path of a driver library"
     )
     soft_gpus: int = Field(1, ge=1, le=16, description="a whole number 1..16")
-    soft_memory: int = Field(
+    soft_memory: SizeSetting = Field(
         1 << 30, ge=1 << 20, le=1 << 42, description="a size from 1MiB to 4TiB, e.g. 1GiB"
     )
     devices: tuple[int, ...] | None = Field(
@@ -83,7 +91,7 @@ class Settings(BaseModel):
     )
     token_file: Path | None = Field(None, description="the path of a file that holds the token")
     max_sessions: int = Field(64, ge=1, le=4096, description="a whole number 1..4096")
-    session_host_memory: int = Field(
+    session_host_memory: SizeSetting = Field(
         8 << 30, ge=16 << 20, le=1 << 50, description="a size from 16MiB, e.g. 8GiB"
     )
     worker: Path | None = Field(None, description="the path of the worker program")
@@ -92,6 +100,33 @@ class Settings(BaseModel):
     )
     silence_seconds: int = Field(
         90, ge=2, le=86400, description="a whole number of seconds 2..86400"
+    )
+    confinement: Literal["off", "best", "required"] = Field(
+        "best",
+        description="off, best (each worker in a jail of the layers that this host allows) or"
+        " required (all of them, or the server does not start)",
+    )
+    require_confinement: bool = Field(
+        False, description="true or false: the same as confinement = required"
+    )
+    jail_uids: str = Field(
+        "200000-265535",
+        description="FIRST-LAST: user ids that no one else on this host has, one for each worker",
+    )
+    seccomp: Literal["off", "log", "enforce"] = Field(
+        "enforce",
+        description="enforce (a worker that makes a system call which no worker makes is ended),"
+        " log (the kernel's log names it) or off",
+    )
+    learn_syscalls: Path | None = Field(
+        None,
+        description="the path of a file that gets the system calls that workers make, with"
+        " counts; none is refused then",
+    )
+    cgroup: Path | None = Field(
+        None,
+        description="the absolute path of a control group (cgroup v2) that is the server's, in"
+        " which each worker gets one",
     )
     on_stop: Literal["leave", "end"] = Field(
         "leave", description="leave (sessions continue when the server stops) or end"
@@ -168,6 +203,28 @@ class Settings(BaseModel):
             split_tcp(value.removesuffix("*") + "1")
         return value
 
+    @field_validator("shm_listen")
+    @classmethod
+    def _check_shm_listen(cls, value: str) -> str:
+        if value not in ("auto", "none"):
+            if not os.path.isabs(value) or len(os.fsencode(value)) > 100:
+                raise ValueError("too long, or relative")
+            if "?" in value or not value.isprintable():
+                raise ValueError("clients could not be told this path")
+        return value
+
+    @field_validator("shm_allow", mode="before")
+    @classmethod
+    def _parse_shm_allow(cls, value: object) -> object:
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("shm_allow")
+    @classmethod
+    def _check_shm_allow(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(re.fullmatch(r"@?[A-Za-z0-9._$-]{1,64}", name) for name in value):
+            raise ValueError("not allowed")
+        return value
+
     @field_validator("run_dir")
     @classmethod
     def _check_run_dir(cls, value: Path | None) -> Path | None:
@@ -182,11 +239,6 @@ class Settings(BaseModel):
         if value not in ("auto", "cuda", "soft") and not os.path.isabs(value):
             raise ValueError("no such driver")
         return value
-
-    @field_validator("soft_memory", "session_host_memory", mode="before")
-    @classmethod
-    def _parse_memory(cls, value: object) -> object:
-        return parse_size(value) if isinstance(value, str) else value
 
     @field_validator("devices", mode="before")
     @classmethod
@@ -207,7 +259,7 @@ class Settings(BaseModel):
             if not value.startswith("http://"):
                 raise ValueError("no such address")
             host, _ = split_tcp(value.replace("http://", "tcp://", 1).removesuffix("/"))
-            if host not in _LOOPBACK:
+            if not is_loopback(host):
                 raise ValueError("not on the loopback")
         return value
 
@@ -238,12 +290,31 @@ class Settings(BaseModel):
             raise ValueError("no list of labels, or one comes twice")
         return labels
 
-    @field_validator("state_dir")
+    @field_validator("state_dir", "cgroup")
     @classmethod
     def _check_state_dir(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_absolute():
             raise ValueError("relative")
         return value
+
+    @field_validator("jail_uids")
+    @classmethod
+    def _check_jail_uids(cls, value: str) -> str:
+        found = re.fullmatch(r"([0-9]{1,10})-([0-9]{1,10})", value)
+        if found is None or not 1000 <= int(found[1]) <= int(found[2]) < 2**32 - 2:
+            raise ValueError("no range of user ids from 1000")
+        return value
+
+    @property
+    def jail_uid_range(self) -> tuple[int, int]:
+        """The first and the last user id for workers."""
+        first, _, last = self.jail_uids.partition("-")
+        return int(first), int(last)
+
+    @property
+    def confined(self) -> Literal["off", "best", "required"]:
+        """How far workers are confined."""
+        return "required" if self.require_confinement else self.confinement
 
     @field_validator("token")
     @classmethod
@@ -258,6 +329,14 @@ class Settings(BaseModel):
         return self.node_name or re.sub(r"[^A-Za-z0-9._-]", "-", platform.node())[:64] or "node"
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether nobody on another machine reaches anything that listens here."""
+        places = (self.listen, self.data_listen.replace(":*", ":1"))
+        return all(
+            is_loopback(split_tcp(place)[0]) for place in places if place.startswith("tcp://")
+        )
+
+    @property
     def data_url(self) -> str | None:
         """Where workers listen for clients of other machines; None: nowhere."""
         if self.data_listen == "none":
@@ -269,23 +348,6 @@ class Settings(BaseModel):
             return None
         address = self.listen.removeprefix("tcp://").rpartition(":")[0]
         return f"tcp://{'0.0.0.0' if address == '*' else address}:*{key}"
-
-
-def parse_indexes(text: str) -> tuple[int, ...]:
-    """Device indexes from ``0,2,3``; ValueError unless each is a number and comes once."""
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 3 for part in parts):
-        raise ValueError(f"{text!r} is not a list of device indexes such as 0,2")
-    return check_indexes(tuple(map(int, parts)))
-
-
-def check_indexes(indexes: tuple[int, ...]) -> tuple[int, ...]:
-    """ValueError if the list is empty, names a device twice, or one that cannot be."""
-    if not indexes or len(set(indexes)) != len(indexes):
-        raise ValueError("a list of device indexes names each once, and at least one")
-    if min(indexes) < 0 or max(indexes) >= MAX_DEVICES:
-        raise ValueError(f"a device index is 0..{MAX_DEVICES - 1}")
-    return indexes
 
 
 #: The settings that may come from the environment, which arguments of a program are not.
@@ -346,7 +408,15 @@ def load_settings(
         settings._token_borrowed = borrowed is not None
     except ValidationError as error:
         raise given.explain(error, Settings, ("token", "join_token"), _TABLES) from None
+    if "curve" not in given.values and not (settings.is_loopback or settings.insecure_plain):
+        settings = settings.model_copy(update={"curve": True})
+    _check_plain(settings, given.sources)
     _check_pool(settings, given.sources)
+    if settings.shm_listen == "none" and settings.data_url is None:
+        raise ConfigError(
+            f"{given.sources['shm_listen']}: without shared memory clients need 'data_listen' at"
+            " tcp://"
+        )
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings
@@ -361,6 +431,16 @@ def _check_tokens(source: str, name: str, tenant: TenantSettings) -> None:
         )
     if name != DEFAULT_TENANT and given != 1:
         raise ConfigError(f"{source}: exactly one of 'token' and 'token_file' must be set")
+
+
+def _check_plain(settings: Settings, sources: Mapping[str, str]) -> None:
+    if settings.curve or settings.insecure_plain or settings.is_loopback:
+        return
+    source = sources.get("curve", "key 'curve'")
+    raise ConfigError(
+        f"{source}: tokens and data would travel in clear text; leave encryption on, or say that"
+        " this is meant: --insecure-plain"
+    )
 
 
 #: Without a pool these would be ignored. A node's name and state directory have other uses.

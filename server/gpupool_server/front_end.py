@@ -187,11 +187,12 @@ class RequestHandler:
         fields = {
             "session": opened.session,
             "secret": opened.secret,
-            "shm": opened.ready.shm,
             "boot-id": self._boot_id,
             "server": __version__,
             "devices": ",".join(map(str, opened.devices)),
         }
+        if opened.shm:
+            fields["shm"] = opened.shm
         if self._inventory.simulated:
             fields["simulated"] = "1"
         if opened.ready.zmq is not None:
@@ -200,6 +201,8 @@ class RequestHandler:
         return fields
 
     async def _info(self, question: protocol.Message, tenant: Tenant) -> bytes:
+        if "check" in question.fields and self._opens(tenant):
+            await self._supervisor.check(read_session_request(question, tenant, self._inventory))
         page = read_number(question, "page", 0, 10_000) if "page" in question.fields else 0
         pages = _paginate(
             {
@@ -253,7 +256,7 @@ class FrontEnd:
     def __init__(self, handler: RequestHandler, listen: str, keys: Keys | None = None) -> None:
         """With ``keys`` it is encrypted; whoever knows the public one may speak."""
         self._handler = handler
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[Any]] = set()
         config = Config(
             listen=listen,
             max_message=MAX_FRAME,
@@ -274,6 +277,15 @@ class FrontEnd:
         task = asyncio.create_task(self._serve(connection, address, frames))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
+
+    async def ask(self, question: bytes, address: str) -> bytes:
+        """The answer to a question that came another way; ``address`` is where from."""
+        if len(self._asking) >= MAX_ASKING:
+            return protocol.refusal("busy", "the server is busy; try again in a second")
+        task = asyncio.create_task(self._handler.answer(question, address))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return await task
 
     async def _serve(self, connection: bytes, address: str, frames: list[bytes]) -> None:
         framed = len(frames) == 1 or (len(frames) == 2 and frames[0] == b"")

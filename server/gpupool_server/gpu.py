@@ -1,8 +1,8 @@
 """One served GPU: its settings, its board, and the claims on it.
 
-Two files of RUN/gpus are its own: INDEX.board, which all workers on it have mapped, and
-INDEX.json, what the next server must know: settings and quotas that were changed while the
-server ran, and the claims of the groups that are on it.
+Two files of RUN/gpus are its own: INDEX.arbiter, the socket of its arbiter, and INDEX.json,
+what the next server must know: settings and quotas that were changed while the server ran,
+and the claims of the groups that are on it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from gpupool_common import logs
 from gpupool_server import claims
-from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Snapshot
+from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Seat, Snapshot
 from gpupool_server.claims import Claim, Headroom
 from gpupool_server.inventory import Device
 from gpupool_server.sharing import DEFAULTS, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
 
 #: What a board's error says when there is nothing for it but a new one.
-USELESS = (errno.EPROTO, errno.EUCLEAN)
+USELESS = (errno.EPROTO, errno.EUCLEAN, errno.EPIPE, errno.ETIMEDOUT)
 
 #: More new boards than this in that time, and the sessions on the GPU are ended.
 RENEWALS = 2
@@ -42,7 +42,7 @@ class Gpu:
     def __init__(self, device: Device, configured: GpuSettings, folder: Path) -> None:
         self.device = device
         self.index = device.index
-        self.board_path = folder / f"{device.index}.board"
+        self.board_path = folder / f"{device.index}.arbiter"
         self.board: Board | None = None
         self.claims: dict[str, Claim] = {}
         #: What an operator changed while the server ran; over what is configured.
@@ -57,6 +57,8 @@ class Gpu:
         self.dirty: set[str] = set()
         self._open_board: OpenBoard | None = None
         self._renewed: list[float] = []
+        #: Workers without an arbiter, while there is no other.
+        self._orphans: dict[int, Seat] = {}
         self._configured = configured
         self._state = folder / f"{device.index}.json"
         self._log = logs.get("gpus").bind(gpu=device.index)
@@ -88,24 +90,29 @@ class Gpu:
             self.board = open_board(self.board_path)
 
     def _put_aside(self, error: BoardError) -> None:
-        """Make room for a new board; workers join that as soon as it is there."""
-        aside = self.board_path.with_suffix(".board.damaged")
-        self.board_path.replace(aside)
-        self._log.error("put a board aside, made a new one", reason=str(error), kept=str(aside))
+        """Make room for a new board; the workers of one of another release keep that."""
+        aside = self.board_path.with_suffix(".arbiter.aside")
+        if self.board_path.exists():
+            self.board_path.replace(aside)
+        self._log.error("put a board aside, made a new one", reason=str(error))
 
     def renew(self, error: BoardError | None) -> None:
-        """A new board in place of a damaged one; what it counted is lost.
+        """A new board in place of one that cannot be used; what it counted is lost.
 
-        Grants are written by whoever writes the dirty ones.
+        Its workers come over with what they have, as soon as their grants are there, which
+        are written by whoever writes the dirty ones.
         """
         if self._open_board is None:
             return
         if self.board is not None:
+            self._orphans.update(self.board.orphans())
             self.board.close()
             self.board = None  # until there is another, which may need space
         if error is not None:
             self._put_aside(error)
         self.board = self._open_board(self.board_path)
+        self.board.adopt(self._orphans)
+        self._orphans = {}
         last = self.snapshots[1]
         self.retired_busy_ns += sum(a.busy_ns for a in last.tenants) if last else 0
         self.snapshots = (None, None)
@@ -117,7 +124,7 @@ class Gpu:
 
     @property
     def ruined(self) -> bool:
-        """Whether the board is damaged again and again: somebody on it means it."""
+        """Whether arbiters end again and again: something on this GPU makes them."""
         return len(self._renewed) > RENEWALS
 
     def forgive(self) -> None:
@@ -242,12 +249,11 @@ class Gpu:
             self.kept_busy_ns[name] += busy
 
     def look(self) -> None:
-        """Once a second: take out the dead, and what is on the board without a claim."""
+        """Once a second: take out what is on the board without a claim."""
         if self.board is None:
             self.renew(None)
             return
         try:
-            self.board.reap()
             snapshot = self.board.snapshot()
         except BoardError as error:
             if error.number not in USELESS:

@@ -12,7 +12,8 @@ from typing import Any
 from gpupool_common import logs
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server import claims
-from gpupool_server.board import LIBRARY, MAX_TENANTS, BoardError, OpenBoard
+from gpupool_server.arbiter import PROGRAM
+from gpupool_server.board import MAX_TENANTS, BoardError, Member, OpenBoard, Seat
 from gpupool_server.claims import Claim, LimitsRequest, Refusal
 from gpupool_server.config import Settings
 from gpupool_server.gpu import Gpu
@@ -50,23 +51,16 @@ class Allocation:
     devices: tuple[int, ...]
     request: LimitsRequest = LimitsRequest()
     claims: Mapping[int, Claim] = field(default_factory=dict)
-    #: Whether its worker is on boards.
-    boards: tuple[Path, ...] = ()
+    #: Whether its worker has seats at boards.
+    seated: bool = False
 
     @property
     def name(self) -> str:
         return board_name(self.tenant, self.group)
 
-    @property
-    def worker_options(self) -> list[str]:
-        if not self.boards:
-            return []
-        paths = [word for path in self.boards for word in ("--board", str(path))]
-        return ["--tenant", self.name, *paths]
-
     def record(self) -> dict[str, Any]:
         """What the next server must know of it; empty if it is on no board."""
-        if not self.boards:
+        if not self.seated:
             return {}
         return {
             "request": self.request.as_dict(),
@@ -90,7 +84,7 @@ class Gpus:
             settings.tenants or settings.gpus or settings.gpu.model_fields_set
         ):
             raise InstallError(
-                f"[tenants.*] and [gpu] need {LIBRARY} and a worker of the same release;"
+                f"[tenants.*] and [gpu] need {PROGRAM} and a worker of the same release;"
                 " reinstall gpupool"
             )
         self.tenants = tenants
@@ -150,20 +144,11 @@ class Gpus:
     ) -> Allocation:
         """A session's place in its group, which begins with it or is there; Refusal."""
         if not self.enforced:
-            if not request.empty:
-                raise Refusal(
-                    "bad-request",
-                    "this server keeps no limits of memory or shares: its worker or"
-                    f" {LIBRARY} is of an older release",
-                )
+            self._check_enforced(request)
             return Allocation(session, tenant.name, group, devices)
         gpus = [self._by_index[index] for index in devices]
-        if group is None and (not request.empty or any(gpu.default_memory for gpu in gpus)):
-            group = session
-        found = self._groups.get(board_name(tenant.name, group))
-        if found is not None:
-            _check_same(found, request)
-        entry = found or Group(tenant, group, request)
+        entry = self._entry(session, tenant, group, request, gpus)
+        group = entry.group
         if tenant.lease is not None:
             entry.tenant = tenant  # the newest token knows best what is left of the lease
         self._extend(entry, gpus)
@@ -176,20 +161,59 @@ class Gpus:
             devices,
             entry.request,
             {gpu.index: gpu.claims[entry.name] for gpu in gpus},
-            tuple(gpu.board_path for gpu in gpus),
+            True,
         )
 
-    def _extend(self, group: Group, gpus: Sequence[Gpu]) -> None:
-        """Claim for the group on those GPUs where it is not yet; on all or on none."""
+    def check(
+        self, tenant: Tenant, group: str | None, request: LimitsRequest, devices: tuple[int, ...]
+    ) -> None:
+        """Refusal if :meth:`allocate` would refuse a new session; nothing is changed."""
+        if not self.enforced:
+            self._check_enforced(request)
+            return
+        gpus = [self._by_index[index] for index in devices]
+        self._claims(self._entry("new", tenant, group, request, gpus), gpus)
+
+    def _check_enforced(self, request: LimitsRequest) -> None:
+        if not request.empty:
+            raise Refusal(
+                "bad-request",
+                "this server keeps no limits of memory or shares: its worker or"
+                f" {PROGRAM} is of an older release",
+            )
+
+    def _entry(
+        self,
+        session: str,
+        tenant: Tenant,
+        group: str | None,
+        request: LimitsRequest,
+        gpus: Sequence[Gpu],
+    ) -> Group:
+        """The group of a session: one that is there and asked for the same, or a new one."""
+        if group is None and (not request.empty or any(gpu.default_memory for gpu in gpus)):
+            group = session
+        found = self._groups.get(board_name(tenant.name, group))
+        if found is not None:
+            _check_same(found, request)
+        return found or Group(tenant, group, request)
+
+    def _claims(self, group: Group, gpus: Sequence[Gpu]) -> list[tuple[Gpu, Claim]]:
+        """What the group would have on those GPUs where it is not yet; Refusal."""
         name, plain = group.name, group.group is None
         new = [(place, gpu) for place, gpu in enumerate(gpus) if name not in gpu.claims]
         lease = group.tenant.lease
-        claimed = [
+        return [
             (gpu, promised(lease.promises[gpu.index]))
             if lease is not None
             else (gpu, claims.claim(gpu.headroom(group.tenant), group.request, place, plain))
             for place, gpu in new
         ]
+
+    def _extend(self, group: Group, gpus: Sequence[Gpu]) -> None:
+        """Claim for the group on those GPUs where it is not yet; on all or on none."""
+        name, lease = group.name, group.tenant.lease
+        claimed = self._claims(group, gpus)
         try:
             for gpu, claim in claimed:
                 gpu.claims[name] = claim
@@ -218,9 +242,37 @@ class Gpus:
                 gpu.write_grants(group.tenant)
                 gpu.save()
 
+    def seats(self, allocation: Allocation) -> list[Seat]:
+        """Seats for the worker of a session, in its devices' order; BoardError."""
+        found: list[Seat] = []
+        try:
+            for index in allocation.devices if allocation.seated else ():
+                board = self._by_index[index].board
+                if board is None:
+                    raise BoardError(errno.EPIPE, f"the board of GPU {index}")
+                found.append(board.seat(allocation.name))
+        except BoardError:
+            self.unseat(allocation, found)
+            raise
+        return found
+
+    def started(self, allocation: Allocation, seats: Sequence[Seat], pid: int) -> None:
+        """Their worker has been started."""
+        for index, seat in zip(allocation.devices, seats, strict=False):
+            board = self._by_index[index].board
+            if board is not None:
+                board.started(seat, pid)
+
+    def unseat(self, allocation: Allocation, seats: Sequence[Seat]) -> None:
+        """It could not be."""
+        for index, seat in zip(allocation.devices, seats, strict=False):
+            board = self._by_index[index].board
+            if board is not None:
+                board.leave(seat)
+
     def release(self, allocation: Allocation, pid: int = 0) -> None:
         """The session has ended, and its worker ``pid`` with it."""
-        if not allocation.boards:
+        if not allocation.seated:
             return
         for index in allocation.devices:
             self._reap(self._by_index.get(index), pid)
@@ -271,10 +323,18 @@ class Gpus:
             devices,
             request,
             {gpu.index: gpu.claims[name] for gpu in gpus},
-            tuple(gpu.board_path for gpu in gpus),
+            True,
         )
 
     # Time ---------------------------------------------------------------------------
+
+    def faults(self) -> Iterator[tuple[int, Member]]:
+        """Workers that do what no worker of ours does, with the GPU on which they do it."""
+        for gpu in self._by_index.values():
+            snapshot = gpu.snapshots[1]
+            for member in snapshot.processes if snapshot else ():
+                if member.fault:
+                    yield gpu.index, member
 
     def look(self) -> None:
         """Once a second, and at the start after everything was adopted."""

@@ -67,7 +67,7 @@ def soft_environment(settings: Settings) -> dict[str, str]:
     if seed:
         values["GPUPOOL_SOFT_SEED"] = seed
     # Where sessions of a soft GPU take turns on it, as they do on hardware.
-    values["GPUPOOL_SOFT_TIME"] = str((settings.run_dir or default_run_dir()) / "gpus")
+    values["GPUPOOL_SOFT_TIME"] = str((settings.run_dir or default_run_dir()) / "gpus" / "soft")
     return values
 
 
@@ -212,7 +212,7 @@ def _check_asked(settings: Settings) -> None:
     """A pool that is given soft GPUs by accident gives them to programs that want GPUs."""
     if settings.pool is not None:
         raise ConfigError(
-            "driver 'auto' found no CUDA driver with a GPU here, and a pool is given simulated GPUs"
+            "driver 'auto' found no CUDA driver with a GPU here, and a pool is given soft GPUs"
             " only on purpose; install NVIDIA's driver, or join with soft GPUs: --driver soft"
         )
 

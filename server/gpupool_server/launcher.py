@@ -7,20 +7,26 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpupool_common import logs
 from gpupool_server import worker
+from gpupool_server.board import BoardError, Seat
 from gpupool_server.config import Settings
 from gpupool_server.gpus import Allocation, Gpus
 from gpupool_server.inventory import Inventory, driver_environment
+from gpupool_server.jail import Jail, Place, listen_control
+from gpupool_server.jail_status import Confined
 from gpupool_server.peers import Peers
 from gpupool_server.pending import Pending
-from gpupool_server.process import start_time
+from gpupool_server.process import Process, start_time
 from gpupool_server.rundir import Meta, RunDir, SessionDir, lasting_dir
 from gpupool_server.session import Opened, Session
 from gpupool_server.session_request import SessionRequest
+from gpupool_server.shm_door import digest_of
+from gpupool_server.shm_socket import socket_path
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 
 
@@ -36,6 +42,7 @@ class Launcher:
         plugins: Path,
         gpus: Gpus,
         pending: Pending,
+        jail: Jail,
         on_line: Callable[[str, str], bool],
     ) -> None:
         """``on_line`` gets a session and what its worker says; whether that is known."""
@@ -46,7 +53,9 @@ class Launcher:
         self._plugins = plugins
         self._gpus = gpus
         self._pending = pending
+        self._jail = jail
         self._on_line = on_line
+        self._shm = socket_path(settings)
         self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
 
     async def start(
@@ -54,7 +63,7 @@ class Launcher:
     ) -> tuple[Session, Opened]:
         """A session whose worker is ready; Refusal, WorkerError or OSError leave nothing behind."""
         folder = self._run_dir.new_session()
-        secret = secrets.token_hex(16)
+        secret, word = secrets.token_hex(16), secrets.token_bytes(16)
         session: Session | None = None
         allocation: Allocation | None = None
         self._pending.begin(folder.session, request.tenant.name)
@@ -63,14 +72,18 @@ class Launcher:
                 folder.session, request.tenant, request.group, request.limits, devices
             )
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            session = self._launch(folder, request, allocation, secret, answer, host_memory)
+            meta = _record(folder.session, request, allocation, host_memory)
+            if self._shm is not None:
+                meta = replace(meta, door=digest_of(word))
+            session = await self._launch(folder, request, meta, allocation, secret, answer)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             await self._undo(folder, session, allocation)
             if isinstance(error, WorkerError) and session is not None and session.last_words:
                 raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
             raise
-        return session, Opened(folder.session, secret, ready, devices)
+        shm = f"shm://{self._shm}?door={word.hex()}" if ready.shm else ""
+        return session, Opened(folder.session, secret, ready, shm, devices)
 
     async def _undo(
         self, folder: SessionDir, session: Session | None, allocation: Allocation | None
@@ -80,19 +93,20 @@ class Launcher:
             with contextlib.suppress(asyncio.CancelledError):
                 await session.process.wait()
             session.let_go()
+            self._jail.ended(folder.session, session.confined)
         if allocation is not None:
             self._gpus.release(allocation, session.process.pid if session else 0)
         self._pending.end(folder.session)
         folder.remove()
 
-    def _launch(
+    async def _launch(
         self,
         folder: SessionDir,
         request: SessionRequest,
+        meta: Meta,
         allocation: Allocation,
         secret: str,
         answer: asyncio.Future[str],
-        host_memory: int,
     ) -> Session:
         pool = request.tenant.lease
         last_words: list[str] = []
@@ -108,15 +122,22 @@ class Launcher:
             undo.callback(readers[0].close)
             readers.append(LineReader(folder.stderr, on_stderr))
             undo.callback(readers[1].close)
-            process = worker.launch(
-                self._command(folder, allocation, host_memory),
-                self._environment(),
-                secret + self._peers.key_for(request.tenant),
-                stdout,
-                stderr,
+            stdin = worker.secret_pipe(secret + self._peers.key_for(request.tenant))
+            ends.callback(os.close, stdin)
+            seats = self._seats(allocation)
+            undo.callback(self._gpus.unseat, allocation, seats)
+            process, confined = await self._start_process(
+                folder, allocation, seats, meta.host_memory, (stdin, stdout, stderr)
             )
+            try:
+                self._gpus.started(allocation, seats, process.pid)
+            except BoardError as error:  # there is another board meanwhile
+                process.kill()
+                self._jail.ended(folder.session, confined)
+                raise WorkerError(str(error)) from None
             undo.pop_all()
-        meta = _record(folder.session, process.pid, request, allocation, host_memory)
+        started = start_time(process.pid) or 0
+        meta = replace(meta, pid=process.pid, start_time=started, confined=confined)
         control = Control(folder.control)
         session = Session(meta, folder, process, control, allocation, readers, last_words)
         try:
@@ -124,8 +145,33 @@ class Launcher:
         except BaseException:
             process.kill()
             session.let_go()
+            self._jail.ended(folder.session, confined)
             raise
         return session
+
+    async def _start_process(
+        self,
+        folder: SessionDir,
+        allocation: Allocation,
+        seats: Sequence[Seat],
+        host_memory: int,
+        streams: tuple[int, int, int],
+    ) -> tuple[Process, Confined]:
+        """The worker's process, in a jail if there is one here."""
+        command = self._command(folder, allocation, seats, host_memory)
+        keep = [descriptor for seat in seats for descriptor in (seat.page, seat.bell)]
+        if not self._jail.on:
+            process = worker.launch(command, self._environment(), streams, keep)
+            return process, Confined(layers=self._jail.layers)
+        with listen_control(folder.control) as control:
+            command += ["--control-fd", str(control.fileno())]
+            place = Place(
+                folder.session,
+                allocation.name,
+                allocation.devices,
+                keep=(control.fileno(), *keep),
+            )
+            return await self._jail.start(place, command, self._environment(), streams)
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -134,16 +180,30 @@ class Launcher:
             "GPUPOOL_PLUGINS": str(self._plugins),
         }
 
-    def _command(self, folder: SessionDir, allocation: Allocation, host_memory: int) -> list[str]:
+    def _seats(self, allocation: Allocation) -> list[Seat]:
+        try:
+            return self._gpus.seats(allocation)
+        except BoardError as error:
+            raise WorkerError(str(error)) from None
+
+    def _command(
+        self,
+        folder: SessionDir,
+        allocation: Allocation,
+        seats: Sequence[Seat],
+        host_memory: int,
+    ) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
-        command += ["--listen", f"shm://{folder.data}"]
+        command += ["--listen", worker.HANDED] if self._shm is not None else []
         if self._settings.data_url is not None:
             command += ["--listen", self._settings.data_url]
         command += ["--control", str(folder.control)]
-        command += ["--devices", ",".join(map(str, allocation.devices))]
-        command += allocation.worker_options
-        if allocation.boards:  # a worker of this release
+        devices = self._jail.ordinals(allocation.devices)
+        command += ["--devices", ",".join(map(str, devices))]
+        for seat in seats:
+            command += ["--seat", f"{seat.page},{seat.bell}"]
+        if allocation.seated:  # a worker of this release
             command += ["--host-memory", str(host_memory)]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
         command += ["--log-level", self._settings.log_level]
@@ -213,14 +273,14 @@ class Launcher:
 
 
 def _record(
-    session: str, pid: int, request: SessionRequest, allocation: Allocation, host_memory: int
+    session: str, request: SessionRequest, allocation: Allocation, host_memory: int
 ) -> Meta:
-    """What the next server must know of a worker."""
+    """What the next server must know of a worker, but for its process."""
     pool = request.tenant.lease
     return Meta(
         session=session,
-        pid=pid,
-        start_time=start_time(pid) or 0,
+        pid=0,
+        start_time=0,
         devices=allocation.devices,
         created=time.time(),
         client_pid=request.pid,

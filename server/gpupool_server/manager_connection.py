@@ -20,8 +20,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gpupool_common import hosts, logs
 from gpupool_common.ask import split_tcp
-from gpupool_common.errors import ConfigError, ProtocolError
-from gpupool_common.keys import Keys
+from gpupool_common.errors import ConfigError, GpupoolError, ProtocolError
 from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
@@ -32,12 +31,15 @@ from gpupool_common.node_protocol import (
     Leave,
     Message,
     Refused,
+    Rekey,
     Report,
+    RollKey,
     Told,
     decode_from_manager,
     encode,
 )
 from gpupool_server.config import Settings, join_token_given
+from gpupool_server.node_keys import NodeKeys
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import read_token
 
@@ -49,9 +51,6 @@ LEAVE_SECONDS = 2.0
 #: How long to wait before the next try, and at most where the manager does not want us: it
 #: is doubled each time. A manager that is away is looked for by ZeroMQ, every 2 s.
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
-
-#: Refusals that are not about us.
-PASSING = ("unavailable", "failed")
 
 #: Sessions that begin and end together are told together.
 GATHER_SECONDS = 0.02
@@ -118,6 +117,8 @@ class Heard:
 
     next_heartbeat: float
     wants_report: bool
+    #: Whether this node is to replace its key.
+    wants_key: bool = False
 
 
 class _Away(Exception):
@@ -128,6 +129,14 @@ class _Unwanted(_Away):
     """It is there, and will say the same again until somebody changes something."""
 
 
+class _OtherKey(_Unwanted):
+    """The manager knows this node by another key than the one in use."""
+
+
+#: Refusals that are not about us, and one that may be about our key.
+_KINDS = {"unavailable": _Away, "failed": _Away, "forbidden": _OtherKey}
+
+
 class ManagerConnection:
     """One server's end of the link."""
 
@@ -135,7 +144,7 @@ class ManagerConnection:
         self,
         url: str,
         token: JoinToken,
-        keys: Keys,
+        keys: NodeKeys,
         member: PoolMember,
         make_report: Callable[[], Report],
     ) -> None:
@@ -253,8 +262,9 @@ class ManagerConnection:
         ):
             dealer.setsockopt(option, value)
         dealer.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(self._token.key))
-        dealer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(self._keys.public))
-        dealer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(self._keys.secret))
+        keys = self._keys.in_use
+        dealer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.public))
+        dealer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
 
     async def _until_connected(self, monitor: zmq.asyncio.Socket) -> None:
         try:
@@ -279,13 +289,20 @@ class ManagerConnection:
     # What is said ------------------------------------------------------------------------
 
     async def _talk(self, dealer: zmq.asyncio.Socket) -> None:
-        heard = await self._ask(dealer, self._join())
+        try:
+            heard = await self._ask(dealer, self._join())
+        except _OtherKey:
+            self._keys.refused()
+            raise
+        self._keys.joined()
         self._trouble = ""
         self._dealer = dealer
         self._log.info("joined the pool", node=self._member.node, manager=self._url)
         self.joined.set()
         self._wake.set()  # a report says nothing of sessions; the manager may be a new one
         while True:
+            if heard.wants_key:
+                await self._roll_key(dealer)
             if heard.wants_report:
                 again = Again(number=self._next(), report=self._make_report())
                 heard = await self._ask(dealer, again)
@@ -301,6 +318,20 @@ class ManagerConnection:
             heard = await self._ask(dealer, Beat(number=self._next(), heartbeat=beat))
             self._member.heard(beat)
 
+    async def _roll_key(self, dealer: zmq.asyncio.Socket) -> None:
+        """Tell the manager our next key, and come back with it: _Away."""
+        try:
+            key = self._keys.begin()
+        except GpupoolError as error:
+            self._log.error(
+                "the node's next key cannot be saved; its old one stays", reason=str(error)
+            )
+            return
+        await self._ask(dealer, Rekey(number=self._next(), key=key.public))
+        self._keys.taken()
+        self._log.info("this node has another key", public=key.public)
+        raise _Away("the manager knows the node's new key; joining with it")
+
     def _join(self) -> Join:
         return Join(
             number=self._next(),
@@ -313,7 +344,9 @@ class ManagerConnection:
         self._number += 1
         return self._number
 
-    async def _ask(self, dealer: zmq.asyncio.Socket, message: Join | Again | Beat | Leave) -> Heard:
+    async def _ask(
+        self, dealer: zmq.asyncio.Socket, message: Join | Again | Beat | Rekey | Leave
+    ) -> Heard:
         """Send and wait for the answer; _Away if none comes or it is a no."""
         answer: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._waiting[message.number] = answer
@@ -353,7 +386,10 @@ class ManagerConnection:
         """Say which orders hold here now: a client waits for that."""
         for command in told.orders.commands:
             if isinstance(command, Apply):
-                await self._send(dealer, Applied(generation=command.generation))
+                await self._send(
+                    dealer,
+                    Applied(generation=command.generation, keys=self._member.key_ids),
+                )
 
     def _hear_no(self, refused: Refused) -> None:
         if refused.code == "unknown-node":
@@ -362,7 +398,7 @@ class ManagerConnection:
         if answer is None or answer.done():
             self._log.warning("the manager refused", code=refused.code, reason=refused.message)
             return
-        kind = _Away if refused.code in PASSING else _Unwanted
+        kind = _KINDS.get(refused.code, _Unwanted)
         answer.set_exception(kind(f"the manager refused ({refused.code}): {refused.message}"))
 
     def _hear(self, told: Told) -> None:
@@ -372,11 +408,17 @@ class ManagerConnection:
         if sent is not None:
             self._set_clock(told, sent, now)
         wants_report = self._member.apply(told)
+        wants_key = self._wants_key(told)
         answer = self._waiting.get(told.number)
         if answer is not None and not answer.done():
-            answer.set_result(Heard(told.orders.next_heartbeat, wants_report))
-        elif wants_report:
+            answer.set_result(Heard(told.orders.next_heartbeat, wants_report, wants_key))
+        elif wants_report or wants_key:
             self.wake()  # the next heartbeat is answered the same way
+
+    def _wants_key(self, told: Told) -> bool:
+        """Whether the key in use is to be replaced; an order about another one is an old one."""
+        keys = [each.key for each in told.orders.commands if isinstance(each, RollKey)]
+        return self._keys.in_use.public in keys
 
     def _set_clock(self, told: Told, sent: float, now: float) -> None:
         # The shorter the round trip, the less can be wrong about it; and clocks drift.

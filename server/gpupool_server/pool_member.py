@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from gpupool_common import __version__, lease_token, logs
 from gpupool_common.clock import SteadyClock
 from gpupool_common.errors import ProtocolError
@@ -17,9 +19,11 @@ from gpupool_common.node_protocol import (
     Report,
     ReportedGpu,
     ReportedSession,
+    SendReport,
     Told,
 )
 from gpupool_common.protocol import one_line
+from gpupool_common.quantities import MEBIBYTE
 from gpupool_server import changes
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
@@ -27,7 +31,7 @@ from gpupool_server.gpus import Gpus
 from gpupool_server.pool_busy import BusyCounts
 from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionSupervisor
-from gpupool_server.sharing import MEBIBYTE, name_allowed
+from gpupool_server.sharing import name_allowed
 from gpupool_server.tenants import LeasePart, Promise, Tenant
 
 #: How far clocks may be apart after all that is known of them.
@@ -36,6 +40,9 @@ SLACK_SECONDS = 30.0
 #: How long sessions of an ended lease may continue while the node is drained.
 DRAIN_SECONDS = 30.0
 
+
+#: How old what is written down about the manager may be.
+HEARD_SAVED_SECONDS = 60.0
 
 #: Of so many busy times a heartbeat carries at most; the others follow in the next.
 MOST_BUSY = 1024
@@ -62,6 +69,8 @@ class PoolMember:
         self._ahead = self._state.ahead
         self._busy = BusyCounts(gpus, self._state.busy)
         self._expect_busy()
+        self._keys = _verify_keys(self._state.orders)
+        self._heard_saved = self._state.heard
         #: When the newest token that was shown for a lease was issued.
         self._shown: dict[str, float] = {}
         #: Ended leases whose sessions may continue for a while.
@@ -91,6 +100,7 @@ class PoolMember:
         orders = self._state.orders
         return Heartbeat(
             applied="" if orders is None else orders.generation,
+            keys=self.key_ids,
             sessions=[
                 ReportedSession(
                     id=meta.session,
@@ -117,6 +127,19 @@ class PoolMember:
 
     # What it is told ---------------------------------------------------------------------
 
+    @property
+    def key_ids(self) -> list[str]:
+        """Names of the keys that tokens are checked with."""
+        return list(self._keys)
+
+    def _hear(self) -> None:
+        """The manager is there; written down now and then, for the server after this one."""
+        state = self._state
+        state.heard = self.clock() + self._ahead
+        if state.orders is not None and state.heard - self._heard_saved >= HEARD_SAVED_SECONDS:
+            self._heard_saved = state.heard
+            state.save(self._folder)
+
     def set_clock(self, ahead: float) -> None:
         """How much the manager's clock is ahead of ours."""
         self._ahead = ahead
@@ -125,14 +148,12 @@ class PoolMember:
 
     def apply(self, told: Told) -> bool:
         """Do what the manager orders; whether it wants a report."""
-        if told.signing_key is not None:
-            self._state.signing_key = told.signing_key
-            self._state.save(self._folder)
+        self._hear()
         wanted = False
         for command in told.orders.commands:
             if isinstance(command, Apply):
                 self._apply(command)
-            else:
+            elif isinstance(command, SendReport):
                 wanted = True
         return wanted
 
@@ -140,6 +161,7 @@ class PoolMember:
         before = self._state.orders
         self._state.orders = orders
         self._state.used &= self._state.leases
+        self._keys = _verify_keys(orders)
         self._state.save(self._folder)
         if before is None or before.mode != orders.mode:
             self._log.info("the node's mode is set", mode=orders.mode)
@@ -211,16 +233,24 @@ class PoolMember:
 
     def admit(self, text: str) -> Tenant:
         """Whose lease a token is of, with what it has here; Refusal."""
-        key = self._state.signing_key
-        if key is None:
+        if self._state.orders is None:
             raise Refusal(
                 "no-worker", "the server has not joined its pool yet; try again in a moment"
             )
         try:
-            token = lease_token.check(text, self.node, key)
+            token = lease_token.check(text, self._keys)
+        except lease_token.UnknownKeyError as error:
+            raise Refusal(
+                "bad-token",
+                f"the lease token is refused: {error}; renew the lease for another, or try again"
+                " in a moment",
+            ) from None
         except ProtocolError as error:
             raise Refusal("bad-token", f"the lease token is refused: {error}") from None
+        if self.node not in token.nodes:
+            raise Refusal("bad-token", "the lease token is refused: it is for other servers")
         self._check_time(token)
+        self._check_heard(self._state.orders)
         self._check_names(token)
         promises = self._promises(token)
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
@@ -243,6 +273,16 @@ class PoolMember:
                 " future; the clocks of manager and server must agree",
             )
 
+    def _check_heard(self, orders: Apply) -> None:
+        """Refusal where nobody could tell us that a lease was revoked, for too long."""
+        silent = self.clock() + self._ahead - self._state.heard
+        if silent > orders.offline_seconds:
+            raise Refusal(
+                "no-worker",
+                f"the server has not heard of the pool's manager for {silent:.0f} s, and opens no"
+                " sessions of leases until it has; try again later, or on another server",
+            )
+
     def _check_names(self, token: LeaseToken) -> None:
         if not name_allowed(token.tenant) or not name_allowed(token.lease):
             raise Refusal("bad-token", "the token's tenant or lease has a name too long for us")
@@ -258,9 +298,10 @@ class PoolMember:
         ordered = self._state.grants(token.lease)
         orders = self._state.orders
         if not ordered and orders is not None and orders.at >= token.issued:
-            raise Refusal("bad-token", f"the lease '{token.lease}' has ended")
+            raise Refusal("bad-token", _farewell(token.lease, orders))
         grants: Sequence[TokenGrant] = [
-            TokenGrant(each.ordinal, each.gpu, each.memory_mib, each.share) for each in ordered
+            TokenGrant(each.ordinal, each.gpu, each.memory_bytes, each.share_permille)
+            for each in ordered
         ] or sorted(token.nodes.get(self.node, ()), key=lambda grant: grant.ordinal)
         if not grants:
             raise Refusal("bad-token", f"the lease '{token.lease}' has no GPU on this server")
@@ -278,6 +319,12 @@ class PoolMember:
         return next((gpu for gpu in self._gpus if gpu.device.uuid == uuid), None)
 
 
+def _verify_keys(orders: Apply | None) -> dict[str, Ed25519PublicKey]:
+    """What the manager signs with, by ids that we reckon ourselves."""
+    raw = [bytes.fromhex(key) for key in (orders.keys if orders is not None else ())]
+    return {lease_token.key_id(key): Ed25519PublicKey.from_public_bytes(key) for key in raw}
+
+
 def _farewell(lease: str, orders: Apply | None, more: str = "") -> str:
     """What the users of a lease that has ended are told."""
     reasons = {each.lease: each.reason for each in orders.ended} if orders is not None else {}
@@ -289,11 +336,11 @@ def _farewell(lease: str, orders: Apply | None, more: str = "") -> str:
 
 
 def _promise(grant: TokenGrant, gpu: Gpu, priority: int) -> Promise:
-    memory = grant.memory_mib * MEBIBYTE
+    memory = grant.memory_bytes
     whole = gpu.device.memory_bytes // MEBIBYTE * MEBIBYTE
     return Promise(
         memory=0 if memory >= whole else memory,
-        share=10 * grant.share,
+        share=grant.share_permille,
         high_priority=priority > 0,
     )
 
@@ -306,7 +353,7 @@ def _reported(gpu: Gpu) -> ReportedGpu:
             "index": device.index,
             "model": one_line(device.name)[:256] or "GPU",
             "compute_capability": device.capability,
-            "memory_mib": device.memory_bytes // MEBIBYTE,
+            "memory_bytes": device.memory_bytes // MEBIBYTE * MEBIBYTE,
             "pci": device.pci[:32],
             "policy": now.policy,
             "max_inst": now.max_inst,

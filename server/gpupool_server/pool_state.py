@@ -23,10 +23,11 @@ class PoolState:
     """The orders in force, and what it takes to check lease tokens."""
 
     node: str
-    #: What tokens for this node are signed with; None: the server has never joined.
-    signing_key: bytes | None = None
     #: How much the manager's clock is ahead of ours, in seconds.
     ahead: float = 0.0
+    #: When the manager was heard last, by its clock.
+    heard: float = 0.0
+    #: None: the server has never joined.
     orders: Apply | None = None
     #: Leases that have had sessions here.
     used: set[str] = field(default_factory=set)
@@ -47,8 +48,8 @@ class PoolState:
         text = json.dumps(
             {
                 "node": self.node,
-                "signing_key": None if self.signing_key is None else self.signing_key.hex(),
                 "ahead": self.ahead,
+                "heard": self.heard,
                 "orders": None if self.orders is None else self.orders.model_dump(),
                 "used": sorted(self.used),
                 "busy": [[*key, count] for key, count in sorted(self.busy.items())],
@@ -75,10 +76,10 @@ class PoolState:
 
 
 def _read(raw: Mapping[str, Any]) -> dict[str, Any]:
-    key, orders = raw["signing_key"], raw["orders"]
+    orders = raw["orders"]
     return {
-        "signing_key": None if key is None else bytes.fromhex(key),
         "ahead": float(raw["ahead"]),
+        "heard": float(raw["heard"]),
         "orders": None if orders is None else Apply.model_validate(orders),
         "used": {str(name) for name in raw["used"]},
         "busy": {(str(lease), str(gpu)): int(count) for lease, gpu, count in raw["busy"]},

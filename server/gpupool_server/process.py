@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -27,20 +28,33 @@ def start_time(pid: int) -> int | None:
     return int(fields[19])
 
 
+def _reap(pid: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0
+
+
 class Process:
     """One process that we may signal and wait for, whoever its parent is."""
 
-    def __init__(self, pid: int, pidfd: int, child: subprocess.Popen[bytes] | None) -> None:
+    def __init__(self, pid: int, pidfd: int, wait: Callable[[], int] | None) -> None:
+        """``wait`` reaps it, if it is a child of ours, and gives its code as Popen does."""
         self.pid = pid
         self._pidfd = pidfd
-        self._child = child
+        self._wait = wait
         self._ended = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().add_reader(pidfd, self._on_end)
 
     @classmethod
     def of_child(cls, child: subprocess.Popen[bytes]) -> Process:
         """Watch a process that we started and have not waited for."""
-        return cls(child.pid, os.pidfd_open(child.pid), child)
+        return cls(child.pid, os.pidfd_open(child.pid), child.wait)
+
+    @classmethod
+    def of_pid(cls, pid: int) -> Process:
+        """The same for a child that another process has made for us."""
+        return cls(pid, os.pidfd_open(pid), lambda: _reap(pid))
 
     @classmethod
     def find(cls, pid: int, started: int) -> Process | None:
@@ -62,9 +76,9 @@ class Process:
             self._ended.set_result(self._reason())
 
     def _reason(self) -> str:
-        if self._child is None:
+        if self._wait is None:
             return "ended; its exit code went to another parent"
-        code = self._child.wait()
+        code = self._wait()
         if code < 0:
             return f"killed by {_signal_name(-code)}"
         return f"exit code {code}"

@@ -6,11 +6,14 @@
     RUN/token                       the token, if nobody gave one (mode 0600)
     RUN/pool.json                   what the pool's manager has ordered (mode 0600)
     RUN/admin.sock                  where the operator's commands ask (mode 0600)
-    RUN/gpus/INDEX.board, .json     who may have what of a GPU (gpu.py)
-    RUN/gpus/INDEX.board.damaged    the last board that could not be used
-    RUN/gpus/INDEX.vN.runlist       who runs on a soft GPU (server/softgpu/runlist.h)
+    RUN/shm.sock                    where programs get shared memory (shm_socket.py)
+    RUN/gpus/INDEX.arbiter          the socket of a GPU's arbiter (arbiter.py)
+    RUN/gpus/INDEX.arbiter.aside    that of one of another release
+    RUN/gpus/INDEX.json             who may have what of a GPU (gpu.py)
+    RUN/gpus/soft/INDEX.vN.runlist  who runs on a soft GPU (server/softgpu/runlist.h)
+    RUN/jail                        where workers' roots are made; always empty as others see it
     RUN/sessions/ID/meta.json       written by the server when it starts a worker
-    RUN/sessions/ID/{control,data}.sock, stdout, stderr
+    RUN/sessions/ID/control.sock, stdout, stderr
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from typing import Any
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import read_secret, replace_secret
 from gpupool_common.space import explain
-from gpupool_server.config import DEFAULT_TENANT, Settings, check_indexes
+from gpupool_server.config import DEFAULT_TENANT, Settings
+from gpupool_server.device_indexes import check_indexes
+from gpupool_server.jail_status import Confined
 from gpupool_server.sharing import name_allowed, token_allowed
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -84,6 +89,10 @@ class Meta:
     request_id: str = ""
     #: Bytes of the host's memory that it may have.
     host_memory: int = 0
+    #: shm_door.digest_of the word with which its client comes; empty: by the network alone.
+    door: str = ""
+    #: Its jail.
+    confined: Confined = field(default_factory=Confined)
 
     @classmethod
     def parse(cls, text: str) -> Meta:
@@ -107,6 +116,8 @@ class Meta:
                 lease=None if raw.get("lease") is None else str(raw["lease"]),
                 request_id=str(raw.get("request_id", "")),
                 host_memory=int(raw.get("host_memory", 0)),
+                door=str(raw.get("door", "")),
+                confined=Confined.parse(raw.get("confined", {})),
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"the field {error} is missing or wrong") from None
@@ -138,10 +149,6 @@ class SessionDir:
         return self.path / "meta.json"
 
     @property
-    def data(self) -> Path:
-        return self.path / "data.sock"
-
-    @property
     def control(self) -> Path:
         return self.path / "control.sock"
 
@@ -168,8 +175,12 @@ class RunDir:
         try:
             self.sessions = path / "sessions"
             self.gpus = path / "gpus"
+            self.soft = self.gpus / "soft"
             _make_private(self.sessions)
             _make_private(self.gpus)
+            # workers of any user write there; nobody else gets so far
+            self.soft.mkdir(exist_ok=True)
+            self.soft.chmod(0o777)
         except BaseException:
             os.close(self._lock)
             raise

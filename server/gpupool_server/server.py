@@ -1,4 +1,4 @@
-"""The daemon: its parts in the order in which they start and stop."""
+"""The server: its parts in the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from gpupool_common.ask import split_tcp, with_key
 from gpupool_common.errors import InstallError
 from gpupool_common.keys import Keys, load_keys
 from gpupool_common.node_protocol import Report
-from gpupool_server import admin, board, worker
+from gpupool_server import admin, arbiter, worker
 from gpupool_server import inventory as inventories
 from gpupool_server.admin import AdminHandler, AdminServer
 from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
+from gpupool_server.jail import Jail
+from gpupool_server.local_users import Admitted
 from gpupool_server.manager_connection import JoinToken, ManagerConnection, find_address
+from gpupool_server.node_keys import NodeKeys
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
     RunDir,
@@ -32,6 +35,8 @@ from gpupool_server.rundir import (
     read_token,
 )
 from gpupool_server.sessions import SessionSupervisor
+from gpupool_server.shm_door import ShmDoor
+from gpupool_server.shm_socket import socket_path
 from gpupool_server.tenants import Tenants
 
 if TYPE_CHECKING:
@@ -51,10 +56,12 @@ class Server:
         self._run_dir: RunDir | None = None
         self._supervisor: SessionSupervisor | None = None
         self._front_end: FrontEnd | None = None
+        self._shm_door: ShmDoor | None = None
         self._admin: AdminServer | None = None
         self._metrics: MetricsServer | None = None
         self._join: JoinToken
         self._keys: Keys | None = None
+        self._node_keys: NodeKeys | None = None
         self._member: PoolMember | None = None
         self._connection: ManagerConnection | None = None
         self._stopping = asyncio.Event()
@@ -98,8 +105,10 @@ class Server:
         open_board = await asyncio.to_thread(self._find_boards, program)
         gpus = Gpus(settings, inventory, tenants, self._run_dir.gpus, open_board)
         plugins = self._home.root / paths.PLUGINS
+        jail = Jail(settings, inventory, self._home, program, self._run_dir.path)
+        await jail.probe()
         self._supervisor = SessionSupervisor(
-            settings, inventory, self._run_dir, program, plugins, gpus
+            settings, inventory, self._run_dir, program, plugins, gpus, jail
         )
         self._supervisor.adopt()
         handler = RequestHandler(settings, gpus, inventory, self._supervisor, build)
@@ -110,12 +119,15 @@ class Server:
         if settings.metrics_listen != "none":
             self._metrics = _metrics_server(gpus, self._supervisor)
             await self._metrics.open(settings.metrics_listen)
-        if settings.curve or settings.pool is not None:
-            self._keys = await asyncio.to_thread(server_keys, settings)
+        await asyncio.to_thread(self._load_keys)
         member = self._make_member(gpus, handler)
         self._front_end = FrontEnd(
             handler, settings.listen, self._keys if self.front_end_key else None
         )
+        shm = socket_path(settings)
+        if shm is not None:
+            admitted = Admitted(settings.shm_allow)
+            self._shm_door = ShmDoor(shm, admitted, self._supervisor.by_door, self._front_end.ask)
         if member is not None and settings.pool is not None:
             self._connect_to_manager(member, settings.pool)
         self._log.info(
@@ -127,8 +139,25 @@ class Server:
             sessions=len(self._supervisor),
             run_dir=str(self._run_dir.path),
         )
+        self._warn(inventory)
+
+    def _load_keys(self) -> None:
+        """The node's before the front end's, of which it is no copy then."""
+        if self.settings.pool is not None:
+            self._node_keys = NodeKeys.load(key_folder(self.settings))
+        if self.settings.curve:
+            self._keys = server_keys(self.settings)
+
+    def _warn(self, inventory: inventories.Inventory) -> None:
+        """What an operator should know: the last words of the start, so that they are seen."""
+        settings = self.settings
+        if not (settings.curve or settings.is_loopback):
+            self._log.warning(
+                "TOKENS AND DATA TRAVEL IN CLEAR TEXT (--insecure-plain): others on the network can"
+                " read and change them",
+                listen=settings.listen,
+            )
         if inventory.simulated:
-            # The last word of the start, so that it is seen.
             self._log.warning(
                 "THE GPUS ARE SIMULATED: no CUDA driver with a GPU was found, so kernels run on"
                 " this host's CPU, slowly; --driver cuda insists on GPUs, --driver soft says that"
@@ -147,7 +176,7 @@ class Server:
         return self._member
 
     def _connect_to_manager(self, member: PoolMember, pool: str) -> None:
-        assert self._supervisor is not None and self._keys is not None
+        assert self._supervisor is not None and self._node_keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
         host, _ = split_tcp(address)
         if hosts.resolves_to_loopback(host):
@@ -160,18 +189,18 @@ class Server:
         def make_report() -> Report:
             return member.report(address, self.front_end_key, labels)
 
-        self._connection = ManagerConnection(pool, self._join, self._keys, member, make_report)
+        self._connection = ManagerConnection(pool, self._join, self._node_keys, member, make_report)
         self._supervisor.on_change = self._connection.wake
         self._connection.start()
 
     def _find_boards(self, program: Path) -> OpenBoard | None:
-        """How boards are opened, if library and worker are both there for them."""
-        open_board = board.find_opener(self._home)
-        if open_board is not None and worker.takes_boards(program):
+        """How boards are opened, if arbiter and worker are both there for them."""
+        open_board = arbiter.find_opener(self._home)
+        if open_board is not None and worker.knows(program, "--seat"):
             return open_board
         self._log.warning(
-            "no limits of memory and shares can be kept; library or worker are of an older release",
-            library=str(self._home.root / board.LIBRARY),
+            "no limits of memory and shares can be kept; arbiter or worker are of an older release",
+            arbiter=str(self._home.root / arbiter.PROGRAM),
             worker=str(program),
         )
         return None
@@ -217,6 +246,8 @@ class Server:
             await self._connection.leave()
         if self._front_end is not None:
             await self._front_end.close(DRAIN_SECONDS)
+        if self._shm_door is not None:
+            await self._shm_door.close()
         if self._connection is not None:
             await self._connection.close()
         if self._member is not None:
@@ -230,12 +261,17 @@ class Server:
         if self._run_dir is not None:
             self._run_dir.close()
         self._front_end = self._admin = self._metrics = self._supervisor = self._run_dir = None
-        self._connection = self._member = None
+        self._connection = self._member = self._shm_door = None
 
 
 def server_keys(settings: Settings) -> Keys:
     """The key pair of this host, made at the first start of a server that needs one."""
-    return load_keys(make_state_dir(settings, settings.run_dir or paths.default_run_dir()))
+    return load_keys(key_folder(settings))
+
+
+def key_folder(settings: Settings) -> Path:
+    """Where key pairs outlast a reboot."""
+    return make_state_dir(settings, settings.run_dir or paths.default_run_dir())
 
 
 def _metrics_server(gpus: Gpus, supervisor: SessionSupervisor) -> MetricsServer:

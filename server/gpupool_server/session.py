@@ -8,6 +8,7 @@ from typing import Any
 
 from gpupool_common.node_protocol import SessionState
 from gpupool_server.gpus import Allocation
+from gpupool_server.jail_status import Confined
 from gpupool_server.process import Process
 from gpupool_server.rundir import Meta, SessionDir
 from gpupool_server.worker import Control, LineReader, Ready, WorkerError
@@ -15,7 +16,7 @@ from gpupool_server.worker import Control, LineReader, Ready, WorkerError
 #: What a worker says of itself.
 COUNTERS = (
     *("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected"),
-    *("host_bytes", "host_limit", "host_refused"),
+    *("host_bytes", "host_refused"),
 )
 
 
@@ -26,6 +27,8 @@ class Opened:
     session: str
     secret: str
     ready: Ready
+    #: Where a client of this machine comes to it, with the word; empty: nowhere.
+    shm: str
     devices: tuple[int, ...]
 
 
@@ -43,6 +46,11 @@ class Session:
     watcher: asyncio.Task[None] | None = None
     #: Whether it was told to end.
     ending: bool = False
+
+    @property
+    def confined(self) -> Confined:
+        """Its worker's jail."""
+        return self.meta.confined
 
     def let_go(self) -> None:
         """Release what this process holds of it."""
@@ -65,6 +73,10 @@ class Session:
             "group": meta.group,
             "lease": meta.lease,
             "state": state,
+            "confinement": {
+                "off": sorted(n for n, how in meta.confined.layers.items() if how != "on"),
+                "start_us": meta.confined.cost_us,
+            },
         }
         try:
             status = await self.control.status()
@@ -73,8 +85,12 @@ class Session:
         for key in COUNTERS:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
+        if isinstance(limit := status.get("host_limit"), int):
+            known["host_limit_bytes"] = limit
         if isinstance(kinds := status.get("host"), dict):
-            known["host"] = {str(k): v for k, v in kinds.items() if isinstance(v, int)}
+            known["host_bytes_by_kind"] = {
+                str(k): v for k, v in kinds.items() if isinstance(v, int)
+            }
         return known
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from gpupool_common import protocol, request
 from gpupool_common.errors import ProtocolError
+from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_server.board import POLICIES
 from gpupool_server.claims import LimitsRequest
-from gpupool_server.config import DEFAULT_TENANT, MAX_DEVICES, check_indexes, parse_indexes
+from gpupool_server.config import DEFAULT_TENANT
+from gpupool_server.device_indexes import MAX_DEVICES, check_indexes, parse_indexes
 from gpupool_server.inventory import Inventory
-from gpupool_server.sharing import MEBIBYTE, MOST_MEMORY, name_allowed
+from gpupool_server.sharing import name_allowed
 from gpupool_server.tenants import LeasePart, Tenant
 
 _FRACTION = re.compile(r"([0-9]{1,5})/([0-9]{1,5})")
@@ -112,9 +115,9 @@ def read_limits(question: protocol.Message) -> LimitsRequest:
         raise ProtocolError(f"{question.word}: 'policy' must be one of {', '.join(POLICIES)}")
     priority = _maybe(question, "priority", 0, 1)
     request = LimitsRequest(
-        memory=_maybe(question, "memory", MEBIBYTE, MOST_MEMORY),
-        share=_maybe(question, "share", 1, 1000),
-        ceiling=_maybe(question, "ceiling", 1, 1000),
+        memory=_maybe(question, "memory", LEAST_MEMORY, MOST_MEMORY),
+        share=_maybe(question, "share", 1, WHOLE_GPU),
+        ceiling=_maybe(question, "ceiling", 1, WHOLE_GPU),
         weight=_maybe(question, "weight", 0, 25),
         high_priority=None if priority is None else bool(priority),
         fractions=_read_fractions(question),

@@ -8,20 +8,23 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpupool_common import logs
 from gpupool_common.node_protocol import SessionState
 from gpupool_common.sizes import format_size
 from gpupool_common.space import explain
 from gpupool_server import worker
+from gpupool_server.board import Member
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.device_choice import choose
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
+from gpupool_server.jail import Jail
 from gpupool_server.launcher import Launcher
 from gpupool_server.pending import Pending
 from gpupool_server.process import Process
@@ -31,6 +34,8 @@ from gpupool_server.session_request import SessionRequest
 from gpupool_server.start_health import StartHealth
 from gpupool_server.tenants import Tenant
 from gpupool_server.worker import Control, WorkerError
+
+T = TypeVar("T")
 
 #: How long a worker that was told to stop may take before it is killed.
 STOP_SECONDS = 5.0
@@ -48,9 +53,9 @@ STOPPING = (
     " another server"
 )
 
-#: What users are told when a GPU's board is damaged again and again.
+#: What users are told when a GPU's arbiter ends again and again.
 RUINED = (
-    "a program on GPU {} keeps damaging what its programs share, so all of them are ended;"
+    "what decides whose turn it is on GPU {} keeps failing, so all programs there are ended;"
     " start the program again"
 )
 
@@ -84,16 +89,18 @@ class SessionSupervisor:
         program: Path,
         plugins: Path,
         gpus: Gpus,
+        jail: Jail,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._run_dir = run_dir
         self._gpus = gpus
+        self._jail = jail
         #: How many clients of each tenant wait for others to end.
         self._patient: Counter[str] = Counter()
         self._pending = Pending(settings.max_sessions)
         self._launcher = Launcher(
-            settings, inventory, run_dir, program, plugins, gpus, self._pending, self._hear
+            settings, inventory, run_dir, program, plugins, gpus, self._pending, jail, self._hear
         )
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
@@ -114,11 +121,23 @@ class SessionSupervisor:
 
     async def open(self, request: SessionRequest) -> Opened:
         """Start a worker for a client; Refusal says why not."""
+        return await self._patiently(request.tenant.name, lambda: self._open(request))
+
+    async def check(self, request: SessionRequest) -> None:
+        """Refusal if :meth:`open` would refuse what is asked for; nothing is changed."""
+
+        async def check() -> None:
+            devices = self._choose(request)
+            self._gpus.check(request.tenant, request.group, request.limits, devices)
+
+        await self._patiently(request.tenant.name, check)
+
+    async def _patiently(self, tenant: str, do: Callable[[], Awaitable[T]]) -> T:
+        """Sessions that are just ending make room in a moment."""
         deadline = time.monotonic() + LEAVING_SECONDS
-        tenant = request.tenant.name
         while True:
             try:
-                return await self._open(request)
+                return await do()
             except Refusal as refusal:
                 if refusal.code not in ("full", "over-quota") or not self._sessions:
                     raise
@@ -133,7 +152,8 @@ class SessionSupervisor:
                 finally:
                     self._patient[tenant] -= 1
 
-    async def _open(self, request: SessionRequest) -> Opened:
+    def _choose(self, request: SessionRequest) -> tuple[int, ...]:
+        """The devices of a new session; Refusal if there may be none."""
         limit = self._settings.max_sessions
         if len(self) >= limit:
             raise Refusal(
@@ -142,8 +162,11 @@ class SessionSupervisor:
                 " end, use another server, or raise max_sessions",
             )
         self._check_tenant(request.tenant)
+        return choose(request, self._inventory.indexes, self._gpus, self._load())
+
+    async def _open(self, request: SessionRequest) -> Opened:
+        devices = self._choose(request)
         self._pending.check(request.tenant.name)
-        devices = choose(request, self._inventory.indexes, self._gpus, self._load())
         opening = (request.tenant.name, devices)
         self._opening.append(opening)
         try:
@@ -264,7 +287,11 @@ class SessionSupervisor:
     async def _watch(self, session: Session) -> None:
         reason = await session.process.wait()
         session.let_go()
+        if reason == "killed by SIGSYS":  # the worker said which call, just before
+            said = session.last_words[-1] if session.last_words else "it did not say which"
+            reason = f"a system call was refused: {said}"
         self._gpus.release(session.allocation, session.meta.pid)
+        self._jail.ended(session.meta.session, session.confined)
         self._pending.end(session.meta.session)
         session.folder.remove()
         del self._sessions[session.meta.session]
@@ -306,10 +333,29 @@ class SessionSupervisor:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self._gpus.look()
+            for index, member in self._gpus.faults():
+                self._end_liar(index, member)
             for gpu in self._gpus:
                 if gpu.ruined:
                     self._end_on(gpu.index)
                     gpu.forgive()
+
+    def _end_liar(self, index: int, member: Member) -> None:
+        """Somebody else's code is in a worker: nothing is asked of it any more."""
+        for session in self._sessions.values():
+            if session.meta.pid != member.pid or session.ending:
+                continue
+            session.ending = True
+            self._log.error(
+                "ended a worker that was taken over",
+                session=session.meta.session,
+                worker_pid=member.pid,
+                gpu=index,
+                tenant=member.tenant,
+                reason=member.fault,
+                **log_fields(session.meta),
+            )
+            session.process.kill()
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:
@@ -336,9 +382,15 @@ class SessionSupervisor:
         )
         session = Session(meta, folder, process, Control(folder.control), allocation)
         self._launcher.adopt_output(session)
+        self._jail.adopt(meta.session, meta.confined)
         return session
 
     # Looking -------------------------------------------------------------------
+
+    @property
+    def confinement(self) -> dict[str, str]:
+        """The layers of a worker's jail on this host: each ``on``, or ``off: REASON``."""
+        return dict(self._jail.layers)
 
     async def describe(self, tenant: str | None = None) -> list[dict[str, Any]]:
         """A tenant's sessions, or all, with their workers' own accounts, oldest first."""
@@ -350,6 +402,13 @@ class SessionSupervisor:
     def state_of(self, session: str) -> SessionState:
         """Whether its client has come to it."""
         return "waiting" if session in self._pending else "running"
+
+    def by_door(self, digest: str) -> Control | None:
+        """The worker that a word leads to; one whose client is in takes no other."""
+        for session in self._sessions.values():
+            if compare_digest(session.meta.door, digest):
+                return session.control
+        return None
 
     def of_leases(self) -> list[Meta]:
         """The sessions that are of leases of the pool."""
@@ -398,6 +457,7 @@ class SessionSupervisor:
         for task in set(self._ending):
             task.cancel()
         self._sessions.clear()
+        self._jail.close()
         self._gpus.close()
         if left:
             self._log.info("sessions continue without the server", count=left)

@@ -17,12 +17,16 @@ from pydantic import (
     field_validator,
 )
 
-from gpupool_common import sizes
-from gpupool_common.sizes import parse_size
+from gpupool_common.quantities import (
+    LEAST_MEMORY,
+    MEBIBYTE,
+    MOST_MEMORY,
+    MemorySetting,
+    ShareSetting,
+    SizeSetting,
+)
+from gpupool_common.sizes import WHOLE_GPU, parse_size
 from gpupool_server.board import POLICIES
-
-MEBIBYTE = 1 << 20
-MOST_MEMORY = 1 << 50
 
 _NAME = r"[A-Za-z0-9._-]{1,32}"
 TenantName = Annotated[str, StringConstraints(pattern=f"^{_NAME}$")]
@@ -38,13 +42,6 @@ def name_allowed(name: str) -> bool:
     return re.fullmatch(_NAME, name) is not None
 
 
-def parse_part(value: object) -> object:
-    """Thousandths of ``"50%"``, 50 or 0.5; ValueError for other texts and numbers."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("no part of a GPU")
-    return sizes.parse_part(str(value))
-
-
 class TenantSettings(BaseModel):
     """One table [tenants.NAME]: who has the token may use this much of each GPU."""
 
@@ -54,28 +51,18 @@ class TenantSettings(BaseModel):
         None, description="1 to 256 characters without blanks or control characters"
     )
     token_file: Path | None = Field(None, description="the path of a file that holds the token")
-    memory: int | None = Field(None, ge=MEBIBYTE, le=MOST_MEMORY, description=_SIZE)
-    share: int = Field(1000, ge=1, le=1000, description=_PART)
-    ceiling: int = Field(1000, ge=1, le=1000, description=f"{_PART}, not less than 'share'")
+    memory: MemorySetting | None = Field(None, description=_SIZE)
+    share: ShareSetting = Field(WHOLE_GPU, description=_PART)
+    ceiling: ShareSetting = Field(WHOLE_GPU, description=f"{_PART}, not less than 'share'")
     weight: int = Field(1, ge=0, le=25, description="a whole number 0..25")
     high_priority: StrictBool = Field(False, description="true or false")
     sessions: int | None = Field(None, ge=1, le=4096, description="a whole number 1..4096")
-    host_memory: int | None = Field(
+    host_memory: SizeSetting | None = Field(
         None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
     )
     gpus: tuple[GpuIndex, ...] | None = Field(
         None, min_length=1, description="indexes of GPUs, e.g. [0, 2]; each once, 0..63"
     )
-
-    @field_validator("memory", "host_memory", mode="before")
-    @classmethod
-    def _parse_memory(cls, value: object) -> object:
-        return parse_size(value) if isinstance(value, str) else value
-
-    @field_validator("share", "ceiling", mode="before")
-    @classmethod
-    def _parse_part(cls, value: object) -> object:
-        return parse_part(value)
 
     @field_validator("ceiling")
     @classmethod
@@ -133,7 +120,7 @@ class GpuSettings(BaseModel):
         if value == "none":
             return 0
         size = parse_size(value) if isinstance(value, str) else value
-        if isinstance(size, int) and size < MEBIBYTE:
+        if isinstance(size, int) and size < LEAST_MEMORY:
             raise ValueError("less than 1MiB")
         return size
 

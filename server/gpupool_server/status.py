@@ -10,6 +10,18 @@ from gpupool_server.board import Account, Snapshot
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 
+#: What an account's properties are called outside, where a name has the unit.
+_NAMES = {
+    "memory_limit": "memory_limit_bytes",
+    "memory_used": "memory_used_bytes",
+    "memory_peak": "memory_peak_bytes",
+    "host_used": "host_used_bytes",
+    "share": "share_permille",
+    "ceiling": "ceiling_permille",
+    "entitled": "entitled_permille",
+    "members": "workers",
+}
+
 
 def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One GPU of the admin socket's ``status``."""
@@ -21,14 +33,14 @@ def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) ->
         "index": gpu.index,
         "name": gpu.device.name,
         "uuid": gpu.device.uuid,
-        "memory_total": gpu.device.memory_bytes,
+        "memory_total_bytes": gpu.device.memory_bytes,
         "policy": now.policy,
         "max_inst": now.max_inst,
         "prio_ratio": now.prio_ratio,
         "hardware": now.hardware_slices,
-        "default_memory": now.default_memory or None,
+        "default_memory_bytes": now.default_memory or None,
         "free_weight": gpu.free_weight,
-        "utilisation": gpu.utilisation(),
+        "utilisation_permille": gpu.utilisation(),
         "tenants": [
             _describe_tenant(gpu, gpus, account, snapshot, by_pid)
             for account in tenants
@@ -46,14 +58,16 @@ def _describe_tenant(
 ) -> dict[str, Any]:
     group = gpus.group(account.name)
     known = dataclasses.asdict(account)
-    members = known.pop("members")
     return {
-        **known,
-        "workers": members,
-        "utilisation": gpu.utilisation(account.name),
+        **{_NAMES.get(key, key): value for key, value in known.items()},
+        "utilisation_permille": gpu.utilisation(account.name),
         "sessions": sorted(group.sessions) if group is not None else [],
         "processes": [
-            {"pid": process.pid, "memory_used": process.memory_used, **_client(by_pid, process.pid)}
+            {
+                "pid": process.pid,
+                "memory_used_bytes": process.memory_used,
+                **_client(by_pid, process.pid),
+            }
             for process in snapshot.processes
             if process.tenant == account.name
         ],

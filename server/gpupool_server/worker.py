@@ -12,15 +12,16 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpupool_common import json_text
 from gpupool_common.errors import GpupoolError, InstallError
 from gpupool_common.protocol import one_line
 from gpupool_server.process import Process
@@ -97,23 +98,41 @@ def open_fifo(path: Path) -> int:
     return fd
 
 
-def launch(
-    command: Sequence[str], env: Mapping[str, str], secret: str, stdout: int, stderr: int
-) -> Process:
-    """Start a worker; WorkerError if the program cannot be run, OSError without descriptors.
+def secret_pipe(secret: str) -> int:
+    """A descriptor from which a worker reads its secret.
 
-    The secret goes through a pipe: /proc shows commands and environments to everything
-    that runs as the same user, for as long as the process lives.
+    /proc shows commands and environments to everything that runs as the same user, for as
+    long as the process lives.
     """
     read, write = os.pipe()
     try:
         os.write(write, secret.encode("ascii"))  # a pipe holds more than that
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    return read
+
+
+def launch(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    streams: tuple[int, int, int],
+    descriptors: Sequence[int] = (),
+) -> Process:
+    """Start a worker; WorkerError if the program cannot be run, OSError without descriptors.
+
+    ``streams`` are its standard ones; ``descriptors`` keep their numbers in it.
+    """
+    try:
         child = subprocess.Popen(
             command,
             env=dict(env),
-            stdin=read,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            pass_fds=descriptors,
             start_new_session=True,
             cwd="/",
         )
@@ -121,17 +140,18 @@ def launch(
         if error.errno in NO_DESCRIPTORS:
             raise
         raise WorkerError(f"{command[0]} cannot be run: {error.strerror}") from None
-    finally:
-        os.close(read)
-        os.close(write)
     return Process.of_child(child)
+
+
+#: What a worker listens at for clients that are handed over to it.
+HANDED = "shm://handed"
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Where a worker listens; ``zmq`` is None if it was given no network address."""
+    """How a worker is reached; ``zmq`` is None if it was given no network address."""
 
-    shm: str
+    shm: bool
     zmq: str | None
 
 
@@ -139,20 +159,20 @@ def parse_ready(line: str) -> Ready:
     """The worker's one line; WorkerError if it is anything else."""
     word, _, rest = line.partition(" ")
     try:
-        urls: Any = json.loads(rest) if word == "ready" else None
+        urls: Any = json_text.parse(rest) if word == "ready" else None
     except ValueError:
         urls = None
     if not isinstance(urls, dict):
         raise WorkerError(f"the worker's first line is not 'ready {{…}}' but {line[:80]!r}")
     shm, network = urls.get("shm"), urls.get("zmq")
-    if not isinstance(shm, str) or not shm.startswith("shm:///") or not shm.isprintable():
-        raise WorkerError("the worker's ready line has no shm address")
+    if shm not in (None, HANDED):
+        raise WorkerError(f"the worker's ready line has another shm address than {HANDED}")
     if network is None or network == "":
-        return Ready(shm, None)
+        return Ready(shm is not None, None)
     if not isinstance(network, str) or _NETWORK_URL.fullmatch(network) is None:
         # the address holds the secret of the worker's endpoint
         raise WorkerError("the worker's ready line has a bad zmq address")
-    return Ready(shm, network)
+    return Ready(shm is not None, network)
 
 
 class Control:
@@ -167,7 +187,7 @@ class Control:
         """The worker's account of itself; WorkerError if it gives none in time."""
         line = await self._ask(b"status\n")
         try:
-            answer: Any = json.loads(line)
+            answer: Any = json_text.parse(line)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
@@ -182,6 +202,23 @@ class Control:
     async def say(self, text: str) -> None:
         """Send the client a message; WorkerError if the worker cannot be reached."""
         await self._tell(f"say {text}")
+
+    async def hand_over(self, connection: int, process: int) -> None:
+        """Give the worker a client's connection, and a pidfd of the client (-1: none).
+
+        WorkerError if it cannot be reached. On a connection of its own: descriptors and lines
+        must not mix.
+        """
+        fds = [connection] if process < 0 else [connection, process]
+        loop = asyncio.get_running_loop()
+        try:
+            with socket.socket(socket.AF_UNIX) as own:
+                own.setblocking(False)
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    await loop.sock_connect(own, str(self._path))
+                socket.send_fds(own, [b"client\n"], fds)
+        except (OSError, TimeoutError) as error:
+            raise WorkerError(f"{self._path}: the worker takes no client: {error}") from None
 
     async def _tell(self, command: str) -> None:
         line = one_line(command).encode()[:MAX_COMMAND] + b"\n"
@@ -266,8 +303,8 @@ def ask_build(program: Path) -> Build | None:
     return Build(wire=int(match[1]), oldest=int(match[2] or match[1]))
 
 
-def takes_boards(program: Path) -> bool:
-    """Whether a worker knows --board: one of an earlier release does not say so."""
+def knows(program: Path, option: str) -> bool:
+    """Whether a worker has an option, such as --seat: an earlier release's may not."""
     try:
         done = subprocess.run(
             [str(program), "--help"],
@@ -279,4 +316,4 @@ def takes_boards(program: Path) -> bool:
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return b"--board" in done.stdout
+    return option.encode() in done.stdout

@@ -40,14 +40,15 @@ for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
 
 from gpupool.admin import Admin  # noqa: E402
 from gpupool_common.ask import with_key  # noqa: E402
+from gpupool_common.quantities import MEBIBYTE as MIB  # noqa: E402
 from harness import PoolServer, client_environment  # noqa: E402
 from network import Host, Network  # noqa: E402
 from pool_harness import PoolManager  # noqa: E402
 
 #: What tenants may have at once.
 QUOTAS = {
-    "red": {"gpus": 4, "memory_mib": 384, "compute": 150, "sessions": 6},
-    "blue": {"gpus": 3, "memory_mib": 256, "compute": 200, "sessions": 4},
+    "red": {"gpus": 4, "memory_bytes": 384 * MIB, "compute_permille": 1500, "sessions": 6},
+    "blue": {"gpus": 3, "memory_bytes": 256 * MIB, "compute_permille": 2000, "sessions": 4},
 }
 HOSTS = 3
 GPUS = 2  # of each host
@@ -170,8 +171,8 @@ class Tenant:
     def _ask(self) -> Lease | None:
         body = {
             "gpus": self.random.choice((1, 1, 1, 2)),
-            "memory_mib": self.random.choice((32, 64, 96)),
-            "share": self.random.choice((20, 50, 80)),
+            "memory_bytes": self.random.choice((32, 64, 96)) * MIB,
+            "share_permille": self.random.choice((200, 500, 800)),
             "policy": self.random.choice(("binpack", "spread")),
             "wait_seconds": self.random.choice((0, 5)),
             "ttl_seconds": TTL,
@@ -336,16 +337,16 @@ def check_instants(leases: list[Lease], record: Record) -> None:
         tenant = lease["tenant"]
         for grant in lease["grants"]:
             sums[tenant, "gpus"] += 1
-            sums[tenant, "memory_mib"] += grant["memory_mib"]
-            sums[tenant, "compute"] += grant["share"]
-            sums[grant["gpu"], "share"] += grant["share"]
-            sums[grant["gpu"], "memory"] += grant["memory_mib"]
+            sums[tenant, "memory_bytes"] += grant["memory_bytes"]
+            sums[tenant, "compute_permille"] += grant["share_permille"]
+            sums[grant["gpu"], "share"] += grant["share_permille"]
+            sums[grant["gpu"], "memory"] += grant["memory_bytes"]
         for (who, what), much in sums.items():
             events += [(begin, 1, who, what, much), (end, 0, who, what, -much)]
     now: Counter[tuple[str, str]] = Counter()
     for _, _, who, what, much in sorted(events):
         now[who, what] += much
-        most = QUOTAS[who][what] if who in QUOTAS else 100 if what == "share" else None
+        most = QUOTAS[who][what] if who in QUOTAS else 1000 if what == "share" else None
         if most is not None and now[who, what] > most:
             record.complain(f"{who} had {what} {now[who, what]} of {most}")
             return

@@ -105,12 +105,13 @@ class PoolServer:
         self.home = paths.find_home()
         #: What it is started with, e.g. to be in a network of its own.
         self.prefix: list[str] = []
+        self.python = sys.executable
         self.log = self.folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         ready, theirs = os.pipe()
-        command = [*self.prefix, sys.executable, "-m", "gpupool_server", "--listen", self.url]
+        command = [*self.prefix, self.python, "-m", "gpupool_server", "--listen", self.url]
         command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
         for key, value in self.settings.items():
             command += [f"--{key}", value] if value else [f"--{key}"]

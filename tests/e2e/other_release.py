@@ -40,7 +40,7 @@ def _entry(text: str, name: str) -> re.Match[str]:
 
 def _change(folder: Path, name: str, pattern: str, by: str) -> None:
     """Change something of an entry, which must be there."""
-    for path in folder.glob("*.toml"):
+    for path in folder.rglob("*.toml"):
         text = path.read_text(encoding="utf-8")
         if f"[{name}]\n" not in text:
             continue
@@ -82,11 +82,12 @@ def build(folder: Path) -> Release:
 def _update(fresh: Path, spec: Path) -> None:
     """Leave files alone that have not changed, so that nothing is compiled for them."""
     spec.mkdir(parents=True, exist_ok=True)
-    for path in spec.iterdir():
-        if not (fresh / path.name).exists():
+    for path in spec.rglob("*.*"):
+        if not (fresh / path.relative_to(spec)).exists():
             path.unlink()
-    for path in fresh.iterdir():
-        there = spec / path.name
+    for path in fresh.rglob("*.*"):
+        there = spec / path.relative_to(fresh)
+        there.parent.mkdir(exist_ok=True)
         if not there.is_file() or there.read_bytes() != path.read_bytes():
             shutil.copyfile(path, there)
 

@@ -44,7 +44,7 @@ KIND_EVENT = 6
 
 def _numbers() -> dict[str, int]:
     numbers: dict[str, int] = {}
-    for part in SPEC.glob("*.toml"):
+    for part in spec.files(SPEC):
         for name, entry in tomllib.loads(part.read_text(encoding="utf-8")).items():
             if isinstance(entry, dict) and "id" in entry:
                 numbers[name] = int(entry["id"])

@@ -69,7 +69,7 @@ def test_a_child_without_the_variables_stays_under_the_quota(pool: Pool, transpo
     assert tell(child, "take 26") == REFUSED
     assert tell(child, "take 20") == "took 20"
     assert tell(parent, "take 36") == "took 36"
-    used = [pool.account(name)["memory_used"] for name in ("red", "red/job")]
+    used = [pool.account(name)["memory_used_bytes"] for name in ("red", "red/job")]
     assert sum(used) <= 64 * MIB
     end(child)
     end(parent)
@@ -93,7 +93,7 @@ def test_a_request_larger_than_its_group_has_is_refused(pool: Pool) -> None:
     first = pool.start("shm", **RED, GPUPOOL_GROUP="job", GPUPOOL_MEMORY="16MiB")
     result = pool.run("shm", "driver_vmm", **RED, GPUPOOL_GROUP="job", GPUPOOL_MEMORY="60MiB")
     assert result.returncode == 1 and len(result.own_lines()) == 1, result.explain()
-    assert pool.account("red/job")["memory_limit"] == info(first)[1] == 16 * MIB
+    assert pool.account("red/job")["memory_limit_bytes"] == info(first)[1] == 16 * MIB
     end(first)
 
 
@@ -133,7 +133,7 @@ def test_another_tenants_group_is_out_of_reach(pool: Pool, transport: str) -> No
     assert tell(thief, "take 40") == REFUSED
     assert tell(thief, "take 28") == "took 28"
     after = pool.account("red/job")
-    assert after["memory_used"] == before["memory_used"]
+    assert after["memory_used_bytes"] == before["memory_used_bytes"]
     assert (after["workers"], pool.account("blue/job")["workers"]) == (1, 1)
     assert tell(victim, "take 56") == "took 56"
     end(thief)
@@ -283,7 +283,7 @@ def test_a_client_of_its_own_has_the_same_limit(pool: Pool) -> None:
         for size in (1, 2 * MIB, 1 << 40, (1 << 64) - 1):
             assert client.result("cuMemAlloc_v2", struct.pack("<Q", size)) == OUT_OF_MEMORY
         account = pool.account("blue/raw")
-        assert account["memory_used"] == account["memory_peak"] == 32 * MIB
+        assert account["memory_used_bytes"] == account["memory_peak_bytes"] == 32 * MIB
         assert account["memory_denied"] >= 3
     wait_until(lambda: not alive(pid), "the worker ended with its client")
     wait_until(lambda: pool.account("blue/raw") == {}, "nothing of it was left on the board")
@@ -305,12 +305,12 @@ def test_no_current_context_is_no_way_past_the_quota(pool: Pool) -> None:
         stream = without_context(client)
         taken, piece, quota = 0, 2 * SCALE * MIB, 32 * SCALE * MIB
         asked = struct.pack("<QQ", piece, stream)
-        held = pool.account("blue/raw")["memory_used"]  # a real context takes a part
+        held = pool.account("blue/raw")["memory_used_bytes"]  # a real context takes a part
         while client.result("cuMemAllocAsync", asked) == 0:
             taken += piece
             assert held + taken <= quota
         assert quota - 2 * piece < held + taken
-        assert pool.account("blue/raw")["memory_peak"] <= quota
+        assert pool.account("blue/raw")["memory_peak_bytes"] <= quota
         nowhere = struct.pack("<QQ", 2 * MIB, 1)  # the default stream, of no context
         assert client.result("cuMemAllocAsync", nowhere) == INVALID_CONTEXT
 

@@ -320,8 +320,10 @@ def test_a_module_that_goes_with_its_context_is_not_unloaded_later(worker: Worke
     assert load_module(worker) == 0
     worker.halt(stream, 1)
     worker.tell("cuModuleUnload", struct.pack("<Q", MODULE))
-    worker.tell("gp_primary_release", struct.pack("<QiI", primary, 0, 0))
+    release = worker.message(NUMBERS["gp_primary_release"], struct.pack("<QiI", primary, 0, 0))
+    worker.send([release])
     worker.let_go(1)
+    assert answer_of(worker, HEADER.unpack_from(release)[3]) == 0
     assert told(worker, "gp_context_set", MADE) == 0
     assert worker.result("cuCtxSynchronize") == 0
     assert worker.result("gp_primary_retain", struct.pack("<QiI", primary, 0, 0)) == 0

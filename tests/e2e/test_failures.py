@@ -387,6 +387,13 @@ def test_the_transport_is_chosen_and_said(server: PoolServer, vector_add: str) -
     assert any("shm" in line for line in result.own_lines()), result.explain()
 
 
+def test_a_level_of_the_log_that_there_is_not_is_said(server: PoolServer, vector_add: str) -> None:
+    result = server.run([vector_add], "", GPUPOOL_LOG="loud")
+    assert result.returncode == 0, result.explain()
+    (line,) = result.own_lines()
+    assert "GPUPOOL_LOG='loud' is not one of error, warn, info, debug; it is warn" in line
+
+
 def test_quiet_when_all_is_well(server: PoolServer, vector_add: str, transport: str) -> None:
     result = server.run([vector_add], transport)
     assert (result.returncode, result.stderr) == (0, ""), result.explain()

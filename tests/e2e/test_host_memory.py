@@ -67,8 +67,8 @@ def test_calls_that_are_put_off(tight: Pool) -> None:
         assert client.result("cuMemAlloc_v2", bytes(MIB)) == OUT_OF_MEMORY
         assert most_resident(pid) < before + LIMIT + 24 * MIB
         (shown,) = tight.ask(do="status")["sessions"]
-        assert 16 * MIB < shown["host"]["waits"] <= shown["host_bytes"] <= LIMIT
-        assert shown["host_limit"] == LIMIT and shown["host_refused"] > 60
+        assert 16 * MIB < shown["host_bytes_by_kind"]["waits"] <= shown["host_bytes"] <= LIMIT
+        assert shown["host_limit_bytes"] == LIMIT and shown["host_refused"] > 60
 
 
 def test_buffers_for_graphs(tight: Pool) -> None:
@@ -142,7 +142,7 @@ def test_a_capture_whose_stream_is_destroyed(tight: Pool) -> None:
 
         def charged() -> int:
             (shown,) = tight.ask(do="status")["sessions"]
-            return int(shown["host"]["graphs"])
+            return int(shown["host_bytes_by_kind"]["graphs"])
 
         assert charged() > 0
         assert client.result("cuStreamDestroy_v2", struct.pack("<Q", stream)) == 0
@@ -157,9 +157,9 @@ def test_it_is_counted_and_shown(
     pool = Pool(server, toolchain, talk)
     program = pool.start("shm", **RED)
     shown = pool.session_of(program)
-    assert shown["host_limit"] == 8 << 30, "the default of session-host-memory"
-    assert 0 < shown["host_bytes"] == sum(shown["host"].values())
-    wait_until(lambda: pool.account("red")["host_used"] > 0, "the board had it")
+    assert shown["host_limit_bytes"] == 8 << 30, "the default of session-host-memory"
+    assert 0 < shown["host_bytes"] == sum(shown["host_bytes_by_kind"].values())
+    wait_until(lambda: pool.account("red")["host_used_bytes"] > 0, "the board had it")
     with urllib.request.urlopen(f"{where}/metrics", timeout=PATIENCE) as answer:
         (line,) = (
             line

@@ -47,7 +47,9 @@ class Site:
     # What a tenant does -----------------------------------------------------------------------
 
     def ask(self, **want: Any) -> dict[str, Any]:
-        return self.manager.lease(self.red, **{"memory_mib": 64, "share": 50, **want})
+        return self.manager.lease(
+            self.red, **{"memory_bytes": 64 * MIB, "share_permille": 500, **want}
+        )
 
     def environment(self, lease: dict[str, Any], transport: str = "zmq") -> dict[str, str]:
         servers = ",".join(
@@ -121,7 +123,7 @@ def test_a_lease_runs_a_program_within_its_limits(site: Site) -> None:
     assert tell(program, "take 60") == "took 60"
     assert tell(program, "take 8") == "refused CUDA_ERROR_OUT_OF_MEMORY"
     account = site.account(node_of(lease), f"red/{lease['id']}")
-    assert (account["memory_limit"], account["share"]) == (64 * MIB, 500)
+    assert (account["memory_limit_bytes"], account["share_permille"]) == (64 * MIB, 500)
     end(program)
     site.manager.do("POST", f"/leases/{lease['id']}/release", token=site.red)
     refused(site.run(lease, "driver_limits", "64"), lease["id"], "has ended")
@@ -141,7 +143,10 @@ def test_a_lease_that_is_released_says_by_whom(site: Site, who: str) -> None:
 
 
 def test_every_lease_has_its_own_limits(site: Site) -> None:
-    one, two = site.ask(memory_mib=32, share=20), site.ask(memory_mib=48, share=30)
+    one, two = (
+        site.ask(memory_bytes=32 * MIB, share_permille=200),
+        site.ask(memory_bytes=48 * MIB, share_permille=300),
+    )
     assert node_of(one) == node_of(two)
     programs = [site.tenant(lease) for lease in (one, one, two)]
     assert [info(program)[1] for program in programs] == [32 * MIB, 32 * MIB, 48 * MIB]
@@ -153,7 +158,7 @@ def test_every_lease_has_its_own_limits(site: Site) -> None:
 
 
 def test_a_whole_gpu_has_all_of_its_memory(site: Site) -> None:
-    lease = site.ask(memory_mib=None, share=100, gpus=2, hosts="same")
+    lease = site.ask(memory_bytes=None, share_permille=1000, gpus=2, hosts="same")
     assert lease["servers"][0]["devices"] == [0, 1]
     program = site.tenant(lease)
     assert info(program)[1] == 1 << 30
@@ -177,7 +182,7 @@ def test_a_lease_on_an_encrypted_server(site: Site) -> None:
 
 
 def test_a_lease_on_two_hosts_is_one_process(site: Site) -> None:
-    lease = site.ask(gpus=4, share=100)
+    lease = site.ask(gpus=4, share_permille=1000)
     assert [grant["ordinal"] for grant in lease["grants"]] == [0, 1, 2, 3]
     assert [server["devices"] for server in lease["servers"]] == [[0, 1], [2, 3]]
     # Each of them takes the one token, and gives what it has of the lease.
@@ -214,7 +219,7 @@ def test_a_token_is_of_no_use_elsewhere(site: Site) -> None:
     lease = site.ask()
     other = next(name for name in site.servers if name != node_of(lease))
     for url, token, part in (
-        (site.servers[other].url, lease["token"], "not issued for this server"),
+        (site.servers[other].url, lease["token"], "for other servers"),
         (lease["servers"][0]["address"], lease["token"][:-4] + "AAAA", "was changed"),
         (lease["servers"][0]["address"], "gpl_", "refused"),
     ):
@@ -235,7 +240,11 @@ def test_no_token_stands_in_a_log(site: Site) -> None:
 
 def test_the_request_is_named_in_every_log(site: Site) -> None:
     answer = site.manager.ask(
-        "POST", "/leases", {"memory_mib": 64, "share": 50}, site.red, **{"X-Request-ID": "ask-7"}
+        "POST",
+        "/leases",
+        {"memory_bytes": 64 * MIB, "share_permille": 500},
+        site.red,
+        **{"X-Request-ID": "ask-7"},
     )
     lease = answer.json()
     assert site.run(lease, "driver_limits", "64").returncode == 0
@@ -295,7 +304,7 @@ def test_settings_of_a_gpu_are_there_at_once(site: Site) -> None:
         ),
         "the server had the settings",
     )
-    leases = [site.ask(share=share, labels={}) for share in (60, 30, 10)]
+    leases = [site.ask(share_permille=share, labels={}) for share in (600, 300, 100)]
     programs = [site.tenant(lease) for lease in leases]
     for program in programs:
         assert tell(program, "work 2") == "worked 2"
@@ -374,7 +383,7 @@ def test_a_new_server_loses_nothing(site: Site, how: signal.Signals) -> None:
     site.servers[node].start()
     site.manager.wait_for(node)
     wait_until(lambda: len(site.sessions()) == 1, "the session was found again")
-    assert site.account(node, f"red/{lease['id']}")["memory_limit"] == 64 * MIB
+    assert site.account(node, f"red/{lease['id']}")["memory_limit_bytes"] == 64 * MIB
     assert tell(program, "work 3") == "worked 6"
     end(program)
     wait_until(lambda: site.state(lease) == "released", "its end released the lease")

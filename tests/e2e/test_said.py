@@ -47,7 +47,9 @@ def test_a_server_that_is_stopped_says_so(pool: Pool, transport: str) -> None:
 
 def test_limits_that_change_are_told(pool: Pool, transport: str) -> None:
     program = pool.start(transport, **RED)
-    Admin(pool.run_dir).ask({"do": "tenant-set", "tenant": "red", "memory": 16 * MIB, "share": 300})
+    Admin(pool.run_dir).ask(
+        {"do": "tenant-set", "tenant": "red", "memory_bytes": 16 * MIB, "share_permille": 300}
+    )
     assert tell(program, "take 20") == "refused CUDA_ERROR_OUT_OF_MEMORY"
     wait_until(lambda: has_said_something(program), "the program's user was told")
     program.say("end")
@@ -57,7 +59,7 @@ def test_limits_that_change_are_told(pool: Pool, transport: str) -> None:
 
 def test_only_the_sessions_meant_are_told(pool: Pool) -> None:
     blue = pool.start("shm", **BLUE)
-    Admin(pool.run_dir).ask({"do": "tenant-set", "tenant": "red", "memory": 16 * MIB})
+    Admin(pool.run_dir).ask({"do": "tenant-set", "tenant": "red", "memory_bytes": 16 * MIB})
     tell(blue, "work 1")
     blue.say("end")
     assert blue.finish().own_lines() == []

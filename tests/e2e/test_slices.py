@@ -50,7 +50,7 @@ class Device:
         assert changed.returncode == 0, changed.explain()
 
     def look(self) -> dict[str, Any]:
-        (path,) = (self.pool.run_dir / "gpus").glob("0.*.runlist")
+        (path,) = (self.pool.run_dir / "gpus" / "soft").glob("0.*.runlist")
         room = ctypes.create_string_buffer(1 << 16)
         n = self._library.sgTimeDescribe(os.fsencode(path), room, len(room))
         assert 0 < n < len(room), n
@@ -59,7 +59,7 @@ class Device:
 
     def entry(self, pid: int) -> dict[str, Any]:
         """A worker's; empty if it has none."""
-        if not list((self.pool.run_dir / "gpus").glob("0.*.runlist")):
+        if not list((self.pool.run_dir / "gpus" / "soft").glob("0.*.runlist")):
             return {}
         found: list[dict[str, Any]] = [e for e in self.look()["entries"] if e["pid"] == pid]
         return found[0] if found else {}

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from growth import grown
 from harness import PoolServer
 from toolchain import Toolchain
 
@@ -52,3 +53,13 @@ def test_random_operations(
     said = result.stdout.splitlines()
     assert said[-1] == "PASS driver_random"
     assert int(said[-2].split()[0]) > 1000, "so few operations show nothing"
+
+
+def test_growth_is_seen() -> None:
+    """What `make soak` judges by."""
+    steady = [(400 + i % 7) << 20 for i in range(60)]
+    assert grown(steady) == 0
+    assert grown([10 << 20] * 20 + [400 << 20] * 40) == 0, "it may fill its pools"
+    assert grown([bytes_now + (i << 22) for i, bytes_now in enumerate(steady)]) == 0
+    assert grown([bytes_now + (i << 24) for i, bytes_now in enumerate(steady)]) > 100 << 20
+    assert grown([0, 1 << 40]) == 0, "too few looks"

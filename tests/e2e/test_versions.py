@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import struct
-import time
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,27 +187,33 @@ def test_a_server_says_what_its_driver_knows(drivers: dict[str, PoolServer]) -> 
 # Servers upgraded beside sessions --------------------------------------------------------------
 
 
-def test_a_board_of_another_release_ends_no_session(
+def test_an_arbiter_of_another_release_ends_no_session(
     make_server: MakeServer, talk: StartTalk, hold: str, transport: str
 ) -> None:
-    """The worker stays on its own board until there is one that it understands."""
+    """The worker stays at its own board; sessions that come later have one of their own."""
     server = make_server()
     program, worker = held(server, talk, hold, transport)
-    board = server.folder / "run/gpus/0.board"
+    place = server.folder / "run/gpus/0.arbiter"
     server.kill()
-    newer = board.with_suffix(".new")
-    newer.write_bytes(b"of a server of another release")
-    newer.replace(board)
-    for number in range(1, 4):
-        time.sleep(0.25)  # the worker looks whether there is a new board
-        step(program, number)
-    server.start()
+    place.rename(place.with_suffix(".hidden"))
+    step(program, 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(str(place))
+        other.listen(1)
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            assert connection.recv(100) == b"hello 1"
+            connection.send(b"%-15d " % -errno.EPROTO)
+            connection.close()
+
+        speaker = threading.Thread(target=answer)
+        speaker.start()
+        server.start()
+        speaker.join()
     assert "put a board aside" in server.log.read_text()
-    wait_until(
-        lambda: "joined the board that the server has made anew" in server.log.read_text(),
-        "the worker joined the new board",
-    )
-    step(program, 4)
+    for number in range(2, 4):
+        step(program, number)
     assert [each["pid"] for each in server.sessions()] == [worker]
     program.say("end")
     assert program.finish().returncode == 0

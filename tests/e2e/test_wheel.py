@@ -27,6 +27,7 @@ from toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = ("--constraint", ROOT / "constraints.txt")
+NEEDS_SCRIPT = ROOT / ".ci" / "needs.py"
 BUILD_SCRIPT = ROOT / ".ci" / "wheel.py"
 
 #: Long enough for a busy machine; only what hangs runs into it.
@@ -114,8 +115,19 @@ def installed(request: pytest.FixtureRequest, wheel: Path, wheel_work: Path) -> 
         pytest.skip(f"no Python {version[0]}.{version[1]} on this machine")
     root = wheel_work / f"python{version[0]}.{version[1]}"
     must_run(python, "-m", "venv", "--without-pip", root)
-    pip = (sys.executable, "-m", "pip", "--python", root / "bin" / "python")
-    must_run(*pip, "--quiet", "--disable-pip-version-check", "install", *TESTED, wheel)
+    pip: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        root / "bin" / "python",
+        "install",
+    ]
+    pip += ["--quiet", "--disable-pip-version-check"]
+    needs = root / "needs.txt"
+    needs.write_text(must_run(sys.executable, NEEDS_SCRIPT), encoding="utf-8")
+    must_run(*pip, *TESTED, "--requirement", needs)
+    must_run(*pip, "--no-deps", wheel)
     return Installed(root)
 
 
@@ -157,6 +169,19 @@ def test_needs_the_c_library_only(part: str, unpacked: Path) -> None:
     assert [name for name in found if not LIBC.fullmatch(name)] == []
 
 
+def test_its_files_are_hardened(unpacked: Path) -> None:
+    """As tests/python/test_hardening.py has it, after all that was done to them since."""
+    files = [path for path in (unpacked / "gpupool").rglob("*") if path.is_file()]
+    ours = [path for path in files if path.read_bytes()[:4] == b"\x7fELF"]
+    assert len(ours) > 5
+    for path in ours:
+        said = must_run("readelf", "-hldW", path)
+        assert re.search(r"Type: +DYN", said), path
+        assert re.search(r"FLAGS.*BIND_NOW", said), path
+        assert "GNU_RELRO" in said, path
+        assert re.search(r"GNU_STACK .* RW ", said), path
+
+
 def test_brings_the_libraries_of_its_plug_ins(unpacked: Path) -> None:
     """Under changed names, so that they do not meet the application's own."""
     inside = {path.name for path in (unpacked / "gpupool.libs").iterdir()}
@@ -166,6 +191,19 @@ def test_brings_the_libraries_of_its_plug_ins(unpacked: Path) -> None:
         assert set(own) <= inside, part
     assert not inside & {"libzmq.so.5", "liblz4.so.1", "libzstd.so.1", "libsodium.so.23"}
     assert any(name.startswith("libsodium-") for name in inside), "libzmq cannot encrypt"
+
+
+def test_has_the_licences_of_the_libraries_that_it_brings(unpacked: Path) -> None:
+    (information,) = unpacked.glob("gpupool-*.dist-info")
+    metadata = (information / "METADATA").read_text(encoding="utf-8")
+    named = re.findall(r"^License-File: (.+)$", metadata, re.MULTILINE)
+    there = [p for p in (information / "licenses").rglob("*") if p.is_file()]
+    assert {str(p.relative_to(information / "licenses")) for p in there} == set(named)
+    for library in ("libzmq5", "libsodium23", "liblz4-1", "libzstd1"):
+        assert f"third_party/{library}.txt" in named
+    bill = json.loads((information / "sboms/auditwheel.cdx.json").read_text(encoding="utf-8"))
+    brought = {part["name"] for part in bill["components"]}
+    assert {"libzmq5", "libsodium23", "liblz4-1", "libzstd1"} <= brought
 
 
 def test_names_no_path_of_the_machine_that_built_it(unpacked: Path, wheel_work: Path) -> None:

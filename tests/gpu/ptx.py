@@ -36,9 +36,17 @@ def native_environment() -> dict[str, str]:
 
 
 def soft_environment(folder: Path) -> dict[str, str]:
-    """Our driver library under the name that the program asks for."""
-    (folder / "libcuda.so.1").symlink_to(paths.find_home().part(paths.SOFT_GPU))
-    return {**native_environment(), "LD_LIBRARY_PATH": str(folder)}
+    """Our driver library under the name that the program asks for.
+
+    Preloaded from its own place as well: a wheel's libraries lie beside it, not beside the link.
+    """
+    library = paths.find_home().part(paths.SOFT_GPU)
+    (folder / "libcuda.so.1").symlink_to(library)
+    return {
+        **native_environment(),
+        "LD_LIBRARY_PATH": str(folder),
+        "LD_PRELOAD": str(library),
+    }
 
 
 def device() -> tuple[str, str]:

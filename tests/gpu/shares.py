@@ -2,9 +2,9 @@
 
     python tests/gpu/shares.py --out DIR [--only SECTION ...] [--list]
 
-Sections: ratios, resnet, copies, fixed, priority, crash, memory, many, alone, live. One server
-with a tenant for every role; policies and weights are changed through its admin socket, as an
-operator would. Each row says what was asked, what was measured and whether that is within the
+Sections: ratios, resnet, copies, fixed, priority, crash, hostile, memory, many, alone, live. One
+server with a tenant for every role; policies and weights are changed through its admin socket, as
+an operator would. Each row says what was asked, what was measured and whether that is within the
 promise; DIR/shares.json has everything. The exit code is 1 if any row failed.
 """
 
@@ -340,6 +340,37 @@ def crash_pause(bench: Bench, tenants: Sequence[str], end: Callable[[], None]) -
     return float(max(report["worst"] for report in reports)) / 1000
 
 
+def hostile(bench: Bench) -> None:
+    """What a worker that was taken over, or an arbiter that dies, costs the neighbour."""
+    bench.policy("weighted")
+    bench.weights(1, 1)
+    a, b = TENANTS[:2]
+    alone = rate(bench, 300 * US) * bench.seconds
+
+    def stop(start: float) -> None:
+        time.sleep(max(0.0, start + 1 - clock()))
+        workers = [s["pid"] for s in bench.admin(do="status")["sessions"] if s["tenant"] == a]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in workers:
+                os.kill(pid, number)
+            time.sleep(bench.seconds / 2)
+
+    _, neighbour = bench.work([(a, 300 * US), (b, 300 * US)], while_running=stop)
+    part = neighbour / alone
+    asked = "a worker is stopped in its turn"
+    bench.row("hostile", asked, f"neighbour {100 * part:.1f} %", part >= 0.48, part=part)
+
+    def kill(start: float) -> None:
+        time.sleep(max(0.0, start + 1 - clock()))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as arbiter:
+            arbiter.connect(str(bench.server.folder / "run" / "gpus" / "0.arbiter"))
+            arbiter.send(b"hello 1")
+            os.kill(int(arbiter.recv(100)[16:]), signal.SIGKILL)
+
+    got = bench.work([(a, 300 * US), (b, 300 * US)], while_running=kill)
+    check_ratio(bench, "hostile", "1 : 1, the arbiter is killed", got, (1, 1), 10.0)
+
+
 def memory(bench: Bench) -> None:
     """Under 6 GiB, watched by NVML: ways and threads to allocate, and what the driver takes."""
     bench.policy("preemptive")
@@ -436,6 +467,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "fixed": fixed,
     "priority": priority,
     "crash": crash,
+    "hostile": hostile,
     "memory": memory,
     "many": many,
     "alone": alone,

@@ -25,12 +25,19 @@ from two_cards_programs import ONLY_SHM, PROGRAMS  # noqa: E402
 from two_hosts import gpus, plain  # noqa: E402
 
 from harness import PoolServer, Result, run_program  # noqa: E402
+from toolchain import Toolchain  # noqa: E402
 
 Row = dict[str, Any]
 
+#: C programs of tests/e2e that need two GPUs: built here, run as they are.
+DRIVER_PROGRAMS = ("driver_peers",)
+NAMES = (*DRIVER_PROGRAMS, *PROGRAMS)
 
-def command(python: str, name: str) -> list[str]:
-    return [python, str(HERE / "two_cards_programs.py"), name]
+
+def command(given: argparse.Namespace, name: str) -> list[str]:
+    if name in DRIVER_PROGRAMS:
+        return [str(Toolchain(given.out / "programs").driver_program(name))]
+    return [given.python, str(HERE / "two_cards_programs.py"), name]
 
 
 def native_environment() -> dict[str, str]:
@@ -39,10 +46,11 @@ def native_environment() -> dict[str, str]:
 
 
 def read(result: Result) -> Row:
-    """The line of JSON that a program ended with; RuntimeError has what it said instead."""
+    """The line that a program ended with; RuntimeError has what it said instead."""
     if result.returncode != 0:
         raise RuntimeError(result.explain()[-900:])
-    found: Row = json.loads(result.stdout.strip().splitlines()[-1])
+    last = result.stdout.strip().splitlines()[-1]
+    found: Row = json.loads(last) if last.startswith("{") else {"said": last}
     return found
 
 
@@ -51,12 +59,14 @@ def is_missing(result: Result) -> bool:
     return "ModuleNotFoundError" in result.stderr or "'nvidia-smi'" in result.stderr
 
 
-def compare(server: PoolServer, python: str, name: str, way: str, local: Row, limit: float) -> Row:
+def compare(
+    server: PoolServer, words: list[str], name: str, way: str, local: Row, limit: float
+) -> Row:
     row: Row = {"program": name, "way": way, "native": local, "ok": False}
     extra = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     try:
-        row["remote"] = read(server.run(command(python, name), way, limit, **extra))
-        row["ok"] = plain(row["remote"]) == plain(local)
+        row["remote"] = read(server.run(words, way, limit, **extra))
+        row["ok"] = not local or plain(row["remote"]) == plain(local)  # a trial has no native run
         row["why"] = "" if row["ok"] else f"the result differs: {json.dumps(row['remote'])[:600]}"
     except (RuntimeError, ValueError, IndexError) as error:
         row["why"] = str(error)
@@ -66,15 +76,17 @@ def compare(server: PoolServer, python: str, name: str, way: str, local: Row, li
 def run_all(given: argparse.Namespace, server: PoolServer) -> list[Row]:
     rows: list[Row] = []
     for name in given.only:
-        alone = run_program(command(given.python, name), native_environment(), given.limit)
+        words = command(given, name)
+        alone = run_program(words, native_environment(), given.limit)
         if given.driver == "cuda" and (is_missing(alone) or alone.returncode != 0):
-            print(f"{name:13} skipped: fails natively, too: {alone.stderr.strip()[-200:]}")
+            said = (alone.stderr or alone.stdout).strip()
+            print(f"{name:13} skipped: fails natively, too: {said[-200:]}")
             continue
         local = read(alone) if given.driver == "cuda" else {}
         for way in given.ways:
             if way != "shm" and name in ONLY_SHM:
                 continue
-            row = compare(server, given.python, name, way, local, given.limit)
+            row = compare(server, words, name, way, local, given.limit)
             rows.append(row)
             print(f"{name:13} {way} {'ok' if row['ok'] else 'NOT'} {row['why']}", flush=True)
             (given.out / "two_cards.json").write_text(json.dumps(rows, indent=1))
@@ -91,7 +103,7 @@ def cards() -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="one server with two GPUs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
-    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
     parser.add_argument("--ways", nargs="+", choices=("shm", "zmq"), default=["shm", "zmq"])
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--driver", default="cuda", help="of the server (soft: to try this)")

@@ -16,6 +16,7 @@ from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
+from gpupool_server.jail import Jail
 from gpupool_server.rundir import RunDir
 from gpupool_server.server import Server
 from gpupool_server.sessions import SessionSupervisor
@@ -89,7 +90,13 @@ async def make_office(folder: Path, home: Home) -> AsyncIterator[MakeOffice]:
         tenants = Tenants.load(TOKEN, settings)
         gpus = Gpus(settings, listed, tenants, run_dir.gpus, opener)
         supervisor = SessionSupervisor(
-            settings, listed, run_dir, program, home.root / PLUGINS, gpus
+            settings,
+            listed,
+            run_dir,
+            program,
+            home.root / PLUGINS,
+            gpus,
+            Jail(settings, listed, home, program, run_dir.path),
         )
         handler = RequestHandler(settings, gpus, listed, supervisor, Build(wire=3, oldest=2))
         offices.append(Office(settings, run_dir, supervisor, handler, gpus, boards))

@@ -4,7 +4,7 @@ FAKE_WORKER chooses how it misbehaves: ``good``, ``exit`` (ends with code 3 befo
 is ready), ``silent`` (is never ready), ``garbage`` (says something else), ``badurl``
 (gives addresses that are none), ``deaf`` (never answers on the control socket), ``loud``
 (writes more than a FIFO holds), ``stubborn`` (ignores stop and SIGTERM), ``old`` (of a
-release that knows no boards), ``alone`` (its client never comes), ``hung`` (says on SIGUSR1
+release that knows no seats), ``alone`` (its client never comes), ``hung`` (says on SIGUSR1
 that its session is over, and stays).
 
 It outlives its server, as a worker does, but not the process FAKE_WORKER_OWNER of the tests.
@@ -34,14 +34,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--devices", required=True)
     parser.add_argument("--log-level", required=True)
     if os.environ.get("FAKE_WORKER") != "old":
-        parser.add_argument("--tenant")
         parser.add_argument("--host-memory", type=int)
         parser.add_argument("--peer-host")
-        parser.add_argument("--board", action="append", default=[])
+        parser.add_argument("--seat", action="append", default=[])
     args = parser.parse_args()
-    if getattr(args, "board", None):
-        assert args.tenant and len(args.board) == len(args.devices.split(",")), args
-        assert all(os.path.isabs(path) for path in args.board), args
+    if getattr(args, "seat", None):
+        assert len(args.seat) == len(args.devices.split(",")), args
+        for descriptor in ",".join(args.seat).split(","):
+            os.fstat(int(descriptor))  # it was handed in
     return args
 
 
@@ -127,8 +127,7 @@ def main() -> None:
     urls: dict[str, str] = {}
     kept = []
     for url in args.listen:
-        if url.startswith("shm://"):
-            kept.append(unix_listener(url.removeprefix("shm://")))
+        if url == "shm://handed":
             urls["shm"] = url
         else:
             listener, port = tcp_listener(url)

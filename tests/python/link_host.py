@@ -26,6 +26,7 @@ from gpupool_common.node_protocol import (
     decode_from_manager,
     encode,
 )
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.placement_request import PlacementRequest
@@ -35,8 +36,8 @@ from gpupool_manager.store import Store
 
 WANT: dict[str, Any] = {
     "gpus": 1,
-    "memory_mib": 64,
-    "share": 50,
+    "memory_bytes": 64 * MIB,
+    "share_permille": 500,
     "policy": "binpack",
     "hosts": "any",
     "model": None,
@@ -60,7 +61,7 @@ def report_of(node: str, gpus: int = 1, **more: Any) -> Report:
                 index=index,
                 model="a GPU",
                 compute_capability="9.0",
-                memory_mib=1024,
+                memory_bytes=1024 * MIB,
             )
             for index in range(gpus)
         ],
@@ -72,7 +73,7 @@ class Host:
     """A manager with its link, on a database in a folder."""
 
     def __init__(self, folder: Path, **rules: Any) -> None:
-        self._folder = folder
+        self.folder = folder
         self._rules = Rules(
             **{"heartbeat_seconds": 60.0, "lost_after": 600.0, "confirm_seconds": 600.0, **rules}
         )
@@ -86,7 +87,7 @@ class Host:
     async def start(self) -> None:
         import time
 
-        store = Store(f"sqlite:///{self._folder / 'manager.db'}")
+        store = Store(f"sqlite:///{self.folder / 'manager.db'}")
         self.pool = Pool(store, self._rules, clock=lambda: time.time() + self.ahead)
         await self.pool.open()
         self.link = NodeServer(self.pool, self.keys, self.listen)

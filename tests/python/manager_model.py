@@ -8,7 +8,7 @@ from typing import Any
 from gpupool_manager.records import Lease
 
 #: What an amount of a tenant's quota counts.
-COUNTED = ("gpus", "memory_mib", "compute", "sessions")
+COUNTED = ("gpus", "memory_bytes", "compute_permille", "sessions")
 
 
 @dataclass
@@ -47,14 +47,14 @@ class ModelLease:
     def use(self) -> dict[str, int]:
         """What it counts as; a whole GPU that is not there yet has no size."""
         if self.grants:
-            gpus, memory = len(self.grants), sum(mib for _, mib, _ in self.grants)
+            gpus, memory = len(self.grants), sum(size for _, size, _ in self.grants)
         else:
             gpus = self.want["gpus"]
-            memory = gpus * (self.want["memory_mib"] or 0)
+            memory = gpus * (self.want["memory_bytes"] or 0)
         return {
             "gpus": gpus,
-            "memory_mib": memory,
-            "compute": gpus * self.want["share"],
+            "memory_bytes": memory,
+            "compute_permille": gpus * self.want["share_permille"],
             "sessions": 1,
         }
 
@@ -84,9 +84,9 @@ class Model:
     def on_gpu(self, uuid: str) -> list[tuple[int, int]]:
         """Memory and share of everything that is on a GPU."""
         return [
-            (mib, share)
+            (size, share)
             for lease in self.live("active")
-            for gpu, mib, share in lease.grants
+            for gpu, size, share in lease.grants
             if gpu == uuid
         ]
 
@@ -98,8 +98,8 @@ class Model:
     def over_quota(self, tenant: str, want: dict[str, Any], with_queue: bool) -> bool:
         asked = ModelLease("", tenant, want, 0, 0, 0).use()
         sizes = {size for node in self.nodes.values() for size in node.gpus.values()}
-        if want["memory_mib"] is None and sizes:
-            asked["memory_mib"] = want["gpus"] * min(sizes)
+        if want["memory_bytes"] is None and sizes:
+            asked["memory_bytes"] = want["gpus"] * min(sizes)
         used = self.use("active", tenant)
         waits = self.use("queued", tenant) if with_queue else dict.fromkeys(COUNTED, 0)
         return any(
@@ -111,8 +111,8 @@ class Model:
         """Whether there is room now, without anybody's turn being looked at."""
         by_node: dict[str, int] = {}
         gpus: int = want["gpus"]
-        limit = self.quotas[tenant]["memory_mib"]
-        left = None if limit is None else limit - self.use("active", tenant)["memory_mib"]
+        limit = self.quotas[tenant]["memory_bytes"]
+        left = None if limit is None else limit - self.use("active", tenant)["memory_bytes"]
         for name, node in self.nodes.items():
             for uuid, size in node.gpus.items():
                 if node.is_open and self._has_room(node, uuid, size, want, left):
@@ -129,11 +129,11 @@ class Model:
         there = self.on_gpu(uuid)
         if len(there) >= node.max_inst[uuid]:
             return False
-        if want["memory_mib"] is None:
+        if want["memory_bytes"] is None:
             return not there and (left is None or size * want["gpus"] <= left)
-        memory: int = want["memory_mib"] + sum(mib for mib, _ in there)
-        share: int = want["share"] + sum(part for _, part in there)
-        return memory <= size and share <= 100
+        memory: int = want["memory_bytes"] + sum(size for size, _ in there)
+        share: int = want["share_permille"] + sum(part for _, part in there)
+        return memory <= size and share <= 1000
 
     def someone_is_late(self, now: float) -> bool:
         return any(now - lease.created > self.patience for lease in self.live("queued"))
@@ -158,16 +158,16 @@ class Model:
     def _grant(self, known: ModelLease, lease: Lease) -> None:
         assert known.state == "queued", f"{lease.id} was {known.state} and is granted"
         want = known.want
-        grants = [(grant.gpu, grant.memory_mib, grant.share) for grant in lease.grants]
+        grants = [(grant.gpu, grant.memory_bytes, grant.share_permille) for grant in lease.grants]
         uuids = [gpu for gpu, _, _ in grants]
         assert len(set(uuids)) == len(uuids) == want["gpus"]
         for grant in lease.grants:
             node = self.nodes[grant.node]
             assert node.is_open, f"{lease.id} was granted on {grant.node}: {node}"
             size = node.gpus[grant.gpu]
-            assert grant.memory_mib == (want["memory_mib"] or size)
-            assert grant.share == want["share"]
-            if want["memory_mib"] is None:
+            assert grant.memory_bytes == (want["memory_bytes"] or size)
+            assert grant.share_permille == want["share_permille"]
+            if want["memory_bytes"] is None:
                 assert not self.on_gpu(grant.gpu)
         nodes = {grant.node for grant in lease.grants}
         assert want["hosts"] != "same" or len(nodes) == 1

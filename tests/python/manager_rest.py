@@ -12,6 +12,7 @@ from sqlalchemy import select
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.app import make_app
 from gpupool_manager.tables import TABLES
 from gpupool_manager.tokens import new_secret
@@ -90,7 +91,7 @@ class Rest:
 
     async def lease(self, by: str = "admin", **body: Any) -> dict[str, Any]:
         """A lease, granted or queued."""
-        body = {"memory_mib": 1000, "share": 10, **body}
+        body = {"memory_bytes": 1000 * MIB, "share_permille": 100, **body}
         found: dict[str, Any] = await self.do("POST", "/leases", body, by)
         return found
 
@@ -127,7 +128,7 @@ class Rest:
             "leases": [asdict(lease) for lease in ledger.leases.values()],
             "queue": self.world.queue(),
             "taken": {
-                slot.uuid: (slot.used_mib, slot.used_share, slot.holders, slot.closed)
+                slot.uuid: (slot.used_bytes, slot.used_permille, slot.holders, slot.closed)
                 for slot in ledger.index.slots.values()
             },
             "use": {

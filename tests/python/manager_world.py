@@ -6,6 +6,7 @@ from typing import Any
 
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import Heartbeat, Orders, Report, ReportedGpu
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool, Rules
@@ -16,8 +17,8 @@ from gpupool_manager.transaction import Actor, Transaction
 #: What a lease's request may leave out.
 WANT: dict[str, Any] = {
     "gpus": 1,
-    "memory_mib": 1000,
-    "share": 10,
+    "memory_bytes": 1000 * MIB,
+    "share_permille": 100,
     "policy": "binpack",
     "hosts": "any",
     "model": None,
@@ -38,10 +39,10 @@ class Clock:
         return self.now
 
 
-def gpu(node: str, index: int, memory_mib: int = 10_000, **more: Any) -> ReportedGpu:
+def gpu(node: str, index: int, memory_bytes: int = 10_000 * MIB, **more: Any) -> ReportedGpu:
     more = {"model": "NVIDIA H200", "compute_capability": "9.0", **more}
     uuid = more.pop("uuid", f"GPU-{node}-{index}")
-    return ReportedGpu(uuid=uuid, index=index, memory_mib=memory_mib, **more)
+    return ReportedGpu(uuid=uuid, index=index, memory_bytes=memory_bytes, **more)
 
 
 def report(node: str, gpus: int | list[ReportedGpu] = 2, **more: Any) -> Report:

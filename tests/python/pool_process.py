@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from gpupool_common.quantities import MEBIBYTE as MIB
 from manager_node import FakeNode, FakeServer, join
 from manager_world import gpu, report
 from server_harness import ROOT
@@ -94,11 +95,11 @@ class Manager:
         return answer.json() if answer.content else None
 
     def node(
-        self, name: str, gpus: int = 2, memory_mib: int = 10_000, curve: bool = False
+        self, name: str, gpus: int = 2, memory_bytes: int = 10_000 * MIB, curve: bool = False
     ) -> FakeServer:
         """A node with GPUs, and a front end that knows one answer."""
         server = FakeServer(curve)
-        what = report(name, [gpu(name, index, memory_mib) for index in range(gpus)])
+        what = report(name, [gpu(name, index, memory_bytes) for index in range(gpus)])
         what.address, what.front_end_key = server.url, server.key
         self.nodes += [server, join(self.url, self.admin, name, what)]
         return server

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from gpupool_common import protocol
 from gpupool_common.paths import Home
-from gpupool_server.board import Account, Board, BoardError, BoardGpu, Grant, Member, Snapshot
+from gpupool_server.board import (
+    Account,
+    Board,
+    BoardError,
+    BoardGpu,
+    Grant,
+    Member,
+    Seat,
+    Snapshot,
+)
 from gpupool_server.config import Settings
 from gpupool_server.front_end import RequestHandler
 from gpupool_server.gpus import Gpus
@@ -64,11 +73,27 @@ class FakeBoard:
             raise BoardError(errno.EBUSY, f"remove {name}")
         del self.grants[name]
 
-    def reap(self, pid: int = 0) -> int:
-        gone = [p for p in self.members if p == pid or (pid == 0 and p in self.dead)]
-        for each in gone:
-            del self.members[each]
-        return len(gone)
+    def seat(self, name: str) -> Seat:
+        if name not in self.grants:
+            raise BoardError(errno.ENOENT, f"seat {name}")
+        page = os.memfd_create("page")
+        return Seat(0, name, page, os.eventfd(0))
+
+    def started(self, seat: Seat, pid: int) -> None:
+        self.leave(seat)
+
+    def leave(self, seat: Seat) -> None:
+        os.close(seat.page)
+        os.close(seat.bell)
+
+    def orphans(self) -> dict[int, Seat]:
+        return {}
+
+    def adopt(self, orphans: dict[int, Seat]) -> None:
+        assert not orphans
+
+    def reap(self, pid: int) -> int:
+        return int(self.members.pop(pid, None) is not None)
 
     def join(self, pid: int, name: str, used: int = 0) -> None:
         """What a worker does."""
@@ -77,6 +102,8 @@ class FakeBoard:
 
     def snapshot(self) -> Snapshot:
         assert self.gpu is not None
+        for pid in self.dead:
+            self.members.pop(pid, None)
         accounts = tuple(self._account(name) for name in self.grants)
         return Snapshot(self.gpu, accounts, tuple(self.members.values()), self.now_ns)
 
@@ -117,7 +144,7 @@ class FakeBoards:
         return self.by_name.setdefault(path.name, FakeBoard())
 
     def of(self, index: int) -> FakeBoard:
-        return self.by_name[f"{index}.board"]
+        return self.by_name[f"{index}.arbiter"]
 
 
 @dataclass

@@ -53,8 +53,8 @@ async def test_status_of_an_idle_server(make_office: MakeOffice) -> None:
     status = await done(await make_office(), do="status")
     gpu = status["gpus"][1]
     assert (gpu["index"], gpu["policy"], gpu["max_inst"], gpu["prio_ratio"]) == (1, "share", 20, 90)
-    assert gpu["default_memory"] is None
-    assert gpu["utilisation"] is None
+    assert gpu["default_memory_bytes"] is None
+    assert gpu["utilisation_permille"] is None
     assert gpu["free_weight"] == 20
     assert gpu["tenants"] == [] and status["sessions"] == []
     Status.model_validate(status)
@@ -68,7 +68,7 @@ async def test_status_names_tenants_sessions_and_processes(make_office: MakeOffi
     status = await done(office, do="status")
     (tenant,) = status["gpus"][0]["tenants"]
     assert tenant["name"] == "research/g"
-    assert (tenant["memory_limit"], tenant["memory_used"]) == (40 * MIB, 7 * MIB)
+    assert (tenant["memory_limit_bytes"], tenant["memory_used_bytes"]) == (40 * MIB, 7 * MIB)
     assert tenant["sessions"] == [session]
     (process,) = tenant["processes"]
     assert (process["pid"], process["session"]) == (pid, session)
@@ -85,8 +85,8 @@ async def test_utilisation_is_of_the_last_second(make_office: MakeOffice) -> Non
         board.now_ns, board.busy_ns = now, {"default": busy}
         office.gpus.look()
     gpu = (await done(office, do="status"))["gpus"][0]
-    assert gpu["utilisation"] == 250
-    assert gpu["tenants"][0]["utilisation"] == 250
+    assert gpu["utilisation_permille"] == 250
+    assert gpu["tenants"][0]["utilisation_permille"] == 250
 
 
 # Settings of a GPU ----------------------------------------------------------------------
@@ -94,7 +94,7 @@ async def test_utilisation_is_of_the_last_second(make_office: MakeOffice) -> Non
 
 async def test_gpu_set_holds_at_once_and_lasts(make_office: MakeOffice) -> None:
     office = await make_office(on_stop="leave", gpu={"policy": "average", "max_inst": 4})
-    answer = await done(office, do="gpu-set", gpu=1, policy="fixed", default_memory=8 * MIB)
+    answer = await done(office, do="gpu-set", gpu=1, policy="fixed", default_memory_bytes=8 * MIB)
     assert answer["policy"] == "fixed"
     gpu = office.boards.of(1).gpu
     assert gpu is not None and (gpu.policy, gpu.max_inst) == ("fixed", 4)
@@ -104,10 +104,10 @@ async def test_gpu_set_holds_at_once_and_lasts(make_office: MakeOffice) -> None:
     gpu = after.boards.of(1).gpu
     assert gpu is not None and (gpu.policy, gpu.max_inst) == ("fixed", 20)
     status = await done(after, do="status")
-    assert status["gpus"][1]["default_memory"] == 8 * MIB
-    answer = await done(after, do="gpu-set", gpu=1, default_memory=None)
-    assert answer["default_memory"] is None
-    assert (await done(after, do="status"))["gpus"][1]["default_memory"] is None
+    assert status["gpus"][1]["default_memory_bytes"] == 8 * MIB
+    answer = await done(after, do="gpu-set", gpu=1, default_memory_bytes=None)
+    assert answer["default_memory_bytes"] is None
+    assert (await done(after, do="status"))["gpus"][1]["default_memory_bytes"] is None
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_gpu_set_holds_at_once_and_lasts(make_office: MakeOffice) -> None:
         ({"gpu": 0, "policy": "best"}, "bad-request", "'policy' is not allowed; allowed: average"),
         ({"gpu": 0, "max_inst": 26}, "bad-request", "'max_inst' is not allowed; allowed: a whole"),
         ({"gpu": 0, "prio_ratio": 19}, "bad-request", "20..99"),
-        ({"gpu": 0, "default_memory": 5}, "bad-request", "a size from 1MiB"),
+        ({"gpu": 0, "default_memory_bytes": 5}, "bad-request", "a size from 1MiB"),
         ({"gpu": 0, "hardware": True}, "bad-request", "'hardware' cannot be set"),
     ],
 )
@@ -153,9 +153,9 @@ async def test_limits_of_a_group_change_on_all_its_gpus(make_office: MakeOffice)
         office,
         do="tenant-set",
         tenant="research/g",
-        memory=16 * MIB,
-        share=100,
-        ceiling=200,
+        memory_bytes=16 * MIB,
+        share_permille=100,
+        ceiling_permille=200,
         high_priority=True,
     )
     assert answer == {"tenant": "research/g", "gpus": [0, 1]}
@@ -180,7 +180,7 @@ async def test_memory_in_use_is_not_taken_away(make_office: MakeOffice) -> None:
     session = (await ask(office, group="g", memory=str(40 * MIB)))["session"]
     board = office.boards.of(1)
     board.join(meta_of(office, session).pid, "research/g", 30 * MIB)
-    question = {"do": "tenant-set", "tenant": "research/g", "memory": 20 * MIB}
+    question = {"do": "tenant-set", "tenant": "research/g", "memory_bytes": 20 * MIB}
     code, message = await error(office, **question)
     assert code == "in-use"
     assert message == "'research/g' on GPU 1 has 30MiB in use, more than 20MiB"
@@ -198,7 +198,7 @@ async def test_a_wait_in_vain_ends(make_office: MakeOffice) -> None:
     session = accepted(await office.handler.answer(hello(memory=str(8 * MIB))))["session"]
     name = f"default/{session}"
     office.boards.of(0).join(meta_of(office, session).pid, name, 8 * MIB)
-    code, _ = await error(office, do="tenant-set", session=session, memory=MIB, wait=0.15)
+    code, _ = await error(office, do="tenant-set", session=session, memory_bytes=MIB, wait=0.15)
     assert code == "in-use"
 
 
@@ -208,24 +208,28 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
     await ask(office, group="g", devices="0", memory=str(40 * MIB))
     await ask(office, devices="0")
     assert office.boards.of(0).grants["research"].memory == 24 * MIB
-    await done(office, do="tenant-set", tenant="research", gpu=0, memory=56 * MIB)
+    await done(office, do="tenant-set", tenant="research", gpu=0, memory_bytes=56 * MIB)
     assert office.boards.of(0).grants["research"].memory == 16 * MIB
-    code, message = await error(office, do="tenant-set", tenant="research", memory=39 * MIB)
+    code, message = await error(office, do="tenant-set", tenant="research", memory_bytes=39 * MIB)
     assert code == "in-use"
     assert "its groups have 40MiB, more than 39MiB" in message
     after = await restarted(office, make_office, on_stop="leave", tenants=tenants)
     assert after.boards.of(0).grants["research"].memory == 16 * MIB
     assert (await refusal(after, devices="1", memory=str(65 * MIB)))[0] == "over-quota"
-    await done(after, do="tenant-set", tenant="research", memory=80 * MIB)
+    await done(after, do="tenant-set", tenant="research", memory_bytes=80 * MIB)
     await ask(after, devices="1", memory=str(65 * MIB))
 
 
 @pytest.mark.parametrize(
     ("question", "code", "says"),
     [
-        ({"tenant": "research/g", "memory": 65 * MIB}, "over-quota", "its quota is 64MiB"),
-        ({"tenant": "research/g", "share": 501}, "over-quota", "its quota is 50%"),
-        ({"tenant": "research/g", "share": 300, "ceiling": 200}, "bad-request", "less than the"),
+        ({"tenant": "research/g", "memory_bytes": 65 * MIB}, "over-quota", "its quota is 64MiB"),
+        ({"tenant": "research/g", "share_permille": 501}, "over-quota", "its quota is 50%"),
+        (
+            {"tenant": "research/g", "share_permille": 300, "ceiling_permille": 200},
+            "bad-request",
+            "less than the",
+        ),
         ({"tenant": "research/g", "gpu": 1, "weight": 0}, "not-found", "is not on GPU 1"),
         ({"tenant": "research/h", "weight": 1}, "not-found", "no tenant or group 'research/h'"),
         ({"tenant": "nobody", "weight": 1}, "not-found", "no tenant or group 'nobody'"),
@@ -233,7 +237,11 @@ async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) ->
         ({"weight": 1}, "bad-request", "name one of 'tenant' and 'session'"),
         ({"tenant": 5, "weight": 1}, "bad-request", "as a text"),
         ({"tenant": "research/g"}, "bad-request", "name what to set"),
-        ({"tenant": "research/g", "memory": 5}, "bad-request", "'memory' must be a whole number"),
+        (
+            {"tenant": "research/g", "memory_bytes": 5},
+            "bad-request",
+            "'memory_bytes' must be a whole number",
+        ),
         ({"tenant": "research/g", "weight": "1"}, "bad-request", "'weight' must be"),
         ({"tenant": "research/g", "high_priority": 1}, "bad-request", "true or false"),
         ({"tenant": "research/g", "tokens": 1}, "bad-request", "'tokens' cannot be set"),

@@ -286,8 +286,9 @@ def test_run_local_ends_the_sessions_with_it(home: Home) -> None:
     script = (
         "import os, json, pathlib; from gpupool_common.ask import ask;"
         f"fields = {hello_fields(token=None)!r} | {{'token': os.environ['GPUPOOL_TOKEN']}};"
-        "shm = ask(os.environ['GPUPOOL_SERVER'], 'hello', fields).fields['shm'];"
-        "meta = pathlib.Path(shm.removeprefix('shm://')).parent / 'meta.json';"
+        "said = ask(os.environ['GPUPOOL_SERVER'], 'hello', fields).fields;"
+        "run = pathlib.Path(said['shm'].removeprefix('shm://')).parent;"
+        "meta = run / 'sessions' / said['session'] / 'meta.json';"
         "print(json.loads(meta.read_text())['pid'])"
     )
     done = gpupool(home, "run", "--local", "--soft", "--", sys.executable, "-c", script)
@@ -486,6 +487,20 @@ def test_run_starts_nothing_where_the_token_is_refused(
     code, said = starts_nothing(home, folder, "--server", server.url, "--token", f"{TOKEN},x")
     assert (code, "2 tokens for 1 servers" in said) == (2, True)
     done = gpupool(home, "run", "--server", server.url, "--token", TOKEN, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+
+
+def test_run_starts_nothing_where_the_request_is_refused(
+    home: Home, folder: Path, start_server: StartServer
+) -> None:
+    """The program would find no device, and say so in its own way."""
+    server = start_server()
+    at = ("--server", server.url, "--token", TOKEN)
+    code, said = starts_nothing(home, folder, *at, "--gpus", "9")
+    assert (code, "9 GPUs are requested and the server has" in said) == (1, True)
+    code, said = starts_nothing(home, folder, *at, GPUPOOL_DEVICES="7")
+    assert (code, "device 7 is not served here" in said) == (1, True)
+    done = gpupool(home, "run", *at, "--gpus", "1", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n")
 
 

@@ -64,6 +64,12 @@ def test_flags_beat_the_environment_and_that_the_file(folder: Path) -> None:
         ('listen = "tcp://x:70000"', "listen", "tcp://ADDRESS:PORT"),
         ('listen = "ipc://relative"', "listen", "ipc:///PATH"),
         ('data_listen = "tcp://0.0.0.0:80"', "data_listen", "tcp://ADDRESS:*"),
+        ('shm_listen = "run/s"', "shm_listen", "auto, none, or the absolute path"),
+        ('shm_listen = "/run/s?x"', "shm_listen", "the absolute path of a socket"),
+        (f'shm_listen = "/{"x" * 100}"', "shm_listen", "the absolute path of a socket"),
+        ('shm_allow = ["a b"]', "shm_allow", "names or numbers of users"),
+        ('shm_allow = [""]', "shm_allow", "names or numbers of users"),
+        ('shm_listen = "none"\ndata_listen = "none"', "shm_listen", "need 'data_listen'"),
         ('driver = "best"', "driver", "auto, cuda, soft"),
         ('devices = "0,0"', "devices", "each once"),
         ("devices = []", "devices", "each once"),
@@ -235,7 +241,8 @@ def test_files_that_cannot_be_read_are_named(folder: Path) -> None:
     ],
 )
 def test_where_workers_listen(listen: str, data: str, url: str | None) -> None:
-    assert load_settings(None, {"listen": listen, "data_listen": data}, {}).data_url == url
+    flags = {"listen": listen, "data_listen": data, "insecure_plain": True}
+    assert load_settings(None, flags, {}).data_url == url
 
 
 def test_sizes() -> None:

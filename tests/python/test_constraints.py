@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Sequence
 from importlib import metadata
@@ -18,16 +20,20 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 
 
+ENTRY = re.compile(
+    r"^(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)(?P<marker> ; [^\\\n]+)?"
+    r"(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n",
+    re.MULTILINE,
+)
+
+
 def pins() -> dict[str, str]:
-    found = {}
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            name, _, version = line.partition("==")
-            # No index and no address: where packages come from is each machine's own affair.
-            assert re.fullmatch(r"[0-9][0-9a-z.]*", version), line
-            assert re.fullmatch(r"[a-z0-9-]+", name), line
-            found[name] = version
-    return found
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    # No index and no address: where packages come from is each machine's own affair. And no
+    # entry without a hash: pip would then take any file of that version.
+    rest = [line for line in ENTRY.sub("", text).splitlines() if not line.startswith("#")]
+    assert rest == []
+    return {found["name"]: found["version"] for found in ENTRY.finditer(text)}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +96,37 @@ def _needs(need: Requirement) -> Sequence[str]:
 
 def test_make_installs_what_is_pinned() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    calls = [line for line in text.splitlines() if "pip install" in line]
-    assert len(calls) == 1
-    assert calls[0].endswith("--constraint constraints.txt")
+    lines = text.replace("\\\n", " ").splitlines()
+    calls = [line.strip() for line in lines if "pip install" in line]
+    assert len(calls) == 3
+    variable, pip, own = calls
+    assert variable.endswith("--constraint constraints.txt")
+    assert "--requirement $(VENV)/pip.txt" in pip
+    assert "--no-deps" in own and "--editable ." in own
     assert "$(VENV)/.build: pyproject.toml constraints.txt" in text
+
+
+def needs(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "needs.py", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout if done.returncode == 0 else done.stderr
+
+
+def test_what_the_project_needs_is_said_alone(project: dict[str, Any]) -> None:
+    optional = project["project"]["optional-dependencies"]
+    plain = needs().splitlines()
+    assert plain == sorted(project["project"]["dependencies"])
+    assert set(needs("postgresql").splitlines()) == {
+        *plain,
+        *optional["manager"],
+        *(each for each in optional["postgresql"] if not each.startswith("gpupool")),
+    }
+    assert "no extra 'nothing'" in needs("nothing")
+
+
+def test_pip_itself_is_locked() -> None:
+    assert re.fullmatch(r"pip==\S+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", needs("--pip"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import ssl
 import stat
 import subprocess
 import sys
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 IMAGES = ("client", "server", "manager")
 
-PINNED = re.compile(r"[a-z/-]+:[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z0-9]+)*")
+PINNED = re.compile(r"[a-z/-]+:[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z0-9]+)*@sha256:[0-9a-f]{64}")
 
 Step = tuple[str, str]
 
@@ -180,8 +181,10 @@ def test_the_images_have_the_versions_that_were_tested(dockerfile: Dockerfile) -
         rest for _, steps in dockerfile.stages.values() for word, rest in steps if word == "RUN"
     ]
     installs = [part for rest in runs for part in rest.split("&&") if "pip install" in part]
-    assert len(installs) == 4
-    assert all("constraints.txt" in part for part in installs), installs
+    assert len(installs) == 8
+    # Of pip itself by its own hashes, of all else by the list's, and our wheel needs no index.
+    locked = ("-r pip.txt", "-c constraints.txt", "--no-deps /dist/*.whl")
+    assert all(any(how in part for how in locked) for part in installs), installs
 
 
 # Compose -------------------------------------------------------------------------------
@@ -329,12 +332,13 @@ def test_setup_makes_tokens_once(services: dict[str, Any], folder: Path) -> None
     gpupool = commands / "gpupool"
     gpupool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpupool "$@"\n')
     gpupool.chmod(0o755)
-    manager = Process(folder, "--nodes", "tcp://127.0.0.1:*")
+    manager = Process(folder, "--listen", "https://127.0.0.1:0")
     try:
         env = {
             **manager.env,
             "PATH": f"{commands}:{os.environ['PATH']}",
             "GPUPOOL_POOL": manager.start(),
+            "GPUPOOL_POOL_FINGERPRINT": str(manager.state / "tls.fingerprint"),
             "ADMIN_TOKEN_FILE": str(manager.state / "admin.token"),
             "JOIN": str(folder),
             "NODE": "server",
@@ -347,11 +351,18 @@ def test_setup_makes_tokens_once(services: dict[str, Any], folder: Path) -> None
             assert [stat.S_IMODE(path.stat().st_mode) for path in tokens] == [0o600, 0o600]
             found.append([path.read_text() for path in tokens])
         assert found[0] == found[1]
-        with httpx.Client(base_url=f"{manager.url}/v1", trust_env=False) as client:
+        assert (folder / "pool.fingerprint").read_text().startswith("sha256:")
+        trust = ssl.create_default_context(cafile=str(manager.state / "tls.crt"))
+        url = f"{manager.url}/v1"
+        with httpx.Client(base_url=url, trust_env=False, verify=trust) as client:
             token = found[0][1].strip()
             quota = client.get("/tenants/example/quota", headers=bearer(token)).json()
             listed = client.get("/tokens", headers=bearer(manager.admin)).json()["items"]
-        assert (quota["gpus"], quota["memory_mib"], quota["compute"]) == (4, 1024, 200)
+        assert (quota["gpus"], quota["memory_bytes"], quota["compute_permille"]) == (
+            4,
+            1 << 30,
+            2000,
+        )
         assert sorted(token["scope"] for token in listed) == ["admin", "node", "tenant"]
     finally:
         manager.close()

@@ -135,7 +135,7 @@ def test_nothing_of_a_client_reaches_a_worker(folder: Path) -> None:
         "GPUPOOL_SOFT_GPUS": "2",
         "GPUPOOL_SOFT_MEMORY": str(1 << 30),
         "GPUPOOL_SOFT_SEED": str(folder / "run"),
-        "GPUPOOL_SOFT_TIME": str(folder / "run" / "gpus"),
+        "GPUPOOL_SOFT_TIME": str(folder / "run" / "gpus" / "soft"),
     }
 
 

@@ -29,7 +29,7 @@ SAMPLE = {
         [cuStreamAttachMemAsync]
         mode = "refuse"
     """,
-    "proto/spec/messages.toml": """
+    "proto/spec/messages/session.toml": """
         [gp_hello]
         mode = "sync"
         [gp_told]

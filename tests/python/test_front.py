@@ -36,13 +36,16 @@ async def test_hello_opens_a_session(make_office: MakeOffice) -> None:
     office = await make_office()
     fields = accepted(await office.handler.answer(hello()))
     assert fields["devices"] == "0,1"
-    assert fields["shm"] == f"shm://{office.run_dir.path}/sessions/{fields['session']}/data.sock"
+    path, _, word = fields["shm"].partition("?door=")
+    assert path == f"shm://{office.run_dir.path}/shm.sock"
+    assert len(bytes.fromhex(word)) == 16
     assert fields["zmq"].startswith("tcp://127.0.0.1:")
     assert len(bytes.fromhex(fields["secret"])) == 16
     assert fields["boot-id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     again = accepted(await office.handler.answer(hello()))
     assert again["session"] != fields["session"]
     assert again["secret"] != fields["secret"]
+    assert again["shm"] != fields["shm"]
 
 
 async def test_a_wildcard_address_is_left_to_the_client(make_office: MakeOffice) -> None:
@@ -53,6 +56,12 @@ async def test_a_wildcard_address_is_left_to_the_client(make_office: MakeOffice)
 async def test_no_network_address_where_none_is_served(make_office: MakeOffice) -> None:
     office = await make_office(data_listen="none")
     assert "zmq" not in accepted(await office.handler.answer(hello()))
+
+
+async def test_no_shared_memory_where_none_is_served(make_office: MakeOffice) -> None:
+    office = await make_office(shm_listen="none")
+    fields = accepted(await office.handler.answer(hello()))
+    assert "shm" not in fields and "zmq" in fields
 
 
 @pytest.mark.parametrize(
@@ -158,7 +167,7 @@ async def test_gpus_are_spread_over_the_devices(make_office: MakeOffice) -> None
     [
         ("exit", "ended before it was ready (exit code 3): the driver has a headache"),
         ("garbage", "first line is not 'ready"),
-        ("badurl", "no shm address"),
+        ("badurl", "another shm address than shm://handed"),
     ],
 )
 async def test_workers_that_fail_are_no_sessions(

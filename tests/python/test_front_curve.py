@@ -127,8 +127,8 @@ def test_workers_are_told_to_encrypt() -> None:
 
 def test_a_workers_ready_line_may_have_a_key() -> None:
     url = f"tcp://0.0.0.0:4?key={OTHER}&door={OTHER[:32]}"
-    line = f'ready {{"shm": "shm:///x", "zmq": "{url}"}}'
-    assert parse_ready(line) == Ready("shm:///x", url)
+    line = f'ready {{"shm": "shm://handed", "zmq": "{url}"}}'
+    assert parse_ready(line) == Ready(True, url)
     for bad in (f"{url}0", url[:-1], url.replace("?key=", "?"), f"{url}?key={OTHER}", url[:-38]):
         with pytest.raises(WorkerError, match="zmq address"):
-            parse_ready(f'ready {{"shm": "shm:///x", "zmq": "{bad}"}}')
+            parse_ready(f'ready {{"shm": "shm://handed", "zmq": "{bad}"}}')

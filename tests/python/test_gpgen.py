@@ -337,6 +337,15 @@ mode = "async"
 params = [
   "CUevent event : anew",
 ]
+
+[cuCtxRecordEvent]
+id = 5
+mode = "async"
+needs = "init"
+params = [
+  "CUcontext context",
+  "CUevent event : anew",
+]
 """
 
 
@@ -355,6 +364,7 @@ def test_what_several_messages_share(tmp_path: Path) -> None:
         in fetch
     )
     assert "r = gpw_event_anew(s, event);\n" in text
+    assert "r = gpw_event_anew_in(s, context, event);\n" in text
 
 
 def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import emit_nvml, spec_nvml  # noqa: E402
+from gpgen import emit_nvml, emit_nvml_reference, spec_nvml  # noqa: E402
 from gpgen.param import SpecError  # noqa: E402
 
 FACTS = """\
@@ -161,3 +161,56 @@ def test_the_coverage_table_is_current() -> None:
         "run: PYTHONPATH=proto python -m gpgen.emit_nvml --spec proto/spec_nvml"
         " --coverage proto/coverage-nvml.md"
     )
+
+
+DESCRIBED = """\
+[nvmlUnitGetCount]
+doc = "Counts the units, as `nvmlUnitGetCount_v1` does."
+mode = "fixed"
+params = ["unsigned int *unitCount"]
+answer = ["unitCount = 0"]
+
+[nvmlUnitGetCount_v1]
+doc = "The older name of `nvmlUnitGetCount`."
+mode = "like"
+like = "nvmlUnitGetCount"
+params = ["unsigned int *count"]
+
+[nvmlDeviceSetThing]
+mode = "refuse"
+reason = "others share it"
+params = ["nvmlDevice_t device", "int thing"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('doc = "The older name of `nvmlUnitGetCount`."\n', "", "8: .*_v1: say in a sentence"),
+        ('"Counts the units, as', '"counts the units, as', "2: .*'doc' is a sentence"),
+        ('`nvmlUnitGetCount`."', '`nvmlUnitGetCount`"', "8: .*'doc' is a sentence"),
+        ('reason = "others', 'doc = "Does it."\nreason = "others', "15: .*and no 'doc'"),
+    ],
+)
+def test_what_the_reference_cannot_say(tmp_path: Path, old: str, new: str, says: str) -> None:
+    emit_nvml_reference.check(load(tmp_path, DESCRIBED))
+    assert old in DESCRIBED
+    with pytest.raises(SpecError, match=f"all.toml:{says}"):
+        emit_nvml_reference.check(load(tmp_path, DESCRIBED.replace(old, new, 1)))
+
+
+def test_the_page_of_the_reference(tmp_path: Path) -> None:
+    page = emit_nvml_reference.reference(load(tmp_path, DESCRIBED))
+    assert "nvmlReturn_t nvmlUnitGetCount(unsigned int *unitCount);" in page
+    assert "The older name of [`nvmlUnitGetCount`](#nvmlunitgetcount)." in page
+    assert page.count("Mode: fixed, always the same.") == 2
+    assert "| `nvmlDeviceSetThing` | others share it |" in page
+
+
+def test_the_reference_has_every_function() -> None:
+    spec = spec_nvml.load(ROOT / "proto/spec_nvml")
+    emit_nvml_reference.check(spec)
+    page = emit_nvml_reference.reference(spec)
+    for f in spec.functions:
+        row = f"| `{f.name}` | {f.reason} |" if f.mode == "refuse" else f"\n### {f.name}\n"
+        assert page.count(row) == 1, f.name

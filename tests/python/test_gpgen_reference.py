@@ -54,6 +54,17 @@ def test_what_the_reference_cannot_say(
         emit_reference.check(load(tmp_path, THING.replace(old, new)))
 
 
+def test_our_own_messages_say_it_too(tmp_path: Path) -> None:
+    """They are in a folder beside the functions' files."""
+    (tmp_path / "messages").mkdir()
+    message = THING.replace("cuThing", "gp_thing").replace("id = 1\n", "id = 1024\n")
+    (tmp_path / "messages/thing.toml").write_text(message)
+    emit_reference.check(load(tmp_path, THING))
+    (tmp_path / "messages/thing.toml").write_text(message.replace('doc = "Does a thing."\n', ""))
+    with pytest.raises(param.SpecError, match="messages/thing.toml:4: gp_thing: say in a sentence"):
+        emit_reference.check(load(tmp_path, THING))
+
+
 def test_the_real_spec_says_it_of_each() -> None:
     emit_reference.check(spec.load(ROOT / "proto" / "spec"))
 

@@ -13,12 +13,13 @@ from sqlalchemy import select
 
 from gpupool_common import lease_token
 from gpupool_common.node_protocol import Report, ReportedGpu
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import tables
 from gpupool_manager.app import make_app
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
 
-ASK = {"memory_mib": 64, "share": 50}
+ASK = {"memory_bytes": 64 * MIB, "share_permille": 500}
 
 
 class Api:
@@ -46,7 +47,11 @@ class Api:
             lambda transaction: self.pool.tenancy.create_token(transaction, "node", node=name)
         )
         gpu = ReportedGpu(
-            uuid=f"GPU-{name}", index=0, model="a", compute_capability="9.0", memory_mib=1024
+            uuid=f"GPU-{name}",
+            index=0,
+            model="a",
+            compute_capability="9.0",
+            memory_bytes=1024 * MIB,
         )
         report = Report(
             address=f"tcp://{name}:1", server_version="0", gpus=[gpu], front_end_key=key
@@ -74,8 +79,10 @@ class Api:
         return await self.client.request(method, path, json=body, headers={**bearer, **headers})
 
     def check(self, token: str, node: str) -> lease_token.LeaseToken:
-        key = self.pool.signer.key_of(self.pool.ledger.nodes[node])
-        return lease_token.check(token, node, key)
+        keys = self.pool.signer.ring.keys
+        found = lease_token.check(token, {key.id: key.private.public_key() for key in keys})
+        assert node in found.nodes
+        return found
 
 
 @pytest_asyncio.fixture
@@ -125,7 +132,7 @@ async def test_every_renewal_gives_another(api: Api) -> None:
 
 
 async def test_who_waits_has_none_yet(api: Api) -> None:
-    whole = {"memory_mib": None, "share": 100, "gpus": 2}
+    whole = {"memory_bytes": None, "share_permille": 1000, "gpus": 2}
     first = (await api.ask("POST", "/leases", whole)).json()
     answer = await api.ask("POST", "/leases", {**whole, "wait_seconds": 60})
     assert (answer.status_code, answer.json()["token"], answer.json()["servers"]) == (202, None, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hmac
 import json
 import os
 import uuid
@@ -15,6 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 import structlog
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,8 +31,8 @@ from server_harness import TOKEN, MakeOffice, Office, accepted, eventually, hell
 
 MIB = 1 << 20
 NOW = 1_800_000_000.0
-KEY = bytes(range(32))
-OTHER_KEY = bytes(32)
+KEY, OTHER_KEY = (Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2))
+KEYS = {lease_token.key_id(KEY.public_key().public_bytes_raw()): KEY.public_key()}
 GPUS = [f"GPU-{uuid.UUID(bytes=bytes([index + 1]) * 16)}" for index in range(2)]
 
 
@@ -42,7 +44,7 @@ def token_of(*grants: TokenGrant, **changes: Any) -> LeaseToken:
         "expires": NOW + 600,
         "priority": 0,
         "request_id": "r-1",
-        "nodes": {"here": grants or (TokenGrant(0, GPUS[0], 64, 50),)},
+        "nodes": {"here": grants or (TokenGrant(0, GPUS[0], 64 * MIB, 500),)},
         **changes,
     }
     return LeaseToken(**values)
@@ -50,7 +52,7 @@ def token_of(*grants: TokenGrant, **changes: Any) -> LeaseToken:
 
 def issued(token: LeaseToken | None = None, **changes: Any) -> str:
     token = replace(token or token_of(), **changes)
-    return lease_token.issue(token, dict.fromkeys(token.nodes, KEY))
+    return lease_token.issue(token, KEY)
 
 
 # The text -----------------------------------------------------------------------------------
@@ -59,22 +61,65 @@ def issued(token: LeaseToken | None = None, **changes: Any) -> str:
 def test_every_node_reads_what_was_written() -> None:
     token = token_of(
         nodes={
-            "here": (TokenGrant(0, GPUS[0], 64, 50), TokenGrant(1, "GPU-soft.1", 1, 100)),
-            "there": (TokenGrant(2, GPUS[1], 1 << 30, 1),),
+            "here": (TokenGrant(0, GPUS[0], 64 * MIB, 500), TokenGrant(1, "GPU-soft.1", MIB, 1000)),
+            "there": (TokenGrant(2, GPUS[1], 1 << 50, 1),),
         }
     )
-    text = lease_token.issue(token, {"here": KEY, "there": OTHER_KEY})
-    assert lease_token.check(text, "here", KEY) == token
-    assert lease_token.check(text, "there", OTHER_KEY) == token
+    assert lease_token.check(lease_token.issue(token, KEY), KEYS) == token
 
 
-def test_no_node_makes_what_another_one_takes() -> None:
-    token = token_of(nodes={"here": (TokenGrant(0, GPUS[0], 64, 50),), "there": ()})
-    forged = lease_token.issue(token, {"here": OTHER_KEY, "there": OTHER_KEY})
-    lease_token.check(forged, "there", OTHER_KEY)
-    for node, key in (("here", KEY), ("there", KEY), ("here-", OTHER_KEY)):
-        with pytest.raises(ProtocolError, match="not issued for this server"):
-            lease_token.check(forged, node, key)
+def test_no_key_but_the_managers_signs() -> None:
+    forged = lease_token.issue(token_of(tenant="blue"), OTHER_KEY)
+    with pytest.raises(lease_token.UnknownKeyError, match="does not know"):
+        lease_token.check(forged, KEYS)
+    # Not under the manager's name either, nor with a genuine signature of something else.
+    (name,) = KEYS
+    genuine = issued().removeprefix(lease_token.PREFIX).split(".")
+    other = forged.removeprefix(lease_token.PREFIX).split(".")
+    for parts in (
+        [genuine[0], *other[1:]],
+        [genuine[0], genuine[1], other[2]],
+        [genuine[0], other[1], genuine[2]],
+    ):
+        with pytest.raises(ProtocolError, match="not issued by this pool's manager"):
+            lease_token.check(lease_token.PREFIX + ".".join(parts), KEYS)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"alg": "none"},
+        {"alg": "none", "kid": "KID"},
+        {"alg": "HS256", "kid": "KID"},
+        {"alg": "EdDSA"},
+        {"alg": "EdDSA", "kid": 7},
+        {"alg": "EdDSA", "kid": ["KID"]},
+        {"alg": "EdDSA", "kid": "KID", "crit": ["b64"], "b64": False},
+        {"alg": "EdDSA", "kid": "KID", "jwk": {"kty": "OKP", "crv": "Ed25519", "x": "AA"}},
+        {"alg": "EdDSA", "kid": "KID", "jku": "https://evil.example/keys"},
+        ["EdDSA", "KID"],
+        "KID",
+        None,
+    ],
+)
+def test_a_header_chooses_neither_key_nor_algorithm(header: Any) -> None:
+    """What JOSE is known for: signed by the right key even, it is the header that is refused."""
+    (name,) = KEYS
+    text = json.dumps(header).replace("KID", name).encode()
+    parts = [urlsafe(text), urlsafe(msgpack.packb([2]))]
+    for key in (KEY.sign(".".join(parts).encode()), hs256(name, parts), bytes(64)):
+        with pytest.raises(ProtocolError, match="not issued|not a lease token"):
+            lease_token.check(f"{lease_token.PREFIX}{'.'.join(parts)}.{urlsafe(key)}", KEYS)
+
+
+def hs256(name: str, parts: list[str]) -> bytes:
+    """The MAC under the public key, which some decoders took for a signature."""
+    secret = KEYS[name].public_bytes_raw()
+    return hmac.digest(secret, ".".join(parts).encode(), "sha512")
+
+
+def urlsafe(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def test_any_other_character_makes_it_worthless() -> None:
@@ -82,18 +127,30 @@ def test_any_other_character_makes_it_worthless() -> None:
     for place in range(len(lease_token.PREFIX), len(text)):
         other = "B" if text[place] == "A" else "A"
         with pytest.raises(ProtocolError):
-            lease_token.check(text[:place] + other + text[place + 1 :], "here", KEY)
+            lease_token.check(text[:place] + other + text[place + 1 :], KEYS)
         with pytest.raises(ProtocolError):
-            lease_token.check(text[:place], "here", KEY)
+            lease_token.check(text[:place], KEYS)
     with pytest.raises(ProtocolError):
-        lease_token.check(text + "A", "here", KEY)
+        lease_token.check(text + "A", KEYS)
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda b: b.decode("latin-1")))
 def test_no_text_is_more_than_refused(text: str) -> None:
-    for tried in (text, lease_token.PREFIX + text, f"{lease_token.PREFIX}{text}.{text}"):
+    tail = issued().partition(".")[2]
+    for tried in (text, f"gpl_{text}", f"gpl_{text}.{text}.{text}", f"gpl_{text}.{tail}"):
         with pytest.raises(ProtocolError):
-            lease_token.check(tried, "here", KEY)
+            lease_token.check(tried, KEYS)
+
+
+@given(st.integers(0, 2**16), st.binary(min_size=1, max_size=40))
+def test_no_mutation_of_a_token_is_more_than_refused(place: int, put: bytes) -> None:
+    raw = bytearray(issued().encode())
+    at = place % len(raw)
+    raw[at : at + len(put)] = put
+    text = raw.decode("latin-1")
+    if text != issued():
+        with pytest.raises(ProtocolError):
+            lease_token.check(text, KEYS)
 
 
 @given(
@@ -110,13 +167,11 @@ def test_no_signed_payload_is_more_than_refused(content: Any) -> None:
     except (ValueError, OverflowError):
         return
     with pytest.raises(ProtocolError):
-        lease_token.check(signed(payload), "here", KEY)
+        lease_token.check(signed(payload), KEYS)
 
 
 def signed(payload: bytes) -> str:
-    mac = lease_token._mac(KEY, "here", payload)
-    parts = (base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (payload, mac))
-    return lease_token.PREFIX + ".".join(parts)
+    return lease_token.sign(payload, KEY)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +196,16 @@ def signed(payload: bytes) -> str:
     ],
 )
 def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> None:
-    fields: list[object] = [1, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
-    lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
+    fields: list[object] = [2, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
+    lease_token.check(signed(msgpack.packb(fields)), KEYS)
     fields[place] = value
     with pytest.raises(ProtocolError, match="it is malformed"):
-        lease_token.check(signed(msgpack.packb(fields)), "here", KEY)
+        lease_token.check(signed(msgpack.packb(fields)), KEYS)
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(ProtocolError, match="version 2, this server knows version 1"):
-        lease_token.check(signed(msgpack.packb([2, "new"])), "here", KEY)
+    with pytest.raises(ProtocolError, match="version 3, this server knows version 2"):
+        lease_token.check(signed(msgpack.packb([3, "new"])), KEYS)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +218,13 @@ def test_a_large_lease_fits_in_a_question(gpus: int, nodes: int, most: int) -> N
         request_id="r" * 32,
         nodes={
             name: tuple(
-                TokenGrant(place * each + i, f"GPU-{uuid.uuid4()}", 1 << 20, 100)
+                TokenGrant(place * each + i, f"GPU-{uuid.uuid4()}", 1 << 40, 1000)
                 for i in range(each)
             )
             for place, name in enumerate(names)
         },
     )
-    assert len(lease_token.issue(token, dict.fromkeys(names, KEY))) <= most
+    assert len(lease_token.issue(token, KEY)) <= most
 
 
 # What a server makes of it --------------------------------------------------------------------
@@ -201,13 +256,20 @@ class Node:
         )
         office.handler.join(self.member)
 
-    def told(self, *commands: Apply | SendReport, key: bytes | None = None) -> bool:
+    def told(self, *commands: Apply | SendReport) -> bool:
         orders = Orders(next_heartbeat=10, commands=list(commands))
-        return self.member.apply(Told(number=1, now=NOW, orders=orders, signing_key=key))
+        return self.member.apply(Told(number=1, now=NOW, orders=orders))
 
     def apply(self, *grants: OrderedGrant, at: float = NOW, **more: Any) -> None:
-        values: dict[str, Any] = {"generation": "g-1", "mode": "open", "gpus": [], **more}
-        self.told(Apply(at=at, grants=list(grants), **values), key=KEY)
+        values: dict[str, Any] = {
+            "generation": "g-1",
+            "mode": "open",
+            "gpus": [],
+            "keys": [KEY.public_key().public_bytes_raw().hex()],
+            "offline_seconds": 900.0,
+            **more,
+        }
+        self.told(Apply(at=at, grants=list(grants), **values))
 
     async def hello(self, token: str, **changes: str | None) -> bytes:
         return await self.office.handler.answer(hello(token=token, **changes))
@@ -219,8 +281,8 @@ class Node:
 def grant(lease: str = "lease-1", ordinal: int = 0, index: int = 0, **more: Any) -> OrderedGrant:
     values: dict[str, Any] = {
         "tenant": "red",
-        "memory_mib": 64,
-        "share": 50,
+        "memory_bytes": 64 * MIB,
+        "share_permille": 500,
         "priority": 0,
         **more,
     }
@@ -229,7 +291,10 @@ def grant(lease: str = "lease-1", ordinal: int = 0, index: int = 0, **more: Any)
 
 async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     node = Node(await make_office())
-    node.apply(grant(ordinal=0, index=1), grant(ordinal=1, index=0, memory_mib=32, share=20))
+    node.apply(
+        grant(ordinal=0, index=1),
+        grant(ordinal=1, index=0, memory_bytes=32 * MIB, share_permille=200),
+    )
     answer = accepted(await node.hello(issued(priority=7)))
     assert answer["devices"] == "1,0"
     boards = node.office.boards
@@ -293,21 +358,21 @@ async def test_a_lease_that_is_not_in_the_orders(make_office: MakeOffice) -> Non
     accepted(await node.hello(issued()))  # it is newer than the orders are
     node.apply(grant(lease="lease-0"), at=NOW)
     code, message = await node.refused(issued())
-    assert (code, message) == ("bad-token", "the lease 'lease-1' has ended")
+    assert (code, "the lease 'lease-1' has ended" in message) == ("bad-token", True)
 
 
 async def test_orders_know_better_than_a_token(make_office: MakeOffice) -> None:
     """A grant that was lost since the token was issued is not there any more."""
     node = Node(await make_office())
     node.apply(grant(ordinal=1, index=1))
-    both = (TokenGrant(0, GPUS[0], 64, 50), TokenGrant(1, GPUS[1], 64, 50))
+    both = (TokenGrant(0, GPUS[0], 64 * MIB, 500), TokenGrant(1, GPUS[1], 64 * MIB, 500))
     assert accepted(await node.hello(issued(token_of(*both))))["devices"] == "1"
 
 
 async def test_only_what_is_here_is_given(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     node.apply(at=NOW - 1)
-    gone = TokenGrant(0, "GPU-gone", 64, 50)
+    gone = TokenGrant(0, "GPU-gone", 64 * MIB, 500)
     code, message = await node.refused(issued(token_of(gone)))
     assert (code, "GPU-gone, which is not here" in message) == ("bad-token", True)
     elsewhere = token_of(nodes={"there": (gone,), "here": ()})
@@ -369,8 +434,11 @@ async def test_a_group_of_that_name_is_not_the_lease(make_office: MakeOffice) ->
 async def test_slices_follow_shares(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     settings = OrderedGpu(uuid=GPUS[0], policy="fixed", max_inst=10, prio_ratio=50)
-    shares = {"lease-a": 80, "lease-b": 15, "lease-c": 1}
-    node.apply(*(grant(lease=name, share=share) for name, share in shares.items()), gpus=[settings])
+    shares = {"lease-a": 800, "lease-b": 150, "lease-c": 10}
+    node.apply(
+        *(grant(lease=name, share_permille=share) for name, share in shares.items()),
+        gpus=[settings],
+    )
     gpu = node.office.gpus.get(0)
     assert gpu is not None and (gpu.settings.policy, gpu.settings.prio_ratio) == ("fixed", 50)
     for name in shares:
@@ -502,7 +570,7 @@ async def test_the_next_server_knows_what_was_ordered(make_office: MakeOffice) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"node": "here"}', '{"node": "other", "signing_key": null}', "\udcff"]
+    "text", ["", "{", "[]", '{"node": "here"}', '{"node": "other", "orders": null}', "\udcff"]
 )
 async def test_what_cannot_be_read_is_not_known(
     make_office: MakeOffice, folder: Path, text: str
@@ -519,9 +587,9 @@ async def test_what_cannot_be_read_is_not_known(
 async def test_its_report(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     report = node.member.report("tcp://here:7700", "", {"rack": "7"})
-    assert [(gpu.uuid, gpu.index, gpu.memory_mib) for gpu in report.gpus] == [
-        (GPUS[0], 0, 1024),
-        (GPUS[1], 1, 1024),
+    assert [(gpu.uuid, gpu.index, gpu.memory_bytes) for gpu in report.gpus] == [
+        (GPUS[0], 0, 1024 * MIB),
+        (GPUS[1], 1, 1024 * MIB),
     ]
     assert (report.labels, report.gpus[0].policy) == ({"rack": "7"}, "share")
     assert node.told(SendReport()) and not node.told()

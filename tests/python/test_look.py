@@ -35,34 +35,40 @@ SESSION = "0123456789ab"
 OTHER = "ba9876543210"
 
 
-def status_answer() -> dict[str, Any]:
-    process = {"pid": 4242, "session": SESSION, "client_pid": 17, "memory_used": 3 * GIB}
+def tenants() -> list[dict[str, Any]]:
+    """One with a limit, and one that has what is left."""
+    process = {"pid": 4242, "session": SESSION, "client_pid": 17, "memory_used_bytes": 3 * GIB}
     trainer = {
         "name": "research/train",
-        "memory_limit": 8 * GIB,
-        "memory_used": 3 * GIB,
-        "memory_peak": 4 * GIB,
+        "memory_limit_bytes": 8 * GIB,
+        "memory_used_bytes": 3 * GIB,
+        "memory_peak_bytes": 4 * GIB,
         "memory_denied": 2,
         "weight": 2,
-        "share": 500,
-        "ceiling": 800,
+        "share_permille": 500,
+        "ceiling_permille": 800,
         "high_priority": 0,
-        "entitled": 667,
-        "utilisation": 661,
+        "entitled_permille": 667,
+        "utilisation_permille": 661,
         "sessions": [SESSION],
         "processes": [{**process, "program": "/usr/bin/python3"}],
     }
     server = {
         "name": "default",
-        "memory_limit": 0,
-        "memory_used": 2 * GIB,
+        "memory_limit_bytes": 0,
+        "memory_used_bytes": 2 * GIB,
         "high_priority": True,
-        "entitled": 333,
-        "utilisation": None,
+        "entitled_permille": 333,
+        "utilisation_permille": None,
         "sessions": [OTHER],
         "processes": [],
     }
-    common = {"memory_total": 16 * GIB, "max_inst": 3, "prio_ratio": 90, "hardware": True}
+    return [trainer, server]
+
+
+def status_answer() -> dict[str, Any]:
+    trainer, server = tenants()
+    common = {"memory_total_bytes": 16 * GIB, "max_inst": 3, "prio_ratio": 90, "hardware": True}
     return {
         "ok": True,
         "version": "9.8.7",
@@ -75,9 +81,9 @@ def status_answer() -> dict[str, Any]:
                 "name": "NVIDIA H200",
                 "uuid": "GPU-1",
                 "policy": "weighted",
-                "default_memory": 4 * GIB,
+                "default_memory_bytes": 4 * GIB,
                 "free_weight": 1,
-                "utilisation": 990,
+                "utilisation_permille": 990,
                 "tenants": [trainer, server],
             },
             {
@@ -86,9 +92,9 @@ def status_answer() -> dict[str, Any]:
                 "name": "a GPU whose name is far too long for a table",
                 "uuid": "GPU-2",
                 "policy": "native",
-                "default_memory": None,
+                "default_memory_bytes": None,
                 "free_weight": 3,
-                "utilisation": None,
+                "utilisation_permille": None,
                 "tenants": [],
             },
         ],
@@ -217,10 +223,10 @@ def test_a_refusal_is_one_line_and_exit_code_1(admin: FakeAdmin) -> None:
 
 
 def test_a_status_of_another_release(admin: FakeAdmin) -> None:
-    admin.status["gpus"][1]["memory_total"] = "much"
+    admin.status["gpus"][1]["memory_total_bytes"] = "much"
     code, out, err = command(admin, "smi")
     assert (code, out) == (1, "")
-    assert "a status without a right 'gpus.1.memory_total'" in err
+    assert "a status without a right 'gpus.1.memory_total_bytes'" in err
 
 
 def test_policies_are_the_boards() -> None:
@@ -374,12 +380,12 @@ class Terminal:
 def test_top_moves_and_outlives_its_server_and_ends_with_q(admin: FakeAdmin) -> None:
     terminal = Terminal(admin)
     terminal.see("66.1%")
-    admin.status["gpus"][0]["tenants"][0]["utilisation"] = 123
+    admin.status["gpus"][0]["tenants"][0]["utilisation_permille"] = 123
     terminal.see("12.3%")
     admin.close()
     terminal.see("no gpupool server answers")
     again = FakeAdmin(admin.run_dir)
-    again.status["gpus"][0]["tenants"][0]["utilisation"] = 456
+    again.status["gpus"][0]["tenants"][0]["utilisation_permille"] = 456
     terminal.see("45.6%")
     terminal.press("q")
     assert terminal.end() == 0
@@ -428,8 +434,8 @@ def test_inspect_in_detail(admin: FakeAdmin) -> None:
 
 def test_inspect_as_json(admin: FakeAdmin) -> None:
     answer = json.loads(shown(admin, "inspect", "--json"))
-    assert (answer["allocated"], answer["total"]) == (10 * GIB, 32 * GIB)
-    assert answer["gpus"][0]["tenants"] == {"research/train": 8 * GIB, "default": 2 * GIB}
+    assert (answer["allocated_bytes"], answer["total_bytes"]) == (10 * GIB, 32 * GIB)
+    assert answer["gpus"][0]["tenant_bytes"] == {"research/train": 8 * GIB, "default": 2 * GIB}
 
 
 # gpu -----------------------------------------------------------------------------
@@ -467,8 +473,8 @@ def test_gpu_list(admin: FakeAdmin) -> None:
             ["0", "--max-inst", "25", "--prio-ratio", "20"],
             {"gpu": 0, "max_inst": 25, "prio_ratio": 20},
         ),
-        (["0", "--default-memory", "8GiB"], {"gpu": 0, "default_memory": 8 * GIB}),
-        (["0", "--default-memory", "none"], {"gpu": 0, "default_memory": None}),
+        (["0", "--default-memory", "8GiB"], {"gpu": 0, "default_memory_bytes": 8 * GIB}),
+        (["0", "--default-memory", "none"], {"gpu": 0, "default_memory_bytes": None}),
     ],
 )
 def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> None:
@@ -518,17 +524,17 @@ def test_session_list(admin: FakeAdmin) -> None:
 @pytest.mark.parametrize(
     ("args", "asked"),
     [
-        ([SESSION, "--memory", "2GiB"], {"session": SESSION, "memory": 2 * GIB}),
+        ([SESSION, "--memory", "2GiB"], {"session": SESSION, "memory_bytes": 2 * GIB}),
         (["research", "--weight", "0"], {"tenant": "research", "weight": 0}),
         (
             ["research/x", "--share", "0.25", "--ceiling", "80%", "--gpu", "1"],
-            {"tenant": "research/x", "share": 250, "ceiling": 800, "gpu": 1},
+            {"tenant": "research/x", "share_permille": 250, "ceiling_permille": 800, "gpu": 1},
         ),
         (["a/b", "--priority", "high"], {"tenant": "a/b", "high_priority": True}),
         (["a/b", "--priority", "normal"], {"tenant": "a/b", "high_priority": False}),
         (
             ["a/b", "--memory", "1MiB", "--wait", "2.5"],
-            {"tenant": "a/b", "memory": 1 << 20, "wait": 2.5},
+            {"tenant": "a/b", "memory_bytes": 1 << 20, "wait": 2.5},
         ),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 
 from gpupool_common.errors import ConfigError
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
+from gpupool_manager.signing_keys import KeyRing
 from gpupool_server.config import load_settings
 from gpupool_server.peers import NAME, Peers
 from gpupool_server.tenants import LeasePart, Tenant
@@ -66,7 +67,7 @@ def test_a_lease_has_the_managers_key_or_none(folder: Path) -> None:
 
 
 def test_each_lease_has_a_key_that_is_no_token(folder: Path) -> None:
-    one, other = Signer(b"a" * SECRET_BYTES, 60), Signer(b"b" * SECRET_BYTES, 60)
+    one, other = (Signer(name * SECRET_BYTES, KeyRing.make(0.0), 60) for name in (b"a", b"b"))
     keys = {one.peer_key("l1"), one.peer_key("l2"), other.peer_key("l1")}
     assert len(keys) == 3
     assert one.peer_key("l1") in keys

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
 from gpupool.pool_client import PoolClient, Where, in_words
 from gpupool_common.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
@@ -138,3 +139,19 @@ def test_who_hangs_up_in_clear_is_only_away() -> None:
         thread.join()
     assert isinstance(error, PoolAwayError)
     assert "it hung up" in str(error)
+
+
+def test_the_port_of_nodes_or_of_a_server_is_said() -> None:
+    """It speaks ZeroMQ, which a second question does not change."""
+    context = zmq.Context()
+    door = context.socket(zmq.ROUTER)
+    try:
+        _, secret = zmq.curve_keypair()
+        door.setsockopt(zmq.CURVE_SERVER, 1)
+        door.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        error = refused(f"http://127.0.0.1:{door.bind_to_random_port('tcp://127.0.0.1')}")
+    finally:
+        context.destroy(linger=0)
+    assert isinstance(error, PoolAddressError) and error.exit_code == FAILED
+    assert "servers and nodes are spoken to there (ZeroMQ)" in str(error)
+    assert "usually port 7780" in str(error)

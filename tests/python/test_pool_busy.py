@@ -17,6 +17,7 @@ from gpupool_common.node_protocol import (
     ReportedGpu,
     Told,
 )
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool
@@ -30,8 +31,8 @@ from server_harness import FakeBoard, MakeOffice, Office
 MS = 1_000_000
 WANT = {
     "gpus": 1,
-    "memory_mib": 64,
-    "share": 50,
+    "memory_bytes": 64 * MIB,
+    "share_permille": 500,
     "policy": "binpack",
     "hosts": "any",
     "model": None,
@@ -54,10 +55,16 @@ def uuid_of(office: Office) -> str:
 
 
 def told(*grants: OrderedGrant) -> Told:
-    orders = Apply(generation="g", at=1.0, mode="open", grants=list(grants), gpus=[])
-    return Told(
-        number=1, now=1.0, orders=Orders(next_heartbeat=1, commands=[orders]), signing_key=bytes(32)
+    orders = Apply(
+        generation="g",
+        at=1.0,
+        mode="open",
+        grants=list(grants),
+        gpus=[],
+        keys=["0a" * 32],
+        offline_seconds=900.0,
     )
+    return Told(number=1, now=1.0, orders=Orders(next_heartbeat=1, commands=[orders]))
 
 
 def grant(office: Office, lease: str = "lease-1") -> OrderedGrant:
@@ -66,8 +73,8 @@ def grant(office: Office, lease: str = "lease-1") -> OrderedGrant:
         tenant="red",
         ordinal=0,
         gpu=uuid_of(office),
-        memory_mib=64,
-        share=50,
+        memory_bytes=64 * MIB,
+        share_permille=500,
         priority=0,
     )
 
@@ -175,7 +182,11 @@ class Manager:
 
     async def report(self, node: str) -> None:
         gpu = ReportedGpu(
-            uuid=f"GPU-{node}", index=0, model="a", compute_capability="9.0", memory_mib=1024
+            uuid=f"GPU-{node}",
+            index=0,
+            model="a",
+            compute_capability="9.0",
+            memory_bytes=1024 * MIB,
         )
         report = Report(address="tcp://h:1", server_version="0", gpus=[gpu])
         pool = self.pool

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpupool.cli import app
+from gpupool_common.quantities import MEBIBYTE as MIB
 from pool_process import PATIENCE, Manager, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,7 +45,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
     found = Manager(tmp_path_factory.mktemp("pool")).start()
     try:
         for name in ("one", "two", "three"):
-            found.node(name, memory_mib=81_920)
+            found.node(name, memory_bytes=81_920 * MIB)
         yield found
     finally:
         found.close()
@@ -140,7 +141,7 @@ def test_tenants_and_quotas(operator: Operator, tmp_path: Path) -> None:
     assert "the tenant 'amber' exists already" in operator.do("tenant", "create", "amber", code=1)
     operator.do("quota", "set", "amber", "--compute", "250%", "--memory", "none")
     quota = operator.json("quota", "show", "amber")
-    assert (quota["gpus"], quota["memory_mib"], quota["compute"]) == (4, None, 250)
+    assert (quota["gpus"], quota["memory_bytes"], quota["compute_permille"]) == (4, None, 2500)
     operator.do("quota", "set", "amber", "--model", "A*", "--model", "B*", "--priority", "9")
     assert operator.json("quota", "show", "amber")["models"] == ["A*", "B*"]
     operator.do("quota", "set", "amber", "--model", "none", "--sessions", "3")
@@ -263,7 +264,7 @@ def test_inspect_draws_the_pool(operator: Operator, green: str) -> None:
     details = operator.do("inspect", "-d")
     assert f"green/{lease['id']}" in details
     summary = operator.json("inspect")
-    assert (summary["allocated"], summary["total"]) == (8 << 30, 480 << 30)
+    assert (summary["allocated_bytes"], summary["total_bytes"]) == (8 << 30, 480 << 30)
 
 
 def test_usage_audit_and_sessions(operator: Operator, green: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from gpupool_common import protocol
 from gpupool_common.paths import Home
+from gpupool_common.quantities import MEBIBYTE as MIB
 from manager_node import FakeServer
 from pool_process import PATIENCE, Manager, gpupool, start_gpupool
 
@@ -39,7 +40,7 @@ class User:
     """A tenant ``red`` at its shell."""
 
     def __init__(self, manager: Manager, home: Home) -> None:
-        self.token = manager.tenant("red", gpus=4, memory_mib=40_000)
+        self.token = manager.tenant("red", gpus=4, memory_bytes=40_000 * MIB)
         self.env = {
             "GPUPOOL_POOL": manager.url,
             "GPUPOOL_POOL_TOKEN": self.token,
@@ -89,7 +90,7 @@ def test_a_program_gets_its_servers_and_no_pool_token(red: User, manager: Manage
     assert (memory, pool) == ("", "")
     (lease,) = manager.leases("released")
     assert lease["label"] == "sh"
-    assert (lease["request"]["memory_mib"], lease["request"]["share"]) == (4096, 50)
+    assert (lease["request"]["memory_bytes"], lease["request"]["share_permille"]) == (4 << 30, 500)
 
 
 def test_a_server_that_does_not_answer_is_left_for_another(red: User, manager: Manager) -> None:
@@ -153,8 +154,14 @@ def test_variables_ask_as_they_do_of_a_server(red: User, manager: Manager) -> No
     assert red.run("--", "true", **env).returncode == 0
     assert red.run("--vcuda-core", "30", "--vcuda-memory", "4", "--", "true", **env).returncode == 0
     first, second = manager.leases("released")
-    assert (first["request"]["memory_mib"], first["request"]["share"]) == (1000, 20)
-    assert (second["request"]["memory_mib"], second["request"]["share"]) == (1024, 30)
+    assert (first["request"]["memory_bytes"], first["request"]["share_permille"]) == (
+        1000 * MIB,
+        200,
+    )
+    assert (second["request"]["memory_bytes"], second["request"]["share_permille"]) == (
+        1024 * MIB,
+        300,
+    )
 
 
 def test_a_token_file_is_read(red: User, tmp_path: Path) -> None:
@@ -290,7 +297,7 @@ def test_no_such_gpus(red: User) -> None:
     ("args", "message"),
     [
         (["--share", "50%"], "--share: a part of a GPU needs --memory"),
-        (["--share", "0.333", "--memory", "1GiB"], "--share: 33.3% is not a whole percentage"),
+        (["--share", "0.3333", "--memory", "1GiB"], "--share: '0.3333' is not a part of a GPU"),
         (["--ceiling", "50%"], "--ceiling is not for a pool"),
         (["--weight", "3"], "--weight is not for a pool"),
         (["--group", "x"], "--group is not for a pool"),
@@ -306,7 +313,7 @@ def test_no_such_gpus(red: User) -> None:
         (["--pool", "http://x:99999"], "--pool: 'http://x:99999' is not http://HOST"),
         (["--local", "--pool", "http://x"], "--local and --pool exclude each other"),
         (["--ca", "/nowhere.pem", "--pool", "https://x"], "--ca /nowhere.pem: holds no cert"),
-        (["--ca", "/nowhere.pem", "--pool", "http://x"], "goes with a pool at https://"),
+        (["--ca", "/nowhere.pem", "--pool", "http://127.0.0.1:1"], "goes with a pool at https://"),
         (["--token-file", "/nowhere"], "--token-file /nowhere: cannot be read: No such file"),
         (["--memory", ""], "--memory: the value is empty"),
         (["--vcuda-core", "50", "--memory", "1GiB"], "exclude each other"),

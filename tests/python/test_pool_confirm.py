@@ -20,6 +20,7 @@ from gpupool_common.node_protocol import (
     Told,
     encode,
 )
+from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import views
 from gpupool_manager.leases import LeaseRequest
 from gpupool_manager.placement_request import PlacementRequest
@@ -93,7 +94,7 @@ async def test_what_a_server_does_not_confirm_goes_elsewhere(hasty: Host) -> Non
     node = hasty.node(first)
     assert node is not None and node.lost and "does not confirm" in node.trouble
     slots = hasty.pool.ledger.index.slots
-    assert [slots[f"GPU-{name}-0"].used_mib for name in (first, other)] == [0, 64]
+    assert [slots[f"GPU-{name}-0"].used_bytes for name in (first, other)] == [0, 64 * MIB]
     # It was only slow: its next word brings it back.
     await peers[first].socket.send(encode(Again(number=3, report=report_of(first))))
     await eventually(lambda: not node.lost and node.trouble == "")

@@ -13,18 +13,22 @@ from gpupool_common.errors import ProtocolError
 from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
+    Applied,
     Apply,
     Beat,
     Heartbeat,
     Join,
+    Leave,
     Message,
     OrderedGpu,
     OrderedGrant,
     Orders,
     Refused,
+    Rekey,
     Report,
     ReportedGpu,
     ReportedSession,
+    RollKey,
     SendReport,
     Told,
     VersionError,
@@ -32,16 +36,22 @@ from gpupool_common.node_protocol import (
     decode_from_node,
     encode,
 )
+from gpupool_common.quantities import MEBIBYTE as MIB
 
-GPU = ReportedGpu(uuid="GPU-1", index=0, model="a", compute_capability="9.0", memory_mib=1024)
+GPU = ReportedGpu(
+    uuid="GPU-1", index=0, model="a", compute_capability="9.0", memory_bytes=1024 * MIB
+)
 REPORT = Report(
     address="tcp://a:1", server_version="0", driver="12.4", labels={"a": "b"}, gpus=[GPU]
 )
 SESSION = ReportedSession(id="s", lease="lease-1", program="python")
-FROM_NODES = [
+FROM_NODES: list[Message] = [
     Join(number=1, node="n", token="gpn_x", report=REPORT),
     Again(number=2, report=REPORT),
     Beat(number=3, heartbeat=Heartbeat(applied="g", sessions=[SESSION], idle=["lease-2"])),
+    Applied(generation="g", keys=["0a1b"]),
+    Leave(number=9),
+    Rekey(number=10, key="0b" * 32),
 ]
 APPLY = Apply(
     generation="g",
@@ -53,23 +63,26 @@ APPLY = Apply(
             tenant="t",
             ordinal=0,
             gpu="GPU-1",
-            memory_mib=1,
-            share=100,
+            memory_bytes=1 * MIB,
+            share_permille=1000,
             priority=0,
             request_id="r",
         )
     ],
     gpus=[OrderedGpu(uuid="GPU-1", policy="weak", max_inst=3, prio_ratio=50)],
+    keys=["0a" * 32],
+    offline_seconds=900.0,
 )
+ROLL = RollKey(key="0c" * 32)
 FROM_MANAGERS = [
-    Told(number=0, now=2.5, orders=Orders(next_heartbeat=1, commands=[APPLY, SendReport()])),
-    Told(number=1, now=0, orders=Orders(next_heartbeat=0.5), signing_key=bytes(32)),
+    Told(number=0, now=2.5, orders=Orders(next_heartbeat=1, commands=[APPLY, SendReport(), ROLL])),
+    Told(number=1, now=0, orders=Orders(next_heartbeat=0.5)),
     Refused(number=1, code="bad-token", message="no"),
 ]
 
 
 @pytest.mark.parametrize("message", FROM_NODES, ids=lambda m: m.do)
-def test_nodes_messages_travel(message: Join | Again | Beat) -> None:
+def test_nodes_messages_travel(message: Message) -> None:
     assert decode_from_node(encode(message)) == message
 
 
@@ -120,8 +133,8 @@ BAD_FROM_NODES: list[tuple[int, str, object]] = [
     (0, "report.gpus", [GPU.model_dump()] * 65),
     (0, "report.gpus.0.index", 64),
     (0, "report.gpus.0.index", -1),
-    (0, "report.gpus.0.memory_mib", 0),
-    (0, "report.gpus.0.memory_mib", BIG),
+    (0, "report.gpus.0.memory_bytes", 0),
+    (0, "report.gpus.0.memory_bytes", BIG),
     (0, "report.gpus.0.policy", "mine"),
     (0, "report.gpus.0.max_inst", 26),
     (0, "report.gpus.0.compute_capability", "9"),
@@ -132,12 +145,24 @@ BAD_FROM_NODES: list[tuple[int, str, object]] = [
     (0, "report.labels", {f"l{i}": "" for i in range(65)}),
     (0, "report.front_end_key", "ab"),
     (0, "report.front_end_key", "G" * 64),
-    (0, "report.protocol", 2),
+    (0, "report.protocol", 1),
     (2, "heartbeat.sessions.0.lease", "a/b"),
     (2, "heartbeat.sessions.0.program", "a\0"),
     (2, "heartbeat.sessions", [SESSION.model_dump()] * 4097),
     (2, "heartbeat.idle", [1]),
     (2, "heartbeat.applied", None),
+    (2, "heartbeat.keys", ["a b"]),
+    (2, "heartbeat.keys", ["k"] * 9),
+    (3, "generation", "a\0"),
+    (3, "keys", ["k"] * 9),
+    (3, "keys", "k"),
+    (3, "keys", [b"k"]),
+    (4, "number", None),
+    (5, "key", ""),
+    (5, "key", "0b" * 31),
+    (5, "key", "0B" * 32),
+    (5, "key", bytes(32)),
+    (5, "number", ...),
 ]
 
 
@@ -162,15 +187,27 @@ BAD_FROM_MANAGERS: list[tuple[int, str, object]] = [
     (0, "orders.commands.0.do", "format"),
     (0, "orders.commands.0.at", float("nan")),
     (0, "orders.commands.0.grants.0.ordinal", -1),
-    (0, "orders.commands.0.grants.0.share", 0),
-    (0, "orders.commands.0.grants.0.share", 101),
-    (0, "orders.commands.0.grants.0.share", True),
-    (0, "orders.commands.0.grants.0.memory_mib", BIG),
+    (0, "orders.commands.0.grants.0.share_permille", 0),
+    (0, "orders.commands.0.grants.0.share_permille", 1001),
+    (0, "orders.commands.0.grants.0.share_permille", True),
+    (0, "orders.commands.0.grants.0.memory_bytes", BIG),
     (0, "orders.commands.0.grants.0.lease", "../x"),
     (0, "orders.commands.0.gpus.0.max_inst", 0),
     (0, "orders.commands.0.gpus.0.policy", 1),
-    (1, "signing_key", b"short"),
-    (1, "signing_key", "x" * 32),
+    (0, "orders.commands.2.key", ""),
+    (0, "orders.commands.2.key", "0c" * 33),
+    (0, "orders.commands.2.key", ...),
+    (0, "orders.commands.0.keys", []),
+    (0, "orders.commands.0.keys", ["0a" * 31]),
+    (0, "orders.commands.0.keys", ["0A" * 32]),
+    (0, "orders.commands.0.keys", ["0a" * 32 + "\n"]),
+    (0, "orders.commands.0.keys", [bytes(32)]),
+    (0, "orders.commands.0.keys", ["0a" * 32] * 9),
+    (0, "orders.commands.0.keys", ...),
+    (0, "orders.commands.0.offline_seconds", 0),
+    (0, "orders.commands.0.offline_seconds", float("inf")),
+    (0, "orders.commands.0.offline_seconds", float("nan")),
+    (0, "orders.commands.0.offline_seconds", ...),
     (2, "code", "a b"),
     (2, "message", "x" * 1025),
 ]
@@ -208,10 +245,10 @@ def test_a_report_of_the_release_before() -> None:
 
 
 @pytest.mark.parametrize("decode", [decode_from_node, decode_from_manager])
-@pytest.mark.parametrize("version", [0, 2, -1, 1 << 60])
+@pytest.mark.parametrize("version", [0, 1, -1, 1 << 60])
 def test_another_version_is_named_beside_ours(decode: Any, version: int) -> None:
     payload = msgpack.packb({"protocol": version, "do": "something new"})
-    with pytest.raises(VersionError, match=rf"protocol {version} .* protocol 1; install the same"):
+    with pytest.raises(VersionError, match=rf"protocol {version} .* protocol 2; install the same"):
         decode(payload)
 
 
@@ -262,14 +299,21 @@ def test_the_largest_orders_fit() -> None:
         tenant="t" * 32,
         ordinal=1023,
         gpu="g" * 64,
-        memory_mib=1 << 30,
-        share=100,
+        memory_bytes=1 << 50,
+        share_permille=1000,
         priority=100,
         request_id="r" * 64,
         peer_key="f" * 64,
     )
     gpu = OrderedGpu(uuid="g" * 64, policy="preemptive", max_inst=25, prio_ratio=99)
-    orders = Apply(generation="g", mode="open", grants=[grant] * 64 * 25, gpus=[gpu] * 64)
+    orders = Apply(
+        generation="g",
+        mode="open",
+        grants=[grant] * 64 * 25,
+        gpus=[gpu] * 64,
+        keys=["0a" * 32] * 8,
+        offline_seconds=1.0,
+    )
     told = Told(number=0, now=1, orders=Orders(next_heartbeat=1, commands=[orders]))
     assert len(encode(told)) * 2 < MAX_BYTES
 
@@ -279,7 +323,8 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
     max_leaves=20,
 )
-KEYS = ("do", "number", "node", "token", "report", "heartbeat", "now", "orders", "code", "message")
+KEYS = ("do", "number", "node", "token", "report", "heartbeat", "now", "orders", "code")
+MORE_KEYS = ("message", "key", "keys", "generation")
 
 
 @given(st.binary(max_size=300))
@@ -290,11 +335,13 @@ def test_random_bytes(payload: bytes) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(KEYS), ANYTHING, max_size=8),
-    st.sampled_from(["join", "report", "heartbeat", "orders", "refused"]),
+    st.dictionaries(st.sampled_from(KEYS + MORE_KEYS), ANYTHING, max_size=8),
+    st.sampled_from(
+        ["join", "report", "heartbeat", "applied", "rekey", "leave", "orders", "refused"]
+    ),
 )
 def test_random_fields(fields: dict[str, object], do: str) -> None:
-    payload = msgpack.packb({"protocol": 1, **fields, "do": do})
+    payload = msgpack.packb({"protocol": 2, **fields, "do": do})
     for decode in (decode_from_node, decode_from_manager):
         try:
             message = decode(payload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpupool_common import protocol, request
+from gpupool_common import protocol, request, request_variables
 from gpupool_common.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "proto"))
+
+from gpgen import emit_request  # noqa: E402
 
 VECTORS: list[dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "request_vectors.toml").read_text(encoding="utf-8")
@@ -58,14 +64,16 @@ def test_nothing_is_asked_for_twice() -> None:
 
 
 def test_the_client_sends_every_variable() -> None:
-    source = Path(__file__).parents[2] / "client_lib" / "session" / "request.c"
-    sent = re.findall(r'^    "([A-Z_]+)",$', source.read_text(encoding="utf-8"), re.MULTILINE)
+    source = ROOT / "client_lib/session/request.c"
+    assert "variables[] = {GPC_REQUEST_VARIABLES};" in source.read_text(encoding="utf-8")
+    table = emit_request.read(ROOT / "pool/gpupool_common/request_variables.py")
+    sent = re.findall(r'^    "([A-Z_]+)"', emit_request.header(table), re.MULTILINE)
     assert sorted(sent) == sorted(request.KEYS.values())
     assert all(protocol.encode("hello", {key: "1"}) for key in request.KEYS)
 
 
 def test_the_vectors_name_every_variable_in_a_good_and_in_a_bad_request() -> None:
-    variables = {request.GROUP, *request.OWN, *request.CGPU, *request.VCUDA}
+    variables = set(request_variables.VARIABLES)
     for outcome in ("fields", "error"):
         named = {name for vector in VECTORS if outcome in vector for name in vector["env"]}
         assert variables <= named, outcome
@@ -73,11 +81,11 @@ def test_the_vectors_name_every_variable_in_a_good_and_in_a_bad_request() -> Non
 
 
 def test_errors_name_the_option_that_set_the_variable() -> None:
-    names = {request.SHARE: "--share", request.CEILING: "--ceiling"}
+    names = {request_variables.SHARE: "--share", request_variables.CEILING: "--ceiling"}
     with pytest.raises(ConfigError, match=r"^--share: '200' is not a part of a GPU"):
-        request.fields({request.SHARE: "200"}, names)
+        request.fields({request_variables.SHARE: "200"}, names)
     with pytest.raises(ConfigError, match=r"^--ceiling: '0.1' is less than --share$"):
-        request.fields({request.SHARE: "0.2", request.CEILING: "0.1"}, names)
+        request.fields({request_variables.SHARE: "0.2", request_variables.CEILING: "0.1"}, names)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_what_a_group_is_for(asked: dict[str, str], limits: bool) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from((request.GROUP, *request.OWN, *request.CGPU, *request.VCUDA)),
+        st.sampled_from(request_variables.VARIABLES),
         st.text(max_size=12) | st.from_regex(r"[0-9.,%/GiB-]{1,6}", fullmatch=True),
     )
 )

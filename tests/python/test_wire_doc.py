@@ -66,6 +66,9 @@ def test_the_compiler_is_asked_for_every_message(real: Spec) -> None:
 
 def test_every_message_is_in_the_tables(real: Spec) -> None:
     page = wire_doc(real, {f.name: (16, 24) for f in real.wire})
+    said = dict(re.findall(r"^\* `(gp_\w+)`: (.+)$", page, re.MULTILINE))
+    assert said == {f.name: f.doc for f in real.wire if f.is_message}
+    assert len(said) > 40
     named = re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(named) == sorted((str(f.id), f.name) for f in real.wire)
 
