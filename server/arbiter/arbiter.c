@@ -281,29 +281,44 @@ static bool answer_send(int fd, char *text, size_t length, const int fds[2])
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)length;
 }
 
+/* One message. Descriptors are ours from here on, whatever else is wrong with it: `fds` has the
+ * first two. Its length; 0: the server is to be let go; -EAGAIN: there is none. */
+static ssize_t line_receive(int fd, char line[LINE], int fds[2])
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(8 * sizeof(int))];
+    } control;
+    struct iovec part = {line, LINE - 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control.room};
+    ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? -EAGAIN : 0;
+    gp_descriptors_take(&message, fds, 2);
+    if (n > 0 && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+        return n;
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    return 0;
+}
+
 /* A server that does not read its answers is let go: it can come again. */
 static void server_serve(struct gp_arbiter *a, int index)
 {
     static char answer[ANSWER];
     char line[LINE];
-    union {
-        struct cmsghdr header;
-        char room[CMSG_SPACE(8 * sizeof(int))];
-    } control;
-    struct iovec part = {line, sizeof line - 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = &control,
-                             .msg_controllen = sizeof control.room};
     int fds[2] = {-1, -1}, with[2] = {-1, -1};
-    ssize_t n = recvmsg(a->servers[index], &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    ssize_t n = line_receive(a->servers[index], line, fds);
+    if (n == -EAGAIN)
         return;
-    if (n <= 0 || message.msg_flags & MSG_TRUNC) {
+    if (n <= 0) {
         server_gone(a, index);
         return;
     }
-    gp_descriptors_take(&message, fds, 2);
     line[n] = '\0';
     int length = gp_arbiter_command(a, line, fds, answer, sizeof answer, with);
     if (length >= (int)sizeof answer ||

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -39,14 +40,28 @@ static int serve(int listener)
     return 0;
 }
 
-static void reach(struct arbiter_process *a)
+int arbiter_reach(const struct arbiter_process *a)
 {
     struct sockaddr_un address;
     socklen_t size = sizeof address;
     assert_int_equal(getsockname(a->listener, (struct sockaddr *)&address, &size), 0);
-    a->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_true(a->fd >= 0);
-    assert_int_equal(connect(a->fd, (struct sockaddr *)&address, size), 0);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, size), 0);
+    return fd;
+}
+
+unsigned arbiter_descriptors(const struct arbiter_process *a)
+{
+    char path[64];
+    unsigned count = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", a->pid);
+    DIR *folder = opendir(path);
+    assert_non_null(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
 }
 
 void arbiter_start(struct arbiter_process *a)
@@ -55,7 +70,7 @@ void arbiter_start(struct arbiter_process *a)
     assert_true(a->pid >= 0);
     if (a->pid == 0)
         _exit(serve(a->listener));
-    reach(a);
+    a->fd = arbiter_reach(a);
 }
 
 int arbiter_begin(void **state)

@@ -26,6 +26,10 @@ int arbiter_begin(void **state);
 int arbiter_end(void **state);
 /* A process more, at the same socket. */
 void arbiter_start(struct arbiter_process *a);
+/* A connection more, as of another server. */
+int arbiter_reach(const struct arbiter_process *a);
+/* How many descriptors the process has open. */
+unsigned arbiter_descriptors(const struct arbiter_process *a);
 /* The number that the answer begins with. */
 int arbiter_say(struct arbiter_process *a, const char *line);
 /* As arbiter_say, with the descriptors of a seat. */

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -288,6 +289,45 @@ static void what_a_server_says_is_checked(void **state)
     assert_int_equal(arbiter_number(a, "\"a\"", "members"), 0);
 }
 
+/* A message with four descriptors and so many bytes; true: the arbiter hangs up. */
+static bool hangs_up(const struct arbiter_process *a, const char *line, size_t bytes)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(4 * sizeof(int))];
+    } control = {0};
+    int fd = arbiter_reach(a);
+    const int fds[4] = {fd, fd, fd, fd};
+    char answer[64];
+    struct iovec part = {(char *)(uintptr_t)line, bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = sizeof control.room};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    *c = (struct cmsghdr){CMSG_LEN(sizeof fds), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), fds, sizeof fds);
+    assert_true(sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)bytes);
+    bool gone = recv(fd, answer, sizeof answer, 0) <= 0;
+    close(fd);
+    return gone;
+}
+
+/* Whatever is wrong with a message: what came with it is closed. */
+static void descriptors_of_bad_messages_are_closed(void **state)
+{
+    struct arbiter_process *a = *state;
+    static char line[8192];
+    assert_int_equal(arbiter_say(a, "hello 1"), 0);
+    unsigned before = arbiter_descriptors(a);
+    for (int i = 0; i < 500; i++) {
+        assert_true(hangs_up(a, line, 0));
+        assert_true(hangs_up(a, line, sizeof line)); /* longer than any command */
+    }
+    assert_false(hangs_up(a, "nonsense", 8));
+    AWAIT(arbiter_descriptors(a) == before);
+}
+
 int main(void)
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -301,6 +341,7 @@ int main(void)
         ARBITER_TEST(a_stopped_worker_does_not_keep_the_gpu),
         ARBITER_TEST(workers_go_on_without_an_arbiter),
         ARBITER_TEST(what_a_server_says_is_checked),
+        ARBITER_TEST(descriptors_of_bad_messages_are_closed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
