@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 import zmq
 
 from gpupool_common import protocol
+from gpupool_common.closed_memory import close_memory
 from gpupool_common.relay_limits import Budgets, Connections
 from gpupool_common.relay_wire import Kind, RecordError, Unpacker, pack
 
@@ -330,6 +331,7 @@ def main() -> None:
     # Of a terminal or a service manager, to the whole group: the owner says when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    close_memory()
     owner, listener = (int(text) for text in sys.argv[1:3])
     with socket.socket(fileno=owner) as connection:
         try:

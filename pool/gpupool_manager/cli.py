@@ -10,6 +10,7 @@ import typer
 import uvloop
 
 from gpupool_common import __version__, logs
+from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import setting_help, with_settings
 from gpupool_manager import certificate as certificates
@@ -37,6 +38,7 @@ def command(
     try:
         settings = load_settings(config, flags)
         logs.configure(settings.log_level, settings.log_json)
+        close_memory()
         uvloop.run(serve(settings, ready_fd))
     except GpupoolError as error:
         raise _ended(error) from None

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 
 #include "arbiter.h"
+#include "closed_memory.h"
 
 int main(int argc, char **argv)
 {
@@ -23,6 +24,10 @@ int main(int argc, char **argv)
     signal(SIGHUP, SIG_IGN);
     prctl(PR_SET_TIMERSLACK, 1000ul);  /* ns */
     setpriority(PRIO_PROCESS, 0, -10); /* all tenants wait for it; without the right: as others */
+    if (gp_memory_close() != 0) {
+        fprintf(stderr, "gpupool-arbiter: its memory cannot be closed to other processes: %m\n");
+        return 1;
+    }
     int r = gp_arbiter_new(atoi(argv[2]), &a);
     if (r != 0) {
         fprintf(stderr, "gpupool-arbiter: cannot begin: %s\n", strerror(-r));

@@ -10,6 +10,7 @@ import typer
 import uvloop
 
 from gpupool_common import __version__, logs
+from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
@@ -48,6 +49,7 @@ def command(
             typer.echo(server_keys(settings).public)
             return
         logs.configure(settings.log_level, settings.log_json)
+        close_memory()
         uvloop.run(serve(settings, ready_fd, private))
     except OSError as error:
         if error.errno not in FULL:

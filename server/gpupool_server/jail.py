@@ -120,14 +120,18 @@ class Jail:
             ways += [{"uid": "in a user namespace the server's own user is the only one"}]
         ways += [{"user-namespace": ALTERNATIVE, "root": ""}]
         reason = ""
+        found: list[tuple[Report, dict[str, str]]] = []
         for way in ways:
             self._off = {**self._fixed_off(), **{k: v or reason for k, v in way.items()}}
             report = await self._start_probe()
-            reason = report.error
-            if not reason and report.layers.get("mount") == "on":
+            reason = report.error or report.off.get("mount", "")
+            if not report.error:
+                found.append((report, self._off))
+            if not reason:
                 break
-        if reason:
+        if not found:
             raise InstallError(reason)
+        report, self._off = max(found, key=lambda each: -len(each[0].off))
         self.layers = {name: report.layers.get(name, "off: not reported") for name in LAYERS}
         self._off.update({name: why for name, why in report.off.items() if name not in ASKED_ANEW})
         self.on = True

@@ -83,7 +83,9 @@ void gpj_ids_apply(const struct gpj_description *d)
         gpj_layer_on(GPJ_CAPABILITIES);
     else
         gpj_layer_off(GPJ_CAPABILITIES, "%s", why);
-    /* after the change of user, which would clear it */
+    /* After the change of user, which would clear it; an exec that gains rights would, too, but
+     * none can. It is told of the end of the thread that started it, the server's first. A server
+     * that has ended before does not read what is said next, and that ends this process. */
     if (d->with_server && prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0)
         gpj_fail("the worker cannot be made to end with its server: %s", strerror(errno));
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)

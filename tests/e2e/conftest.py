@@ -13,6 +13,7 @@ import pytest
 from gpupool_common import paths
 from harness import DRIVER, PoolServer, Talk
 from toolchain import Toolchain
+from users import find_python
 
 HERE = Path(__file__).resolve().parent
 
@@ -51,6 +52,15 @@ def home() -> paths.Home:
     for part in (paths.CLIENT_LIBRARY, paths.SOFT_GPU, paths.WORKER):
         found.part(part)  # says what to do when it is not built
     return found
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    """An interpreter that other users can run; only root can be those users."""
+    try:
+        return find_python()
+    except LookupError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpupool_common import paths
 
 TOKEN = "token-of-the-end-to-end-tests"
@@ -291,3 +293,9 @@ class Talk:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
+
+
+def skip_unless_open(pid: int | None) -> None:
+    """For tests that look at what one of our processes has open: it shows that to root alone."""
+    if not os.access(f"/proc/{pid}/fd", os.R_OK):
+        pytest.skip("needs root: other processes of this user see nothing of gpupool's")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpupool.admin import Admin
-from harness import PoolServer, wait_until
+from harness import PoolServer, skip_unless_open, wait_until
 from peer_client import INVALID_VALUE, LEGACY, Worker, worker_of
 from raw_client import NUMBERS, WINDOW_BASE, handle
 
@@ -82,6 +82,7 @@ def test_a_pitched_copy_keeps_to_its_allocations(server: PoolServer, case: str) 
 
 def mapped(pid: int) -> list[int]:
     """Where a process has memory that it can write, beside that of its GPUs."""
+    skip_unless_open(pid)
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     begins = [int(line.split("-")[0], 16) for line in lines if " rw" in line]
     return [begin for begin in begins if not WINDOW_BASE <= begin < 2 * WINDOW_BASE]

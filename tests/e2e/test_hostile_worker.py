@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,21 +15,31 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
+from gpupool_server.jail_status import LAYERS
 from harness import PEER_KEY, TOKEN, PoolServer, wait_until
 from raw_client import ask_for_session
 from tenants import MakeServer, Pool, StartTalk, end, tell
 from toolchain import Toolchain
+from users import UsersServer
 
 HOSTILE = Path(__file__).resolve().parent / "hostile"
+
+#: No layer of the jail: gpupool's processes close themselves to all that may not trace everybody
+#: (proto/wire/closed_memory.h).
+CLOSED = "closed-memory"
 
 #: What refuses each attack: one of these layers of the jail is enough. An attack without one is
 #: refused by nothing but the rights of a user that is not root.
 REFUSED_BY = {
-    "process-list": {"pid", "proc"},
-    "process-server-memory": {"pid", "uid"},
-    "process-neighbour-memory": {"pid", "uid"},
-    "process-server-environment": {"pid", "uid"},
-    "process-neighbour-trace": {"pid", "uid"},
+    "process-list": {"proc"},
+    "process-server-memory": {"pid", "uid", CLOSED},
+    "process-neighbour-memory": {"pid", "uid", CLOSED},
+    "process-server-environment": {"pid", "uid", CLOSED},
+    "process-neighbour-trace": {"pid", "uid", "seccomp", CLOSED},
+    "process-neighbour-vm": {"pid", "uid", "seccomp", CLOSED},
+    "process-neighbour-mem": {"pid", "uid", CLOSED},
+    "process-neighbour-files": {"pid", "uid", CLOSED},
+    "process-neighbour-descriptor": {"pid", "uid", "seccomp", CLOSED},
     "process-server-signal": {"pid", "uid"},
     "process-neighbour-signal": {"pid", "uid"},
     "process-parent-signal": {"pid", "uid"},
@@ -121,7 +132,10 @@ def compiled(to: Path, targets: dict[str, str | int]) -> Path:
 def layers_on(server: PoolServer) -> set[str]:
     """As the server said at its start."""
     match = re.search(r"workers are confined.* on='?([a-z,-]+)", server.log.read_text())
-    return set(match[1].split(",")) if match else set()
+    on = set(match[1].split(",")) if match else set[str]()
+    if "capabilities" in on or server.prefix:
+        on.add(CLOSED)
+    return on
 
 
 def aim(
@@ -153,7 +167,9 @@ def aim(
 #: What nothing refuses where there is no jail and the server is root: the attacks are real.
 WITHOUT_A_JAIL = {
     *("process-list", "process-server-memory", "process-neighbour-memory"),
-    *("process-server-environment", "process-neighbour-signal", "file-secrets"),
+    *("process-server-environment", "process-neighbour-signal", "process-neighbour-trace"),
+    *("process-neighbour-vm", "process-neighbour-mem", "process-neighbour-files"),
+    *("process-neighbour-descriptor", "file-secrets"),
     *("file-neighbour-session", "file-server-log", "file-program"),
     *("file-shared-memory", "socket-front-end", "socket-other-port", "socket-listen"),
     *("socket-admin", "socket-neighbour-control", "socket-arbiter", "socket-abstract"),
@@ -169,7 +185,6 @@ class Attack:
     def __init__(
         self, make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, folder: Path
     ) -> None:
-        folder.chmod(0o755)  # a worker's user is another
         self._worker = folder / "gpupool-worker"
         self._folder = folder
         self._make = make_server
@@ -181,12 +196,18 @@ class Attack:
         """What became of each attack, and the layers that were on."""
         shutil.copy(paths.find_home().part(paths.WORKER), self._worker)
         settings |= {"soft-gpus": "2", "worker": str(self._worker), "data-listen": "none"}
-        server = self._make(**settings)
+        return self.on(self._make(**settings), listening, shared)
+
+    def on(
+        self, server: PoolServer, listening: tuple[int, str], shared: str
+    ) -> tuple[dict[str, str], set[str]]:
+        """The same on a server that has started."""
         pool = Pool(server, self._toolchain, self._talk)
         neighbour = pool.start("shm")
         assert tell(neighbour, "work 3") == "worked 3"
         (session,) = pool.ask(do="status")["sessions"]
-        os.replace(compiled(self._folder, aim(server, session, listening, shared)), self._worker)
+        worker = Path(server.settings["worker"])
+        os.replace(compiled(self._folder, aim(server, session, listening, shared)), worker)
         assert ask_for_session(server)["word"] != "ok"
         wait_until(lambda: "attacks over" in server.log.read_text(), "it tried everything")
         assert tell(neighbour, "work 3") == "worked 6"
@@ -194,17 +215,8 @@ class Attack:
         return dict(_REPORT.findall(server.log.read_text())), layers_on(server)
 
 
-@pytest.fixture
-def attack(
-    make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, tmp_path: Path
-) -> Attack:
-    return Attack(make_server, toolchain, talk, tmp_path)
-
-
-def test_a_hostile_program_in_a_workers_place(
-    attack: Attack, listening: tuple[int, str], shared: str
-) -> None:
-    found, on = attack.run(listening, shared)
+def refused_as_promised(found: dict[str, str], on: set[str]) -> None:
+    """Every attack was tried, and refused if one of its layers was on."""
     assert found.keys() == REFUSED_BY.keys()
     wrong = {
         name: sorted(layers & on)
@@ -212,6 +224,26 @@ def test_a_hostile_program_in_a_workers_place(
         if layers & on and found[name] != "refused"
     }
     assert not wrong, f"succeeded though these layers are on: {wrong}"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One that workers' users get to, with a jail's root or without."""
+    with tempfile.TemporaryDirectory(prefix="gpe-", dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture
+def attack(make_server: MakeServer, toolchain: Toolchain, talk: StartTalk, folder: Path) -> Attack:
+    return Attack(make_server, toolchain, talk, folder)
+
+
+def test_a_hostile_program_in_a_workers_place(
+    attack: Attack, listening: tuple[int, str], shared: str
+) -> None:
+    found, on = attack.run(listening, shared)
+    refused_as_promised(found, on)
     if missing := {"root", "pid", "uid", "net", "capabilities", "no-new-privs"} - on:
         pytest.skip(f"this machine allows no layers {', '.join(sorted(missing))}")
 
@@ -224,3 +256,93 @@ def test_the_same_program_without_a_jail(
     found, on = attack.run(listening, shared, confinement="off")
     assert not on
     assert {name for name in WITHOUT_A_JAIL if found[name] != "succeeded"} == set()
+
+
+#: Put in the place of gpupool-jail: one layer is off, as on a host that forbids it.
+WITHOUT_LAYER = """#!{python} -IS
+import os, sys
+given, layer = int(sys.argv[2]), {layer!r}
+text = os.fdopen(given, "rb", closefd=False).read()
+lines = [line for line in text.splitlines() if not line.startswith({drop!r})]
+less = os.memfd_create("less")
+os.write(less, b"".join(line + b"\\n" for line in [*lines, b"off " + layer + b" for a test"]))
+os.lseek(less, 0, os.SEEK_SET)
+os.dup2(less, given)
+os.execv({jail!r}, [{jail!r}, *sys.argv[1:]])
+"""
+
+#: The lines of a description that a layer's absence contradicts.
+OWN_LINES = {"uid": (b"uid ", b"gid "), "seccomp": (b"seccomp ",)}
+
+
+#: What goes with a layer, and what is off in these tests anyway.
+WITH_IT = {
+    "mount": ("mount", "root", "devices", "proc"),
+    "root": ("root", "devices", "proc"),
+}
+NOT_HERE = ("user-namespace", "cgroup")
+
+
+def home_without(layer: str, folder: Path) -> Path:
+    """An installation whose jails have one layer less."""
+    home = folder / "home"
+    shutil.copytree(paths.find_home().root, home)
+    program = home / "libexec" / "gpupool-jail"
+    jail = program.rename(program.with_name("gpupool-jail-whole"))
+    drop = (*OWN_LINES.get(layer, ()), b"off " + layer.encode() + b" ")
+    program.write_text(
+        WITHOUT_LAYER.format(
+            python=os.path.realpath(sys.executable),
+            layer=layer.encode(),
+            drop=drop,
+            jail=str(jail),
+        )
+    )
+    program.chmod(0o755)
+    return home
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root more than one layer is off")
+@pytest.mark.parametrize(
+    "layer", ["pid", "ipc", "net", "uts", "mount", "root", "rlimits", "uid", "seccomp"]
+)
+def test_a_jail_that_lacks_one_layer(
+    attack: Attack,
+    listening: tuple[int, str],
+    shared: str,
+    layer: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What only that layer refuses may succeed; all else is still refused."""
+    whole = paths.find_home()
+    monkeypatch.setenv("GPUPOOL_HOME", str(home_without(layer, folder)))
+    assert paths.find_home() != whole
+    found, on = attack.run(listening, shared)
+    assert layer not in on
+    assert set(LAYERS) - on == {*WITH_IT.get(layer, (layer,)), *NOT_HERE}
+    refused_as_promised(found, on)
+
+
+#: What one worker can do to another of the same user where both see each other's processes.
+SAME_USER = {"process-list", "process-neighbour-signal", "process-server-signal"}
+
+
+def test_workers_of_one_user_without_a_jail(
+    python: str, attack: Attack, listening: tuple[int, str], shared: str
+) -> None:
+    """A server of a plain user's on a host that allows nothing: the workers' own doing is left."""
+    server = UsersServer(python, **{"soft-gpus": "2", "confinement": "off", "data-listen": "none"})
+    try:
+        worker = server.folder / "worker" / "gpupool-worker"
+        worker.parent.mkdir(mode=0o755)
+        shutil.copy(paths.find_home().part(paths.WORKER), worker)
+        server.settings["worker"] = str(worker)
+        server.start()
+        found, on = attack.on(server, listening, shared)
+        assert on == {CLOSED}
+        refused_as_promised(found, on)
+        others = {name for name in found if name.startswith("process-")} - SAME_USER
+        assert {name for name in others if found[name] == "succeeded"} == {"process-parent-signal"}
+    finally:
+        server.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import PATIENCE, PoolServer, wait_until
+from harness import PATIENCE, PoolServer, skip_unless_open, wait_until
 from toolchain import Toolchain
 
 SESSIONS = 2000
@@ -25,6 +25,7 @@ class Levels:
     """What the server holds."""
 
     def __init__(self, server: PoolServer) -> None:
+        skip_unless_open(server.pid)
         process = Path(f"/proc/{server.pid}")
         status = dict(line.split(":", 1) for line in (process / "status").open(encoding="ascii"))
         self.memory_kib = int(status["VmRSS"].split()[0])

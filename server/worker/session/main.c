@@ -20,6 +20,7 @@
 
 #include "budget.h"
 #include "capture_watch.h"
+#include "closed_memory.h"
 #include "control.h"
 #include "filter.h"
 #include "function.h"
@@ -406,6 +407,10 @@ int main(int argc, char **argv)
     char plugins[4096];
     find_plugins(&o, plugins, sizeof plugins);
     prepare_process();
+    if (gp_memory_close() != 0) {
+        gpw_log("error", "the worker's memory cannot be closed to other processes: %m");
+        return 1;
+    }
     if (gp_filter_narrow() != 0) {
         gpw_log("error", "the filter of system calls cannot be narrowed: %m");
         return 1;

@@ -1,4 +1,5 @@
 /* Other processes: their memory, their environment, their lives. */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -68,6 +69,53 @@ static bool neighbour_memory(void)
     return read_memory_of(TARGET_NEIGHBOUR, TARGET_NEIGHBOUR_SESSION);
 }
 
+/* Each of the kernel's ways by itself. Memory at no address is a fault for who may read. */
+static bool neighbour_vm(void)
+{
+    char byte;
+    struct iovec here = {&byte, 1}, there = {(void *)(uintptr_t)4096, 1};
+    if (!is_program(TARGET_NEIGHBOUR, TARGET_NEIGHBOUR_SESSION))
+        return false;
+    errno = 0;
+    return syscall(SYS_process_vm_readv, TARGET_NEIGHBOUR, &here, 1, &there, 1, 0) == 1 ||
+           errno == EFAULT;
+}
+
+static bool neighbour_opened(const char *file)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", TARGET_NEIGHBOUR, file);
+    if (!is_program(TARGET_NEIGHBOUR, TARGET_NEIGHBOUR_SESSION))
+        return false;
+    int opened = open(path, O_RDONLY | O_CLOEXEC);
+    if (opened >= 0)
+        close(opened);
+    return opened >= 0;
+}
+
+static bool neighbour_mem(void)
+{
+    return neighbour_opened("mem");
+}
+
+static bool neighbour_files(void)
+{
+    return neighbour_opened("fd/0") || neighbour_opened("fd/2");
+}
+
+static bool neighbour_descriptor(void)
+{
+    if (!is_program(TARGET_NEIGHBOUR, TARGET_NEIGHBOUR_SESSION))
+        return false;
+    int process = (int)syscall(SYS_pidfd_open, TARGET_NEIGHBOUR, 0);
+    int taken = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, 0, 0);
+    if (process >= 0)
+        close(process);
+    if (taken >= 0)
+        close(taken);
+    return taken >= 0;
+}
+
 static bool server_environment(void)
 {
     char path[64], byte;
@@ -119,6 +167,10 @@ const struct attack attacks_on_processes[] = {
     {"process-list", list},
     {"process-server-memory", server_memory},
     {"process-neighbour-memory", neighbour_memory},
+    {"process-neighbour-vm", neighbour_vm},
+    {"process-neighbour-mem", neighbour_mem},
+    {"process-neighbour-files", neighbour_files},
+    {"process-neighbour-descriptor", neighbour_descriptor},
     {"process-server-environment", server_environment},
     {"process-neighbour-trace", neighbour_trace},
     {"process-server-signal", server_signal},
