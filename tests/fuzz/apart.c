@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,13 +19,27 @@ void __sanitizer_set_report_fd(void *fd);
 #define STUCK_S 15
 #define INPUTS 48u /* of a child */
 
-static struct {
-    pid_t child; /* 0: none */
-    int to, from;
-    unsigned taken;
-    uint8_t *input;                   /* shared; what is in it now */
-    uint8_t all[INPUTS * APART_MOST]; /* that the child has taken */
+/* What the fuzzer and its children map. */
+struct board {
+    bool busy; /* a child has begun the input that it was given last, and not ended it */
+    size_t size;
+    uint8_t input[APART_MOST];
     size_t all_bytes;
+    uint8_t all[INPUTS * APART_MOST]; /* that the child has taken */
+};
+
+/* An input is over: the child has said so, or ended. */
+struct word {
+    bool ended;
+    int status;
+};
+
+static struct {
+    void (*begin)(const uint8_t *, size_t);
+    struct board *board; /* NULL: inputs run here */
+    int ask[2];          /* a byte for each input: to the child, or to who makes the next one */
+    int told[2];         /* back: a word for each */
+    unsigned taken;      /* by this child */
 } apart;
 
 static int report = STDERR_FILENO;
@@ -46,14 +61,19 @@ static void share_counters(void)
     free(kept);
 }
 
-void apart_open(void)
+/* False: nobody is at the other end any more. */
+static bool pipe_read(int from, void *to, size_t size)
 {
-    report = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
-    apart.input = mmap(NULL, APART_MOST, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (apart.input == MAP_FAILED)
-        abort();
-    signal(SIGPIPE, SIG_IGN); /* a child that is gone is found by its status */
-    share_counters();
+    ssize_t got;
+    while ((got = read(from, to, size)) < 0 && errno == EINTR)
+        ; /* the fuzzer's own timer */
+    return got == (ssize_t)size;
+}
+
+static void tell(struct word w)
+{
+    if (write(apart.told[1], &w, sizeof w) != sizeof w)
+        _exit(0);
 }
 
 /* --- the child -------------------------------------------------------------------------- */
@@ -67,101 +87,121 @@ static void quiet(void)
     __sanitizer_set_report_fd((void *)(intptr_t)report);
 }
 
-bool apart_next(const uint8_t **data, size_t *size)
+static void take(const uint8_t **data, size_t *size)
 {
-    char done = 1;
-    if (!apart.input || apart.to == 0 || ++apart.taken >= INPUTS)
-        return false;
-    alarm(0);
-    if (write(apart.to, &done, 1) != 1 || read(apart.from, size, sizeof *size) != sizeof *size)
-        _exit(0);
+    struct board *b = apart.board;
+    b->busy = true;
+    memcpy(b->all + b->all_bytes, b->input, b->size);
+    b->all_bytes += b->size;
+    *data = b->input;
+    *size = b->size;
     signal(SIGALRM, SIG_DFL);
     alarm(STUCK_S);
-    *data = apart.input;
+}
+
+bool apart_next(const uint8_t **data, size_t *size)
+{
+    char go;
+    if (!apart.board || ++apart.taken >= INPUTS)
+        return false;
+    alarm(0);
+    apart.board->busy = false;
+    tell((struct word){.ended = false});
+    if (!pipe_read(apart.ask[0], &go, 1))
+        _exit(0);
+    take(data, size);
     return true;
 }
 
-static void child_start(void (*begin)(const uint8_t *, size_t), size_t size, int ends[4])
+static void child_run(void)
 {
-    close(ends[1]);
-    close(ends[2]);
-    apart.from = ends[0];
-    apart.to = ends[3];
-    apart.taken = 0;
-    signal(SIGALRM, SIG_DFL);
-    alarm(STUCK_S);
+    const uint8_t *data;
+    size_t size;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     quiet();
-    begin(apart.input, size);
+    apart.board->all_bytes = 0;
+    take(&data, &size);
+    apart.begin(data, size);
+    _exit(0);
+}
+
+/* --- the process between, which makes the children -------------------------------------- */
+
+static void make_children(void)
+{
+    struct board *b = apart.board;
+    char go;
+    int status = 0;
+    close(apart.ask[1]); /* so that it is seen when the fuzzer ends */
+    while (pipe_read(apart.ask[0], &go, 1)) {
+        pid_t child = fork();
+        if (child == 0)
+            child_run();
+        while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+            ;
+        /* one that ended between two inputs, and well, has told all: the next takes the next */
+        if (child < 0 || status != 0 || b->busy)
+            tell((struct word){.ended = true, .status = child < 0 ? SIGABRT : status});
+        b->busy = false;
+    }
     _exit(0);
 }
 
 /* --- the fuzzer ------------------------------------------------------------------------- */
 
+void apart_open(void (*begin)(const uint8_t *, size_t))
+{
+    apart.begin = begin;
+    if (getenv("FUZZ_TOGETHER"))
+        return;
+    report = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 100);
+    apart.board = mmap(NULL, sizeof *apart.board, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (apart.board == MAP_FAILED || pipe2(apart.ask, O_CLOEXEC) || pipe2(apart.told, O_CLOEXEC))
+        abort();
+    signal(SIGPIPE, SIG_IGN); /* who is gone is found by what it does not say */
+    share_counters();
+    pid_t between = fork();
+    if (between == 0)
+        make_children();
+    if (between < 0)
+        abort();
+    close(apart.ask[0]);
+    close(apart.told[1]);
+}
+
 /* What it took, joined, beside the input that the fuzzer itself writes. */
-static void keep_all(void)
+static void keep_all(const struct board *b)
 {
     char name[64];
     snprintf(name, sizeof name, "joined-%d", (int)getpid());
     int file = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (file >= 0 && write(file, apart.all, apart.all_bytes) == (ssize_t)apart.all_bytes)
-        dprintf(report, "all %zu bytes that it took are in %s\n", apart.all_bytes, name);
+    size_t bytes = b->all_bytes < sizeof b->all ? b->all_bytes : sizeof b->all;
+    if (file >= 0 && write(file, b->all, bytes) == (ssize_t)bytes)
+        dprintf(report, "all %zu bytes that it took are in %s\n", bytes, name);
 }
 
-static void child_ended(void)
+static void child_failed(int status)
 {
-    int status = 0;
-    while (waitpid(apart.child, &status, 0) < 0 && errno == EINTR)
-        ;
-    close(apart.to);
-    close(apart.from);
-    apart.child = 0;
-    if (status == 0)
-        return;
     if (WIFSIGNALED(status))
         dprintf(report, "an input ended its process with signal %d\n", WTERMSIG(status));
     else
         dprintf(report, "an input ended its process with code %d\n", WEXITSTATUS(status));
-    keep_all();
+    keep_all(apart.board);
     abort();
 }
 
-static void child_make(void (*begin)(const uint8_t *, size_t), size_t size)
+void apart_run(const uint8_t *data, size_t size)
 {
-    int ends[4];
-    if (pipe2(ends, O_CLOEXEC) != 0 || pipe2(ends + 2, O_CLOEXEC) != 0)
-        abort();
-    apart.all_bytes = 0;
-    pid_t child = fork();
-    if (child == 0)
-        child_start(begin, size, ends);
-    if (child < 0)
-        abort();
-    close(ends[0]);
-    close(ends[3]);
-    apart.child = child;
-    apart.to = ends[1];
-    apart.from = ends[2];
-}
-
-void apart_run(void (*begin)(const uint8_t *, size_t), const uint8_t *data, size_t size)
-{
-    char done;
-    if (getenv("FUZZ_TOGETHER")) {
-        begin(data, size);
+    struct word w = {.ended = true, .status = SIGABRT};
+    if (!apart.board) {
+        apart.begin(data, size);
         return;
     }
     if (size > APART_MOST)
         return;
-    memcpy(apart.input, data, size);
-    if (apart.child && write(apart.to, &size, sizeof size) != sizeof size)
-        child_ended();
-    if (!apart.child)
-        child_make(begin, size);
-    memcpy(apart.all + apart.all_bytes, data, size);
-    apart.all_bytes += size;
-    ssize_t got;
-    while ((got = read(apart.from, &done, 1)) < 0 && errno == EINTR)
-        ; /* the fuzzer's own timer */
-    if (got != 1)
-        child_ended();
+    memcpy(apart.board->input, data, size);
+    apart.board->size = size;
+    if (write(apart.ask[1], "", 1) != 1 || !pipe_read(apart.told[0], &w, sizeof w) || w.status)
+        child_failed(w.status);
 }

@@ -150,13 +150,13 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
             abort();
         call_learn(c, GP_HANDLE_CONTEXT, (uint64_t)(uintptr_t)context);
     }
-    apart_open();
+    apart_open(run_calls);
     return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    apart_run(run_calls, data, size);
+    apart_run(data, size);
     return 0;
 }
 

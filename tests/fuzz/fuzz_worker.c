@@ -133,21 +133,6 @@ static void furnish(struct gpw_session *s, struct gp_header *h)
     }
 }
 
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc, (void)argv;
-    setenv("GPUPOOL_SOFT_GPUS", "2", 1);
-    setenv("GPUPOOL_SOFT_MEMORY", "64MiB", 1);
-    setenv("GPUPOOL_SOFT_DEAD", "abort", 1);
-    struct gp_header *h = calloc(1, GP_MESSAGE_MAX);
-    session_open(&session);
-    greet(&session, h);
-    furnish(&session, h);
-    free(h);
-    apart_open();
-    return 0;
-}
-
 static bool idle(struct gpw_session *s)
 {
     gpw_output_bound(s->output);
@@ -164,9 +149,24 @@ static void run_session(const uint8_t *data, size_t size)
     must(fake_client_unharmed(), "memory of the worker's own has been changed");
 }
 
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc, (void)argv;
+    setenv("GPUPOOL_SOFT_GPUS", "2", 1);
+    setenv("GPUPOOL_SOFT_MEMORY", "64MiB", 1);
+    setenv("GPUPOOL_SOFT_DEAD", "abort", 1);
+    struct gp_header *h = calloc(1, GP_MESSAGE_MAX);
+    session_open(&session);
+    greet(&session, h);
+    furnish(&session, h);
+    free(h);
+    apart_open(run_session);
+    return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    apart_run(run_session, data, size);
+    apart_run(data, size);
     return 0;
 }
 
