@@ -55,6 +55,7 @@ struct gp_board_usage {
     uint64_t memory_peak;
     uint64_t memory_denied; /* allocations over the limit */
     uint64_t busy_ns;       /* of the GPU, charged */
+    uint64_t held_ns;       /* the turn was its own, by the arbiter's clock alone */
     uint64_t waited_ns;     /* at the gate with work in hand */
     uint64_t turns;
     uint64_t launches; /* kernels and graphs */
@@ -89,8 +90,8 @@ int gp_board_tenant_remove(struct gp_board *b, const char *name);
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
- * name), memory_used, slice_us, busy_ns, overdue, fault}], "now_ns"}. Returns its length as
- * snprintf does; -ENOMEM. */
+ * name), memory_used, slice_us, busy_ns, overdue, late (it is still at the work for which it
+ * lost its turn), fault}], "now_ns"}. Returns its length as snprintf does; -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
 
 /* --- a member: a worker, as its page says and its requests ask (page.h) ------------- */

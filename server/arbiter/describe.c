@@ -33,10 +33,10 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
         g->high_priority ? "true" : "false");
     say(t,
         "\"memory_used\": %llu, \"memory_peak\": %llu, \"memory_denied\": %llu, "
-        "\"busy_ns\": %llu, \"waited_ns\": %llu, ",
+        "\"busy_ns\": %llu, \"held_ns\": %llu, \"waited_ns\": %llu, ",
         (unsigned long long)u->memory_used, (unsigned long long)u->memory_peak,
         (unsigned long long)u->memory_denied, (unsigned long long)u->busy_ns,
-        (unsigned long long)u->waited_ns);
+        (unsigned long long)u->held_ns, (unsigned long long)u->waited_ns);
     say(t,
         "\"turns\": %llu, \"launches\": %llu, \"bytes_copied\": %llu, \"copy_ns\": %llu, "
         "\"host_used\": %llu, \"members\": %u, \"entitled\": %u}",
@@ -54,10 +54,10 @@ static void say_processes(struct text *t, struct gp_board *f)
             continue;
         say(t,
             "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"slice_us\": %llu, "
-            "\"busy_ns\": %llu, \"overdue\": %u, \"fault\": \"%s\"}",
+            "\"busy_ns\": %llu, \"overdue\": %u, \"late\": %s, \"fault\": \"%s\"}",
             comma, m->pid, gp_board_tenant_of(f, m)->name, (unsigned long long)m->memory_used,
             (unsigned long long)m->slice_us, (unsigned long long)m->busy_ns, m->overdue,
-            m->fault ? m->fault : "");
+            m->late ? "true" : "false", m->fault ? m->fault : "");
         comma = ", ";
     }
 }

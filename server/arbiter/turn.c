@@ -199,6 +199,7 @@ static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
 static void turn_take(struct gp_board *f, uint64_t now)
 {
     uint64_t length = now > f->turn_began ? now - f->turn_began : 0;
+    gp_board_holder(f)->usage.held_ns += length;
     f->longest -= f->longest / 16;
     if (f->longest < length)
         f->longest = length;
@@ -218,7 +219,7 @@ static void turn_force(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
         struct member_slot *m = &f->members[i];
         if (m->pid && m->busy && gp_board_tenant_of(f, m) == t)
-            m->overdue++;
+            m->overdue += m->late = 1;
     }
     charge(f, t, now);
     turn_take(f, now);
@@ -374,7 +375,7 @@ void gp_board_member_quiet(struct gp_board *f, struct member_slot *m, uint64_t s
         return;
     gp_board_busy_count(t, since);
     charge(f, t, since);
-    m->busy = 0;
+    m->busy = m->late = 0;
     if (--t->busy == 0) {
         t->idle_since = since;
         t->amnesty = 0;

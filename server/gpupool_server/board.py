@@ -6,6 +6,7 @@ seats for workers from it, and reads the accounts.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -88,6 +89,8 @@ class Account:
     members: int
     entitled: int
     host_used: int = 0
+    #: For how long the turn was its own; None: an arbiter of an older release.
+    held_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class Member:
     busy_ns: int = 0
     #: Turns that it did not give back in time.
     overdue: int = 0
+    #: Whether it is still at the work for which it lost its turn.
+    late: bool = False
     #: What it has done that no worker of ours does; empty: nothing.
     fault: str = ""
 
@@ -186,5 +191,10 @@ def _parse_snapshot(raw: dict[str, Any]) -> Snapshot:
 
 
 def _fields(kind: Any, raw: dict[str, Any]) -> dict[str, Any]:
-    """The fields that we know; a newer library may have more to say."""
-    return {key: raw[key] for key in kind.__dataclass_fields__}
+    """The fields that we know; a newer arbiter may have more to say, an older one less."""
+    known: dict[str, dataclasses.Field[Any]] = kind.__dataclass_fields__
+    return {
+        key: raw[key]
+        for key, field in known.items()
+        if key in raw or field.default is dataclasses.MISSING
+    }

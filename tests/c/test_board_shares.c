@@ -129,6 +129,18 @@ static void worker_run(struct gp_board *b, struct gpu *g, struct tenant *t, int 
     }
 }
 
+/* What the server's watchdog goes by: nobody who keeps to turns works outside of them. */
+static void check_held(struct gp_board *b, uint32_t policy, const struct tenant *tenants, int count)
+{
+    struct gp_board_tenant seen[GP_BOARD_TENANTS];
+    bool turns = policy != GP_POLICY_WEAK && policy != GP_POLICY_NATIVE;
+    int found = gp_board_tenants(b, seen, GP_BOARD_TENANTS);
+    for (int i = 0; turns && i < count; i++)
+        for (int k = 0; k < found; k++)
+            if (strcmp(seen[k].name, tenants[i].name) == 0 && !tenants[i].grant.high_priority)
+                assert_true(tenants[i].work_ns <= seen[k].usage.held_ns);
+}
+
 static void simulate(struct gp_board_gpu setting, struct tenant *tenants, int count,
                      uint64_t duration)
 {
@@ -152,6 +164,7 @@ static void simulate(struct gp_board_gpu setting, struct tenant *tenants, int co
             worker_run(b, &g, &tenants[i], i);
         gpu_run(&g, tenants, tick);
     }
+    check_held(b, setting.policy, tenants, count);
     gp_board_free(b);
 }
 
@@ -402,6 +415,50 @@ static void high_priority_goes_first_up_to_its_part(void **state)
     assert_true(t[0].work_ns > 1500 * MS);
 }
 
+static uint64_t held_ns(struct gp_board *b, const char *name)
+{
+    struct gp_board_tenant seen[2];
+    int n = gp_board_tenants(b, seen, 2);
+    for (int i = 0; i < n; i++)
+        if (strcmp(seen[i].name, name) == 0)
+            return seen[i].usage.held_ns;
+    fail_msg("there is no %s", name);
+    return 0;
+}
+
+/* Time in which a tenant has the turn is the board's own count, whatever its worker says. */
+static void turns_are_counted_by_the_board(void **state)
+{
+    (void)state;
+    static const struct gp_board_grant half = {.weight = 1, .share = 500, .ceiling = 1000};
+    static char text[65536];
+    struct gp_board *b;
+    assert_int_equal(gp_board_new(&b), 0);
+    static const struct gp_board_gpu shares = {GP_POLICY_SHARE, 20, 90, 0, 0};
+    assert_int_equal(gp_board_gpu_set(b, &shares), 0);
+    assert_int_equal(gp_board_tenant_set(b, "a", &half), 0);
+    assert_int_equal(gp_board_tenant_set(b, "b", &half), 0);
+    int one = gp_board_join(b, "a"), other = gp_board_join(b, "b");
+    b->members[one].pid = 1; /* its process has been started */
+    assert_true(gp_board_enter(b, one));
+    clock_ns += 5 * MS;
+    assert_int_equal(held_ns(b, "a"), 5 * MS); /* of the turn under way, too */
+    int asked = 0;
+    while (!gp_board_enter(b, other) && ++asked < 1000) /* it never gives it back, and loses it */
+        clock_ns += 10 * MS;
+    uint64_t lost = held_ns(b, "a");
+    assert_true(lost >= 2000 * MS);
+    assert_true(gp_board_describe(b, text, sizeof text) > 0);
+    assert_non_null(strstr(text, "\"overdue\": 1, \"late\": true"));
+    clock_ns += 50 * MS;
+    assert_int_equal(held_ns(b, "a"), lost);
+    assert_int_equal(held_ns(b, "b"), 50 * MS);
+    gp_board_idle(b, one, 0);
+    assert_true(gp_board_describe(b, text, sizeof text) > 0);
+    assert_non_null(strstr(text, "\"overdue\": 1, \"late\": false"));
+    gp_board_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -418,6 +475,7 @@ int main(void)
         cmocka_unit_test(idle_with_the_turn_is_no_debt),
         cmocka_unit_test(no_weight_no_compute),
         cmocka_unit_test(high_priority_goes_first_up_to_its_part),
+        cmocka_unit_test(turns_are_counted_by_the_board),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
