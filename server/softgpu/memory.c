@@ -1,5 +1,5 @@
 /* cuMemAlloc and its kin, and what pointers say of themselves. */
-#include "softgpu.h"
+#include "timeslice.h"
 
 CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *address)
 {
@@ -21,7 +21,7 @@ CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *a
         sg_arena_give(device->arena, begin);
         return result;
     }
-    device->memory_used += rounded;
+    sg_time_memory(device, (int64_t)rounded);
     *address = begin;
     return CUDA_SUCCESS;
 }
@@ -33,7 +33,7 @@ CUresult sg_memory_give(uint64_t address)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t size = extent.end - extent.begin;
     size = (size + SG_ALIGNMENT - 1) / SG_ALIGNMENT * SG_ALIGNMENT;
-    extent.device->memory_used -= size;
+    sg_time_memory(extent.device, -(int64_t)size);
     sg_arena_give(extent.device->arena, extent.begin);
     if (extent.pool) {
         extent.pool->used -= size;

@@ -150,7 +150,7 @@ static void repair(struct sg_runlist *list, uint64_t now)
 }
 
 /* Every process with the device may write there. */
-static bool indices_ok(const struct sg_runlist_file *f)
+bool sg_runlist_indices_ok(const struct sg_runlist_file *f)
 {
     int32_t holder = LOAD(f->holder);
     return LOAD(f->top) <= SG_RUNLIST_ENTRIES && LOAD(f->last) < SG_RUNLIST_ENTRIES &&
@@ -161,7 +161,7 @@ static uint64_t lock(struct sg_runlist *list)
 {
     int r = pthread_mutex_lock(&list->file->lock);
     uint64_t now = list->world->now(list->world->context);
-    if (r == EOWNERDEAD || !indices_ok(list->file))
+    if (r == EOWNERDEAD || !sg_runlist_indices_ok(list->file))
         repair(list, now);
     if (r == EOWNERDEAD)
         pthread_mutex_consistent(&list->file->lock);
@@ -218,6 +218,11 @@ int sg_runlist_slice(struct sg_runlist *list, int entry, uint64_t us)
     }
     unlock(list);
     return 0;
+}
+
+void sg_runlist_memory(struct sg_runlist *list, int entry, uint64_t bytes)
+{
+    STORE(list->file->entries[entry].memory, bytes);
 }
 
 /* --- threads ------------------------------------------------------------------------ */
@@ -367,17 +372,16 @@ static void put_entry(struct text *t, const struct sg_runlist_entry *e, uint64_t
     put(t, "{\"pid\": %d, \"slice_us\": %llu, \"working\": %s, \"turns\": %llu, ", e->pid,
         (unsigned long long)(slice_ns(e) / 1000), wants(e) ? "true" : "false",
         (unsigned long long)e->turns);
-    put(t, "\"granted_us\": %llu, \"held_ns\": %llu, \"preempted\": %llu, \"revoked\": %llu}",
+    put(t, "\"granted_us\": %llu, \"held_ns\": %llu, \"preempted\": %llu, \"revoked\": %llu, ",
         (unsigned long long)e->granted_us, (unsigned long long)held_ns,
         (unsigned long long)e->preempted, (unsigned long long)e->revoked);
+    put(t, "\"memory\": %llu}", (unsigned long long)e->memory);
 }
 
-int sg_runlist_describe(struct sg_runlist *list, char *out, int size)
+int sg_runlist_describe(const struct sg_runlist_file *f, uint64_t now, char *out, int size)
 {
-    const struct sg_runlist_file *f = list->file;
     struct text t = {out, size > 0 ? (size_t)size : 0, 0};
     const char *between = "";
-    uint64_t now = lock(list);
     if (f->holder >= 0)
         put(&t, "{\"holder\": %d", f->entries[f->holder].pid);
     else
@@ -392,7 +396,6 @@ int sg_runlist_describe(struct sg_runlist *list, char *out, int size)
         put_entry(&t, e, e->held_ns + (holds ? now - f->granted_at : 0));
         between = ", ";
     }
-    unlock(list);
     put(&t, "]}");
     return t.used > INT_MAX ? INT_MAX : (int)t.used;
 }

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #define SG_RUNLIST_ENTRIES 512
-#define SG_RUNLIST_VERSION 2u
+#define SG_RUNLIST_VERSION 3u
 #define SG_SLICE_US 2000u          /* where none is set, as hardware's */
 #define SG_SLICE_MOST_US 10000000u /* that can be set */
 /* So long after its slice has ended, a holder that lives but does not stop loses its turn. */
@@ -37,6 +37,7 @@ struct sg_runlist_entry {
     uint64_t held_ns;    /* how long it has really had the device */
     uint64_t preempted;  /* turns that ended with its slice, not with its work */
     uint64_t revoked;    /* turns that were taken away */
+    uint64_t memory;     /* bytes of the device's that it has */
 };
 
 struct sg_runlist_file {
@@ -85,6 +86,9 @@ void sg_runlist_leave(struct sg_runlist *list, int entry);
 /* In force at once, also for the turn under way. 0: the default. -EINVAL: too long. */
 int sg_runlist_slice(struct sg_runlist *list, int entry, uint64_t us);
 
+/* What the process has of the device's memory now. */
+void sg_runlist_memory(struct sg_runlist *list, int entry, uint64_t bytes);
+
 /* A thread has work. True: it runs, and calls pause or finish. False: it waits, and calls
  * ask until that is true, or withdraw. */
 bool sg_runlist_enter(struct sg_runlist *list, int entry);
@@ -107,8 +111,13 @@ static inline bool sg_runlist_alone(const struct sg_runlist *list, int entry)
            __atomic_load_n(&f->holder, __ATOMIC_RELAXED) == entry;
 }
 
+/* Whether what is counted with in it can be. */
+bool sg_runlist_indices_ok(const struct sg_runlist_file *f);
 /* JSON: {"holder": pid or null, "contended", "entries": [{pid, slice_us, working, and the
- * accounts}]}. Its length as snprintf has it. */
-int sg_runlist_describe(struct sg_runlist *list, char *out, int size);
+ * accounts}]}, at this moment. Its length as snprintf has it. */
+int sg_runlist_describe(const struct sg_runlist_file *f, uint64_t now, char *out, int size);
+/* A copy of the file, without its lock and without a mapping: whoever writes to it, or cuts it,
+ * stops nobody who looks. 0 or a negative errno; -EPROTO: not such a file. */
+int sg_runlist_copy(const char *path, struct sg_runlist_file *copy);
 
 #endif

@@ -87,6 +87,14 @@ static bool wait_for_turn(const struct place *p, const volatile int *cancel)
     }
 }
 
+void sg_time_memory(struct sg_device *device, int64_t change)
+{
+    device->memory_used += (uint64_t)change;
+    const struct place *p = place_of(device->ordinal);
+    if (p->list)
+        sg_runlist_memory(p->list, p->entry, device->memory_used);
+}
+
 bool sg_time_enter(const struct sg_device *device, volatile int *cancel)
 {
     const struct place *p = place_of(device->ordinal);
@@ -132,15 +140,14 @@ CUresult sgSetTimeSlice(CUdevice device, unsigned long long us)
 
 int sgTimeDescribe(const char *path, char *out, int size)
 {
-    struct sg_runlist *list;
     if (!path || size < 0 || (size && !out))
         return -EINVAL;
-    if (access(path, R_OK | W_OK) != 0) /* opening would make one */
-        return -errno;
-    int r = sg_runlist_open(path, &sg_runlist_real, &list);
-    if (r != 0)
-        return r;
-    r = sg_runlist_describe(list, out, size);
-    sg_runlist_close(list);
+    struct sg_runlist_file *copy = malloc(sizeof(*copy));
+    if (!copy)
+        return -ENOMEM;
+    int r = sg_runlist_copy(path, copy);
+    if (r == 0)
+        r = sg_runlist_describe(copy, sg_now_ns(), out, size);
+    free(copy);
     return r;
 }

@@ -8,6 +8,9 @@
 
 #include "softgpu.h"
 
+/* The process has so many bytes more of the device, or fewer: others see it, as NVML shows what
+ * a process has of real ones. sg.lock is held. */
+void sg_time_memory(struct sg_device *device, int64_t change);
 /* Before a kernel of this thread: waits for the device. False: *cancel was set meanwhile,
  * and the thread has not got it. No lock is held. */
 bool sg_time_enter(const struct sg_device *device, volatile int *cancel);
@@ -21,8 +24,8 @@ void sg_time_leave(void);
  * process on the device; 0: the default again. */
 __attribute__((visibility("default"))) CUresult sgSetTimeSlice(CUdevice device,
                                                                unsigned long long us);
-/* The accounts in a runlist's file, as JSON (runlist.h); for tests and for looking. The
- * length as snprintf has it, or a negative errno. Needs no cuInit. */
+/* The accounts in a runlist's file, as JSON (runlist.h): what NVML is for real devices. The
+ * length as snprintf has it, or a negative errno. Needs no cuInit, takes no lock. */
 __attribute__((visibility("default"))) int sgTimeDescribe(const char *path, char *out, int size);
 
 #endif

@@ -2,7 +2,7 @@
  * Virtual memory management: addresses are reserved without rights, physical
  * memory is a memfd, mapping puts one into the other.
  */
-#include "softgpu.h"
+#include "timeslice.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ static void physical_unref(struct sg_physical *physical)
 {
     if (--physical->refs)
         return;
-    physical->device->memory_used -= physical->size;
+    sg_time_memory(physical->device, -(int64_t)physical->size);
     close(physical->fd);
     free(physical);
 }
@@ -156,7 +156,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     physical->size = size;
     physical->refs = physical->handles = 1;
     physical->prop = *prop;
-    device->memory_used += size;
+    sg_time_memory(device, (int64_t)size);
     *handle = (uintptr_t)physical;
     return CUDA_SUCCESS;
 }

@@ -2,6 +2,8 @@
  * A soft device's runlist, simulated: slices to the microsecond, processes that come, wait,
  * leave, die and hang; and the file itself.
  */
+#include <sys/stat.h>
+
 #include "simulated_device.h"
 
 static void test_one_to_two(void **state)
@@ -206,19 +208,22 @@ static void test_accounts(void **state)
     struct device *d = *state;
     struct process *a = start(d, 1000), *b = start(d, 3000);
     char text[2048];
+    sg_runlist_memory(d->list, b->entry, 5 << 20);
     run(d, 41);
     assert_int_equal(entry_of(d, a)->held_ns + entry_of(d, b)->held_ns, 40 * MS);
-    int n = sg_runlist_describe(d->list, text, sizeof(text));
+    int n = sg_runlist_describe(d->list->file, d->clock, text, sizeof(text));
     assert_int_equal(n, (int)strlen(text));
     char expected[256];
     snprintf(expected, sizeof(expected),
              "{\"pid\": %d, \"slice_us\": 3000, \"working\": true, \"turns\": 10, "
-             "\"granted_us\": 30000, \"held_ns\": 30000000, \"preempted\": 10, \"revoked\": 0}",
+             "\"granted_us\": 30000, \"held_ns\": 30000000, \"preempted\": 10, \"revoked\": 0, "
+             "\"memory\": 5242880}",
              b->pid);
     assert_non_null(strstr(text, expected));
-    assert_int_equal(sg_runlist_describe(d->list, text, 10), n); /* what it would have been */
+    assert_int_equal(sg_runlist_describe(d->list->file, d->clock, text, 10),
+                     n); /* what it would have been */
     assert_int_equal(strlen(text), 9);
-    assert_int_equal(sg_runlist_describe(d->list, NULL, 0), n);
+    assert_int_equal(sg_runlist_describe(d->list->file, d->clock, NULL, 0), n);
 }
 
 /* --- the file ------------------------------------------------------------------------ */
@@ -237,6 +242,38 @@ static void test_a_file_that_is_something_else(void **state)
     unlink(path);
     assert_int_equal(sg_runlist_open("no/such/folder", &d->world, &other), -2);
     assert_null(other);
+}
+
+/* Whoever looks without the lock meets whatever the processes have written there. */
+static void test_a_copy_of_anything(void **state)
+{
+    struct device *d = *state;
+    static struct sg_runlist_file copy;
+    char text[2048], link[80];
+    start(d, 2000);
+    run(d, 10);
+    pthread_mutex_lock(&d->list->file->lock); /* nobody waits for that */
+    assert_int_equal(sg_runlist_copy(d->path, &copy), 0);
+    pthread_mutex_unlock(&d->list->file->lock);
+    assert_true(sg_runlist_describe(&copy, d->clock, text, sizeof(text)) > 0);
+    assert_non_null(strstr(text, "\"pid\": 100"));
+    d->list->file->holder = SG_RUNLIST_ENTRIES;
+    assert_int_equal(sg_runlist_copy(d->path, &copy), -71);
+    d->list->file->holder = -1;
+    d->list->file->top = SG_RUNLIST_ENTRIES + 1;
+    assert_int_equal(sg_runlist_copy(d->path, &copy), -71);
+    d->list->file->top = 0;
+    snprintf(link, sizeof(link), "%s.link", d->path);
+    assert_int_equal(symlink(d->path, link), 0);
+    assert_true(sg_runlist_copy(link, &copy) < 0);
+    unlink(link);
+    assert_int_equal(mkfifo(link, 0600), 0);
+    assert_int_equal(sg_runlist_copy(link, &copy), -71);
+    unlink(link);
+    assert_int_equal(sg_runlist_copy("no/such/folder", &copy), -2);
+    assert_int_equal(truncate(d->path, 4096), 0); /* the mapping is of no use any more */
+    assert_int_equal(sg_runlist_copy(d->path, &copy), -71);
+    assert_int_equal(truncate(d->path, (off_t)sizeof(copy)), 0);
 }
 
 static void test_a_file_whose_maker_died(void **state)
@@ -300,6 +337,7 @@ int main(void)
         ON_A_DEVICE(test_threads_run_in_their_process_turn),
         ON_A_DEVICE(test_accounts),
         ON_A_DEVICE(test_a_file_that_is_something_else),
+        ON_A_DEVICE(test_a_copy_of_anything),
         ON_A_DEVICE(test_a_file_whose_maker_died),
         ON_A_DEVICE(test_full),
         ON_A_DEVICE(test_indices_that_cannot_be),
