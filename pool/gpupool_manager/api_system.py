@@ -9,6 +9,8 @@ from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy import literal, select
 
 from gpupool_common import __version__
+from gpupool_common.browser import is_rebound
+from gpupool_common.hosts import is_loopback
 from gpupool_manager.api_common import ThePool, bearer, need, send
 from gpupool_manager.metrics import CONTENT_TYPE, Metrics
 from gpupool_manager.problems import unavailable
@@ -37,8 +39,15 @@ async def _may_look(
     pool: ThePool,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
 ) -> None:
-    if not request.app.state.open_metrics:
+    if not request.app.state.open_metrics or _is_rebound(request):
         await need("admin")(request, pool, given)
+
+
+def _is_rebound(request: Request) -> bool:
+    """Beyond the loopback, names are the network's, and TLS proves them."""
+    at = (request.scope.get("server") or ("",))[0]
+    plain = request.url.scheme == "http"
+    return plain and is_loopback(str(at)) and is_rebound(request.headers)
 
 
 @router.get(

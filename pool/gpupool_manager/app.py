@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpupool_common import __version__, logs
+from gpupool_common.browser import FROM_A_PAGE, is_from_a_page
 from gpupool_manager import (
     api_keys,
     api_leases,
@@ -176,8 +177,8 @@ class RequestGuard:
             await send(message)
 
         try:
-            if self._is_to_wait(scope):
-                problem = Problem(429, "too-many", "too many wrong tokens came from this address")
+            problem = self._refusal(scope)
+            if problem is not None:
                 await _answer(Request(scope), problem)(scope, receive, send_named)
                 return
             await self._app(scope, _limited(receive), send_named)
@@ -203,6 +204,14 @@ class RequestGuard:
                 request=request_id,
             )
 
+    def _refusal(self, scope: Scope) -> Problem | None:
+        """Before anything of the request is done."""
+        if is_from_a_page(_headers(scope)):
+            return Problem(403, "forbidden", FROM_A_PAGE)
+        if self._is_to_wait(scope):
+            return Problem(429, "too-many", "too many wrong tokens came from this address")
+        return None
+
     def _is_to_wait(self, scope: Scope) -> bool:
         """Before anything else of a request is read. Who has a token is not held up by others."""
         if self._attempts is None or not self._attempts.too_many(_address(scope)):
@@ -216,11 +225,13 @@ class RequestGuard:
         return not (valid and kind.lower() == "bearer")
 
 
+def _headers(scope: Scope) -> dict[str, str]:
+    """By their names, which are in lower case here."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
 def _authorization(scope: Scope) -> str | None:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return str(value.decode("latin-1"))
-    return None
+    return _headers(scope).get("authorization")
 
 
 def _address(scope: Scope) -> str:

@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gpupool_common.ask import split_tcp
+from gpupool_common.browser import FROM_A_PAGE, is_from_a_page, is_rebound
 from gpupool_common.errors import GpupoolError
 from gpupool_server.board import Account
 from gpupool_server.gpu import Gpu, tenant_of
@@ -131,6 +132,9 @@ class MetricsServer:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET\n")
+        headers = _headers(head)
+        if is_from_a_page(headers) or is_rebound(headers):
+            return _response("403 Forbidden", f"{FROM_A_PAGE}\n".encode())
         if words[1].partition(b"?")[0] != b"/metrics":
             return _response("404 Not Found", b"what there is: /metrics\n")
         body = generate_latest(self._registry)
@@ -141,6 +145,11 @@ class MetricsServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+
+
+def _headers(head: bytes) -> dict[str, str]:
+    lines = [line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:]]
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
 
 
 def _response(status: str, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:

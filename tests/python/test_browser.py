@@ -1,0 +1,129 @@
+"""An operator's browser, which shows a page of somebody else's: CSRF, CORS, DNS rebinding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+from gpupool_common.browser import is_from_a_page, is_rebound
+from gpupool_manager.app import make_app
+from gpupool_server.metrics import MetricsServer
+from manager_rest import Rest, bearer
+from server_harness import MakeOffice
+from test_front import free_port
+
+#: How a browser's requests look that a page causes.
+PAGES = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "same-origin"},  # a name that was rebound has the page's own origin
+]
+
+FOREIGN = ["evil.example", "evil.example:7780", "127.0.0.1.evil.example", "localhost.evil.example"]
+OWN = ["127.0.0.1", "127.0.0.1:7780", "[::1]:7780", "localhost:7780", "10.0.0.5:7780", "[::1]"]
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+def test_a_name_that_may_be_anybodys(host: str) -> None:
+    assert is_rebound({"host": host})
+
+
+@pytest.mark.parametrize("host", OWN)
+def test_an_address_is_nobody_elses(host: str) -> None:
+    assert not is_rebound({"host": host})
+
+
+def test_who_types_an_address_is_no_page() -> None:
+    assert not is_from_a_page({"sec-fetch-site": "none"})
+    assert not is_from_a_page({})
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_a_page_changes_nothing_even_with_a_token(rest: Rest, page: dict[str, str]) -> None:
+    headers = {**page, **bearer(rest.tokens["admin"])}
+    answer = await rest.client.post("/tenants", json={"name": "evil"}, headers=headers)
+    assert answer.status_code == 403 and "page in a browser" in answer.json()["detail"]
+    assert (await rest.ask("GET", "/tenants/evil")).status_code == 404
+    assert (await rest.client.get("/health", headers=page)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+)
+async def test_what_a_form_can_send_has_no_token(rest: Rest, kind: str) -> None:
+    """A form needs no leave of ours; the token is in a header that it cannot set."""
+    secret = rest.tokens["admin"]
+    answer = await rest.client.post(
+        f"/tenants?token={secret}&access_token={secret}",
+        content=b'{"name": "evil"}',
+        headers={"Content-Type": kind, "Cookie": f"token={secret}; Authorization=Bearer {secret}"},
+    )
+    assert answer.status_code == 401
+    assert (await rest.ask("GET", "/tenants/evil")).status_code == 404
+
+
+async def test_no_page_is_allowed_to_read(rest: Rest) -> None:
+    """Neither a preflight nor an answer says that another origin may; none sets a cookie."""
+    asked = {
+        "Origin": "https://evil.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    preflight = await rest.client.options("/tenants", headers=asked)
+    answers = [preflight, await rest.ask("GET", "/tenants"), await rest.client.get("/health")]
+    assert preflight.status_code == 403
+    for answer in answers:
+        named = {name.lower() for name in answer.headers}
+        assert not {name for name in named if name.startswith("access-control-")}
+        assert "set-cookie" not in named
+
+
+@pytest_asyncio.fixture
+async def open_metrics(rest: Rest) -> AsyncIterator[httpx.AsyncClient]:
+    """The same API on the loopback, with numbers for everybody."""
+    transport = httpx.ASGITransport(make_app(rest.world.pool, open_metrics=True))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/v1") as client:
+        yield client
+
+
+async def test_open_numbers_are_not_for_a_rebound_name(
+    open_metrics: httpx.AsyncClient, rest: Rest
+) -> None:
+    assert (await open_metrics.get("/metrics")).status_code == 200
+    for host in FOREIGN:
+        refused = await open_metrics.get("/metrics", headers={"Host": host})
+        assert refused.status_code == 401
+        headers = {"Host": host, **bearer(rest.tokens["admin"])}
+        assert (await open_metrics.get("/metrics", headers=headers)).status_code == 200
+
+
+async def test_a_servers_numbers_are_not_for_pages(make_office: MakeOffice) -> None:
+    office = await make_office()
+    server = MetricsServer(office.gpus, office.supervisor.__len__)
+    await server.open(f"http://127.0.0.1:{free_port()}")
+
+    async def status(*lines: str) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write("\r\n".join(["GET /metrics HTTP/1.1", *lines, "", ""]).encode())
+        answer = await reader.read()
+        writer.close()
+        return int(answer.split(b" ", 2)[1])
+
+    try:
+        for host in OWN:
+            assert await status(f"Host: {host}") == 200
+        for host in FOREIGN:
+            assert await status(f"Host: {host}") == 403
+        for page in PAGES:
+            assert await status("Host: localhost", *(f"{k}: {v}" for k, v in page.items())) == 403
+    finally:
+        await server.close()
