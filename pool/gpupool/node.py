@@ -130,9 +130,15 @@ def label_node(
 
 
 @pool_command(app, "remove")
-def remove(client: PoolClient, name: NameArgument) -> None:
+def remove(
+    client: PoolClient,
+    name: NameArgument,
+    force: Annotated[
+        bool, typer.Option("--force", help="end its leases first, on all their hosts")
+    ] = False,
+) -> None:
     """Forget a host that has no leases. `node join` lets it in again."""
-    client.do("DELETE", at("nodes", name))
+    client.do("DELETE", at("nodes", name) + ("?force=true" if force else ""))
 
 
 @pool_command(app, "roll-key")

@@ -81,12 +81,18 @@ async def change_node(
 
 
 @router.delete("/nodes/{name}", status_code=204, tags=["nodes"])
-async def remove_node(name: Name, pool: ThePool, caller: Admin, write: Write) -> Response:
+async def remove_node(
+    name: Name,
+    pool: ThePool,
+    caller: Admin,
+    write: Write,
+    force: Annotated[bool, Query(description="end its leases first")] = False,
+) -> Response:
     """Forget a node and its GPUs, and let it in no more. 409 while it has leases."""
 
     def remove(transaction: Transaction) -> Reply:
         write.check(pool.fleet.find(name).version)
-        pool.fleet.remove(transaction, name)
+        pool.fleet.remove(transaction, name, force)
         return Reply(status=204)
 
     return await write.do(caller, remove)

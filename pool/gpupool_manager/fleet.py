@@ -417,18 +417,25 @@ class Fleet:
         self._leases.pump(transaction)
         return gpu
 
-    def remove(self, transaction: Transaction, name: str) -> None:
-        """Forget a node; it must have no leases.
+    def remove(self, transaction: Transaction, name: str, force: bool = False) -> None:
+        """Forget a node; it must have no leases, or ``force`` ends them.
 
         It is out until an operator makes a token for it, and then it is again what operators
         have made of it: drained, with its labels.
         """
         node = self.find(name)
-        if leases := len(self._ledger.leases_on[name]):
+        leases = sorted(self._ledger.leases_on[name])
+        if leases and not force:
             raise Problem(
                 409,
                 "in-use",
-                f"the node '{name}' has leases ({leases}); drain it and wait, or release them",
+                f"the node '{name}' has leases ({len(leases)}); drain it and wait, or release"
+                " them; --force (force=true) ends them",
+            )
+        for lease in leases:  # on all their nodes: this one knows what joins their workers
+            ended = self._ledger.leases[lease]
+            self._leases.finish(
+                transaction, ended, LeaseState.LOST, f"its node '{name}' was removed"
             )
         for gpu in self.gpus_of(name):
             self._ledger.index.remove(gpu.uuid)

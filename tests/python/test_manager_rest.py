@@ -251,6 +251,26 @@ async def test_a_node_with_leases_stays(rest: Rest) -> None:
     await rest.do("DELETE", "/tenants/a")
 
 
+async def test_a_node_is_removed_by_force_with_its_leases(rest: Rest) -> None:
+    """One that was taken over, or is gone for good, need not be waited for."""
+    await rest.world.join("n1")
+    await rest.world.join("n2")
+    await rest.tenant("a")
+    both = await rest.lease("a", gpus=2)
+    (node,) = {grant["node"] for grant in both["grants"]} - {"n1"} or {"n2"}
+    refused = await rest.no(409, "in-use", "DELETE", "/nodes/n1")
+    assert "force=true" in refused["detail"]
+    await rest.no(422, "bad-request", "DELETE", "/nodes/n1?force=perhaps")
+    await rest.do("DELETE", "/nodes/n1?force=true")
+    ended = await rest.do("GET", f"/leases/{both['id']}")
+    assert (ended["state"], ended["reason"]) == ("lost", "its node 'n1' was removed")
+    left = await rest.pages("/gpus")
+    assert {gpu["node"] for gpu in left} == {node}
+    assert {gpu["used_permille"] for gpu in left} == {0}
+    await rest.no(409, "ended", "POST", f"/leases/{both['id']}/renew")
+    await rest.no(404, "not-found", "DELETE", "/nodes/n1?force=true")
+
+
 async def test_gpus_are_filtered_and_set(rest: Rest) -> None:
     h100 = gpu("n2", 0, 20_000 * MIB, model="NVIDIA H100")
     await rest.world.join("n2", [h100, gpu("n2", 1)])

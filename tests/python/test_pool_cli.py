@@ -106,6 +106,9 @@ def test_a_node_that_is_gone_is_forgotten(operator: Operator) -> None:
     operator.manager.node("gone", gpus=1)
     assert operator.do("node", "remove", "gone") == ""
     assert "gone" not in operator.do("node", "list")
+    operator.manager.node("stolen", gpus=1)
+    operator.do("node", "remove", "stolen", "--force")
+    assert "stolen" not in operator.do("node", "list")
 
 
 def test_gpus(operator: Operator) -> None:
