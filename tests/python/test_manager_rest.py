@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpupool_common import __version__
 from gpupool_common.node_protocol import Apply
 from gpupool_common.quantities import MEBIBYTE as MIB
+from gpupool_manager.tables import TABLES
 from gpupool_manager.tokens import digest, new_secret
-from manager_rest import Rest
+from manager_rest import Rest, bearer
 from manager_world import gpu
 
 pytestmark = pytest.mark.timeout(60)
@@ -116,6 +119,20 @@ async def test_a_token_is_shown_once_and_kept_as_a_hash(rest: Rest) -> None:
         assert secret not in answer.text and digest(secret) not in answer.text
     state = str(await rest.everything())
     assert secret not in state and digest(secret) in state
+
+
+async def test_what_the_database_has_of_a_token_opens_nothing(rest: Rest) -> None:
+    """A real database, read as a thief would: its own words are no tokens."""
+    await rest.tenant("a")
+    everything = await rest.everything()
+    rows = [row for table in TABLES.values() for row in everything[table.name]]
+    words = {v for row in rows for v in row.values() if isinstance(v, str) and v.isascii()}
+    assert rows and any(re.fullmatch("[0-9a-f]{64}", word) for word in words)  # a digest
+    assert not words & set(rest.tokens.values())
+    for word in sorted(word for word in words if word.isprintable()):
+        for shown in (word, f"gpp_{word}"):
+            answer = await rest.client.get("/leases", headers=bearer(shown))
+            assert answer.status_code == 401
 
 
 async def test_a_token_expires_and_is_revoked(rest: Rest) -> None:
