@@ -12,6 +12,8 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+from command_harness import front, start_server  # noqa: F401
+from fake_admin import admin  # noqa: F401
 from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front_end import RequestHandler
@@ -22,6 +24,7 @@ from gpupool_server.server import Server
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Tenants
 from gpupool_server.worker import Build
+from link_end import make_end  # noqa: F401
 from link_host import host, make_peer  # noqa: F401
 from manager_databases import database, postgres  # noqa: F401
 from manager_rest import rest  # noqa: F401

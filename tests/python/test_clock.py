@@ -9,9 +9,9 @@ import pytest
 from gpupool_common.clock import SteadyClock
 from gpupool_manager.pool import Pool
 from gpupool_manager.store import Store
+from lease_token_harness import NOW, Node, grant, issued
 from manager_world import Clock, World
 from server_harness import MakeOffice, accepted
-from test_lease_tokens import NOW, Node, grant, issued
 
 HOUR, YEAR = 3600.0, 365 * 86400.0
 STEPS = [HOUR, -HOUR, YEAR, -YEAR]

@@ -1,8 +1,7 @@
-"""The commands over the admin socket, against a socket that says what the test wants."""
+"""`gpupool smi`, `top` and `inspect`, against a socket that says what the test wants."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -13,8 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from fake_admin import GIB, SESSION, FakeAdmin, command, shown, status_answer
 from gpupool import show
 from gpupool.admin import Admin
 from gpupool.cli import app
@@ -29,145 +27,6 @@ from gpupool.status import POLICIES, Status
 from gpupool.top import frame
 from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
 from server_harness import ROOT
-
-GIB = 1 << 30
-SESSION = "0123456789ab"
-OTHER = "ba9876543210"
-
-
-def tenants() -> list[dict[str, Any]]:
-    """One with a limit, and one that has what is left."""
-    process = {"pid": 4242, "session": SESSION, "client_pid": 17, "memory_used_bytes": 3 * GIB}
-    trainer = {
-        "name": "research/train",
-        "memory_limit_bytes": 8 * GIB,
-        "memory_used_bytes": 3 * GIB,
-        "memory_peak_bytes": 4 * GIB,
-        "memory_denied": 2,
-        "weight": 2,
-        "share_permille": 500,
-        "ceiling_permille": 800,
-        "high_priority": 0,
-        "entitled_permille": 667,
-        "utilisation_permille": 661,
-        "sessions": [SESSION],
-        "processes": [{**process, "program": "/usr/bin/python3"}],
-    }
-    server = {
-        "name": "default",
-        "memory_limit_bytes": 0,
-        "memory_used_bytes": 2 * GIB,
-        "high_priority": True,
-        "entitled_permille": 333,
-        "utilisation_permille": None,
-        "sessions": [OTHER],
-        "processes": [],
-    }
-    return [trainer, server]
-
-
-def status_answer() -> dict[str, Any]:
-    trainer, server = tenants()
-    common = {"memory_total_bytes": 16 * GIB, "max_inst": 3, "prio_ratio": 90, "hardware": True}
-    return {
-        "ok": True,
-        "version": "9.8.7",
-        "host": "gpu-host",
-        "something": "of a newer server",
-        "gpus": [
-            {
-                **common,
-                "index": 0,
-                "name": "NVIDIA H200",
-                "uuid": "GPU-1",
-                "policy": "weighted",
-                "default_memory_bytes": 4 * GIB,
-                "free_weight": 1,
-                "utilisation_permille": 990,
-                "tenants": [trainer, server],
-            },
-            {
-                **common,
-                "index": 1,
-                "name": "a GPU whose name is far too long for a table",
-                "uuid": "GPU-2",
-                "policy": "native",
-                "default_memory_bytes": None,
-                "free_weight": 3,
-                "utilisation_permille": None,
-                "tenants": [],
-            },
-        ],
-        "sessions": [
-            {
-                "session": SESSION,
-                "program": "python3",
-                "client_host": "here",
-                "client_pid": 17,
-                "devices": [0],
-                "memory_bytes": 3 * GIB,
-                "created": time.time() - 65,
-                "state": "running",
-            },
-            {"session": OTHER, "program": "serve", "devices": [0, 1], "created": time.time()},
-        ],
-    }
-
-
-class FakeAdmin:
-    """RUN/admin.sock; ``answers`` makes of a question the bytes to send."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        self.questions: list[Any] = []
-        self.answers: Callable[[Any], bytes] = self.as_server
-        self.status = status_answer()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(run_dir / "admin.sock"))
-        self._socket.listen()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def as_server(self, question: Any) -> bytes:
-        answer = self.status if question["do"] == "status" else {"ok": True, "done": 1}
-        return json.dumps(answer).encode() + b"\n"
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                asker, _ = self._socket.accept()
-            except OSError:
-                return
-            with asker:
-                self.questions.append(json.loads(asker.makefile("rb").readline()))
-                with contextlib.suppress(BrokenPipeError):  # it may have given up
-                    asker.sendall(self.answers(self.questions[-1]))
-
-    def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(60)
-        (self.run_dir / "admin.sock").unlink()
-
-
-@pytest.fixture
-def admin(folder: Path) -> Iterator[FakeAdmin]:
-    server = FakeAdmin(folder)
-    yield server
-    if (folder / "admin.sock").exists():
-        server.close()
-
-
-def command(admin: FakeAdmin, *args: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*args, "--run-dir", str(admin.run_dir)])
-    return result.exit_code, result.stdout, result.stderr
-
-
-def shown(admin: FakeAdmin, *args: str) -> str:
-    code, out, err = command(admin, *args)
-    assert (code, err) == (0, "")
-    return out
-
 
 # the socket ----------------------------------------------------------------------
 
@@ -436,142 +295,3 @@ def test_inspect_as_json(admin: FakeAdmin) -> None:
     answer = json.loads(shown(admin, "inspect", "--json"))
     assert (answer["allocated_bytes"], answer["total_bytes"]) == (10 * GIB, 32 * GIB)
     assert answer["gpus"][0]["tenant_bytes"] == {"research/train": 8 * GIB, "default": 2 * GIB}
-
-
-# gpu -----------------------------------------------------------------------------
-
-
-def test_gpu_list(admin: FakeAdmin) -> None:
-    lines = shown(admin, "gpu", "list").splitlines()
-    assert lines[1].split() == [
-        "0",
-        "NVIDIA",
-        "H200",
-        "16GiB",
-        "weighted",
-        "3",
-        "90%",
-        "1",
-        "4GiB",
-        "yes",
-    ]
-    assert lines[2].split()[-3:] == ["3", "quota", "yes"]
-    own = len(lines[2]) - len("a GPU whose name is far too long for a table")
-    assert own + len("NVIDIA GeForce RTX 4090") <= 80
-    answer = json.loads(shown(admin, "gpu", "list", "--json"))
-    assert [gpu["uuid"] for gpu in answer] == ["GPU-1", "GPU-2"]
-    assert "tenants" not in answer[0]
-
-
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
-        (["0", "--policy", "weighted"], {"gpu": 0, "policy": "weighted"}),
-        (["1", "--policy", "3"], {"gpu": 1, "policy": "fixed"}),
-        (["1", "--policy", "6"], {"gpu": 1, "policy": "share"}),
-        (
-            ["0", "--max-inst", "25", "--prio-ratio", "20"],
-            {"gpu": 0, "max_inst": 25, "prio_ratio": 20},
-        ),
-        (["0", "--default-memory", "8GiB"], {"gpu": 0, "default_memory_bytes": 8 * GIB}),
-        (["0", "--default-memory", "none"], {"gpu": 0, "default_memory_bytes": None}),
-    ],
-)
-def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> None:
-    assert shown(admin, "gpu", "set", *args) == ""
-    assert admin.questions == [{"do": "gpu-set", **asked}]
-    assert json.loads(shown(admin, "gpu", "set", *args, "--json")) == {"ok": True, "done": 1}
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["0"], "say what to set: --policy, --max-inst"),
-        (["x", "--policy", "share"], "INDEX: 'x' is not a whole number 0..63"),
-        (["0", "--policy", "fair"], "--policy: 'fair' is not one of average, preemptive"),
-        (["0", "--policy", "7"], "--policy: '7' is not one of"),
-        (["0", "--max-inst", "26"], "--max-inst: '26' is not a whole number 1..25"),
-        (["0", "--max-inst", "0"], "--max-inst: '0' is not"),
-        (["0", "--prio-ratio", "19"], "--prio-ratio: '19' is not a whole number 20..99"),
-        (["0", "--prio-ratio", "90%"], "--prio-ratio: '90%' is not"),
-        (["0", "--default-memory", "8GX"], "--default-memory: '8GX' is not a size"),
-        (["0", "--default-memory", "0"], "--default-memory: 0 would leave nothing"),
-    ],
-)
-def test_gpu_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
-    code, out, err = command(admin, "gpu", "set", *args)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err
-    assert admin.questions == []
-
-
-# session -------------------------------------------------------------------------
-
-
-def test_session_list(admin: FakeAdmin) -> None:
-    lines = shown(admin, "session", "list").splitlines()
-    assert lines[1].split()[:6] == [SESSION, "research/train", "python3", "here:17", "0", "3GiB"]
-    assert lines[1].split()[6] == "running"
-    assert lines[1].split()[7].startswith("1:")
-    assert lines[2].split()[:2] == [OTHER, "default"]
-    answer = json.loads(shown(admin, "session", "list", "--json"))
-    assert [(s["session"], s["tenant"]) for s in answer] == [
-        (SESSION, "research/train"),
-        (OTHER, "default"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("args", "asked"),
-    [
-        ([SESSION, "--memory", "2GiB"], {"session": SESSION, "memory_bytes": 2 * GIB}),
-        (["research", "--weight", "0"], {"tenant": "research", "weight": 0}),
-        (
-            ["research/x", "--share", "0.25", "--ceiling", "80%", "--gpu", "1"],
-            {"tenant": "research/x", "share_permille": 250, "ceiling_permille": 800, "gpu": 1},
-        ),
-        (["a/b", "--priority", "high"], {"tenant": "a/b", "high_priority": True}),
-        (["a/b", "--priority", "normal"], {"tenant": "a/b", "high_priority": False}),
-        (
-            ["a/b", "--memory", "1MiB", "--wait", "2.5"],
-            {"tenant": "a/b", "memory_bytes": 1 << 20, "wait": 2.5},
-        ),
-    ],
-)
-def test_session_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> None:
-    assert shown(admin, "session", "set", *args) == ""
-    assert admin.questions == [{"do": "tenant-set", **asked}]
-    assert json.loads(shown(admin, "session", "set", *args, "--json")) == {"ok": True, "done": 1}
-
-
-def test_a_limit_that_changes_nothing_is_said(admin: FakeAdmin) -> None:
-    note = "a weight of 3 changes nothing where the policy has no weights: GPU 0 ('share')"
-    admin.answers = lambda _: json.dumps({"ok": True, "note": note}).encode() + b"\n"
-    code, out, err = command(admin, "session", "set", SESSION, "--weight", "3")
-    assert (code, out, err) == (0, "", f"gpupool: {note}\n")
-    code, out, err = command(admin, "session", "set", SESSION, "--weight", "3", "--json")
-    assert (code, json.loads(out)["note"]) == (0, note)
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ([SESSION], "say what to set: --memory, --share"),
-        (["a/b/c", "--weight", "1"], "'a/b/c' is neither a session's ID nor TENANT"),
-        ([SESSION, "--memory", "lots"], "--memory: 'lots' is not a size"),
-        ([SESSION, "--memory", ""], "--memory: the value is empty"),
-        ([SESSION, "--share", "0"], "--share: '0' is not a part of a GPU"),
-        (["a", "--share", "50%", "--ceiling", "40%"], "--ceiling: '40%' is less than --share"),
-        ([SESSION, "--weight", "26"], "--weight: '26' is not a whole number 0..25"),
-        ([SESSION, "--priority", "urgent"], "--priority: 'urgent' is neither high nor normal"),
-        ([SESSION, "--weight", "1", "--wait", "3"], "--wait is for --memory"),
-        ([SESSION, "--memory", "1G", "--wait", "nan"], "--wait: 'nan' is not a number of seconds"),
-        ([SESSION, "--memory", "1GiB", "--wait", "-1"], "--wait: '-1' is not a number of seconds"),
-        ([SESSION, "--weight", "1", "--gpu", "-1"], "--gpu: '-1' is not a whole number 0..63"),
-    ],
-)
-def test_session_set_refuses(admin: FakeAdmin, args: list[str], says: str) -> None:
-    code, out, err = command(admin, "session", "set", *args)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert says in err
-    assert admin.questions == []

@@ -14,9 +14,9 @@ from gpupool_common.lease_token import check
 from gpupool_common.node_protocol import Apply, Beat, Heartbeat, Rekey, RollKey, Told
 from gpupool_manager.problems import Problem
 from gpupool_server.node_keys import CURRENT, NEXT, NodeKeys
+from link_end import MakeEnd
 from link_host import Host, MakePeer, applied, new_keys, no
 from server_harness import accepted, eventually, hello
-from test_pool_link import MakeEnd, make_end  # noqa: F401
 
 # The files -------------------------------------------------------------------------------------
 
