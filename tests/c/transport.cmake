@@ -29,7 +29,7 @@ foreach(name place ring shm_socket)
 endforeach()
 
 # Their server is a ROUTER, as the real one: the only tests that link libzmq.
-foreach(name ask curve)
+foreach(name ask curve curve_worker)
   add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
   target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite ${GPUPOOL_ZMQ_LIBRARY})
   add_dependencies(test_transport_${name} gpupool_zmq)
