@@ -7,6 +7,8 @@ import socket
 import struct
 from collections.abc import Callable
 
+from harness import PATIENCE
+
 #: ZMTP 3.1, mechanism NULL; a READY of a DEALER; a message of five bytes.
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 _METADATA = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0"
@@ -58,11 +60,11 @@ def break_off(port: int, number: int) -> bool:
     stranger = socket.socket()
     kind, reset = KINDS[number % len(KINDS)], number % 3 == 0
     try:
-        stranger.settimeout(2)
+        stranger.settimeout(PATIENCE)
         stranger.bind(elsewhere(number))
         try:
             stranger.connect(("127.0.0.1", port))
-        except (ConnectionRefusedError, TimeoutError):
+        except ConnectionRefusedError:
             return False
         if reset:
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -85,7 +87,8 @@ def storm(port: int, count: int, meanwhile: Callable[[], None] | None = None) ->
         found += break_off(port, number)
         if number % 50 == 0:
             try:
-                held.append(socket.create_connection(("127.0.0.1", port), 5, elsewhere(number)))
+                at = ("127.0.0.1", port)
+                held.append(socket.create_connection(at, PATIENCE, elsewhere(number)))
                 say(held[-1], *KINDS[3])
             except OSError:
                 pass

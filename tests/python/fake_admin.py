@@ -124,10 +124,9 @@ class FakeAdmin:
                 asker, _ = self._socket.accept()
             except OSError:
                 return
-            with asker:
+            with asker, contextlib.suppress(ConnectionError):  # who asks may have given up
                 self.questions.append(json.loads(asker.makefile("rb").readline()))
-                with contextlib.suppress(BrokenPipeError):  # it may have given up
-                    asker.sendall(self.answers(self.questions[-1]))
+                asker.sendall(self.answers(self.questions[-1]))
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)

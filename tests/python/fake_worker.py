@@ -13,6 +13,7 @@ It outlives its server, as a worker does, but not the process FAKE_WORKER_OWNER 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import select
@@ -91,7 +92,8 @@ def status(args: argparse.Namespace) -> bytes:
 def serve_control(listener: socket.socket, args: argparse.Namespace, mode: str) -> None:
     while True:
         connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as lines:
+        # Who asks may have given up: that ends its connection, and not the worker.
+        with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as lines:
             for line in lines:
                 if line.split()[:1] == [b"stop"] and mode != "stubborn":
                     return

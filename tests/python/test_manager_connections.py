@@ -121,7 +121,8 @@ def test_a_request_that_does_not_come_is_not_waited_for(manager: Process, begun:
         slow.sendall(begun)
         with contextlib.suppress(ConnectionError):
             # One byte now and then does not make it better: all of it must be there in time.
-            for _ in range(200):
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline:
                 if begun and b"health" not in begun:
                     slow.sendall(b"x")
                 slow.settimeout(0.05)
@@ -135,9 +136,12 @@ def test_wrong_tokens_slow_their_address_down_and_nobody_else(manager: Process) 
     manager.start()
     url = f"{manager.url}/v1/tenants"
     with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
-        found = [client.get(url, headers=bearer(new_secret())) for _ in range(40)]
-        assert [found[0].status_code, found[-1].status_code] == [401, 429]
-        last = found[-1]
+        first = last = client.get(url, headers=bearer(new_secret()))
+        for _ in range(400):  # one a second is forgiven meanwhile
+            if last.status_code == 429:
+                break
+            last = client.get(url, headers=bearer(new_secret()))
+        assert [first.status_code, last.status_code] == [401, 429]
         assert last.json()["type"] == "urn:gpupool:problem:too-many"
         assert int(last.headers["retry-after"]) > 0
         assert client.get(f"{manager.url}/v1/health").status_code == 200  # no attempt
