@@ -122,9 +122,13 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
     return read_junit(report, passed)
 
 
-def pytest(place: Place, folder: str, *options: str) -> Count:
-    """One folder of Python tests."""
-    report = place.build / f"pytest-{Path(folder).name}.xml"
+#: Of pytest: tests run side by side, those of a file one after the other.
+BESIDE = ("-n", "2", "--dist", "loadfile")
+
+
+def pytest(place: Place, folder: str, *options: str, name: str = "") -> Count:
+    """One folder of Python tests; ``name`` tells its runs apart."""
+    report = place.build / f"pytest-{name or Path(folder).name}.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", folder, "-q", *options]
     passed = run([*command, f"--junitxml={report.absolute()}"])
@@ -178,6 +182,13 @@ def stage_threads(place: Place) -> Count:
     return one(run([*command, "--build", str(built)]))
 
 
+def stage_e2e(place: Place) -> Count:
+    """Side by side, because most tests wait for processes; behind them what has to be alone."""
+    count = pytest(place, "tests/e2e", "-m", "not alone", *BESIDE)
+    count.add(pytest(place, "tests/e2e", "-m", "alone", name="alone"))
+    return count
+
+
 def stage_coverage(place: Place) -> Count:
     """proto/coverage.md must be what the spec says, and the reference can be made."""
     fresh = place.build / "coverage.md"
@@ -228,9 +239,8 @@ STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "sanitize": stage_sanitize,
     "threads": stage_threads,
-    # These wait for processes and databases more than they compute.
-    "python": lambda place: pytest(place, "tests/python", "-n", "2", "--dist", "loadfile"),
-    "e2e": lambda place: pytest(place, "tests/e2e"),
+    "python": lambda place: pytest(place, "tests/python", *BESIDE),
+    "e2e": stage_e2e,
     "chaos": lambda place: pytest(place, "tests/chaos"),
     "lint": stage_lint,
     "figures": stage_figures,

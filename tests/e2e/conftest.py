@@ -41,9 +41,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def toolchain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
-    """Programs are kept between runs in GPUPOOL_E2E_CACHE, where that is set."""
+    """Each program is built once for all processes of a run (pytest-xdist).
+
+    They are kept between runs in GPUPOOL_E2E_CACHE, where that is set.
+    """
     kept = os.environ.get("GPUPOOL_E2E_CACHE")
-    return Toolchain(Path(kept) if kept else tmp_path_factory.mktemp("programs"))
+    base = tmp_path_factory.getbasetemp()
+    ours = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "programs"
+    return Toolchain(Path(kept) if kept else ours)
 
 
 @pytest.fixture(scope="session")

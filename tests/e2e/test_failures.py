@@ -71,6 +71,7 @@ def assert_refused(result: Result, *words: str) -> None:
 # What dies -------------------------------------------------------------------------
 
 
+@pytest.mark.alone  # the one promise of a time
 def test_killed_client_frees_its_session(
     make_server: MakeServer, talk: StartTalk, hold: str, transport: str
 ) -> None:

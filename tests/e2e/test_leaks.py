@@ -68,6 +68,7 @@ def run_sessions(server: PoolServer, binary: Path, count: int) -> None:
             assert done.returncode == 0, f"{done.stdout}{done.stderr}{server.log.read_text()}"
 
 
+@pytest.mark.alone  # it keeps every core busy, and looks at what a server holds when it is idle
 @pytest.mark.timeout(600)
 def test_two_thousand_sessions_leave_nothing(
     toolchain: Toolchain, make_server: Callable[..., PoolServer]

@@ -21,6 +21,9 @@ from harness import Talk, wait_until
 from tenants import BLUE, RED, MakeServer, Pool, StartTalk, configured, end, tell
 from toolchain import Toolchain
 
+#: What is compared is who was let on to the soft GPU, which others' programs would hold up.
+pytestmark = pytest.mark.alone
+
 
 class Device:
     """GPU 0 of a server, its sessions and its runlist."""

@@ -36,6 +36,7 @@ def test_threads_that_all_read_long_copies(
     assert result.stdout.splitlines()[-1] == "PASS downloads"
 
 
+@pytest.mark.alone  # eight threads, and how many operations they come to in a few seconds
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_operations(
     seed: int, transport: str, toolchain: Toolchain, server: PoolServer

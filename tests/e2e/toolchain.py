@@ -16,12 +16,15 @@ library that has exactly the names they import: so no driver is needed to build 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -110,26 +113,34 @@ class Toolchain:
         runtime = self.cuda13 if version == "13" else self.cuda12
         if variant not in VARIANTS or runtime is None:
             raise ToolchainError(f"no runtime for variant {variant!r}; choose of {self.variants()}")
+        said = [flag.strip("-") for flag in flags]
+        unit = self._runtime_object("-".join([name, version, *said]), name, runtime, flags)
+        # The runtime library is named in full: a wheel has no libcudart.so to ask for.
+        command = ["g++", str(unit)]
+        if kind == "static":
+            command += [str(runtime.lib / "libcudart_static.a"), "-lrt", "-lpthread", "-ldl"]
+            if (culibos := runtime.lib / "libculibos.a").is_file():
+                command.append(str(culibos))
+        else:
+            command += [f"-L{runtime.lib}", f"-l:libcudart.so.{version}"]
+            command += [f"-Wl,-rpath={runtime.lib}"]
+        return self._build("-".join([name, variant, *said]), [unit], command)
+
+    def _runtime_object(
+        self, made: str, name: str, runtime: Runtime, flags: tuple[str, ...]
+    ) -> Path:
+        """What the programs of the static and of the shared runtime have in common."""
         command = self.nvcc(
             "-gencode",
             "arch=compute_75,code=compute_75",
             f"-I{runtime.include}",
             f"-I{self.home / 'include'}",
             f"-I{self.home / 'include' / 'cccl'}",
-            f"-DE2E_RUNTIME={version}",
+            f"-DE2E_RUNTIME={12 if runtime is self.cuda12 else 13}",
             *flags,
         )
-        # The runtime library is named in full: a wheel has no libcudart.so to ask for.
-        links = ["-cudart", "none"]
-        if kind == "static":
-            links += [str(runtime.lib / "libcudart_static.a"), "-lrt", "-lpthread", "-ldl"]
-            if (culibos := runtime.lib / "libculibos.a").is_file():
-                links.append(str(culibos))
-        else:
-            links += [f"-L{runtime.lib}", "-Xlinker", f"-l:libcudart.so.{version}"]
-            links += ["-Xlinker", f"-rpath={runtime.lib}"]
         source = PROGRAMS / f"{name}.cu"
-        return self._build(f"{name}-{variant}", [source], [*command, str(source), *links])
+        return self._build(f"{made}.o", [source], [*command, "-c", str(source)])
 
     def ptx(self, name: str) -> Path:
         """programs/NAME.cu as PTX text."""
@@ -184,20 +195,31 @@ class Toolchain:
         for path in [*inputs, *sorted(PROGRAMS.glob("*.h"))]:
             digest.update(path.read_bytes())
         made, stamp = self.cache / output, self.cache / f"{output}.stamp"
-        if made.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest():
-            return made
-        # Several test processes may build the same program: each makes its own and renames it.
-        with tempfile.TemporaryDirectory(dir=self.cache) as scratch:
-            fresh = Path(scratch) / made.name
-            _run([*command, "-o", str(fresh)])
-            fresh.replace(made)
-        stamp.write_text(digest.hexdigest())
+        # Several test processes may want the same program: one of them builds it.
+        with _locked(self.cache / f"{output}.lock"):
+            if made.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest():
+                return made
+            with tempfile.TemporaryDirectory(dir=self.cache) as scratch:
+                fresh = Path(scratch) / made.name
+                _run([*command, "-o", str(fresh)])
+                fresh.replace(made)
+            stamp.write_text(digest.hexdigest())
         return made
 
 
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _write_if_changed(path: Path, text: str) -> None:
+    """Whole at once: another process may be reading it."""
     if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.replace(path)
 
 
 def _run(command: list[str]) -> str:
