@@ -154,6 +154,39 @@ def test_a_worker_ends_with_its_lease(starter: Starter) -> None:
     assert one.wait() == -signal.SIGKILL
 
 
+def own_cgroup(name: str) -> Path:
+    """A group of this machine's cgroup v2."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    roots = [Path(path) for _, path, kind, *_ in mounts if kind == "cgroup2"]
+    if not roots:
+        pytest.skip("no cgroup v2 is mounted here")
+    try:
+        (roots[0] / name).mkdir()
+    except OSError as error:
+        pytest.skip(f"{roots[0]} gives nobody here a group: {error.strerror}")
+    return roots[0] / name
+
+
+def test_a_worker_is_in_its_group_and_its_lease_is_not(starter: Starter) -> None:
+    group = own_cgroup(f"gpupool-test-{os.getpid()}")
+    try:
+        one = starter.look("import time; time.sleep(600)", f"cgroup {group}")
+        assert one.report.layers["cgroup"] == "on"
+        assert (group / "cgroup.procs").read_text().split() == [str(one.report.pid)]
+        (group / "cgroup.kill").write_text("1")
+        assert one.wait() == -signal.SIGKILL
+        assert alive(one.report.holder)
+    finally:
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), "the group is empty")
+        group.rmdir()
+
+
+def test_a_group_that_is_none_is_said(starter: Starter, tmp_path: Path) -> None:
+    one = starter.look("print(1)", f"cgroup {tmp_path / 'none'}")
+    assert one.seen() == 1
+    assert "cannot be entered: No such file" in one.report.off["cgroup"]
+
+
 def test_a_worker_ends_with_its_server_where_it_is_asked_to(tmp_path: Path) -> None:
     path = [str(Path(__file__).parent), *filter(None, sys.path)]
     code = (

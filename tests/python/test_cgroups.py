@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,39 @@ def test_a_group_that_is_there_already_is_no_workers(parent: Path) -> None:
     (parent / "gpupool-abc" / "x").write_text("")
     folder, why = groups.make("abc", 0)
     assert folder is None and "cannot be made" in why
+
+
+def mounted() -> Path | None:
+    """This machine's own cgroup v2."""
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        _, path, kind, *_ = line.split()
+        if kind == "cgroup2":
+            return Path(path)
+    return None
+
+
+def test_on_this_machines_own() -> None:
+    """A folder that was delegated to us, if the kernel's controllers are there to be had."""
+    root = mounted()
+    if root is None:
+        pytest.skip("no cgroup v2 is mounted here")
+    folder = root / f"gpupool-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"{root} gives nobody here a folder: {error.strerror}")
+    try:
+        given = (folder / "cgroup.controllers").read_text(encoding="ascii").split()
+        groups = groups_in(folder)
+        if missing := [name for name in CONTROLLERS if name not in given]:
+            assert groups.off.endswith(f"controllers {', '.join(missing)}; delegate them")
+            assert groups.make("abc", 1 << 30) == (None, groups.off)
+            return
+        assert groups.off == ""
+        made, why = groups.make("abc", 1 << 30)
+        assert made is not None and why == ""
+        assert int((made / "memory.max").read_text()) == (1 << 30) + OVERHEAD
+        groups.remove("abc")
+        assert not made.exists()
+    finally:
+        folder.rmdir()

@@ -62,6 +62,25 @@ def test_the_command_says_every_layer_and_its_exit_code_agrees(tmp_path: Path) -
     assert all(layer["on"] or layer["reason"] for layer in told["layers"].values())
 
 
+def test_the_shape_of_its_json() -> None:
+    """Programs rely on it: exactly these keys, of these kinds."""
+    layers = {**ALL_ON, "net": "off: no", "user-namespace": "off: the server is root"}
+    told = json.loads(doctor.as_json([GOOD, doctor.Finding("listen", False, "taken")], layers))
+    assert told == {
+        "healthy": False,
+        "checks": [
+            {"name": "driver", "good": True, "text": "/lib/libcuda.so.1"},
+            {"name": "listen", "good": False, "text": "taken"},
+        ],
+        "layers": {
+            **{name: {"on": True, "reason": ""} for name in LAYERS},
+            "net": {"on": False, "reason": "no"},
+            "user-namespace": {"on": False, "reason": "the server is root"},
+        },
+    }
+    assert list(told["layers"]) == list(LAYERS)
+
+
 def test_without_a_jail_it_says_so() -> None:
     done = run("--confinement", "off")
     assert done.returncode == 1
