@@ -55,6 +55,7 @@ int gp_arbiter_new(int listener, struct gp_arbiter **out)
         return r;
     }
     a->board->shut = gp_arbiter_shut;
+    a->board->keeps = gp_arbiter_keeps;
     a->board->context = a;
     *out = a;
     return 0;
@@ -138,24 +139,26 @@ int gp_arbiter_join(struct gp_arbiter *a, const char *tenant, int *page_fd, int 
     return member;
 }
 
-/* What was under way when the last arbiter ended is answered: memory that was asked for is
- * among what the page says that it holds. */
+/* What the page says is held is charged. What was asked for when the last arbiter ended is served
+ * by this one: no request is worse for being served twice. */
 static void take_over(struct gp_arbiter *a, int member)
 {
     struct seat *s = &a->seats[member];
     struct gp_page *p = s->page;
-    uint64_t held = GP_PAGE_LOAD(p->held);
-    s->asked = GP_PAGE_LOAD(p->asked);
-    s->result = GP_PAGE_LOAD(p->op) != GP_PAGE_ENTER;
-    s->answer = true;
+    GP_PAGE_STORE(p->granted, 0);
+    GP_PAGE_FENCE();
+    uint64_t held = GP_PAGE_LOAD(p->held), claims = GP_PAGE_LOAD(p->claims);
+    s->asked = GP_PAGE_LOAD(p->answered);
+    s->rang = true;
     s->launches = GP_PAGE_LOAD(p->launches);
     s->bytes_copied = GP_PAGE_LOAD(p->bytes_copied);
     for (int way = 0; way < GP_BOARD_WAYS; way++) {
         s->copied[way] = GP_PAGE_LOAD(p->copied[way]);
         GP_PAGE_STORE(p->alone_until[way], 0);
     }
+    held = held > claims ? held : claims;
     if (held <= GP_PAGE_MEMORY_MOST)
-        gp_board_memory_charge(a->board, member, held);
+        gp_board_memory_use(a->board, member, held);
     else
         gp_arbiter_fault(a, member, "its page says that it has more memory than there is");
 }

@@ -54,6 +54,8 @@ void gp_arbiter_wake(uint32_t *word);
 /* Tell all pages what has become of the turn. True: a worker has begun or ended work while
  * it was told, so that the turn has to be looked at again. */
 bool gp_arbiter_publish(struct gp_arbiter *a, uint64_t now);
+/* gp_board's `keeps`: what the worker claims at the same moment it keeps. */
+uint64_t gp_arbiter_keeps(struct gp_board *b, int member);
 /* gp_board's `shut`. */
 bool gp_arbiter_shut(struct gp_board *b, const struct tenant_slot *t);
 /* The member does what no worker of ours does: it is not heard any more. */

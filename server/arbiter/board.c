@@ -1,4 +1,4 @@
-/* The board's state: tenants, members, memory. Only the arbiter's process has it. */
+/* The board's state: tenants and members. Only the arbiter's process has it. */
 #include "board.h"
 
 #include <errno.h>
@@ -54,7 +54,7 @@ void gp_board_recount(struct gp_board *f)
 {
     for (int i = 0; i < GP_BOARD_TENANTS; i++) {
         struct tenant_slot *t = &f->tenants[i];
-        t->usage.memory_used = t->usage.host_used = 0;
+        t->usage.memory_used = t->usage.host_used = t->memory_given = 0;
         t->usage.members = t->wanting = t->busy = 0;
     }
     for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
@@ -62,6 +62,7 @@ void gp_board_recount(struct gp_board *f)
         if (!m->pid)
             continue;
         struct tenant_slot *t = gp_board_tenant_of(f, m);
+        t->memory_given += m->memory_given;
         t->usage.memory_used += m->memory_used;
         t->usage.host_used += m->host_used;
         t->usage.members++;
@@ -78,6 +79,8 @@ int gp_board_gpu_set(struct gp_board *f, const struct gp_board_gpu *gpu)
     if (!gp_board_gpu_ok(gpu))
         return -EINVAL;
     f->gpu = *gpu;
+    for (int i = 0; i < GP_BOARD_TENANTS; i++)
+        gp_board_memory_fits(f, &f->tenants[i], f->tenants[i].grant.memory_limit);
     gp_board_entitle(f);
     gp_board_turn(f, gp_board_now());
     return 0;
@@ -116,7 +119,7 @@ int gp_board_tenant_set(struct gp_board *f, const char *name, const struct gp_bo
     struct tenant_slot *t = tenant_find(f, name);
     if (!t && !(t = tenant_new(f, name, gp_board_now())))
         r = -ENOSPC;
-    else if (grant->memory_limit && grant->memory_limit < t->usage.memory_used)
+    else if (grant->memory_limit && !gp_board_memory_fits(f, t, grant->memory_limit))
         r = -EBUSY;
     if (r == 0) {
         t->grant = *grant;
@@ -204,72 +207,4 @@ void gp_board_leave(struct gp_board *f, int member)
 {
     if (f->members[member].pid)
         member_remove(f, &f->members[member]);
-}
-
-/* --- memory ------------------------------------------------------------------------ */
-
-static uint64_t limit_of(const struct gp_board *f, const struct tenant_slot *t)
-{
-    uint64_t limit = t->grant.memory_limit ? t->grant.memory_limit : f->gpu.memory_total;
-    return limit ? limit : UINT64_MAX;
-}
-
-static void add(struct member_slot *m, struct tenant_slot *t, uint64_t bytes)
-{
-    m->memory_used += bytes;
-    t->usage.memory_used += bytes;
-    if (t->usage.memory_used > t->usage.memory_peak)
-        t->usage.memory_peak = t->usage.memory_used;
-}
-
-bool gp_board_memory_take(struct gp_board *f, int member, uint64_t bytes)
-{
-    struct member_slot *m = &f->members[member];
-    struct tenant_slot *t = gp_board_tenant_of(f, m);
-    uint64_t limit = limit_of(f, t);
-    bool fits = t->name[0] && t->usage.memory_used <= limit &&
-                bytes <= limit - t->usage.memory_used;
-    if (fits)
-        add(m, t, bytes);
-    else
-        t->usage.memory_denied++;
-    return fits;
-}
-
-void gp_board_memory_charge(struct gp_board *f, int member, uint64_t bytes)
-{
-    struct member_slot *m = &f->members[member];
-    add(m, gp_board_tenant_of(f, m), bytes);
-}
-
-uint64_t gp_board_memory_over(struct gp_board *f, int member)
-{
-    const struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
-    uint64_t limit = limit_of(f, t), used = t->usage.memory_used;
-    uint64_t over = used > limit ? used - limit : 0;
-    return over;
-}
-
-void gp_board_memory_give(struct gp_board *f, int member, uint64_t bytes)
-{
-    struct member_slot *m = &f->members[member];
-    if (bytes > m->memory_used) /* it was reaped meanwhile */
-        bytes = m->memory_used;
-    m->memory_used -= bytes;
-    gp_board_tenant_of(f, m)->usage.memory_used -= bytes;
-}
-
-void gp_board_host_set(struct gp_board *f, int member, uint64_t bytes)
-{
-    struct member_slot *m = &f->members[member];
-    gp_board_tenant_of(f, m)->usage.host_used += bytes - m->host_used;
-    m->host_used = bytes;
-}
-
-uint64_t gp_board_memory_left(struct gp_board *f, int member, uint64_t *limit)
-{
-    const struct tenant_slot *t = gp_board_tenant_of(f, &f->members[member]);
-    uint64_t all = limit_of(f, t), used = t->usage.memory_used;
-    *limit = all;
-    return used < all ? all - used : 0;
 }

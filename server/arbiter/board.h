@@ -15,6 +15,8 @@
 #define GP_BOARD_TENANTS 64
 #define GP_BOARD_MEMBERS 512
 #define GP_BOARD_NAME 96 /* with its NUL: "TENANT" or "TENANT/GROUP" */
+/* No memory of anything is so much. */
+#define GP_BOARD_MEMORY_MOST (UINT64_C(1) << 50)
 /* The pid of a member whose process has not been started yet. */
 #define GP_BOARD_NOT_STARTED (-1)
 
@@ -51,8 +53,8 @@ struct gp_board_grant {
 
 /* What it has had, since it came. */
 struct gp_board_usage {
-    uint64_t memory_used; /* reserved now */
-    uint64_t memory_peak;
+    uint64_t memory_used;   /* by its members, of what they were given */
+    uint64_t memory_peak;   /* as far as the arbiter has seen it */
     uint64_t memory_denied; /* allocations over the limit */
     uint64_t busy_ns;       /* of the GPU, charged */
     uint64_t held_ns;       /* the turn was its own, by the arbiter's clock alone */
@@ -90,8 +92,9 @@ int gp_board_tenant_remove(struct gp_board *b, const char *name);
 int gp_board_tenants(struct gp_board *b, struct gp_board_tenant *tenants, int room);
 /* JSON of everything: {"gpu": {policy, max_inst, prio_ratio, hardware, memory_total},
  * "tenants": [{name, grant's and usage's fields}], "processes": [{pid, tenant (its
- * name), memory_used, slice_us, busy_ns, overdue, late (it is still at the work for which it
- * lost its turn), fault}], "now_ns"}. Returns its length as snprintf does; -ENOMEM. */
+ * name), memory_used, memory_given, questions, slice_us, busy_ns, overdue, late (it is still at
+ * the work for which it lost its turn), fault}], "now_ns"}. Returns its length as snprintf does;
+ * -ENOMEM. */
 int gp_board_describe(struct gp_board *b, char *out, int size);
 
 /* --- a member: a worker, as its page says and its requests ask (page.h) ------------- */
@@ -100,15 +103,14 @@ int gp_board_describe(struct gp_board *b, char *out, int size);
 int gp_board_join(struct gp_board *b, const char *tenant);
 void gp_board_leave(struct gp_board *b, int member);
 
-/* Reserve before the driver is asked; false: over the limit. */
-bool gp_board_memory_take(struct gp_board *b, int member, uint64_t bytes);
-/* Charge what is taken already, over the limit or not. */
-void gp_board_memory_charge(struct gp_board *b, int member, uint64_t bytes);
-/* By how much the tenant has more than its limit; 0: it has not. */
-uint64_t gp_board_memory_over(struct gp_board *b, int member);
-void gp_board_memory_give(struct gp_board *b, int member, uint64_t bytes);
-/* Bytes that this member's tenant may still take, and its limit. */
-uint64_t gp_board_memory_left(struct gp_board *b, int member, uint64_t *limit);
+/* Memory (memory.c): a member was given some, and uses of it what its page says. Give it so much in
+ * all, and an advance; false: that is over the limit. */
+bool gp_board_memory_take(struct gp_board *b, int member, uint64_t total);
+/* It uses so much; what it was not given it is given now, over the limit or not. */
+void gp_board_memory_use(struct gp_board *b, int member, uint64_t total);
+uint64_t gp_board_memory_given(const struct gp_board *b, int member);
+/* What its tenant's other members use, and the limit. */
+uint64_t gp_board_memory_others(struct gp_board *b, int member, uint64_t *limit);
 
 /* The gate. True: the member may submit now, and counts as busy until gp_board_idle.
  * False: ask again when the turn has come; meanwhile it counts as one that waits. */

@@ -18,6 +18,7 @@ struct tenant_slot {
     char name[GP_BOARD_NAME]; /* empty: free */
     struct gp_board_grant grant;
     struct gp_board_usage usage;
+    uint64_t memory_given; /* to its members: at least what they use */
     /* what the policy makes of the grant (entitle.c) */
     uint32_t weight;  /* of the time that is contended for, 0: none */
     uint32_t ceiling; /* permille of all time, 1000: no ceiling */
@@ -38,8 +39,10 @@ struct tenant_slot {
 struct member_slot {
     int32_t pid; /* 0: free */
     uint32_t tenant;
-    uint64_t memory_used;
+    uint64_t memory_given;
+    uint64_t memory_used; /* of that */
     uint64_t host_used;
+    uint64_t questions;   /* that it has asked */
     uint64_t wants_since; /* ns, 0: does not wait */
     uint64_t slice_us;
     uint64_t busy_ns;  /* it has been let in, or has said that it works, for so long */
@@ -76,7 +79,10 @@ struct gp_board {
     /* Tells an idle tenant's members that its turn ends; true: one of them has begun work
      * meanwhile. NULL: members do nothing that they have not asked for. */
     bool (*shut)(struct gp_board *b, const struct tenant_slot *t);
-    void *context; /* of shut */
+    /* Takes back what a member was given and does not use; returns what it keeps. NULL: what it
+     * uses, as far as is known. */
+    uint64_t (*keeps)(struct gp_board *b, int member);
+    void *context; /* of both */
 };
 
 /* Whether a name, settings, a grant can be on a board. */
@@ -93,6 +99,8 @@ int32_t gp_board_index(const struct gp_board *f, const struct tenant_slot *t);
 /* Its weight, at least 1; its ceiling, 1 to 1000. */
 uint64_t gp_board_weight(const struct tenant_slot *t);
 uint64_t gp_board_ceiling(const struct tenant_slot *t);
+/* Whether its members' memory fits into this limit; for that they may lose their advances. */
+bool gp_board_memory_fits(struct gp_board *f, struct tenant_slot *t, uint64_t limit);
 /* Sums over members, which are the truth, for each tenant. */
 void gp_board_recount(struct gp_board *f);
 

@@ -53,9 +53,11 @@ static void say_processes(struct text *t, struct gp_board *f)
         if (!m->pid || m->pid == GP_BOARD_NOT_STARTED)
             continue;
         say(t,
-            "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"slice_us\": %llu, "
-            "\"busy_ns\": %llu, \"overdue\": %u, \"late\": %s, \"fault\": \"%s\"}",
+            "%s{\"pid\": %d, \"tenant\": \"%s\", \"memory_used\": %llu, \"memory_given\": %llu, "
+            "\"questions\": %llu, \"slice_us\": %llu, \"busy_ns\": %llu, \"overdue\": %u, "
+            "\"late\": %s, \"fault\": \"%s\"}",
             comma, m->pid, gp_board_tenant_of(f, m)->name, (unsigned long long)m->memory_used,
+            (unsigned long long)m->memory_given, (unsigned long long)m->questions,
             (unsigned long long)m->slice_us, (unsigned long long)m->busy_ns, m->overdue,
             m->late ? "true" : "false", m->fault ? m->fault : "");
         comma = ", ";

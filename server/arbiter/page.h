@@ -14,16 +14,15 @@
 
 #include "board.h"
 
-#define GP_PAGE_VERSION 1u
+#define GP_PAGE_VERSION 2u
 #define GP_PAGE_BYTES 4096
 
 /* What a worker asks for: one at a time, `asked` counts them. */
 enum gp_page_op {
     GP_PAGE_ENTER = 1, /* -> 1: it may submit; 0: it waits now */
     GP_PAGE_STARTED,   /* its turn has begun on the GPU */
-    GP_PAGE_TAKE,      /* a: bytes -> 1 or 0: over the limit */
-    GP_PAGE_CHARGE,    /* a: bytes */
-    GP_PAGE_GIVE,      /* a: bytes */
+    GP_PAGE_TAKE,      /* a: bytes that it wants to hold in all -> 1: granted; 0: over the limit */
+    GP_PAGE_LOOK,      /* look at all pages, and say anew what is left of the memory */
     GP_PAGE_COPY,      /* a: enum gp_board_way, b: bytes -> 1 or 0: ask again */
     GP_PAGE_LEAVE,
 };
@@ -41,7 +40,7 @@ enum gp_page_flag {
 };
 
 /* No memory of anything is so much. */
-#define GP_PAGE_MEMORY_MOST (UINT64_C(1) << 50)
+#define GP_PAGE_MEMORY_MOST GP_BOARD_MEMORY_MOST
 
 struct gp_page {
     /* the worker's */
@@ -54,7 +53,8 @@ struct gp_page {
     uint64_t busy_ns;      /* the runs that are over */
     uint64_t launches, bytes_copied, host_used;
     uint64_t copied[GP_BOARD_WAYS]; /* bytes that went without asking (alone_until) */
-    uint64_t held;                  /* of the GPU's memory, for an arbiter that begins anew */
+    uint64_t held;                  /* bytes of the GPU's memory that it has */
+    uint64_t claims;                /* and with what it is about to take of what it was granted */
     /* the arbiter's */
     uint32_t version __attribute__((aligned(128)));
     uint32_t answered; /* the request that `result` is of; a futex */
@@ -63,7 +63,10 @@ struct gp_page {
     uint32_t epoch; /* changes with the flags: what one that waits sleeps on */
     uint64_t check_at;
     uint64_t alone_until[GP_BOARD_WAYS];
-    uint64_t memory_used, memory_limit; /* of its tenant */
+    uint64_t granted;       /* bytes that it may hold without asking: charged to its tenant */
+    uint64_t memory_others; /* bytes that its tenant's other workers held at the last look */
+    uint64_t memory_limit;  /* of its tenant */
+    uint32_t members;       /* likewise: its workers */
     uint64_t slice_us;
 };
 

@@ -50,10 +50,12 @@ static void tell_flags(struct seat *s, uint32_t flags, bool waits)
 static void tell_numbers(struct gp_arbiter *a, int member)
 {
     struct gp_page *p = a->seats[member].page;
-    uint64_t limit, left = gp_board_memory_left(a->board, member, &limit);
-    uint64_t over = gp_board_memory_over(a->board, member);
+    uint64_t limit, others = gp_board_memory_others(a->board, member, &limit);
     GP_PAGE_STORE(p->memory_limit, limit);
-    GP_PAGE_STORE(p->memory_used, over ? limit + over : limit - left);
+    GP_PAGE_STORE(p->memory_others, others);
+    GP_PAGE_STORE(p->granted, gp_board_memory_given(a->board, member));
+    GP_PAGE_STORE(p->members,
+                  gp_board_tenant_of(a->board, &a->board->members[member])->usage.members);
     GP_PAGE_STORE(p->check_at, a->board->check_at);
     if (a->entitled != a->board->entitled)
         GP_PAGE_STORE(p->slice_us, gp_board_slice_us(a->board, member));

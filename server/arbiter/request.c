@@ -38,15 +38,6 @@ static uint32_t enter(struct gp_arbiter *a, int member)
     return 1;
 }
 
-static bool memory_ok(struct gp_arbiter *a, int member, uint64_t bytes)
-{
-    if (bytes <= GP_PAGE_MEMORY_MOST &&
-        a->board->members[member].memory_used <= GP_PAGE_MEMORY_MOST - bytes)
-        return true;
-    gp_arbiter_fault(a, member, "it charges more memory than there is");
-    return false;
-}
-
 static uint32_t serve(struct gp_arbiter *a, int member, uint32_t op, uint64_t x, uint64_t y)
 {
     struct gp_board *b = a->board;
@@ -59,13 +50,8 @@ static uint32_t serve(struct gp_arbiter *a, int member, uint32_t op, uint64_t x,
         return 1;
     case GP_PAGE_TAKE: /* too much for anybody is refused, as it is to an honest worker */
         return gp_board_memory_take(b, member, x);
-    case GP_PAGE_CHARGE:
-        if (memory_ok(a, member, x))
-            gp_board_memory_charge(b, member, x);
-        return 1;
-    case GP_PAGE_GIVE:
-        gp_board_memory_give(b, member, x);
-        return 1;
+    case GP_PAGE_LOOK:
+        return 1; /* all were looked at, and are told */
     case GP_PAGE_COPY:
         if (x < GP_BOARD_WAYS)
             return copy(a, member, (enum gp_board_way)x, y);
@@ -86,6 +72,7 @@ void gp_arbiter_serve(struct gp_arbiter *a, int member)
     uint32_t op = GP_PAGE_LOAD(s->page->op);
     uint64_t x = GP_PAGE_LOAD(s->page->a), y = GP_PAGE_LOAD(s->page->b);
     s->asked = asked;
+    a->board->members[member].questions++;
     s->result = serve(a, member, op, x, y);
     s->answer = true;
     if (op == GP_PAGE_LEAVE && a->board->members[member].pid != GP_BOARD_NOT_STARTED) {

@@ -9,21 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "page.h"
+#include "seat_internal.h"
 
 /* An arbiter that does not answer for so long is not there. */
 #define LOST_MS 1000
 /* One that waits asks again after so long, should an answer have been missed. */
 #define AGAIN_NS UINT64_C(10000000)
-
-struct gp_seat {
-    struct gp_page *page;
-    int page_fd, bell_fd;
-    pthread_mutex_t lock; /* one request at a time */
-    bool lost;            /* the last request was not answered yet */
-    uint32_t seen;        /* the epoch at the last refusal */
-    uint64_t asked_at;    /* ns: to be let in */
-};
 
 int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat)
 {
@@ -42,6 +33,7 @@ int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat)
     s->page_fd = page_fd;
     s->bell_fd = bell_fd;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->memory_lock, NULL);
     *seat = s;
     return 0;
 }
@@ -49,7 +41,7 @@ int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat)
 /* --- requests ------------------------------------------------------------------------- */
 
 /* A bell that has been rung too often is heard all the same. */
-static void ring(const struct gp_seat *s)
+void gp_seat_ring(const struct gp_seat *s)
 {
     const uint64_t one = 1;
     ssize_t ignored = write(s->bell_fd, &one, sizeof one);
@@ -79,30 +71,36 @@ static bool answered(struct gp_seat *s, uint64_t most_ms)
     }
 }
 
-/* False: there is no arbiter. */
-static bool call(struct gp_seat *s, enum gp_page_op op, uint64_t a, uint64_t b, uint32_t *result)
+enum gp_seat_answer gp_seat_ask(struct gp_seat *s, enum gp_page_op op, uint64_t a, uint64_t b,
+                                uint32_t *result)
 {
     struct gp_page *p = s->page;
+    enum gp_seat_answer answer = GP_SEAT_UNSENT;
     pthread_mutex_lock(&s->lock);
-    bool ok = !s->lost || answered(s, 0);
-    if (ok) {
+    if (!s->lost || answered(s, 0)) {
         p->op = op;
         p->a = a;
         p->b = b;
         GP_PAGE_STORE(p->asked, p->asked + 1);
-        ring(s);
-        ok = answered(s, LOST_MS);
+        gp_seat_ring(s);
+        answer = answered(s, LOST_MS) ? GP_SEAT_ANSWERED : GP_SEAT_LATE;
     }
-    s->lost = !ok;
+    s->lost = answer != GP_SEAT_ANSWERED;
     *result = p->result;
     pthread_mutex_unlock(&s->lock);
-    return ok;
+    return answer;
+}
+
+/* True: it was answered. */
+static bool call(struct gp_seat *s, enum gp_page_op op, uint32_t *result)
+{
+    return gp_seat_ask(s, op, 0, 0, result) == GP_SEAT_ANSWERED;
 }
 
 void gp_seat_leave(struct gp_seat *s)
 {
     uint32_t unused;
-    call(s, GP_PAGE_LEAVE, 0, 0, &unused);
+    call(s, GP_PAGE_LEAVE, &unused);
 }
 
 void gp_seat_close(struct gp_seat *s)
@@ -113,50 +111,8 @@ void gp_seat_close(struct gp_seat *s)
     close(s->page_fd);
     close(s->bell_fd);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->memory_lock);
     free(s);
-}
-
-/* --- memory ------------------------------------------------------------------------------ */
-
-uint64_t gp_seat_memory_left(struct gp_seat *s, uint64_t *limit)
-{
-    *limit = GP_PAGE_LOAD(s->page->memory_limit);
-    uint64_t used = GP_PAGE_LOAD(s->page->memory_used);
-    return used < *limit ? *limit - used : 0;
-}
-
-uint64_t gp_seat_memory_over(struct gp_seat *s)
-{
-    uint64_t limit = GP_PAGE_LOAD(s->page->memory_limit);
-    uint64_t used = GP_PAGE_LOAD(s->page->memory_used);
-    return used > limit ? used - limit : 0;
-}
-
-bool gp_seat_memory_take(struct gp_seat *s, uint64_t bytes)
-{
-    uint32_t fits;
-    uint64_t limit;
-    /* in the page before it is asked for: an arbiter that begins anew counts that */
-    __atomic_fetch_add(&s->page->held, bytes, __ATOMIC_RELAXED);
-    if (!call(s, GP_PAGE_TAKE, bytes, 0, &fits))
-        fits = bytes <= gp_seat_memory_left(s, &limit);
-    if (!fits)
-        __atomic_fetch_sub(&s->page->held, bytes, __ATOMIC_RELAXED);
-    return fits;
-}
-
-void gp_seat_memory_charge(struct gp_seat *s, uint64_t bytes)
-{
-    uint32_t unused;
-    __atomic_fetch_add(&s->page->held, bytes, __ATOMIC_RELAXED);
-    call(s, GP_PAGE_CHARGE, bytes, 0, &unused);
-}
-
-void gp_seat_memory_give(struct gp_seat *s, uint64_t bytes)
-{
-    uint32_t unused;
-    __atomic_fetch_sub(&s->page->held, bytes, __ATOMIC_RELAXED);
-    call(s, GP_PAGE_GIVE, bytes, 0, &unused);
 }
 
 /* --- turns -------------------------------------------------------------------------------- */
@@ -186,7 +142,7 @@ static void begin(struct gp_page *p, uint64_t now)
 static void tell(const struct gp_seat *s)
 {
     if (GP_PAGE_LOAD(s->page->flags) & (GP_PAGE_TELL | GP_PAGE_CONTENDED | GP_PAGE_YIELD))
-        ring(s);
+        gp_seat_ring(s);
 }
 
 /* In a turn that is still this worker's it may begin, unless that is ended while it does. */
@@ -221,7 +177,7 @@ bool gp_seat_enter(struct gp_seat *s)
         !(GP_PAGE_LOAD(p->flags) & GP_PAGE_HOLDS))
         return false;
     s->asked_at = now;
-    if (!call(s, GP_PAGE_ENTER, 0, 0, &mine))
+    if (!call(s, GP_PAGE_ENTER, &mine))
         mine = 1; /* the hardware's slices alone, until there is an arbiter again */
     if (mine)
         begin(p, gp_board_now());
@@ -238,7 +194,7 @@ void gp_seat_started(struct gp_seat *s)
 {
     uint32_t unused;
     if (gp_seat_fresh(s))
-        call(s, GP_PAGE_STARTED, 0, 0, &unused);
+        call(s, GP_PAGE_STARTED, &unused);
 }
 
 bool gp_seat_must_yield(struct gp_seat *s)
@@ -281,12 +237,13 @@ void gp_seat_wait(struct gp_seat *s, int64_t timeout_us)
 bool gp_seat_copy(struct gp_seat *s, enum gp_board_way way, uint64_t bytes)
 {
     struct gp_page *p = s->page;
-    uint32_t go = 0;
-    if (gp_board_now() < GP_PAGE_LOAD(p->alone_until[way])) {
+    uint32_t go;
+    enum gp_seat_answer answer = GP_SEAT_UNSENT;
+    if (gp_board_now() >= GP_PAGE_LOAD(p->alone_until[way]))
+        answer = gp_seat_ask(s, GP_PAGE_COPY, (uint64_t)way, bytes, &go);
+    if (answer == GP_SEAT_UNSENT)
         __atomic_fetch_add(&p->copied[way], bytes, __ATOMIC_RELAXED);
-        return true;
-    }
-    return !call(s, GP_PAGE_COPY, (uint64_t)way, bytes, &go) || go;
+    return answer != GP_SEAT_ANSWERED || go;
 }
 
 void gp_seat_count(struct gp_seat *s, uint64_t launches, uint64_t bytes)

@@ -3,8 +3,9 @@
  * arbiter to look at it. What the page says is at hand costs a few loads; what has to be
  * asked costs a round trip to the arbiter, some microseconds.
  *
- * While there is no arbiter (the server starts a new one, which takes over the pages), a
- * worker goes on: it may submit, and takes memory by what it was told last.
+ * While there is no arbiter (the server starts a new one, which takes over the pages), or it does
+ * not answer, a worker goes on: it may submit, and takes memory by what it was told last. What it
+ * then has is in its page, where the arbiter finds it when it looks again.
  */
 #ifndef GP_SEAT_H
 #define GP_SEAT_H
@@ -23,15 +24,20 @@ int gp_seat_open(int page_fd, int bell_fd, struct gp_seat **seat);
 void gp_seat_leave(struct gp_seat *s);
 void gp_seat_close(struct gp_seat *s);
 
-/* Reserve before the driver is asked; false: over the limit. */
+/* Memory (seat_memory.c). Take it before the driver is asked; false: over the limit. Mostly it
+ * costs no question, since the arbiter has granted some ahead; giving back costs none ever. */
 bool gp_seat_memory_take(struct gp_seat *s, uint64_t bytes);
 /* Charge what is taken already, over the limit or not. */
 void gp_seat_memory_charge(struct gp_seat *s, uint64_t bytes);
 void gp_seat_memory_give(struct gp_seat *s, uint64_t bytes);
+/* Whether so much may be taken. */
+bool gp_seat_memory_fits(struct gp_seat *s, uint64_t bytes);
 /* By how much the tenant has more than its limit; 0: it has not. */
 uint64_t gp_seat_memory_over(struct gp_seat *s);
-/* Bytes that this worker's tenant may still take, and its limit. */
-uint64_t gp_seat_memory_left(struct gp_seat *s, uint64_t *limit);
+/* Bytes that this worker's tenant may still take, and its limit. The former is asked for where
+ * the tenant has other workers. */
+uint64_t gp_seat_memory_left(struct gp_seat *s);
+uint64_t gp_seat_memory_limit(struct gp_seat *s);
 
 /* The gate. True: the worker may submit now, and counts as busy until gp_seat_idle.
  * False: wait (gp_seat_wait) and ask again; meanwhile it counts as one that waits. */

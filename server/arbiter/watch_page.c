@@ -54,6 +54,31 @@ static void sync_counters(struct gp_arbiter *a, int member)
         gp_board_host_set(a->board, member, host);
 }
 
+/* What it holds, all told: whatever it had no chance to ask for is charged. */
+static void sync_memory(struct gp_arbiter *a, int member)
+{
+    uint64_t held = GP_PAGE_LOAD(a->seats[member].page->held);
+    if (held > GP_PAGE_MEMORY_MOST)
+        gp_arbiter_fault(a, member, "its page says that it has more memory than there is");
+    else if (held != a->board->members[member].memory_used)
+        gp_board_memory_use(a->board, member, held);
+}
+
+uint64_t gp_arbiter_keeps(struct gp_board *b, int member)
+{
+    struct gp_arbiter *a = b->context;
+    struct gp_page *p = a->seats[member].page;
+    uint64_t given = gp_board_memory_given(b, member);
+    if (!p || b->members[member].fault)
+        return given;
+    GP_PAGE_STORE(p->granted, 0);
+    GP_PAGE_FENCE();
+    uint64_t held = GP_PAGE_LOAD(p->held), claims = GP_PAGE_LOAD(p->claims);
+    uint64_t keeps = within(held > claims ? held : claims, 0, given);
+    GP_PAGE_STORE(p->granted, keeps);
+    return keeps;
+}
+
 void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now)
 {
     struct seat *s = &a->seats[member];
@@ -86,4 +111,5 @@ void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now)
     }
     s->synced = now;
     sync_counters(a, member);
+    sync_memory(a, member);
 }

@@ -34,7 +34,7 @@ from gpupool_server.board import (
 PROGRAM = "libexec/gpupool-arbiter"
 
 #: Of its commands and of the pages of workers (GP_PAGE_VERSION).
-PROTOCOL = 1
+PROTOCOL = 2
 
 #: How long it may take to answer: it answers at once, unless it is stopped or the machine is full.
 ANSWER_SECONDS = 2.0

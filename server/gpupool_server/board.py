@@ -103,6 +103,10 @@ class Member:
     slice_us: int
     #: GPU time for which it was let in, or has said that it worked.
     busy_ns: int = 0
+    #: What it was given: at least what it uses, and charged.
+    memory_given: int = 0
+    #: Requests that it has made: most of what it does needs none.
+    questions: int = 0
     #: Turns that it did not give back in time.
     overdue: int = 0
     #: Whether it is still at the work for which it lost its turn.

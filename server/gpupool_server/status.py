@@ -66,6 +66,7 @@ def _describe_tenant(
             {
                 "pid": process.pid,
                 "memory_used_bytes": process.memory_used,
+                "questions": process.questions,
                 **_client(by_pid, process.pid),
             }
             for process in snapshot.processes

@@ -1,7 +1,7 @@
 # The board by a clock of the test's own: whose turn it is, and the copy engines' account.
 foreach(name board_shares board_copy)
   add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)
-  foreach(part board check copy describe entitle turn)
+  foreach(part board check copy describe entitle memory turn)
     target_sources(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter/${part}.c)
   endforeach()
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter)

@@ -45,25 +45,34 @@ static struct gp_board_tenant look(struct gp_board *b, const char *name)
     return all[0];
 }
 
+/* What its page says once it was answered. */
+static bool take(struct gp_board *b, int member, uint64_t total)
+{
+    if (!gp_board_memory_take(b, member, total))
+        return false;
+    gp_board_memory_use(b, member, total);
+    return true;
+}
+
 static void memory_is_limited(void **state)
 {
     struct gp_board *b = *state;
     int one = gp_board_join(b, "a"), two = gp_board_join(b, "a");
     uint64_t limit;
     assert_true(one >= 0 && two >= 0 && one != two);
-    assert_true(gp_board_memory_take(b, one, 40 * MIB));
-    assert_false(gp_board_memory_take(b, two, 24 * MIB + 1)); /* one limit for both */
-    assert_true(gp_board_memory_take(b, two, 24 * MIB));
-    assert_false(gp_board_memory_take(b, one, 1));
-    assert_false(gp_board_memory_take(b, one, UINT64_MAX));
-    assert_int_equal(gp_board_memory_left(b, one, &limit), 0);
+    assert_true(take(b, one, 40 * MIB));
+    assert_false(take(b, two, 24 * MIB + 1)); /* one limit for both */
+    assert_true(take(b, two, 24 * MIB));
+    assert_false(take(b, one, 40 * MIB + 1));
+    assert_false(take(b, one, UINT64_MAX));
+    assert_int_equal(gp_board_memory_others(b, one, &limit), 24 * MIB);
     assert_int_equal(limit, 64 * MIB);
-    gp_board_memory_give(b, one, 8 * MIB);
-    assert_true(gp_board_memory_take(b, two, 8 * MIB));
+    gp_board_memory_use(b, one, 32 * MIB);
+    assert_true(take(b, two, 32 * MIB));
     assert_int_equal(look(b, "a").usage.memory_used, 64 * MIB);
     assert_int_equal(look(b, "a").usage.memory_peak, 64 * MIB);
     assert_int_equal(look(b, "a").usage.memory_denied, 3);
-    gp_board_memory_give(b, one, UINT64_MAX); /* more than it has: what it has */
+    gp_board_memory_use(b, one, 0);
     assert_int_equal(look(b, "a").usage.memory_used, 32 * MIB);
     gp_board_leave(b, two);
     assert_int_equal(look(b, "a").usage.memory_used, 0);
@@ -72,21 +81,103 @@ static void memory_is_limited(void **state)
     assert_int_equal(look(b, "a").usage.members, 0);
 }
 
+/* Of the limit's rest each member is given no more than its part, at most. */
+static void an_advance_is_bounded(void **state)
+{
+    struct gp_board *b = *state;
+    struct gp_board_grant grant = plain;
+    int one = gp_board_join(b, "a");
+    assert_true(take(b, one, MIB));
+    assert_int_equal(gp_board_memory_given(b, one), 9 * MIB);
+    assert_true(take(b, one, 60 * MIB));
+    assert_int_equal(gp_board_memory_given(b, one), 64 * MIB);
+    gp_board_memory_use(b, one, 40 * MIB);
+    int two = gp_board_join(b, "a");
+    assert_true(take(b, two, 20 * MIB)); /* the first has lost its advance for that */
+    assert_int_equal(gp_board_memory_given(b, one), 40 * MIB);
+    assert_int_equal(gp_board_memory_given(b, two), 22 * MIB);
+    gp_board_leave(b, two);
+    grant.memory_limit = 6400 * MIB; /* a part of a larger one */
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
+    assert_true(take(b, one, 41 * MIB));
+    assert_int_equal(gp_board_memory_given(b, one), 241 * MIB);
+    grant.memory_limit = 0; /* without any */
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
+    assert_true(take(b, one, 300 * MIB));
+    assert_int_equal(gp_board_memory_given(b, one), 1324 * MIB);
+    assert_false(take(b, one, (UINT64_C(1) << 50) + 1));
+    assert_int_equal(look(b, "a").usage.memory_used, 300 * MIB);
+}
+
+/* Whatever members take and give back: together they are never given more than the limit, and
+ * none is refused what the others do not use. */
+static void sums_are_exact(void **state)
+{
+    struct gp_board *b = *state;
+    uint64_t used[5] = {0}, sum = 0, seed = 7;
+    int members[5];
+    for (int i = 0; i < 5; i++)
+        members[i] = gp_board_join(b, "a");
+    for (int i = 0; i < 20000; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+        unsigned who = (unsigned)(seed >> 33) % 5;
+        uint64_t total = (seed >> 40) % (40 * MIB), given = 0;
+        bool fits = sum - used[who] + total <= 64 * MIB;
+        if (total < used[who])
+            gp_board_memory_use(b, members[who], total);
+        else
+            assert_int_equal(take(b, members[who], total), fits);
+        if (fits) {
+            sum += total - used[who];
+            used[who] = total;
+        }
+        for (int k = 0; k < 5; k++) {
+            assert_true(gp_board_memory_given(b, members[k]) >= used[k]);
+            given += gp_board_memory_given(b, members[k]);
+        }
+        assert_true(given <= 64 * MIB);
+        assert_int_equal(look(b, "a").usage.memory_used, sum);
+    }
+}
+
+/* What one has given back since the arbiter looked is nobody's when the next takes it. */
+static uint64_t has_none(struct gp_board *b, int member)
+{
+    (void)b, (void)member;
+    return 0;
+}
+
+static void a_peak_counts_nothing_twice(void **state)
+{
+    struct gp_board *b = *state;
+    int one = gp_board_join(b, "a"), two = gp_board_join(b, "a");
+    assert_true(take(b, one, 50 * MIB));
+    b->keeps = has_none;
+    assert_true(gp_board_memory_take(b, two, 40 * MIB));
+    assert_int_equal(look(b, "a").usage.memory_used, 0);
+    assert_int_equal(look(b, "a").usage.memory_peak, 50 * MIB);
+}
+
 static void limits_change_while_in_use(void **state)
 {
     struct gp_board *b = *state;
     struct gp_board_grant grant = plain;
     int m = gp_board_join(b, "a");
-    assert_true(gp_board_memory_take(b, m, 32 * MIB));
+    assert_true(take(b, m, 32 * MIB));
+    assert_true(gp_board_memory_given(b, m) > 32 * MIB);
     grant.memory_limit = 31 * MIB;
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EBUSY);
     assert_int_equal(look(b, "a").grant.memory_limit, 64 * MIB);
     grant.memory_limit = 32 * MIB;
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
-    assert_false(gp_board_memory_take(b, m, 1));
+    assert_int_equal(gp_board_memory_given(b, m), 32 * MIB);
+    assert_false(take(b, m, 32 * MIB + 1));
     grant.memory_limit = 0; /* all of the GPU */
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
-    assert_true(gp_board_memory_take(b, m, 1000 * MIB));
+    assert_true(take(b, m, 1032 * MIB));
+    struct gp_board_gpu gpu = {GP_POLICY_SHARE, 20, 90, 0, 1040 * MIB}; /* it has got smaller */
+    assert_int_equal(gp_board_gpu_set(b, &gpu), 0);
+    assert_true(gp_board_memory_given(b, m) <= 1040 * MIB);
 }
 
 static void nonsense_is_refused(void **state)
@@ -138,7 +229,7 @@ static void it_is_described(void **state)
     struct gp_board *b = *state;
     static char text[65536];
     int m = gp_board_join(b, "a");
-    assert_true(gp_board_memory_take(b, m, 5 * MIB));
+    assert_true(take(b, m, 5 * MIB));
     int n = gp_board_describe(b, text, sizeof text);
     assert_int_equal(n, (int)strlen(text));
     assert_non_null(strstr(text, "\"name\": \"a\""));
@@ -152,8 +243,13 @@ int main(void)
 {
 #define BOARD_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
     const struct CMUnitTest tests[] = {
-        BOARD_TEST(memory_is_limited),   BOARD_TEST(limits_change_while_in_use),
-        BOARD_TEST(nonsense_is_refused), BOARD_TEST(there_is_an_end_of_room),
+        BOARD_TEST(memory_is_limited),
+        BOARD_TEST(an_advance_is_bounded),
+        BOARD_TEST(sums_are_exact),
+        BOARD_TEST(a_peak_counts_nothing_twice),
+        BOARD_TEST(limits_change_while_in_use),
+        BOARD_TEST(nonsense_is_refused),
+        BOARD_TEST(there_is_an_end_of_room),
         BOARD_TEST(it_is_described),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,10 +59,10 @@ struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
     return gpu.has_board ? SEAT : NULL;
 }
 
-uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal)
+bool gpw_quota_fits(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     (void)s, (void)ordinal;
-    return gpu.left;
+    return bytes <= gpu.left;
 }
 
 bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)

@@ -100,7 +100,8 @@ static void *flip(void *at)
         page->op = GP_PAGE_COPY;
         page->a = 1;
         page->a = UINT64_MAX;
-        page->op = GP_PAGE_CHARGE;
+        page->op = GP_PAGE_TAKE;
+        page->held ^= UINT64_MAX >> 8;
         page->a = 0;
         page->runs ^= 1;
     }
@@ -133,6 +134,24 @@ static int claims_nothing(struct gp_seat *seat, int page_fd, int bell_fd)
         page->busy_ns = 0;
         page->began = UINT64_MAX;
         sleep_ms(10);
+    }
+    return 0;
+}
+
+/* Grants itself everything, claims it, and asks for more than there is. */
+static int grants_itself(struct gp_seat *seat, int page_fd, int bell_fd)
+{
+    struct gp_page *page = map(page_fd);
+    (void)seat;
+    while (!shared->stop) {
+        page->granted = page->claims = GP_PAGE_MEMORY_MOST;
+        page->memory_limit = GP_PAGE_MEMORY_MOST;
+        page->members = 0;
+        page->op = GP_PAGE_TAKE;
+        page->a = shared->turns % 2 ? 60 * MIB : 65 * MIB;
+        __atomic_fetch_add(&page->asked, 1, __ATOMIC_SEQ_CST);
+        ring(bell_fd);
+        sleep_ms(1);
     }
     return 0;
 }
@@ -219,6 +238,22 @@ static void a_turn_that_is_never_given_back(void **state)
     assert_int_equal(arbiter_say(*state, "tenant a 67108864 1 500 1000 0"), 0);
 }
 
+/* The arbiter counts what it gave, whatever the page says that it did. */
+static void a_grant_of_ones_own(void **state)
+{
+    struct worker bad = worker_start(*state, "a", grants_itself);
+    AWAIT(arbiter_number(*state, "\"a\"", "memory_denied") > 0);
+    shared->turns = 1;
+    for (int i = 0; i < 200; i++) {
+        assert_true(arbiter_number(*state, "\"processes\"", "memory_given") <=
+                    (long long)(64 * MIB));
+        assert_int_equal(arbiter_number(*state, "\"a\"", "memory_used"), 0);
+    }
+    worker_kill(&bad);
+    shared->turns = 0;
+    assert_true(share_beside(state, grants_itself, 300) > FAIR);
+}
+
 static void a_turn_that_is_never_begun(void **state)
 {
     assert_true(share_beside(state, never_begins, 1500) > FAIR);
@@ -250,6 +285,7 @@ int main(void)
         HOSTILE_TEST(values_that_change_between_two_looks),
         HOSTILE_TEST(a_turn_that_is_never_given_back),
         HOSTILE_TEST(a_turn_that_is_never_begun),
+        HOSTILE_TEST(a_grant_of_ones_own),
         HOSTILE_TEST(a_bell_that_blocks),
         HOSTILE_TEST(a_turn_kept_is_counted),
     };

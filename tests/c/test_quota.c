@@ -36,34 +36,54 @@ struct gp_seat *gpw_gate_seat(struct gpw_session *s, uint32_t ordinal)
 }
 
 /* The seat asks the board without an arbiter between them. */
+static uint64_t used;
+
 bool gp_seat_memory_take(struct gp_seat *s, uint64_t bytes)
 {
     (void)s;
-    return gp_board_memory_take(board, member, bytes);
+    if (!gp_board_memory_take(board, member, used + bytes))
+        return false;
+    gp_board_memory_use(board, member, used += bytes);
+    return true;
 }
 
 void gp_seat_memory_charge(struct gp_seat *s, uint64_t bytes)
 {
     (void)s;
-    gp_board_memory_charge(board, member, bytes);
+    gp_board_memory_use(board, member, used += bytes);
 }
 
 void gp_seat_memory_give(struct gp_seat *s, uint64_t bytes)
 {
     (void)s;
-    gp_board_memory_give(board, member, bytes);
+    gp_board_memory_use(board, member, used -= bytes);
+}
+
+uint64_t gp_seat_memory_limit(struct gp_seat *s)
+{
+    uint64_t limit;
+    (void)s;
+    gp_board_memory_others(board, member, &limit);
+    return limit;
+}
+
+uint64_t gp_seat_memory_left(struct gp_seat *s)
+{
+    uint64_t limit, all = used + gp_board_memory_others(board, member, &limit);
+    (void)s;
+    return all < limit ? limit - all : 0;
 }
 
 uint64_t gp_seat_memory_over(struct gp_seat *s)
 {
+    uint64_t limit, all = used + gp_board_memory_others(board, member, &limit);
     (void)s;
-    return gp_board_memory_over(board, member);
+    return all > limit ? all - limit : 0;
 }
 
-uint64_t gp_seat_memory_left(struct gp_seat *s, uint64_t *limit)
+bool gp_seat_memory_fits(struct gp_seat *s, uint64_t bytes)
 {
-    (void)s;
-    return gp_board_memory_left(board, member, limit);
+    return bytes <= gp_seat_memory_left(s);
 }
 
 bool gpw_held_bytes(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
@@ -115,7 +135,7 @@ static int begin(void **state)
         return -1;
     member = gp_board_join(board, "t");
     neighbour = gp_board_join(board, "t");
-    held = freed_by_room = 0;
+    held = used = freed_by_room = 0;
     session = (struct gpw_session){.device_count = 1};
     ended[0] = '\0';
     return member < 0 || neighbour < 0;
@@ -140,8 +160,7 @@ static void test_overhead_within_the_limit(void **state)
     held = 200 * MIB;
     look(5);
     assert_false(session.ended);
-    uint64_t limit;
-    assert_int_equal(gp_board_memory_left(board, member, &limit), LIMIT - held);
+    assert_int_equal(used, held);
 }
 
 /* Code of a kernel that was launched into a full account. */
@@ -183,7 +202,7 @@ static void test_a_neighbour_of_the_same_tenant_is_spared(void **state)
     (void)state;
     held = 100 * MIB;
     look(1);
-    gp_board_memory_charge(board, neighbour, LIMIT + 400 * MIB);
+    gp_board_memory_use(board, neighbour, LIMIT + 400 * MIB);
     look(5);
     held += 50 * MIB;
     look(5);

@@ -73,6 +73,42 @@ def test_the_peak_never_exceeds_the_limit(pool: Pool, transport: str) -> None:
     end(idle)
 
 
+def test_allocations_seldom_ask(pool: Pool, transport: str) -> None:
+    """What is taken and given back within the advance costs the arbiter nothing."""
+    program = pool.start(transport, **RED, GPUPOOL_GROUP="g", GPUPOOL_MEMORY="64MiB")
+    assert tell(program, "take 1") == "took 1"
+
+    def questions() -> int:
+        return int(pool.account("red/g")["processes"][0]["questions"])
+
+    for kib in (1024, 4096):
+        before = questions()
+        assert tell(program, f"pairs 1000 {kib}") == "paired"
+        assert questions() - before <= 8
+    end(program)
+
+
+def test_sessions_of_a_tenant_share_all_of_its_limit(pool: Pool, transport: str) -> None:
+    """None is refused for what another was only granted ahead, and what is free is seen by all."""
+    asked = {**RED, "GPUPOOL_GROUP": "g", "GPUPOOL_MEMORY": "64MiB"}
+    programs = [pool.start(transport, **asked) for _ in range(3)]
+    answers = ["took 4"] * 3
+    while "took 4" in answers:
+        answers = [tell(program, "take 4") for program in programs]
+    assert answers == [REFUSED] * 3
+    account = pool.account("red/g")
+    assert 60 * MIB < account["memory_used_bytes"] <= 64 * MIB
+    assert account["memory_peak_bytes"] <= 64 * MIB
+    for giver, taker in ((0, 1), (1, 2), (2, 0)):
+        assert tell(programs[giver], "give") == "gave"
+        frees = {info(program)[0] for program in programs}
+        assert len(frees) == 1
+        assert frees.pop() == 64 * MIB - pool.account("red/g")["memory_used_bytes"]
+        assert tell(programs[taker], "take 4") == "took 4"
+    for program in programs:
+        end(program)
+
+
 def test_what_the_driver_takes_by_itself(pool: Pool, transport: str) -> None:
     """Variables of modules and libraries, graphs' memory nodes, threads' local memory."""
     asked = {**RED, "GPUPOOL_GROUP": "g", "GPUPOOL_MEMORY": "64MiB"}

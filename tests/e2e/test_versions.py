@@ -203,7 +203,7 @@ def test_an_arbiter_of_another_release_ends_no_session(
 
         def answer() -> None:
             connection, _ = other.accept()
-            assert connection.recv(100) == b"hello 1"
+            assert connection.recv(100) == b"hello 2"
             connection.send(b"%-15d " % -errno.EPROTO)
             connection.close()
 

@@ -1,6 +1,6 @@
 # The page of a worker, in which it may write what it likes, as the arbiter reads it.
 add_executable(fuzz_board ${CMAKE_CURRENT_LIST_DIR}/fuzz_board.c)
-foreach(part arbiter board check clock command copy describe entitle page publish request turn
+foreach(part arbiter board check clock command copy describe entitle memory page publish request turn
     watch_page)
   target_sources(fuzz_board PRIVATE ${CMAKE_SOURCE_DIR}/server/arbiter/${part}.c)
 endforeach()

@@ -56,6 +56,18 @@ static void ask(struct gp_arbiter *a, int member, enum gp_page_op op, uint64_t v
     require(p->answered == p->asked);
 }
 
+/* Nobody uses what was not given, and what was given is all charged. */
+static void sums(const struct gp_board *b, uint32_t tenant)
+{
+    uint64_t given = 0;
+    for (int i = 0; i < GP_BOARD_MEMBERS; i++) {
+        const struct member_slot *m = &b->members[i];
+        require(m->memory_used <= m->memory_given);
+        given += m->pid && m->tenant == tenant ? m->memory_given : 0;
+    }
+    require(given == b->tenants[tenant].memory_given);
+}
+
 static void look(struct gp_arbiter *a, const int members[2])
 {
     const struct gp_board *b = a->board;
@@ -64,13 +76,15 @@ static void look(struct gp_arbiter *a, const int members[2])
         a->seats[members[0]].rang = true;
     gp_arbiter_step(a, 0);
     uint64_t before = b->members[members[1]].memory_used;
-    require(before == MIB && other->memory_used == MIB && other->memory_limit == LIMIT);
-    ask(a, members[1], GP_PAGE_TAKE, LIMIT - MIB);
-    require(other->result == 1);
-    ask(a, members[1], GP_PAGE_GIVE, LIMIT - MIB);
+    require(before == MIB && other->memory_others == 0 && other->memory_limit == LIMIT);
+    ask(a, members[1], GP_PAGE_TAKE, LIMIT);
+    require(other->result == 1 && other->granted == LIMIT);
+    ask(a, members[1], GP_PAGE_TAKE, LIMIT + 1);
+    require(other->result == 0 && other->granted == LIMIT);
     ask(a, members[1], GP_PAGE_ENTER, 0);
     require(b->members[members[1]].fault == NULL);
     require(b->tenants[b->members[members[1]].tenant].usage.memory_used == MIB);
+    sums(b, b->members[members[0]].tenant);
     require(b->holder >= -1 && b->holder < GP_BOARD_TENANTS);
 }
 
@@ -81,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct gp_arbiter *a = start(members);
     struct gp_page *page = a->seats[members[0]].page;
     ask(a, members[1], GP_PAGE_TAKE, MIB);
+    a->seats[members[1]].page->held = MIB;
     while (size >= 2 && a->seats[members[0]].page) {
         size_t begin = (size_t)data[0] * 4 % sizeof *page, bytes = (size_t)(data[1] & 0x7f) * 4;
         bool looks = data[1] & 0x80;

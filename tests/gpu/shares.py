@@ -238,7 +238,7 @@ def hostile(bench: Bench) -> None:
         time.sleep(max(0.0, start + 1 - clock()))
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as arbiter:
             arbiter.connect(str(bench.server.folder / "run" / "gpus" / "0.arbiter"))
-            arbiter.send(b"hello 1")
+            arbiter.send(b"hello 2")
             os.kill(int(arbiter.recv(100)[16:]), signal.SIGKILL)
 
     got = bench.work([(a, 300 * US), (b, 300 * US)], while_running=kill)

@@ -164,7 +164,7 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
 
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
-    if (gpw_quota_left(s, ordinal) >= bytes)
+    if (gpw_quota_fits(s, ordinal, bytes))
         return CUDA_SUCCESS;
     if (must_wait(s))
         return GPW_AGAIN;

@@ -125,7 +125,7 @@ static CUresult take(struct gpw_session *s, struct pool *p, size_t bytes, CUstre
     uint64_t growth = rounded > CHUNK ? rounded : CHUNK;
     if (room >= CHUNK && room - CHUNK >= rounded)
         growth = 0; /* it need not grow */
-    if (gpw_quota_left(s, p->ordinal) < growth ||
+    if (!gpw_quota_fits(s, p->ordinal, growth) ||
         (growth && !gpw_quota_take(s, p->ordinal, growth)))
         return take_exactly(s, p->ordinal, bytes, dptr);
     CUresult r = s->driver->cuMemAllocFromPoolAsync(dptr, bytes, p->real, stream);

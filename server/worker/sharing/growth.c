@@ -76,7 +76,7 @@ bool gpw_growth_local_fits(struct gpw_session *s, uint32_t bytes)
     if (ordinal < 0 || bytes <= s->local_bytes[ordinal])
         return true;
     uint64_t more = (bytes - s->local_bytes[ordinal]) * resident_threads(s, (uint32_t)ordinal);
-    return more <= gpw_quota_left(s, (uint32_t)ordinal);
+    return gpw_quota_fits(s, (uint32_t)ordinal, more);
 }
 
 void gpw_growth_local_taken(struct gpw_session *s, uint32_t bytes)

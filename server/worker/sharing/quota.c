@@ -19,7 +19,7 @@ bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     if (!seat)
         return true;
-    if (gpw_quota_left(s, ordinal) < bytes)
+    if (!gp_seat_memory_fits(seat, bytes))
         gpw_pools_trim(s, ordinal);
     if (!gp_seat_memory_take(seat, bytes))
         return false;
@@ -27,11 +27,10 @@ bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
     return true;
 }
 
-uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal)
+bool gpw_quota_fits(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 {
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
-    uint64_t limit;
-    return seat ? gp_seat_memory_left(seat, &limit) : UINT64_MAX;
+    return !seat || gp_seat_memory_fits(seat, bytes);
 }
 
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
@@ -46,9 +45,7 @@ void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes)
 uint64_t gpw_quota_limit(struct gpw_session *s, uint32_t ordinal, uint64_t physical)
 {
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
-    uint64_t limit = physical;
-    if (seat)
-        gp_seat_memory_left(seat, &limit);
+    uint64_t limit = seat ? gp_seat_memory_limit(seat) : physical;
     return limit < physical ? limit : physical;
 }
 
@@ -57,7 +54,7 @@ void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes,
     struct gp_seat *seat = gpw_gate_seat(s, ordinal);
     if (!seat)
         return;
-    uint64_t limit, left = gp_seat_memory_left(seat, &limit);
+    uint64_t left = gp_seat_memory_left(seat), limit = gp_seat_memory_limit(seat);
     if (left < *free_bytes)
         *free_bytes = left;
     if (limit < *total)
@@ -82,7 +79,7 @@ bool gpw_quota_settle(struct gpw_session *s, uint32_t ordinal, uint64_t *over)
     if (ahead < a->overhead) {
         gp_seat_memory_give(seat, a->overhead - ahead);
         a->overhead = ahead;
-    } else if (ahead > a->overhead && ahead - a->overhead <= gpw_quota_left(s, ordinal) &&
+    } else if (ahead > a->overhead && gp_seat_memory_fits(seat, ahead - a->overhead) &&
                gp_seat_memory_take(seat, ahead - a->overhead)) {
         a->overhead = ahead;
     }

@@ -13,8 +13,8 @@
  * driver's pools keep without using it has been given back. */
 bool gpw_quota_take(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 void gpw_quota_give(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
-/* Bytes that may still be taken; UINT64_MAX where there is no limit. */
-uint64_t gpw_quota_left(struct gpw_session *s, uint32_t ordinal);
+/* Whether so much may still be taken. */
+bool gpw_quota_fits(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 /* What cuMemGetInfo says: the smaller of what is physically free and what is left, and
  * the limit for the total. */
 void gpw_quota_info(struct gpw_session *s, uint32_t ordinal, size_t *free_bytes, size_t *total);

@@ -59,6 +59,16 @@ static void give(void)
     SAY("gave");
 }
 
+static void pairs(int times, size_t bytes)
+{
+    while (times-- > 0) {
+        CUdeviceptr memory;
+        must(cuMemAlloc(&memory, bytes));
+        must(cuMemFree(memory));
+    }
+    SAY("paired");
+}
+
 static void launch(CUstream stream)
 {
     int n = 1;
@@ -121,6 +131,8 @@ static void obey(const char *line)
         take((size_t)times * MIB);
     } else if (strncmp(line, "give", 4) == 0) {
         give();
+    } else if (sscanf(line, "pairs %d %d", &times, &kib) == 2) {
+        pairs(times, (size_t)kib * 1024);
     } else if (strncmp(line, "info", 4) == 0) {
         info();
     } else if (strncmp(line, "total", 5) == 0) {
