@@ -13,7 +13,7 @@ endforeach()
 
 # Limits and names; an arbiter in a process of its own, and workers that ask it, die, are stopped
 # and lie.
-foreach(name board arbiter hostile_pages)
+foreach(name board arbiter arbiter_memory hostile_pages)
   add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c
     ${CMAKE_CURRENT_LIST_DIR}/arbiter_process.c)
   target_compile_options(test_${name} PRIVATE -fwrapv)
