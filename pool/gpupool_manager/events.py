@@ -32,11 +32,10 @@ class Watcher:
         self._lost = False
 
     def tell(self, event: Numbered) -> None:
-        if self._queue.qsize() >= MOST_BEHIND:
-            self._lost = True
-            self._queue.put_nowait(None)
-        elif not self._lost:
-            self._queue.put_nowait(event)
+        if self._lost:
+            return  # whoever reads nothing makes nothing grow
+        self._lost = self._queue.qsize() >= MOST_BEHIND
+        self._queue.put_nowait(None if self._lost else event)
 
     async def next(self, seconds: float | None = None) -> Numbered | None:
         """The next event; TimeoutError if none comes in time."""

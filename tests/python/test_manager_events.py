@@ -208,6 +208,8 @@ async def test_a_watcher_that_is_too_slow_is_sent_away() -> None:
     found = [await watcher.next(1) for _ in range(MOST_BEHIND + 1)]
     assert found[-1] is None
     assert [one.event.object for one in found[:-1] if one] == [str(n) for n in range(MOST_BEHIND)]
+    with pytest.raises(TimeoutError):
+        await watcher.next(0.01)  # no more than one word of it is kept, whatever comes
 
 
 async def test_the_bus_knows_what_it_has_kept() -> None:
