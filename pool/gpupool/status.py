@@ -75,6 +75,14 @@ class Gpu(_Part):
         return sum(tenant.memory_used_bytes for tenant in self.tenants)
 
 
+class Budget(_Part):
+    """How much there is of one thing, may be, and how often more was refused."""
+
+    used: int = 0
+    limit: int | None = None
+    refused: int = 0
+
+
 class Session(_Part):
     """A session as ``gpupool info`` knows it."""
 
@@ -84,8 +92,7 @@ class Session(_Part):
     client_pid: int = 0
     devices: tuple[int, ...] = ()
     memory_bytes: int | None = None
-    host_bytes: int | None = None
-    host_limit_bytes: int | None = None
+    budgets: dict[str, Budget] = Field(default_factory=dict)
     created: float = 0.0
     state: str = "?"
 
@@ -97,6 +104,8 @@ class Status(_Part):
     host: str = "?"
     gpus: tuple[Gpu, ...] = ()
     sessions: tuple[Session, ...] = Field(default=())
+    #: By tenant, then by name.
+    budgets: dict[str, dict[str, Budget]] = Field(default_factory=dict)
 
     def tenant_of(self, session: str) -> str:
         """The name under which a session is on its GPUs; empty if it is on none yet."""

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +23,7 @@ from gpupool import show
 from gpupool.admin import Admin
 from gpupool.options import JsonOption, RunDirOption, one_line_errors
 from gpupool.smi import limit
-from gpupool.status import Gpu, Status, Tenant, ask_status
+from gpupool.status import Budget, Gpu, Status, Tenant, ask_status
 from gpupool_common.errors import UnreachableError
 
 PERIOD = 1.0
@@ -114,7 +114,44 @@ def frame(status: Status, width: int, trouble: str = "") -> Group:
         parts.append(Text(trouble, style="bold red"))
     for gpu in status.gpus:
         parts += [Text(), _gpu(gpu, width)]
+    if status.budgets:
+        parts += [Text(), _budgets(status)]
     return Group(*parts)
+
+
+def _number(value: int) -> str:
+    return str(value)
+
+
+#: Heading, the budget's name, how an amount of it is written.
+_BUDGETS: tuple[tuple[str, str, Callable[[int], str]], ...] = (
+    ("sessions", "sessions", _number),
+    ("waiting", "pending", _number),
+    ("host GiB", "host_memory", show.gibibytes),
+    ("pinned GiB", "pinned_memory", show.gibibytes),
+    ("shares", "shares", _number),
+    ("log lines", "log_lines", _number),
+)
+
+
+def _budgets(status: Status) -> Table:
+    """What tenants have of the host: a line each, used and, where there is one, the limit."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_header=True, pad_edge=False)
+    table.add_column("tenant", no_wrap=True, overflow="ellipsis", max_width=16)
+    for heading, _, _ in _BUDGETS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("refused", justify="right", no_wrap=True)
+    for tenant, budgets in sorted(status.budgets.items()):
+        refused = sum(each.refused for each in budgets.values())
+        cells = [_of_budget(budgets.get(name, Budget()), write) for _, name, write in _BUDGETS]
+        table.add_row(Text(tenant), *cells, Text(str(refused), style="red" if refused else ""))
+    return table
+
+
+def _of_budget(budget: Budget, write: Callable[[int], str]) -> Text:
+    full = budget.limit is not None and budget.used >= budget.limit
+    limit = "" if budget.limit is None else f"/{write(budget.limit)}"
+    return Text(write(budget.used) + limit, style="red" if full else "")
 
 
 def _gpu(gpu: Gpu, width: int) -> Table:

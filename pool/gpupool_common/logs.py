@@ -54,33 +54,61 @@ class Meter:
     BURST = 200
     A_SECOND = 10.0
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        burst: int = BURST,
+        rate: float = A_SECOND,
+        most: int | None = None,
+        above: Meter | None = None,
+    ) -> None:
+        """``most`` lines in all (None: any number); ``above`` admits them, too."""
         self._clock = clock
-        self._left = float(self.BURST)
+        self._burst = burst
+        self._rate = rate
+        self._most = most
+        self._above = above
+        self._left = float(burst)
         self._since = clock()
-        self._refused = 0
+        self._untold = 0
+        #: How many were admitted, and how many were not.
+        self.lines = 0
+        self.refused = 0
 
-    def _refill(self) -> None:
+    def _room(self) -> int:
+        """How many more may be written now."""
         now = self._clock()
-        self._left = min(self.BURST, self._left + (now - self._since) * self.A_SECOND)
+        self._left = min(self._burst, self._left + (now - self._since) * self._rate)
         self._since = now
+        room = int(self._left)
+        if self._most is not None:
+            room = min(room, self._most - self.lines)
+        return room if self._above is None else min(room, self._above._room())
 
-    def admit(self) -> bool:
-        """Whether one more may be written now."""
-        self._refill()
-        if self._left < 1:
-            self._refused += 1
-            return False
-        self._left -= 1
-        return True
+    def _take(self, count: int) -> None:
+        self._left -= count
+        self.lines += count
+        if self._above is not None:
+            self._above._take(count)
+
+    def admit(self, count: int = 1) -> int:
+        """How many of so many may be written now."""
+        admitted = min(count, self._room())
+        self._take(admitted)
+        self._untold += count - admitted
+        self.refused += count - admitted
+        return admitted
 
     def left_out(self) -> int:
         """How many were refused, once there is room again to say so; 0: none."""
-        self._refill()
-        if self._refused == 0 or self._left < 2:
+        if self._untold == 0 or self._room() < 2:
             return 0
-        self._left -= 1
-        refused, self._refused = self._refused, 0
+        self._take(1)
+        return self.untold()
+
+    def untold(self) -> int:
+        """How many were refused since that was asked last, room or not."""
+        refused, self._untold = self._untold, 0
         return refused
 
 

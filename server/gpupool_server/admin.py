@@ -74,6 +74,7 @@ class AdminHandler:
             "host": platform.node(),
             "gpus": [describe_gpu(gpu, self._gpus, sessions) for gpu in self._gpus],
             "sessions": sessions,
+            "budgets": self._supervisor.budgets(sessions),
             "confinement": self._supervisor.confinement,
         }
 

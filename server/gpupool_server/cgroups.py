@@ -40,13 +40,13 @@ class Cgroups:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
-    def make(self, session: str, host_memory: int) -> tuple[Path | None, str]:
-        """The group of a worker, or why it has none."""
+    def make(self, session: str, memory: int) -> tuple[Path | None, str]:
+        """The group of a worker that may keep so much for its client, or why it has none."""
         if self._parent is None or self.off:
             return None, self.off
         folder = self._parent / f"{PREFIX}{session}"
         limits = {
-            "memory.max": host_memory + OVERHEAD,
+            "memory.max": memory + OVERHEAD,
             "pids.max": PROCESSES,
             "cpu.weight": WEIGHT,
         }

@@ -30,6 +30,7 @@ from gpupool_common.hosts import is_loopback
 from gpupool_common.node_protocol import Line, Name
 from gpupool_common.quantities import SizeSetting
 from gpupool_common.settings import Given
+from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.device_indexes import check_indexes, parse_indexes
 from gpupool_server.sharing import (
     NAME_ALLOWED,
@@ -47,7 +48,7 @@ JOIN_PREFIX = "gpn_"
 DEFAULT_TENANT = "default"
 
 
-class Settings(BaseModel):
+class Settings(BudgetSettings):
     """What an operator may choose. The description of a field says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
@@ -90,10 +91,6 @@ class Settings(BaseModel):
         None, description="1 to 256 characters without blanks or control characters"
     )
     token_file: Path | None = Field(None, description="the path of a file that holds the token")
-    max_sessions: int = Field(64, ge=1, le=4096, description="a whole number 1..4096")
-    session_host_memory: SizeSetting = Field(
-        8 << 30, ge=16 << 20, le=1 << 50, description="a size from 16MiB, e.g. 8GiB"
-    )
     worker: Path | None = Field(None, description="the path of the worker program")
     worker_start_seconds: float = Field(
         30.0, ge=0.1, le=600.0, description="a number of seconds 0.1..600"

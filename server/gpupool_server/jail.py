@@ -57,6 +57,8 @@ class Place:
     session: str
     lease: str
     devices: tuple[int, ...]
+    #: Bytes of this host's memory that it may keep and pin for its client.
+    memory: int = 0
     #: Descriptors that it gets.
     keep: tuple[int, ...] = ()
     #: Files that it may write to.
@@ -335,7 +337,7 @@ class Jail:
         if holder >= 0:
             found.append(("holder", holder))
         off = {**self._off, **place.off}
-        cgroup, why = self._cgroups.make(place.session, self._settings.session_host_memory)
+        cgroup, why = self._cgroups.make(place.session, place.memory)
         if cgroup is None:
             off["cgroup"] = why
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 
 from gpupool_common.errors import ConfigError
 from gpupool_server.config import Settings
@@ -24,11 +25,18 @@ def open_learned(settings: Settings) -> int:
         raise ConfigError(f"--learn-syscalls: {path} cannot be written: {error.strerror}") from None
 
 
+def _open_files(settings: Settings) -> int:
+    """Not more than the server has itself: a worker has no right to raise it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.session_open_files
+    return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+
+
 def lines(settings: Settings, driver: str, uid: int, learn: int) -> list[tuple[str, object]]:
     """For the starter (server/jail/description.h)."""
     found: list[tuple[str, object]] = [
         ("limit", "core 0"),  # a dump would hold the tenant's data
-        ("limit", "nofile infinity"),  # what the server has itself
+        ("limit", f"nofile {_open_files(settings)}"),
         ("limit", "memlock infinity"),
     ]
     if uid:  # it counts what all processes of a user have

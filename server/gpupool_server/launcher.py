@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from gpupool_server.session import Opened, Session
 from gpupool_server.session_request import SessionRequest
 from gpupool_server.shm_door import digest_of
 from gpupool_server.shm_socket import socket_path
-from gpupool_server.worker import Control, LineReader, Ready, WorkerError
+from gpupool_server.worker import Control, Ready, WorkerError
+from gpupool_server.worker_log import LineReader, WorkerLog, WorkerLogs
 
 
 class Launcher:
@@ -56,10 +57,11 @@ class Launcher:
         self._jail = jail
         self._on_line = on_line
         self._shm = socket_path(settings)
+        self._logs = WorkerLogs(settings)
         self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
 
     async def start(
-        self, request: SessionRequest, devices: tuple[int, ...], host_memory: int
+        self, request: SessionRequest, devices: tuple[int, ...], budgets: Mapping[str, int]
     ) -> tuple[Session, Opened]:
         """A session whose worker is ready; Refusal, WorkerError or OSError leave nothing behind."""
         folder = self._run_dir.new_session()
@@ -72,15 +74,15 @@ class Launcher:
                 folder.session, request.tenant, request.group, request.limits, devices
             )
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            meta = _record(folder.session, request, allocation, host_memory)
+            meta = _record(folder.session, request, allocation, budgets)
             if self._shm is not None:
                 meta = replace(meta, door=digest_of(word))
             session = await self._launch(folder, request, meta, allocation, secret, answer)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             await self._undo(folder, session, allocation)
-            if isinstance(error, WorkerError) and session is not None and session.last_words:
-                raise WorkerError(f"{error}: {session.last_words[-1][:300]}") from None
+            if isinstance(error, WorkerError) and session is not None and session.log.last:
+                raise WorkerError(f"{error}: {session.log.last[:300]}") from None
             raise
         shm = f"shm://{self._shm}?door={word.hex()}" if ready.shm else ""
         return session, Opened(folder.session, secret, ready, shm, devices)
@@ -109,25 +111,25 @@ class Launcher:
         answer: asyncio.Future[str],
     ) -> Session:
         pool = request.tenant.lease
-        last_words: list[str] = []
+        log = self._logs.of(
+            meta.tenant, folder.session, pool.request_id if pool is not None else ""
+        )
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as ends:
             stdout = worker.open_fifo(folder.stdout)
             ends.callback(os.close, stdout)
             stderr = worker.open_fifo(folder.stderr)
             ends.callback(os.close, stderr)
-            on_stderr = self._stderr_handler(
-                folder.session, last_words, pool.request_id if pool is not None else ""
-            )
-            readers = [LineReader(folder.stdout, self._stdout_handler(folder.session, answer))]
+            on_stdout = self._stdout_handler(folder.session, answer, log)
+            readers = [LineReader(folder.stdout, on_stdout, logs.Meter().admit)]
             undo.callback(readers[0].close)
-            readers.append(LineReader(folder.stderr, on_stderr))
+            readers.append(LineReader(folder.stderr, log.pass_on, log.admit))
             undo.callback(readers[1].close)
             stdin = worker.secret_pipe(secret + self._peers.key_for(request.tenant))
             ends.callback(os.close, stdin)
             seats = self._seats(allocation)
             undo.callback(self._gpus.unseat, allocation, seats)
             process, confined = await self._start_process(
-                folder, allocation, seats, meta.host_memory, (stdin, stdout, stderr)
+                folder, allocation, seats, meta.budgets, (stdin, stdout, stderr)
             )
             try:
                 self._gpus.started(allocation, seats, process.pid)
@@ -139,7 +141,7 @@ class Launcher:
         started = start_time(process.pid) or 0
         meta = replace(meta, pid=process.pid, start_time=started, confined=confined)
         control = Control(folder.control)
-        session = Session(meta, folder, process, control, allocation, readers, last_words)
+        session = Session(meta, folder, process, control, allocation, log, readers)
         try:
             meta.write(folder.meta)
         except BaseException:
@@ -154,11 +156,11 @@ class Launcher:
         folder: SessionDir,
         allocation: Allocation,
         seats: Sequence[Seat],
-        host_memory: int,
+        budgets: Mapping[str, int],
         streams: tuple[int, int, int],
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
-        command = self._command(folder, allocation, seats, host_memory)
+        command = self._command(folder, allocation, seats, budgets)
         keep = [descriptor for seat in seats for descriptor in (seat.page, seat.bell)]
         if not self._jail.on:
             process = worker.launch(command, self._environment(), streams, keep)
@@ -169,6 +171,7 @@ class Launcher:
                 folder.session,
                 allocation.name,
                 allocation.devices,
+                memory=budgets["host_memory"] + budgets["pinned_memory"],
                 keep=(control.fileno(), *keep),
             )
             return await self._jail.start(place, command, self._environment(), streams)
@@ -191,7 +194,7 @@ class Launcher:
         folder: SessionDir,
         allocation: Allocation,
         seats: Sequence[Seat],
-        host_memory: int,
+        budgets: Mapping[str, int],
     ) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
@@ -204,7 +207,8 @@ class Launcher:
         for seat in seats:
             command += ["--seat", f"{seat.page},{seat.bell}"]
         if allocation.seated:  # a worker of this release
-            command += ["--host-memory", str(host_memory)]
+            for name, limit in budgets.items():
+                command += ["--budget", f"{name}={limit}"]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
         command += ["--log-level", self._settings.log_level]
         return command
@@ -229,51 +233,34 @@ class Launcher:
 
     def adopt_output(self, session: Session) -> None:
         """Read on what the worker of an earlier server's session writes."""
-        folder, meta = session.folder, session.meta
+        folder, log = session.folder, session.log
         hearers = (
-            (folder.stdout, self._stdout_handler(folder.session, None)),
-            (
-                folder.stderr,
-                self._stderr_handler(folder.session, session.last_words, meta.request_id),
-            ),
+            (folder.stdout, self._stdout_handler(folder.session, None, log), logs.Meter().admit),
+            (folder.stderr, log.pass_on, log.admit),
         )
-        for path, handle in hearers:
+        for path, handle, admit in hearers:
             # Without its FIFOs a session continues; only its log is lost.
             with contextlib.suppress(OSError):
-                session.readers.append(LineReader(path, handle))
+                session.readers.append(LineReader(path, handle, admit))
+
+    def log_of(self, meta: Meta) -> WorkerLog:
+        """For the lines of a worker that an earlier server has started."""
+        return self._logs.of(meta.tenant, meta.session, meta.request_id)
 
     def _stdout_handler(
-        self, session: str, answer: asyncio.Future[str] | None
+        self, session: str, answer: asyncio.Future[str] | None, log: WorkerLog
     ) -> Callable[[str], None]:
-        log = logs.get("worker").bind(session=session)
-
         def handle(line: str) -> None:
             if answer is not None and not answer.done():
                 answer.set_result(line)
             elif not self._on_line(session, line):
-                log.warning("unexpected output of a worker", line=line)
-
-        return handle
-
-    def _stderr_handler(
-        self, session: str, last_words: list[str], request: str
-    ) -> Callable[[str], None]:
-        log = logs.get("worker").bind(session=session, **({"request": request} if request else {}))
-
-        meter = logs.Meter()
-
-        def handle(line: str) -> None:
-            left_out = meter.left_out()
-            if left_out:
-                log.warning("a worker logs too much; lines were dropped", count=left_out)
-            if meter.admit():
-                last_words[:] = [logs.forward_line(log, line)]
+                log.unexpected(line)
 
         return handle
 
 
 def _record(
-    session: str, request: SessionRequest, allocation: Allocation, host_memory: int
+    session: str, request: SessionRequest, allocation: Allocation, budgets: Mapping[str, int]
 ) -> Meta:
     """What the next server must know of a worker, but for its process."""
     pool = request.tenant.lease
@@ -291,5 +278,5 @@ def _record(
         grant=allocation.record(),
         lease=pool.lease if pool is not None else None,
         request_id=pool.request_id if pool is not None else "",
-        host_memory=host_memory,
+        budgets=budgets,
     )

@@ -15,8 +15,10 @@ from gpupool_common.ask import split_tcp
 from gpupool_common.browser import FROM_A_PAGE, is_from_a_page, is_rebound
 from gpupool_common.errors import GpupoolError
 from gpupool_server.board import Account
+from gpupool_server.budget_metrics import BudgetCollector
 from gpupool_server.gpu import Gpu, tenant_of
 from gpupool_server.gpus import Gpus
+from gpupool_server.sessions import SessionSupervisor
 
 ASK_SECONDS = 5.0
 MAX_HEAD = 16384
@@ -100,9 +102,12 @@ def _labels(gpu: Gpu, name: str) -> list[str]:
 class MetricsServer:
     """A small HTTP server for GET /metrics, in the event loop, where the boards are."""
 
-    def __init__(self, gpus: Gpus, sessions: Callable[[], int]) -> None:
+    def __init__(self, gpus: Gpus, supervisor: SessionSupervisor) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(GpuCollector(gpus, sessions))
+        self._registry.register(GpuCollector(gpus, supervisor.__len__))
+        self._supervisor = supervisor
+        self._budgets = BudgetCollector()
+        self._registry.register(self._budgets)
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -124,11 +129,11 @@ class MetricsServer:
         with contextlib.suppress(OSError, TimeoutError, *bad):
             async with asyncio.timeout(ASK_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._respond(head))
+                writer.write(await self._respond(head))
                 await writer.drain()
         writer.close()
 
-    def _respond(self, head: bytes) -> bytes:
+    async def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET\n")
@@ -137,6 +142,8 @@ class MetricsServer:
             return _response("403 Forbidden", f"{FROM_A_PAGE}\n".encode())
         if words[1].partition(b"?")[0] != b"/metrics":
             return _response("404 Not Found", b"what there is: /metrics\n")
+        sessions = await self._supervisor.describe()
+        self._budgets.take(sessions, self._supervisor.budgets(sessions))
         body = generate_latest(self._registry)
         whole = _response("200 OK", body, CONTENT_TYPE_LATEST)
         return whole if words[0] == b"GET" else whole.removesuffix(body)

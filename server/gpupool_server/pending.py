@@ -6,6 +6,9 @@ up they have places that others could use, so of one tenant only some may wait a
 
 from __future__ import annotations
 
+from collections import Counter
+
+from gpupool_server.budgets import State, state
 from gpupool_server.claims import Refusal
 
 #: Of all sessions that there may be so many can wait for clients of one tenant.
@@ -18,19 +21,28 @@ class Pending:
     def __init__(self, max_sessions: int) -> None:
         self.most = max(LEAST, max_sessions // SHARE)
         self._tenants: dict[str, str] = {}
+        self._refused: Counter[str] = Counter()
 
     def __contains__(self, session: str) -> bool:
         return session in self._tenants
 
     def check(self, tenant: str) -> None:
         """Refusal if another session of the tenant would be one too many."""
-        waiting = sum(name == tenant for name in self._tenants.values())
+        waiting = self._waiting(tenant)
         if waiting >= self.most:
+            self._refused[tenant] += 1
             raise Refusal(
                 "busy",
                 f"{waiting} sessions of tenant '{tenant}' wait for their programs to connect, and"
                 f" {self.most} may at once; try again in a few seconds",
             )
+
+    def _waiting(self, tenant: str) -> int:
+        return sum(name == tenant for name in self._tenants.values())
+
+    def state(self, tenant: str) -> State:
+        """How many of a tenant wait, may wait, and were refused."""
+        return state(self._waiting(tenant), self.most, self._refused[tenant])
 
     def begin(self, session: str, tenant: str) -> None:
         """It is being opened."""

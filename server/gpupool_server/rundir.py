@@ -87,8 +87,8 @@ class Meta:
     #: The lease of the pool that it is of, and the id of the request that asked for that.
     lease: str | None = None
     request_id: str = ""
-    #: Bytes of the host's memory that it may have.
-    host_memory: int = 0
+    #: What it may have of the host, by name (budgets.py).
+    budgets: Mapping[str, int] = field(default_factory=dict)
     #: shm_door.digest_of the word with which its client comes; empty: by the network alone.
     door: str = ""
     #: Its jail.
@@ -115,7 +115,7 @@ class Meta:
                 grant=dict(raw.get("grant", {})),
                 lease=None if raw.get("lease") is None else str(raw["lease"]),
                 request_id=str(raw.get("request_id", "")),
-                host_memory=int(raw.get("host_memory", 0)),
+                budgets={str(k): int(v) for k, v in dict(raw.get("budgets", {})).items()},
                 door=str(raw.get("door", "")),
                 confined=Confined.parse(raw.get("confined", {})),
             )

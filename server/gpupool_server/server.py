@@ -282,7 +282,7 @@ def _metrics_server(gpus: Gpus, supervisor: SessionSupervisor) -> MetricsServer:
         raise InstallError(
             "key 'metrics_listen' needs the Python package prometheus-client; reinstall gpupool"
         ) from None
-    return MetricsServer(gpus, supervisor.__len__)
+    return MetricsServer(gpus, supervisor)
 
 
 def _raise_file_limit() -> None:

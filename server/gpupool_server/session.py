@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpupool_common.node_protocol import SessionState
+from gpupool_server import budgets
 from gpupool_server.gpus import Allocation
 from gpupool_server.jail_status import Confined
 from gpupool_server.process import Process
 from gpupool_server.rundir import Meta, SessionDir
-from gpupool_server.worker import Control, LineReader, Ready, WorkerError
+from gpupool_server.worker import Control, Ready, WorkerError
+from gpupool_server.worker_log import LineReader, WorkerLog
 
 #: What a worker says of itself.
-COUNTERS = (
-    *("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected"),
-    *("host_bytes", "host_refused"),
-)
+COUNTERS = ("memory_bytes", "calls", "peer_bytes_sent", "peer_bytes_received", "connected")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Session:
     process: Process
     control: Control
     allocation: Allocation
+    log: WorkerLog
     readers: list[LineReader] = field(default_factory=list)
-    last_words: list[str] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
     #: Whether it was told to end.
     ending: bool = False
@@ -56,6 +55,7 @@ class Session:
         """Release what this process holds of it."""
         for reader in self.readers:
             reader.close()
+        self.log.over()
         self.control.close()
 
     async def describe(self, state: SessionState) -> dict[str, Any]:
@@ -77,6 +77,9 @@ class Session:
                 "off": sorted(n for n, how in meta.confined.layers.items() if how != "on"),
                 "start_us": meta.confined.cost_us,
             },
+            "budgets": {
+                "log_lines": budgets.state(self.log.lines, self.log.limit, self.log.dropped)
+            },
         }
         try:
             status = await self.control.status()
@@ -85,8 +88,7 @@ class Session:
         for key in COUNTERS:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
-        if isinstance(limit := status.get("host_limit"), int):
-            known["host_limit_bytes"] = limit
+        known["budgets"] |= budgets.read(status.get("budgets"), meta.budgets)
         if isinstance(kinds := status.get("host"), dict):
             known["host_bytes_by_kind"] = {
                 str(k): v for k, v in kinds.items() if isinstance(v, int)

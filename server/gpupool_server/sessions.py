@@ -8,17 +8,17 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpupool_common import logs
 from gpupool_common.node_protocol import SessionState
-from gpupool_common.sizes import format_size
 from gpupool_common.space import explain
-from gpupool_server import worker
+from gpupool_server import budgets, worker
 from gpupool_server.board import Member
+from gpupool_server.budgets import State
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.device_choice import choose
@@ -63,9 +63,6 @@ RUINED = (
 #: never come back from the call that it is in.
 GONE_SECONDS = 2.0
 
-#: With less of the host's memory a session is not begun.
-LEAST_HOST_MEMORY = 16 << 20
-
 #: How often the boards are looked at.
 LOOK_SECONDS = 1.0
 
@@ -98,6 +95,8 @@ class SessionSupervisor:
         self._jail = jail
         #: How many clients of each tenant wait for others to end.
         self._patient: Counter[str] = Counter()
+        #: How often each has been refused a session for its number of them.
+        self._refused: Counter[str] = Counter()
         self._pending = Pending(settings.max_sessions)
         self._launcher = Launcher(
             settings, inventory, run_dir, program, plugins, gpus, self._pending, jail, self._hear
@@ -204,39 +203,33 @@ class SessionSupervisor:
         return Counter(index for devices in chosen for index in devices)
 
     def _check_tenant(self, tenant: Tenant) -> None:
-        if tenant.sessions is None:
-            return
-        running = sum(s.meta.tenant == tenant.name for s in self._sessions.values())
-        running += sum(name == tenant.name for name, _ in self._opening)
-        if running >= tenant.sessions:
+        most = self._most_of(tenant)
+        running = self._running(tenant.name)
+        if running >= most:
+            self._refused[tenant.name] += 1
             raise Refusal(
                 "over-quota",
-                f"tenant '{tenant.name}' has {running} of {tenant.sessions} sessions; wait for one"
-                " to end",
+                f"tenant '{tenant.name}' has {running} of {most} sessions; wait for one to end",
             )
 
-    def _host_memory(self, tenant: Tenant) -> int:
-        """What a new session of the tenant may have of this host's memory."""
-        most = self._settings.session_host_memory
-        if tenant.host_memory is None:
-            return most
-        own = [s.meta for s in self._sessions.values() if s.meta.tenant == tenant.name]
-        taken = sum(meta.host_memory for meta in own)
+    def _most_of(self, tenant: Tenant) -> int:
+        several = self._settings.pool is not None or len(self._gpus.tenants) > 1
+        return budgets.sessions_of(self._settings, tenant, several)
+
+    def _running(self, tenant: str) -> int:
+        running = sum(s.meta.tenant == tenant for s in self._sessions.values())
+        return running + sum(name == tenant for name, _ in self._opening)
+
+    def _allot(self, tenant: Tenant) -> dict[str, int]:
+        """What a new session of the tenant gets of this host."""
+        given = [s.meta.budgets for s in self._sessions.values() if s.meta.tenant == tenant.name]
         # Its own is among those that are being opened.
-        taken += most * (sum(name == tenant.name for name, _ in self._opening) - 1)
-        left = tenant.host_memory - taken
-        if left < LEAST_HOST_MEMORY:
-            raise Refusal(
-                "over-quota",
-                f"the sessions of tenant '{tenant.name}' may have {format_size(tenant.host_memory)}"
-                f" of this host's memory and have been given {format_size(taken)}; wait for one"
-                " to end",
-            )
-        return min(most, left)
+        opening = sum(name == tenant.name for name, _ in self._opening) - 1
+        return budgets.allot(self._settings, tenant, given, max(0, opening))
 
     async def _start(self, request: SessionRequest, devices: tuple[int, ...]) -> Opened:
-        host_memory = self._host_memory(request.tenant)
-        session, opened = await self._launcher.start(request, devices, host_memory)
+        allotted = self._allot(request.tenant)
+        session, opened = await self._launcher.start(request, devices, allotted)
         self._keep(session)
         self.health.worked()
         self._log.info(
@@ -288,7 +281,7 @@ class SessionSupervisor:
         reason = await session.process.wait()
         session.let_go()
         if reason == "killed by SIGSYS":  # the worker said which call, just before
-            said = session.last_words[-1] if session.last_words else "it did not say which"
+            said = session.log.last or "it did not say which"
             reason = f"a system call was refused: {said}"
         self._gpus.release(session.allocation, session.meta.pid)
         self._jail.ended(session.meta.session, session.confined)
@@ -380,7 +373,8 @@ class SessionSupervisor:
         allocation = self._gpus.adopt(
             meta.session, meta.tenant, meta.group, meta.devices, meta.grant
         )
-        session = Session(meta, folder, process, Control(folder.control), allocation)
+        log = self._launcher.log_of(meta)
+        session = Session(meta, folder, process, Control(folder.control), allocation, log)
         self._launcher.adopt_output(session)
         self._jail.adopt(meta.session, meta.confined)
         return session
@@ -398,6 +392,19 @@ class SessionSupervisor:
         sessions = sorted(chosen, key=lambda session: session.meta.created)
         described = (each.describe(self.state_of(each.meta.session)) for each in sessions)
         return list(await asyncio.gather(*described))
+
+    def budgets(self, described: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, State]]:
+        """How the tenants' budgets stand whose sessions :meth:`describe` has described."""
+        found = {}
+        for name in sorted({str(session["tenant"]) for session in described}):
+            tenant = self._gpus.tenants.named(name) or Tenant(name)
+            running, most = self._running(name), self._most_of(tenant)
+            found[name] = {
+                "sessions": budgets.state(running, most, self._refused[name]),
+                "pending": self._pending.state(name),
+                **budgets.total([s for s in described if s["tenant"] == name], tenant),
+            }
+        return found
 
     def state_of(self, session: str) -> SessionState:
         """Whether its client has come to it."""

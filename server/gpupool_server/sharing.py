@@ -60,6 +60,9 @@ class TenantSettings(BaseModel):
     host_memory: SizeSetting | None = Field(
         None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
     )
+    pinned_memory: SizeSetting | None = Field(
+        None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
+    )
     gpus: tuple[GpuIndex, ...] | None = Field(
         None, min_length=1, description="indexes of GPUs, e.g. [0, 2]; each once, 0..63"
     )

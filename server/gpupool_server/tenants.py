@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpupool_common.errors import ConfigError
 from gpupool_server.config import DEFAULT_TENANT, Settings
@@ -61,8 +61,8 @@ class Tenant:
     gpus: frozenset[int] | None = None
     #: Who came with a lease of the pool has exactly what that says.
     lease: LeasePart | None = None
-    #: Bytes of this host's memory that its sessions may have together; None: no limit.
-    host_memory: int | None = None
+    #: What its sessions may have together (budgets.py), by name; what is not in it has no limit.
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
     def may_use(self, index: int) -> bool:
         return self.gpus is None or index in self.gpus
@@ -82,7 +82,9 @@ def _tenant(name: str, settings: TenantSettings) -> Tenant:
         said = settings.model_fields_set
         quota = Quota(**{key: getattr(quota if key in said else free, key) for key in vars(free)})
     gpus = None if settings.gpus is None else frozenset(settings.gpus)
-    return Tenant(name, quota, settings.sessions, gpus, host_memory=settings.host_memory)
+    together = {"host_memory": settings.host_memory, "pinned_memory": settings.pinned_memory}
+    budgets = {key: most for key, most in together.items() if most is not None}
+    return Tenant(name, quota, settings.sessions, gpus, budgets=budgets)
 
 
 class Tenants:
@@ -112,6 +114,9 @@ class Tenants:
             owners[token] = name
             others[name] = token
         return cls(own_token, others, settings)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
 
     def named(self, name: str) -> Tenant | None:
         return self._by_name.get(name)

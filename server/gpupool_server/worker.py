@@ -16,7 +16,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from gpupool_common.errors import GpupoolError, InstallError
 from gpupool_common.protocol import one_line
 from gpupool_server.process import Process
 
-MAX_LINE = 8192
 FIFO_BYTES = 256 * 1024
 CONTROL_SECONDS = 2.0
 
@@ -44,50 +43,6 @@ _NETWORK_URL = re.compile(
 
 class WorkerError(GpupoolError):
     """A worker did not start, or does not answer as the contract says."""
-
-
-class LineReader:
-    """Lines of a FIFO, handed over one by one; longer than MAX_LINE they are cut."""
-
-    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._on_line = on_line
-        self._rest = b""
-        asyncio.get_running_loop().add_reader(self._fd, self._read)
-
-    def _read(self) -> None:
-        try:
-            chunk = os.read(self._fd, 65536)
-        except BlockingIOError:
-            return
-        if not chunk:
-            self.close()
-            return
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._deliver(line)
-        if len(self._rest) > MAX_LINE:
-            self._deliver(self._rest)
-            self._rest = b""
-
-    def _deliver(self, line: bytes) -> None:
-        text = line[:MAX_LINE].decode("utf-8", errors="replace").rstrip("\r")
-        if text:
-            self._on_line(text)
-
-    def close(self) -> None:
-        """Read what is there, then let go."""
-        if self._fd < 0:
-            return
-        asyncio.get_running_loop().remove_reader(self._fd)
-        fd, self._fd = self._fd, -1
-        with contextlib.suppress(BlockingIOError):
-            while chunk := os.read(fd, 65536):
-                self._rest += chunk
-        os.close(fd)
-        rest, self._rest = self._rest, b""
-        for line in rest.split(b"\n"):
-            self._deliver(line)
 
 
 def open_fifo(path: Path) -> int:

@@ -228,7 +228,7 @@ static CUresult (*const copies[])(void) = {arena_up, arena_down, staged_down, pi
 static void begin(void)
 {
     memset(&gpu, 0, sizeof gpu);
-    gpw_budget_open(&session, 0);
+    gpw_budget_open(&session, GPW_BUDGET_HOST_MEMORY, 0);
     session = (struct gpw_session){.driver = &driver, .handles = gpw_handles_new()};
     taken = given = answers = 0;
     assert_non_null(session.handles);
@@ -270,7 +270,7 @@ static void nothing_is_submitted_that_cannot_be_waited_for(void **state)
     for (unsigned i = 0; i < 2 * KINDS; i++) {
         begin();
         if (i < KINDS) { /* the host memory that it may have is used up */
-            gpw_budget_open(&session, 1);
+            gpw_budget_open(&session, GPW_BUDGET_HOST_MEMORY, 1);
         } else {
             gpu.create_fails = CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -293,7 +293,7 @@ static void a_copy_that_is_refused_leaves_no_wait(void **state)
         assert_int_equal(gpu.records, 0);
         assert_int_equal(given, taken);
         assert_null(session.waits);
-        assert_int_equal(gpw_budget_used(&session), 0);
+        assert_int_equal(gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY), 0);
         end();
     }
 }

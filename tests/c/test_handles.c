@@ -170,10 +170,10 @@ static void what_the_driver_still_has_is_charged(void **state)
 {
     (void)state;
     made(GP_HANDLE_STREAM, 1, REAL(1), 0, false);
-    uint64_t before = gpw_budget_used(&session);
+    uint64_t before = gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY);
     gpw_handle_put(&session, GP_HANDLE_STREAM, gp_handle_make(GP_HANDLE_STREAM, 1, 1), REAL(2),
                    CUDA_SUCCESS);
-    assert_true(gpw_budget_used(&session) > before);
+    assert_true(gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY) > before);
 }
 
 static void what_has_gone_is_charged_no_more(void **state)
@@ -184,15 +184,15 @@ static void what_has_gone_is_charged_no_more(void **state)
     made(GP_HANDLE_STREAM, 1, REAL(2), 0, true);
     uint64_t library = made(GP_HANDLE_LIBRARY, 1, REAL(3), 0, false);
     made(GP_HANDLE_FUNCTION, 1, REAL(4), library, false);
-    uint64_t before = gpw_budget_used(&session);
+    uint64_t before = gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY);
     destroyed(GP_HANDLE_CONTEXT, context);
-    uint64_t without = gpw_budget_used(&session);
+    uint64_t without = gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY);
     assert_true(without < before);
     gpw_handle_put(&session, GP_HANDLE_STREAM, gp_handle_make(GP_HANDLE_STREAM, 1, 1), REAL(5),
                    CUDA_SUCCESS);
     gpw_handle_put(&session, GP_HANDLE_FUNCTION, gp_handle_make(GP_HANDLE_FUNCTION, 1, 1), REAL(4),
                    CUDA_SUCCESS); /* it was looked up twice */
-    assert_true(gpw_budget_used(&session) == without);
+    assert_true(gpw_budget_used(&session, GPW_BUDGET_HOST_MEMORY) == without);
 }
 
 int main(void)

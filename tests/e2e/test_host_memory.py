@@ -67,8 +67,9 @@ def test_calls_that_are_put_off(tight: Pool) -> None:
         assert client.result("cuMemAlloc_v2", bytes(MIB)) == OUT_OF_MEMORY
         assert most_resident(pid) < before + LIMIT + 24 * MIB
         (shown,) = tight.ask(do="status")["sessions"]
-        assert 16 * MIB < shown["host_bytes_by_kind"]["waits"] <= shown["host_bytes"] <= LIMIT
-        assert shown["host_limit_bytes"] == LIMIT and shown["host_refused"] > 60
+        kept = shown["budgets"]["host_memory"]
+        assert 16 * MIB < shown["host_bytes_by_kind"]["waits"] <= kept["used"] <= LIMIT
+        assert kept["limit"] == LIMIT and kept["refused"] > 60
 
 
 def test_buffers_for_graphs(tight: Pool) -> None:
@@ -88,7 +89,10 @@ def test_an_image_that_is_never_finished(tight: Pool) -> None:
     client, _ = greeted(tight)
     with client:
         fixed = struct.pack("<IIQQII", 32, 0, 40 * MIB, 0, 8, 8)
-        assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == OUT_OF_MEMORY
+        assert client.result("gp_image_put", fixed + bytes(32) + bytes(8)) == 0
+        (shown,) = tight.ask(do="status")["sessions"]
+        assert shown["host_bytes_by_kind"]["images"] == 0, "nothing of it was kept"
+        assert shown["budgets"]["host_memory"]["refused"] == 1
 
 
 def test_a_handle_of_the_highest_number(tight: Pool) -> None:
@@ -157,8 +161,9 @@ def test_it_is_counted_and_shown(
     pool = Pool(server, toolchain, talk)
     program = pool.start("shm", **RED)
     shown = pool.session_of(program)
-    assert shown["host_limit_bytes"] == 8 << 30, "the default of session-host-memory"
-    assert 0 < shown["host_bytes"] == sum(shown["host_bytes_by_kind"].values())
+    kept = shown["budgets"]["host_memory"]
+    assert kept["limit"] == 8 << 30, "the default of session-host-memory"
+    assert 0 < kept["used"] == sum(shown["host_bytes_by_kind"].values())
     wait_until(lambda: pool.account("red")["host_used_bytes"] > 0, "the board had it")
     with urllib.request.urlopen(f"{where}/metrics", timeout=PATIENCE) as answer:
         (line,) = (

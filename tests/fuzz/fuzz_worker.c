@@ -67,7 +67,7 @@ static void session_open(struct gpw_session *s)
     must(driver.cuInit(0) == CUDA_SUCCESS, "cuInit");
     s->strict_now = true;
     gpw_strict(s, false);
-    gpw_budget_open(s, HOST_MEMORY);
+    gpw_budget_open(s, GPW_BUDGET_HOST_MEMORY, HOST_MEMORY);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         s->scratch[i] = malloc(GP_CHUNK_MAX);

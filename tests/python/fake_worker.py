@@ -35,7 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--devices", required=True)
     parser.add_argument("--log-level", required=True)
     if os.environ.get("FAKE_WORKER") != "old":
-        parser.add_argument("--host-memory", type=int)
+        parser.add_argument("--budget", action="append", default=[])
         parser.add_argument("--peer-host")
         parser.add_argument("--seat", action="append", default=[])
     args = parser.parse_args()

@@ -108,7 +108,7 @@ async def test_open_numbers_are_not_for_a_rebound_name(
 
 async def test_a_servers_numbers_are_not_for_pages(make_office: MakeOffice) -> None:
     office = await make_office()
-    server = MetricsServer(office.gpus, office.supervisor.__len__)
+    server = MetricsServer(office.gpus, office.supervisor)
     await server.open(f"http://127.0.0.1:{free_port()}")
 
     async def status(*lines: str) -> int:

@@ -78,7 +78,7 @@ async def test_a_gpu_s_time_never_goes_back(make_office: MakeOffice) -> None:
 async def test_http(make_office: MakeOffice) -> None:
     office = await make_office()
     accepted(await office.handler.answer(hello()))
-    server = MetricsServer(office.gpus, office.supervisor.__len__)
+    server = MetricsServer(office.gpus, office.supervisor)
     await server.open(f"http://127.0.0.1:{free_port()}")
     try:
         base = f"http://127.0.0.1:{server.port}"
@@ -92,6 +92,14 @@ async def test_http(make_office: MakeOffice) -> None:
         text = await asyncio.to_thread(get, "/metrics")
         names = {family.name for family in text_string_to_metric_families(text)}
         assert {"gpupool_tenant_busy_seconds", "gpupool_gpu_memory_total_bytes"} <= names
+        assert 'gpupool_tenant_budget_used{resource="sessions",tenant="default"} 1.0' in text
+        assert 'gpupool_tenant_budget_limit{resource="sessions",tenant="default"} 64.0' in text
+        (of_session,) = (
+            line
+            for line in text.splitlines()
+            if line.startswith('gpupool_session_budget_limit{resource="log_lines"')
+        )
+        assert 'tenant="default"' in of_session and of_session.endswith(" 10000.0")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             await asyncio.to_thread(get, "/secret")
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -99,7 +107,7 @@ async def test_http(make_office: MakeOffice) -> None:
         assert await reader.read() == b""
         writer.close()
         assert "gpupool_sessions 1.0" in await asyncio.to_thread(get, "/metrics")
-        other = MetricsServer(office.gpus, office.supervisor.__len__)
+        other = MetricsServer(office.gpus, office.supervisor)
         with pytest.raises(GpupoolError, match="cannot listen at .*--metrics-listen"):
             await other.open(base)
     finally:

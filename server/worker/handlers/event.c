@@ -29,7 +29,7 @@ static bool event_ready(struct gpw_session *s, struct gpw_wait *w)
 static void event_cancel(struct gpw_session *s, struct gpw_wait *w)
 {
     s->event_waits--;
-    gpw_budget_give(s, GPW_BUDGET_WAITS, WAIT_BYTES);
+    gpw_budget_give(s, GPW_USE_WAITS, WAIT_BYTES);
     free(w);
 }
 
@@ -53,11 +53,11 @@ CUresult gpw_cuEventSynchronize(struct gpw_session *s, struct gpw_token token, C
         if (r != CUDA_SUCCESS && r != CUDA_ERROR_NOT_READY)
             return r;
     }
-    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, WAIT_BYTES))
+    if (!gpw_budget_take(s, GPW_USE_WAITS, WAIT_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct event_wait *e = malloc(sizeof *e);
     if (!e) {
-        gpw_budget_give(s, GPW_BUDGET_WAITS, WAIT_BYTES);
+        gpw_budget_give(s, GPW_USE_WAITS, WAIT_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *e = (struct event_wait){

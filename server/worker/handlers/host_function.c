@@ -30,7 +30,7 @@ struct host_function {
 
 static void function_free(struct gpw_session *s, struct host_function *f)
 {
-    gpw_budget_give(s, GPW_BUDGET_WAITS, FUNCTION_BYTES);
+    gpw_budget_give(s, GPW_USE_WAITS, FUNCTION_BYTES);
     free(f);
 }
 
@@ -184,11 +184,11 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, FUNCTION_BYTES))
+    if (!gpw_budget_take(s, GPW_USE_WAITS, FUNCTION_BYTES))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct host_function *f = calloc(1, sizeof *f);
     if (!f) {
-        gpw_budget_give(s, GPW_BUDGET_WAITS, FUNCTION_BYTES);
+        gpw_budget_give(s, GPW_USE_WAITS, FUNCTION_BYTES);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     f->wait = (struct gpw_wait){

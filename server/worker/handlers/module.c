@@ -7,6 +7,7 @@
 #include "fatbin.h"
 #include "function.h"
 #include "gpw_handlers.h"
+#include "handles.h"
 #include "sha256.h"
 
 /* What one session may have uploaded and not yet loaded. */
@@ -46,7 +47,7 @@ static void image_drop(struct gpw_session *s, struct image **at)
     struct image *image = *at;
     *at = image->next;
     m->pending_bytes -= image->total;
-    gpw_budget_give(s, GPW_BUDGET_IMAGES, image->total);
+    gpw_budget_give(s, GPW_USE_IMAGES, image->total);
     free(image->bytes);
     free(image);
 }
@@ -68,11 +69,11 @@ static struct image *image_new(struct gpw_session *s, const uint8_t *hash, uint6
                 (unsigned long long)total, (unsigned long long)(PENDING_BYTES_MAX >> 20));
         return NULL;
     }
-    if (!gpw_budget_take(s, GPW_BUDGET_IMAGES, total))
+    if (!gpw_budget_take(s, GPW_USE_IMAGES, total))
         return NULL;
     struct image *image = calloc(1, sizeof *image);
     if (!image || !(image->bytes = malloc(total))) {
-        gpw_budget_give(s, GPW_BUDGET_IMAGES, total);
+        gpw_budget_give(s, GPW_USE_IMAGES, total);
         free(image);
         return NULL;
     }
@@ -90,10 +91,10 @@ CUresult gpw_gp_image_put(struct gpw_session *s, const uint8_t *hash, uint64_t t
     struct image *image = *image_find(s->modules, hash);
     if (image && image->received == image->total)
         return CUDA_SUCCESS; /* it is here already */
-    if (!image && offset == 0 && !(image = image_new(s, hash, total)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!image) /* its beginning was refused */
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!image && offset == 0)
+        image = image_new(s, hash, total);
+    if (!image) /* refused, or its beginning was: the load finds none, and that is its error */
+        return CUDA_SUCCESS;
     if (image->total != total || image->received != offset || bytes > total - offset) {
         gpw_session_broken(s, "the pieces of an image do not follow each other");
         return CUDA_ERROR_INVALID_IMAGE;
@@ -260,6 +261,7 @@ CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *libr
     *wall_time = jit_wall_time(&jit);
     *n_info_log = jit_written(&jit, jit.info_size_at, info_log, info_size);
     *n_error_log = jit_written(&jit, jit.error_size_at, error_log, error_size);
+    gpw_handle_next_image(s, r == CUDA_SUCCESS ? (*image)->total : 0);
     image_drop(s, image);
     *load_result = (int32_t)r; /* an answer, so that the logs travel with it */
     return CUDA_SUCCESS;

@@ -36,7 +36,7 @@ static CUresult take(struct gpw_session *s, int ordinal, uint64_t bytes)
     bool fits = false;
     CUresult r = ordinal == HOST ? CUDA_SUCCESS : gpw_memory_make_room(s, (uint32_t)ordinal, bytes);
     if (r == CUDA_SUCCESS)
-        fits = ordinal == HOST ? gpw_budget_take(s, GPW_BUDGET_HOST, bytes)
+        fits = ordinal == HOST ? gpw_budget_take(s, GPW_USE_HOST, bytes)
                                : gpw_quota_take(s, (uint32_t)ordinal, bytes);
     return r != CUDA_SUCCESS || fits ? r : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -44,7 +44,7 @@ static CUresult take(struct gpw_session *s, int ordinal, uint64_t bytes)
 static void give(struct gpw_session *s, int ordinal, uint64_t bytes)
 {
     if (ordinal == HOST)
-        gpw_budget_give(s, GPW_BUDGET_HOST, bytes);
+        gpw_budget_give(s, GPW_USE_HOST, bytes);
     else
         gpw_quota_give(s, (uint32_t)ordinal, bytes);
 }

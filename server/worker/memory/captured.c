@@ -44,13 +44,13 @@ CUresult gpw_gp_captured_open(struct gpw_session *s, uint64_t address, uint64_t 
     if (bytes == 0 || address + bytes < address || gpw_captured_find(s, address, 1))
         return CUDA_ERROR_INVALID_VALUE;
     if (bytes > CAPTURED_BYTES_MAX - s->memory->captured_bytes ||
-        !gpw_budget_take(s, GPW_BUDGET_HOST, bytes))
+        !gpw_budget_take(s, GPW_USE_HOST, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gpw_captured *c = malloc(sizeof *c);
     void *memory = NULL;
     CUresult r = c ? pin(s, &memory, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_SUCCESS) {
-        gpw_budget_give(s, GPW_BUDGET_HOST, bytes);
+        gpw_budget_give(s, GPW_USE_HOST, bytes);
         free(c);
         return r;
     }
@@ -79,7 +79,7 @@ void gpw_captured_context_ended(struct gpw_session *s, CUcontext context)
         }
         *at = c->next;
         s->memory->captured_bytes -= c->bytes;
-        gpw_budget_give(s, GPW_BUDGET_HOST, c->bytes);
+        gpw_budget_give(s, GPW_USE_HOST, c->bytes);
         free(c);
     }
 }
@@ -93,6 +93,6 @@ void gpw_captured_close(struct gpw_session *s, bool unpin)
             s->driver->cuMemFreeHost(c->memory);
         free(c);
     }
-    gpw_budget_give(s, GPW_BUDGET_HOST, s->memory->captured_bytes);
+    gpw_budget_give(s, GPW_USE_HOST, s->memory->captured_bytes);
     s->memory->captured_bytes = 0;
 }

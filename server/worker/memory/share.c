@@ -1,9 +1,35 @@
 /* Memory that client and worker both have mapped: the arena and pinned buffers. */
 #include <stdlib.h>
 
+#include "budget.h"
 #include "gpw_handlers.h"
 #include "later.h"
 #include "memory_internal.h"
+
+/* A file of the client's memory: pinning it takes all its pages, whether the client has touched
+ * them or not, and its size is known when it is mapped. */
+static CUresult share_open(struct gpw_session *s, uint64_t id, uint64_t least, struct gp_share *out)
+{
+    if (s->transport->accept_share(s->channel, id, out) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (out->size < least) {
+        r = CUDA_ERROR_INVALID_VALUE;
+    } else if (gpw_budget_take(s, GPW_USE_SHARES, 1)) {
+        if (gpw_budget_take(s, GPW_USE_PINNED, out->size))
+            return CUDA_SUCCESS;
+        gpw_budget_give(s, GPW_USE_SHARES, 1);
+    }
+    s->transport->unshare(s->channel, out);
+    return r;
+}
+
+static void share_close(struct gpw_session *s, struct gp_share *share)
+{
+    gpw_budget_give(s, GPW_USE_PINNED, share->size);
+    gpw_budget_give(s, GPW_USE_SHARES, 1);
+    s->transport->unshare(s->channel, share);
+}
 
 CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
 {
@@ -12,14 +38,9 @@ CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes
         gpw_session_broken(s, "an arena where there can be none");
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (s->transport->accept_share(s->channel, share, &m->arena) != 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (m->arena.size < bytes) {
-        s->transport->unshare(s->channel, &m->arena);
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    m->arena_open = true;
-    return CUDA_SUCCESS;
+    CUresult r = share_open(s, share, bytes, &m->arena);
+    m->arena_open = r == CUDA_SUCCESS;
+    return r;
 }
 
 void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
@@ -52,11 +73,12 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
     if (!p)
         return CUDA_ERROR_OUT_OF_MEMORY;
     p->address = address;
-    if (s->transport->accept_share(s->channel, share, &p->share) != 0) {
+    CUresult r = share_open(s, share, bytes, &p->share);
+    if (r != CUDA_SUCCESS) {
         free(p);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return r;
     }
-    CUresult r = p->share.size >= bytes ? gpw_forbidden(s) : CUDA_ERROR_INVALID_VALUE;
+    r = gpw_forbidden(s);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
                                             CU_MEMHOSTREGISTER_PORTABLE |
@@ -65,7 +87,7 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostGetDevicePointer_v2(&device, p->share.addr, 0);
     if (r != CUDA_SUCCESS) {
-        s->transport->unshare(s->channel, &p->share);
+        share_close(s, &p->share);
         free(p);
         return r;
     }
@@ -82,7 +104,7 @@ static void pinned_release(struct gpw_session *s, void *arg)
 {
     struct gpw_pinned *p = arg;
     s->driver->cuMemHostUnregister(p->share.addr);
-    s->transport->unshare(s->channel, &p->share);
+    share_close(s, &p->share);
     free(p);
 }
 

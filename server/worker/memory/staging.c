@@ -49,7 +49,7 @@ static void piece_free(struct gpw_session *s, struct gpw_staging *piece)
     *at = piece->next_of_all;
     pool->count--;
     munmap(piece->memory, GP_CHUNK_MAX);
-    gpw_budget_give(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX);
+    gpw_budget_give(s, GPW_USE_STAGING, GP_CHUNK_MAX);
     free(piece);
 }
 
@@ -57,7 +57,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
 {
     struct gpw_staging_pool *pool = pool_of(s);
     struct gpw_staging *piece = pool->count < MOST ? malloc(sizeof *piece) : NULL;
-    if (piece && !gpw_budget_take(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX)) {
+    if (piece && !gpw_budget_take(s, GPW_USE_STAGING, GP_CHUNK_MAX)) {
         free(piece);
         piece = NULL;
         pool->failed = true;
@@ -67,7 +67,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
     *piece = (struct gpw_staging){.memory = memory_new(s), .next_of_all = pool->all};
     pool->failed = !piece->memory;
     if (pool->failed) {
-        gpw_budget_give(s, GPW_BUDGET_STAGING, GP_CHUNK_MAX);
+        gpw_budget_give(s, GPW_USE_STAGING, GP_CHUNK_MAX);
         free(piece);
         return NULL;
     }

@@ -18,7 +18,7 @@ static void lane_free(struct gpw_session *s, struct gpw_lane *lane)
         s->driver->cuStreamDestroy_v2(lane->out);
     if (lane->pinned)
         s->driver->cuMemFreeHost(lane->pinned);
-    gpw_budget_give(s, GPW_BUDGET_STAGING, LANE_PINNED);
+    gpw_budget_give(s, GPW_USE_STAGING, LANE_PINNED);
     free(lane);
 }
 
@@ -57,7 +57,7 @@ static CUresult lane_fill(struct gpw_session *s, struct gpw_lane *lane)
 static struct gpw_lane *lane_new(struct gpw_session *s, CUcontext context)
 {
     struct gpw_lane *lane = calloc(1, sizeof *lane);
-    if (!lane || !gpw_budget_take(s, GPW_BUDGET_STAGING, LANE_PINNED)) {
+    if (!lane || !gpw_budget_take(s, GPW_USE_STAGING, LANE_PINNED)) {
         free(lane);
         return NULL;
     }

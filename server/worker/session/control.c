@@ -61,22 +61,20 @@ static const char *after_word(const char *line, const char *word)
 static int status(const struct gpw_control *c, char *out, size_t size)
 {
     uint64_t sent, received;
-    char host[256];
+    char host[256], budgets[512];
     gpw_peers_bytes(c->session, &sent, &received);
-    gpw_budget_describe(c->session, host, sizeof host);
+    gpw_budget_describe_uses(c->session, host, sizeof host);
+    gpw_budget_describe(c->session, budgets, sizeof budgets);
     return snprintf(out, size,
                     "{\"session\": \"%s\", \"pid\": %d, \"client_pid\": %u, \"program\": \"%s\", "
                     "\"devices\": %u, \"memory_bytes\": %llu, \"calls\": %llu, "
                     "\"peer_bytes_sent\": %llu, \"peer_bytes_received\": %llu, \"connected\": %s, "
-                    "\"host_bytes\": %llu, \"host_limit\": %llu, \"host_refused\": %llu, "
-                    "\"host\": %s}\n",
+                    "\"host\": %s, \"budgets\": %s}\n",
                     c->id, (int)getpid(), c->session->client_pid, c->session->program,
                     c->session->device_count, (unsigned long long)gpw_memory_bytes(c->session),
                     (unsigned long long)c->session->calls, (unsigned long long)sent,
-                    (unsigned long long)received, c->session->greeted ? "true" : "false",
-                    (unsigned long long)gpw_budget_used(c->session),
-                    (unsigned long long)gpw_budget_limit(c->session),
-                    (unsigned long long)gpw_budget_refused(c->session), host);
+                    (unsigned long long)received, c->session->greeted ? "true" : "false", host,
+                    budgets);
 }
 
 /* A client's connection, and a pidfd of its process. */
@@ -165,9 +163,10 @@ static bool serve(struct gpw_control *c, struct peer *p)
     char *end;
     while ((end = strchr(p->line, '\n')) != NULL) {
         *end = '\0';
-        char answer[2048];
+        char answer[4096];
         int length = obey(c, p, p->line, answer, sizeof answer);
-        if (length > 0 && send(p->fd, answer, (size_t)length, MSG_NOSIGNAL) < 0)
+        if ((size_t)length >= sizeof answer ||
+            (length > 0 && send(p->fd, answer, (size_t)length, MSG_NOSIGNAL) < 0))
             return false;
         p->used -= (unsigned)(end + 1 - p->line);
         memmove(p->line, end + 1, p->used + 1);

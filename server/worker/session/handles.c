@@ -15,6 +15,7 @@ struct slot {
     uint64_t parent_birth, context_birth;
     uint64_t contexts; /* of a graph: those that it was captured in, a bit each */
     uint64_t capture;  /* of a graph that is being captured: which; `parent` is the stream */
+    uint64_t bytes;    /* of the host's memory that the driver keeps for it */
     uint32_t generation;
     uint16_t state;  /* slot_state */
     uint16_t result; /* of a failed creation */
@@ -35,6 +36,7 @@ struct gpw_handles {
     uint64_t births;
     /* what handlers know of the graph whose id is bound next */
     uint64_t next_contexts, next_capture;
+    uint64_t next_image; /* bytes of the one that is loaded as the module bound next */
 };
 
 struct gpw_handles *gpw_handles_new(void)
@@ -55,21 +57,26 @@ void gpw_handles_free(struct gpw_handles *handles)
 /* What the driver keeps of the host's memory for a stream, an event, a function. */
 #define OBJECT_BYTES 1024u
 
-static void object_made(struct gpw_session *s)
+static void object_made(struct gpw_session *s, enum gp_handle_kind kind, struct slot *slot)
 {
-    if (gpw_budget_take(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES))
+    slot->bytes = OBJECT_BYTES;
+    if (kind == GP_HANDLE_MODULE || kind == GP_HANDLE_LIBRARY) {
+        slot->bytes += s->handles->next_image;
+        s->handles->next_image = 0;
+    }
+    if (gpw_budget_take(s, GPW_USE_OBJECTS, slot->bytes))
         return;
-    gpw_budget_force(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES); /* it is there, and is given back */
+    gpw_budget_force(s, GPW_USE_OBJECTS, slot->bytes); /* it is there, and is given back */
     gpw_session_end(s,
                     "it has made more objects than fit into the host memory that a session may "
                     "have (%llu MiB)",
-                    (unsigned long long)(gpw_budget_limit(s) >> 20));
+                    (unsigned long long)(gpw_budget_limit(s, GPW_BUDGET_HOST_MEMORY) >> 20));
 }
 
 static void object_gone(struct gpw_session *s, const struct slot *slot)
 {
     if (slot->state == SLOT_LIVE)
-        gpw_budget_give(s, GPW_BUDGET_OBJECTS, OBJECT_BYTES);
+        gpw_budget_give(s, GPW_USE_OBJECTS, slot->bytes);
 }
 
 static void slot_free(struct gpw_session *s, struct slot *slot)
@@ -94,11 +101,11 @@ static struct slot *slot_of(struct gpw_session *s, enum gp_handle_kind kind, uin
         while (room <= index)
             room *= 2;
         uint64_t bytes = (room - t->rooms[kind]) * sizeof(struct slot);
-        if (!gpw_budget_take(s, GPW_BUDGET_OBJECTS, bytes))
+        if (!gpw_budget_take(s, GPW_USE_OBJECTS, bytes))
             return NULL;
         struct slot *more = realloc(t->slots[kind], room * sizeof *more);
         if (!more) {
-            gpw_budget_give(s, GPW_BUDGET_OBJECTS, bytes);
+            gpw_budget_give(s, GPW_USE_OBJECTS, bytes);
             return NULL;
         }
         memset(more + t->rooms[kind], 0, (room - t->rooms[kind]) * sizeof *more);
@@ -329,6 +336,11 @@ static void object_replaced(struct gpw_session *s, enum gp_handle_kind kind,
         object_gone(s, slot);
 }
 
+void gpw_handle_next_image(struct gpw_session *s, uint64_t bytes)
+{
+    s->handles->next_image = bytes;
+}
+
 void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t real,
                     CUresult result)
 {
@@ -341,7 +353,7 @@ void gpw_handle_put(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id
     *slot = (struct slot){
         .real = real, .generation = gp_handle_generation(id), .birth = ++s->handles->births};
     if (result == CUDA_SUCCESS && real)
-        object_made(s);
+        object_made(s, kind, slot);
     slot->state = result != CUDA_SUCCESS ? SLOT_FAILED : real ? SLOT_LIVE : SLOT_FREE;
     slot->result = (uint16_t)result;
 }
@@ -445,11 +457,11 @@ static bool named_grow(struct gpw_session *s, struct gpw_handles *h)
     if (room > GP_HANDLE_INDEX_MAX)
         return false;
     uint64_t bytes = (room - h->named_room) * sizeof *h->named;
-    if (!gpw_budget_take(s, GPW_BUDGET_OBJECTS, bytes))
+    if (!gpw_budget_take(s, GPW_USE_OBJECTS, bytes))
         return false;
     struct named *more = realloc(h->named, room * sizeof *more);
     if (!more) {
-        gpw_budget_give(s, GPW_BUDGET_OBJECTS, bytes);
+        gpw_budget_give(s, GPW_USE_OBJECTS, bytes);
         return false;
     }
     h->named = more;

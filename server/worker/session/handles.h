@@ -37,6 +37,10 @@ void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t i
                      bool of_context, uint16_t tag);
 #define GPW_TAG_KERNEL 1u
 
+/* The driver keeps a copy of the image that it has loaded: it is charged until the module or
+ * library that is bound next has gone. */
+void gpw_handle_next_image(struct gpw_session *s, uint64_t bytes);
+
 /* Graphs go with the contexts that they were captured in, given as bits. What the handler
  * of a message knows of the graph that it makes; `capture`: one that is being captured,
  * and still the driver's. Its id lives while the stream captures into it. */

@@ -91,7 +91,7 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
 static void put_off_free(struct gpw_session *s, struct put_off *p)
 {
     const struct gp_header *h = (const struct gp_header *)p->message;
-    gpw_budget_give(s, GPW_BUDGET_WAITS, sizeof *p + gp_align8(h->size));
+    gpw_budget_give(s, GPW_USE_WAITS, sizeof *p + gp_align8(h->size));
     free(p);
 }
 
@@ -133,11 +133,11 @@ static int put_off(struct gpw_session *s, const struct gp_header *h, bool strict
 {
     struct put_off *p;
     size_t size = sizeof *p + gp_align8(h->size);
-    if (!gpw_budget_take(s, GPW_BUDGET_WAITS, size))
+    if (!gpw_budget_take(s, GPW_USE_WAITS, size))
         return refuse(s, h);
     p = calloc(1, size);
     if (!p) {
-        gpw_budget_give(s, GPW_BUDGET_WAITS, size);
+        gpw_budget_give(s, GPW_USE_WAITS, size);
         return refuse(s, h);
     }
     p->strict = strict;

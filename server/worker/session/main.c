@@ -54,7 +54,7 @@ struct options {
         int page, bell;
     } seats[GP_DEVICES_MAX]; /* of the devices, in their order */
     unsigned seat_count;
-    uint64_t host_memory; /* 0: no limit */
+    uint64_t budgets[GPW_BUDGETS]; /* limits; 0: none */
 };
 
 static int usage(const char *problem)
@@ -62,7 +62,8 @@ static int usage(const char *problem)
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen URL] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
-            "[--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level LEVEL]\n"
+            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level "
+            "LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
     return 2;
@@ -108,7 +109,7 @@ static int read_options(int argc, char **argv, struct options *o)
         {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
         {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
         {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
-        {"peer-host", required_argument, NULL, 'P'},  {"host-memory", required_argument, NULL, 'h'},
+        {"peer-host", required_argument, NULL, 'P'},  {"budget", required_argument, NULL, 'B'},
         {"control-fd", required_argument, NULL, 'C'}, {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
@@ -122,8 +123,9 @@ static int read_options(int argc, char **argv, struct options *o)
             if (o->listen_count == LISTENERS_MAX)
                 return usage("too many --listen");
             o->listen[o->listen_count++] = optarg;
-        } else if (option == 'h') {
-            o->host_memory = strtoull(optarg, NULL, 10);
+        } else if (option == 'B') {
+            if (gpw_budget_parse(optarg, o->budgets) != 0)
+                return usage("--budget is not NAME=N with the name of a budget");
         } else if (option != 'v') { /* the server filters */
             return usage("unknown option");
         }
@@ -282,7 +284,8 @@ static int session_open(struct gpw_session *s, const struct options *o)
     s->strict_now = true; /* as a thread of CUDA's begins */
     gpw_strict(s, false);
     gpw_capture_watch_open(s);
-    gpw_budget_open(s, o->host_memory);
+    for (unsigned i = 0; i < GPW_BUDGETS; i++)
+        gpw_budget_open(s, (enum gpw_budget)i, o->budgets[i]);
     s->handles = gpw_handles_new();
     for (unsigned i = 0; i < sizeof s->scratch / sizeof s->scratch[0]; i++)
         if (!(s->scratch[i] = malloc(GP_CHUNK_MAX)))

@@ -179,7 +179,7 @@ static uint64_t after_bytes(unsigned room)
 
 static void after_free(struct gpw_session *s, struct gpw_after *a)
 {
-    gpw_budget_give(s, GPW_BUDGET_WAITS, after_bytes(a->room));
+    gpw_budget_give(s, GPW_USE_WAITS, after_bytes(a->room));
     free(a);
 }
 
@@ -229,9 +229,9 @@ static void after_cancel(struct gpw_session *s, struct gpw_wait *w)
 static struct gpw_after *after_new(struct gpw_session *s, unsigned room, gpw_done *done, void *arg)
 {
     struct gpw_after *a = NULL;
-    if (gpw_budget_take(s, GPW_BUDGET_WAITS, after_bytes(room)) &&
+    if (gpw_budget_take(s, GPW_USE_WAITS, after_bytes(room)) &&
         !(a = calloc(1, sizeof *a + room * sizeof a->events[0])))
-        gpw_budget_give(s, GPW_BUDGET_WAITS, after_bytes(room));
+        gpw_budget_give(s, GPW_USE_WAITS, after_bytes(room));
     if (!a)
         return NULL;
     a->room = room;

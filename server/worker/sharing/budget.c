@@ -1,84 +1,156 @@
 #include "budget.h"
 
+#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "session.h"
 
-static const char *const names[GPW_BUDGET_KINDS] = {"waits",  "staging", "host",
-                                                    "images", "graphs",  "objects"};
+static const struct budget {
+    const char *name, *setting, *unit; /* the unit as a log line has it */
+    unsigned shift;
+} budgets[GPW_BUDGETS] = {
+    [GPW_BUDGET_HOST_MEMORY] = {"host_memory", "session-host-memory", "MiB of host memory", 20},
+    [GPW_BUDGET_PINNED_MEMORY] = {"pinned_memory", "session-pinned-memory", "MiB of pinned memory",
+                                  20},
+    [GPW_BUDGET_SHARES] = {"shares", "session-shares", "pieces of shared memory", 0},
+};
+
+static const struct use {
+    const char *name;
+    enum gpw_budget of;
+} uses[GPW_USES] = {
+    [GPW_USE_WAITS] = {"waits", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_STAGING] = {"staging", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_HOST] = {"host", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_IMAGES] = {"images", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_GRAPHS] = {"graphs", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_OBJECTS] = {"objects", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_PINNED] = {"pinned", GPW_BUDGET_PINNED_MEMORY},
+    [GPW_USE_SHARES] = {"shares", GPW_BUDGET_SHARES},
+};
 
 static uint64_t load(const uint64_t *value)
 {
     return __atomic_load_n(value, __ATOMIC_RELAXED);
 }
 
-void gpw_budget_open(struct gpw_session *s, uint64_t limit)
+int gpw_budget_parse(const char *text, uint64_t limits[GPW_BUDGETS])
 {
-    s->budget.limit = limit;
+    const char *equals = strchr(text, '=');
+    if (!equals || equals[1] < '0' || equals[1] > '9') /* strtoull takes signs and blanks */
+        return -1;
+    char *end;
+    errno = 0;
+    unsigned long long limit = strtoull(equals + 1, &end, 10);
+    if (errno || *end)
+        return -1;
+    size_t length = (size_t)(equals - text);
+    for (unsigned i = 0; i < GPW_BUDGETS; i++)
+        if (strlen(budgets[i].name) == length && memcmp(budgets[i].name, text, length) == 0) {
+            limits[i] = limit;
+            return 0;
+        }
+    return -1;
 }
 
-static void tell(struct gpw_budget_use *use, enum gpw_budget kind, uint64_t bytes)
+void gpw_budget_open(struct gpw_session *s, enum gpw_budget budget, uint64_t limit)
 {
-    if (use->told[kind])
+    s->budget.of[budget].limit = limit;
+}
+
+static void tell(struct gpw_budget_use *use, enum gpw_use what, uint64_t amount)
+{
+    const struct budget *b = &budgets[uses[what].of];
+    const struct gpw_budget_sum *sum = &use->of[uses[what].of];
+    if (use->told[what])
         return;
-    use->told[kind] = true;
+    use->told[what] = true;
     gpw_log("warn",
-            "%llu bytes for %s are refused: the session has %llu of the %llu MiB of host "
-            "memory that it may have (the server's setting 'session-host-memory')",
-            (unsigned long long)bytes, names[kind], (unsigned long long)(load(&use->used) >> 20),
-            (unsigned long long)(use->limit >> 20));
+            "%llu more %s for %s are refused: the session has %llu of the %llu %s that it may "
+            "have (the server's setting '%s')",
+            (unsigned long long)amount, b->shift ? "bytes" : "pieces", uses[what].name,
+            (unsigned long long)(load(&sum->used) >> b->shift),
+            (unsigned long long)(sum->limit >> b->shift), b->unit, b->setting);
 }
 
-bool gpw_budget_take(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes)
+bool gpw_budget_take(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
-    struct gpw_budget_use *use = &s->budget;
-    uint64_t have = load(&use->used);
+    struct gpw_budget_sum *sum = &s->budget.of[uses[use].of];
+    uint64_t have = load(&sum->used);
     do {
-        if (use->limit && (have > use->limit || bytes > use->limit - have)) {
-            __atomic_fetch_add(&use->refused, 1, __ATOMIC_RELAXED);
-            tell(use, kind, bytes);
+        if (sum->limit && (have > sum->limit || amount > sum->limit - have)) {
+            __atomic_fetch_add(&sum->refused, 1, __ATOMIC_RELAXED);
+            tell(&s->budget, use, amount);
             return false;
         }
-    } while (!__atomic_compare_exchange_n(&use->used, &have, have + bytes, false, __ATOMIC_RELAXED,
+    } while (!__atomic_compare_exchange_n(&sum->used, &have, have + amount, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    __atomic_fetch_add(&use->by_kind[kind], bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->budget.by_use[use], amount, __ATOMIC_RELAXED);
     return true;
 }
 
-void gpw_budget_force(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes)
+void gpw_budget_force(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
-    __atomic_fetch_add(&s->budget.by_kind[kind], bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&s->budget.used, bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->budget.by_use[use], amount, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&s->budget.of[uses[use].of].used, amount, __ATOMIC_RELAXED);
 }
 
-void gpw_budget_give(struct gpw_session *s, enum gpw_budget kind, uint64_t bytes)
+void gpw_budget_give(struct gpw_session *s, enum gpw_use use, uint64_t amount)
 {
-    __atomic_fetch_sub(&s->budget.by_kind[kind], bytes, __ATOMIC_RELAXED);
-    __atomic_fetch_sub(&s->budget.used, bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&s->budget.by_use[use], amount, __ATOMIC_RELAXED);
+    __atomic_fetch_sub(&s->budget.of[uses[use].of].used, amount, __ATOMIC_RELAXED);
 }
 
-uint64_t gpw_budget_used(const struct gpw_session *s)
+uint64_t gpw_budget_used(const struct gpw_session *s, enum gpw_budget budget)
 {
-    return load(&s->budget.used);
+    return load(&s->budget.of[budget].used);
 }
 
-uint64_t gpw_budget_limit(const struct gpw_session *s)
+uint64_t gpw_budget_limit(const struct gpw_session *s, enum gpw_budget budget)
 {
-    return s->budget.limit;
+    return s->budget.of[budget].limit;
 }
 
-uint64_t gpw_budget_refused(const struct gpw_session *s)
+uint64_t gpw_budget_refused(const struct gpw_session *s, enum gpw_budget budget)
 {
-    return load(&s->budget.refused);
+    return load(&s->budget.of[budget].refused);
+}
+
+/* Text that goes on at `*at`, which counts on where there is no more room. */
+static void append(char *out, size_t size, size_t *at, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void append(char *out, size_t size, size_t *at, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(*at < size ? out + *at : NULL, *at < size ? size - *at : 0, format, args);
+    va_end(args);
+    *at += n > 0 ? (size_t)n : 0;
+}
+
+int gpw_budget_describe_uses(const struct gpw_session *s, char *out, size_t size)
+{
+    size_t at = 0;
+    for (unsigned use = 0; use < GPW_USES; use++)
+        if (uses[use].of == GPW_BUDGET_HOST_MEMORY)
+            append(out, size, &at, "%s\"%s\": %llu", at ? ", " : "{", uses[use].name,
+                   (unsigned long long)load(&s->budget.by_use[use]));
+    append(out, size, &at, "}");
+    return (int)at;
 }
 
 int gpw_budget_describe(const struct gpw_session *s, char *out, size_t size)
 {
     size_t at = 0;
-    for (unsigned kind = 0; kind < GPW_BUDGET_KINDS; kind++)
-        at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0,
-                               "%s\"%s\": %llu", kind ? ", " : "{", names[kind],
-                               (unsigned long long)load(&s->budget.by_kind[kind]));
-    at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, "}");
+    for (unsigned i = 0; i < GPW_BUDGETS; i++) {
+        const struct gpw_budget_sum *sum = &s->budget.of[i];
+        append(out, size, &at, "%s\"%s\": {\"used\": %llu, \"limit\": %llu, \"refused\": %llu}",
+               at ? ", " : "{", budgets[i].name, (unsigned long long)load(&sum->used),
+               (unsigned long long)sum->limit, (unsigned long long)load(&sum->refused));
+    }
+    append(out, size, &at, "}");
     return (int)at;
 }

@@ -531,6 +531,6 @@ void gpw_gate_tick(struct gpw_session *s)
         uint32_t i = ordinal_of(s, g);
         g->slice_us = gp_seat_slice_us(g->seat);
         gpw_slices_set(i, g->slice_us);
-        gp_seat_host_set(g->seat, i == 0 ? gpw_budget_used(s) : 0);
+        gp_seat_host_set(g->seat, i == 0 ? gpw_budget_used(s, GPW_BUDGET_HOST_MEMORY) : 0);
     }
 }

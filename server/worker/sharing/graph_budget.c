@@ -33,10 +33,10 @@ struct gpw_capture_cost {
 
 static bool take(struct gpw_session *s, uint64_t bytes)
 {
-    if (gpw_budget_take(s, GPW_BUDGET_GRAPHS, bytes))
+    if (gpw_budget_take(s, GPW_USE_GRAPHS, bytes))
         return true;
     gpw_session_end(s, "its graphs need more host memory than a session may have (%llu MiB)",
-                    (unsigned long long)(gpw_budget_limit(s) >> 20));
+                    (unsigned long long)(gpw_budget_limit(s, GPW_BUDGET_HOST_MEMORY) >> 20));
     return false;
 }
 
@@ -53,7 +53,7 @@ static void note(struct gpw_session *s, uint64_t id, struct cost cost)
 {
     struct gpw_graph_cost *g = cost.bytes ? malloc(sizeof *g) : NULL;
     if (!g) {
-        gpw_budget_give(s, GPW_BUDGET_GRAPHS, cost.bytes);
+        gpw_budget_give(s, GPW_USE_GRAPHS, cost.bytes);
         return;
     }
     *g = (struct gpw_graph_cost){s->graph_budget.graphs, id, cost};
@@ -69,7 +69,7 @@ static void forget(struct gpw_session *s, uint64_t id)
     if (!g)
         return;
     *at = g->next;
-    gpw_budget_give(s, GPW_BUDGET_GRAPHS, g->cost.bytes);
+    gpw_budget_give(s, GPW_USE_GRAPHS, g->cost.bytes);
     free(g);
 }
 
@@ -158,7 +158,7 @@ static void made(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, s
     if (live(s, kind, id))
         note(s, id, cost);
     else
-        gpw_budget_give(s, GPW_BUDGET_GRAPHS, cost.bytes);
+        gpw_budget_give(s, GPW_USE_GRAPHS, cost.bytes);
 }
 
 static void capture_ended(struct gpw_session *s, const struct gp_header *h)

@@ -1,0 +1,108 @@
+"""What a session, and a tenant's sessions together, may take of this host: budgets by name.
+
+Workers keep those of memory (server/worker/sharing/budget.c) and say how they stand; the
+limits are the server's own. Log lines and sessions the server counts by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpupool_common.sizes import format_size
+from gpupool_server.budget_settings import MEBIBYTE
+from gpupool_server.claims import Refusal
+from gpupool_server.config import Settings
+from gpupool_server.tenants import Tenant
+
+#: No count that is told may be larger: a worker may be taken over.
+MOST = 1 << 63
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One that a worker keeps."""
+
+    name: str
+    #: What is left of a tenant's must be so much for another session to begin.
+    least: int
+    words: str
+
+
+KEPT = (
+    Budget("host_memory", 16 * MEBIBYTE, "of this host's memory"),
+    Budget("pinned_memory", 16 * MEBIBYTE, "of pinned memory"),
+    Budget("shares", 16, "pieces of shared memory"),
+)
+
+#: How one stands: its use, its limit (None: none), how often more was refused.
+State = dict[str, int | None]
+
+
+def state(used: int, limit: int | None, refused: int = 0) -> State:
+    return {"used": used, "limit": limit, "refused": refused}
+
+
+def allot(
+    settings: Settings, tenant: Tenant, given: Sequence[Mapping[str, int]], opening: int
+) -> dict[str, int]:
+    """What a new session gets; Refusal if too little is left of what its tenant may have.
+
+    ``given`` is what the tenant's sessions have, ``opening`` how many more are being begun.
+    """
+    allotted = {}
+    for budget in KEPT:
+        most: int = getattr(settings, f"session_{budget.name}")
+        whole = tenant.budgets.get(budget.name)
+        if whole is not None:
+            taken = sum(each.get(budget.name, 0) for each in given) + most * opening
+            if whole - taken < budget.least:
+                raise Refusal(
+                    "over-quota",
+                    f"the sessions of tenant '{tenant.name}' may have {format_size(whole)}"
+                    f" {budget.words} and have been given {format_size(taken)}; wait for one to"
+                    " end",
+                )
+            most = min(most, whole - taken)
+        allotted[budget.name] = most
+    return allotted
+
+
+def sessions_of(settings: Settings, tenant: Tenant, several: bool) -> int:
+    """How many sessions the tenant may have at once.
+
+    Where there are ``several`` tenants none takes all there are, unless its table says so.
+    """
+    if tenant.sessions is not None:
+        return tenant.sessions
+    if settings.tenant_sessions is not None:
+        return settings.tenant_sessions
+    return settings.max_sessions - (settings.max_sessions // 4 if several else 0)
+
+
+def read(told: object, limits: Mapping[str, int]) -> dict[str, State]:
+    """How a worker says that its budgets stand; what cannot be is left out."""
+    found = {}
+    for budget in KEPT:
+        said = told.get(budget.name) if isinstance(told, dict) else None
+        if isinstance(said, dict) and all(_count(said.get(key)) for key in ("used", "refused")):
+            limit = limits.get(budget.name) or None
+            found[budget.name] = state(said["used"], limit, said["refused"])
+    return found
+
+
+def _count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
+
+
+def total(sessions: Iterable[Mapping[str, Any]], tenant: Tenant) -> dict[str, State]:
+    """The sums of a tenant's sessions as ``Session.describe`` has them, and its limits."""
+    used: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for session in sessions:
+        for name, each in session["budgets"].items():
+            used[name] += each["used"]
+            refused[name] += each["refused"]
+    return {name: state(used[name], tenant.budgets.get(name), refused[name]) for name in used}

@@ -1,0 +1,107 @@
+"""Budgets by name: what sessions get, what workers say of them, what is shown."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from gpupool_common.errors import ConfigError
+from gpupool_server import budgets
+from gpupool_server.budget_settings import BudgetSettings
+from gpupool_server.claims import Refusal
+from gpupool_server.config import Settings, load_settings
+from gpupool_server.tenants import Tenant
+from server_harness import MakeOffice, accepted, hello, refused
+
+MIB = 1 << 20
+
+
+def make(**changes: object) -> Settings:
+    return Settings.model_validate(changes)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("session_host_memory", ["15MiB", "-1", "much", 1 << 51, True]),
+        ("session_pinned_memory", ["15MiB", "0", "1EiB", ""]),
+        ("session_shares", [15, 60001, "many", 1e30]),
+        ("session_open_files", [255, 1 << 21, -1]),
+        ("session_log_lines", [99, 10**10, "all"]),
+        ("session_log_rate", [0, 0.09, 1001, "nan", "inf", "fast"]),
+        ("tenant_sessions", [0, 4097, "all"]),
+        ("max_sessions", [0, 4097]),
+    ],
+)
+def test_numbers_are_checked(key: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(ValidationError):
+            BudgetSettings.model_validate({key: value})
+        with pytest.raises(ConfigError, match=key.replace("_", "[-_]")):
+            load_settings(None, {key: value})
+
+
+def test_a_tenants_part_is_checked() -> None:
+    for value in ("15MiB", "none", -5):
+        with pytest.raises(ValidationError):
+            Settings.model_validate({"tenants": {"red": {"token": "x", "pinned_memory": value}}})
+
+
+def test_a_session_gets_what_is_left() -> None:
+    settings = make(session_pinned_memory=64 * MIB, session_host_memory=32 * MIB)
+    free = budgets.allot(settings, Tenant("red"), [], 0)
+    assert free == {"host_memory": 32 * MIB, "pinned_memory": 64 * MIB, "shares": 16384}
+    limited = Tenant("red", budgets={"pinned_memory": 100 * MIB})
+    second = budgets.allot(settings, limited, [free], 0)
+    assert second == {**free, "pinned_memory": 36 * MIB}
+    with pytest.raises(Refusal, match=r"100MiB of pinned memory and have been given 128MiB"):
+        budgets.allot(settings, limited, [free], 1)
+
+
+def test_one_of_several_tenants_leaves_room() -> None:
+    settings = make(max_sessions=64)
+    assert budgets.sessions_of(settings, Tenant("red"), several=False) == 64
+    assert budgets.sessions_of(settings, Tenant("red"), several=True) == 48
+    assert budgets.sessions_of(settings, Tenant("red", sessions=64), several=True) == 64
+    own = make(max_sessions=64, tenant_sessions=3)
+    assert budgets.sessions_of(own, Tenant("red"), several=False) == 3
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [],
+        "x",
+        {"host_memory": 7},
+        {"host_memory": {"used": -1, "refused": 0}},
+        {"host_memory": {"used": 1 << 63, "refused": 0}},
+        {"host_memory": {"used": True, "refused": 0}},
+        {"host_memory": {"used": 1.5, "refused": 0}},
+        {"host_memory": {"used": "1", "refused": None}},
+        {"other": {"used": 1, "refused": 0}},
+    ],
+)
+def test_a_worker_that_lies_is_not_believed(told: object) -> None:
+    assert budgets.read(told, {"host_memory": 5}) == {}
+
+
+def test_limits_are_the_servers_own() -> None:
+    told = {"host_memory": {"used": 9, "limit": 1 << 60, "refused": 2}}
+    assert budgets.read(told, {"host_memory": 5}) == {
+        "host_memory": {"used": 9, "limit": 5, "refused": 2}
+    }
+
+
+async def test_what_waits_and_runs_is_counted(make_office: MakeOffice) -> None:
+    office = await make_office(max_sessions=2)
+    accepted(await office.handler.answer(hello()))
+    accepted(await office.handler.answer(hello()))
+    assert refused(await office.handler.answer(hello()))[0] == "full"
+    described = await office.supervisor.describe()
+    of_default = office.supervisor.budgets(described)["default"]
+    assert of_default["sessions"] == {"used": 2, "limit": 2, "refused": 0}
+    assert of_default["pending"]["limit"] == 4
+    assert of_default["log_lines"]["used"] == sum(
+        each["budgets"]["log_lines"]["used"] for each in described
+    )
