@@ -32,11 +32,18 @@ void sg_graph_free(CUgraph graph)
     free(graph);
 }
 
-CUresult sg_graph_link(CUgraphNode from, CUgraphNode to)
+bool sg_graph_linked(CUgraphNode from, CUgraphNode to)
 {
     for (size_t i = 0; i < to->depend_count; i++)
         if (to->depends[i] == from)
-            return CUDA_SUCCESS;
+            return true;
+    return false;
+}
+
+CUresult sg_graph_link(CUgraphNode from, CUgraphNode to)
+{
+    if (sg_graph_linked(from, to))
+        return CUDA_SUCCESS;
     CUgraphNode *more = realloc(to->depends, (to->depend_count + 1) * sizeof(*more));
     if (!more)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -321,14 +328,16 @@ CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentN
     return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
 }
 
+/* Edges to add must not be there, edges to remove must. */
 static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                            size_t count)
+                            size_t count, bool there)
 {
     if (count && (!from || !to))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++)
         if (!sg_handle_is(from[i], SG_NODE) || !sg_handle_is(to[i], SG_NODE) ||
-            from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i])
+            from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i] ||
+            sg_graph_linked(from[i], to[i]) != there)
             return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
@@ -338,7 +347,7 @@ CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, cons
 {
     (void)edgeData;
     GRAPH_CHECK(hGraph);
-    SG_TRY(edges_check(hGraph, from, to, numDependencies));
+    SG_TRY(edges_check(hGraph, from, to, numDependencies, false));
     for (size_t i = 0; i < numDependencies; i++)
         SG_TRY(sg_graph_link(from[i], to[i]));
     return CUDA_SUCCESS;
@@ -365,7 +374,7 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
 {
     (void)edgeData;
     GRAPH_CHECK(hGraph);
-    SG_TRY(edges_check(hGraph, from, to, numDependencies));
+    SG_TRY(edges_check(hGraph, from, to, numDependencies, true));
     for (size_t i = 0; i < numDependencies; i++)
         unlink_edge(from[i], to[i]);
     return CUDA_SUCCESS;

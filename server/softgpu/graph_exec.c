@@ -227,6 +227,36 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
     return CUDA_SUCCESS;
 }
 
+/* Of a child: what it launches, in the shape that it has. */
+static CUresult same_children(CUgraph exec, CUgraph graph);
+
+static CUresult change_child(CUgraphNode node, CUgraph child)
+{
+    CUgraph copy;
+    SG_TRY(sg_graph_copy(child, &copy));
+    CUresult result = sg_graph_sort(copy);
+    if (result == CUDA_SUCCESS)
+        result = same_children(node->child, copy);
+    if (result != CUDA_SUCCESS) {
+        sg_graph_free(copy);
+        return result;
+    }
+    sg_graph_free(node->child);
+    copy->owned = true;
+    node->child = copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            CUgraph childGraph)
+{
+    EXEC_CHECK(hGraphExec);
+    CUgraphNode node = exec_node(hGraphExec, hNode);
+    if (!node || node->type != CU_GRAPH_NODE_TYPE_GRAPH || !sg_handle_is(childGraph, SG_GRAPH))
+        return CUDA_ERROR_INVALID_VALUE;
+    return change_child(node, childGraph);
+}
+
 /* The same shape: as many nodes, of the same types, with the same edges. */
 static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
 {
@@ -236,7 +266,9 @@ static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
     for (size_t i = 0; i < graph->node_count; i++) {
         CUgraphNode a = exec->nodes[i], b = graph->nodes[i];
         *differs = b;
-        if (a->type != b->type || a->depend_count != b->depend_count || a->child || b->child)
+        if (a->type != b->type || a->depend_count != b->depend_count || !a->child != !b->child)
+            return false;
+        if (a->child && same_children(a->child, b->child) != CUDA_SUCCESS)
             return false;
         a->order = b->order = i;
         for (size_t k = 0; k < a->depend_count; k++)
@@ -245,6 +277,12 @@ static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
     }
     *differs = NULL;
     return true;
+}
+
+static CUresult same_children(CUgraph exec, CUgraph graph)
+{
+    CUgraphNode differs;
+    return same_shape(exec, graph, &differs) ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
 static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphNode *differs)

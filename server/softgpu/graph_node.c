@@ -8,9 +8,13 @@ static CUresult check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depend
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!out || !sg_handle_is(graph, SG_GRAPH) || (count && !depends))
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         if (!sg_handle_is(depends[i], SG_NODE) || depends[i]->graph != graph)
             return CUDA_ERROR_INVALID_VALUE;
+        for (size_t k = 0; k < i; k++)
+            if (depends[k] == depends[i])
+                return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -131,11 +135,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     return CUDA_SUCCESS;
 }
 
-static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count,
-                          CUevent event, bool record)
+static CUresult event_op(CUevent event, bool record, struct sg_op **out)
 {
-    SG_LOCKED;
-    SG_TRY(check(out, graph, depends, count));
     if (!sg_handle_is(event, SG_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
     struct sg_op *op = sg_op_new(record ? SG_OP_RECORD : SG_OP_WAIT, event->context);
@@ -144,6 +145,17 @@ static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
     op->event.event = event;
     op->event.external = true;
     event->refs++;
+    *out = op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count,
+                          CUevent event, bool record)
+{
+    SG_LOCKED;
+    struct sg_op *op;
+    SG_TRY(check(out, graph, depends, count));
+    SG_TRY(event_op(event, record, &op));
     return sg_graph_add(graph, op,
                         record ? CU_GRAPH_NODE_TYPE_EVENT_RECORD : CU_GRAPH_NODE_TYPE_WAIT_EVENT,
                         depends, count, out);
@@ -232,6 +244,25 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *node
         return CUDA_ERROR_INVALID_VALUE;
     *nodeParams = (CUDA_HOST_NODE_PARAMS){hNode->op->host.fn, hNode->op->host.data};
     return CUDA_SUCCESS;
+}
+
+static CUresult event_of(CUgraphNode node, CUgraphNodeType type, CUevent *event)
+{
+    NODE_CHECK(node, type);
+    if (!event)
+        return CUDA_ERROR_INVALID_VALUE;
+    *event = node->op->event.event;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
+{
+    return event_of(hNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event_out);
+}
+
+CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode hNode, CUevent *event_out)
+{
+    return event_of(hNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event_out);
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
@@ -347,4 +378,37 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
                                       const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     return hGraphExec ? change_host(hGraphExec, hNode, nodeParams) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult change_event(CUgraphExec exec, CUgraphNode handle, CUevent event, bool record)
+{
+    SG_LOCKED;
+    CUgraphNode node;
+    SG_TRY(target(exec, handle,
+                  record ? CU_GRAPH_NODE_TYPE_EVENT_RECORD : CU_GRAPH_NODE_TYPE_WAIT_EVENT, &node));
+    struct sg_op *op;
+    SG_TRY(event_op(event, record, &op));
+    sg_node_replace(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode hNode, CUevent event)
+{
+    return change_event(NULL, hNode, event, true);
+}
+
+CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
+{
+    return change_event(NULL, hNode, event, false);
+}
+
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            CUevent event)
+{
+    return hGraphExec ? change_event(hGraphExec, hNode, event, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event)
+{
+    return hGraphExec ? change_event(hGraphExec, hNode, event, false) : CUDA_ERROR_INVALID_VALUE;
 }

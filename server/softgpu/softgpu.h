@@ -478,6 +478,7 @@ void sg_graph_free(CUgraph graph);
 CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
                       const CUgraphNode *depends, size_t count, CUgraphNode *out);
 CUresult sg_graph_copy(CUgraph graph, CUgraph *out);
+bool sg_graph_linked(CUgraphNode from, CUgraphNode to);
 CUresult sg_graph_link(CUgraphNode from, CUgraphNode to);
 /* Orders the nodes so that each comes after what it depends on; INVALID_VALUE: a cycle. */
 CUresult sg_graph_sort(CUgraph graph);
