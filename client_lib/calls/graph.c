@@ -1,4 +1,4 @@
-/* Graphs: instantiation in its several historic forms, and lists of nodes. */
+/* Graphs: made, listed, linked, instantiated in several historic forms, updated, ended. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,28 +30,131 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
     return r;
 }
 
-/* CUDA's rule for both lists: without room, the count; with room, as many as fit,
- * the rest set to null, and the count of those filled. */
-CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count)
+/* --- made and ended ---------------------------------------------------------------- */
+
+GPC_EXPORT CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
-    if (!count)
+    CUgraph graph;
+    CUresult r = gpc_enter(GP_OP_cuGraphCreate, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phGraph || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t room = nodes ? *count : 0;
-    uint32_t capacity = room > GP_NODES_MAX ? GP_NODES_MAX : (uint32_t)room;
-    uint64_t *ids = calloc(capacity ? capacity : 1, sizeof *ids);
-    if (!ids)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t total;
-    uint32_t got = 0;
-    CUresult r = gpc_wire_gp_graph_nodes(graph, roots, capacity, &total, ids, &got);
-    if (r == CUDA_SUCCESS && nodes) {
-        size_t filled = got / sizeof *ids;
-        memset(nodes, 0, room * sizeof *nodes);
-        memcpy(nodes, ids, filled * sizeof *nodes);
-        *count = filled;
-    } else if (r == CUDA_SUCCESS) {
-        *count = total;
-    }
-    free(ids);
+    if ((r = gpc_wire_cuGraphCreate(&graph, flags)) != CUDA_SUCCESS)
+        return r;
+    gpc_graphs_lock();
+    gpc_graph_known(graph); /* if there is no memory, the worker is asked */
+    gpc_graphs_unlock();
+    *phGraph = graph;
     return r;
+}
+
+GPC_EXPORT CUresult cuGraphDestroy(CUgraph hGraph)
+{
+    CUresult r = gpc_enter(GP_OP_cuGraphDestroy, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_graphs_lock();
+    bool child = gpc_graph_is_child(hGraph);
+    if (!child)
+        gpc_graph_forget(hGraph);
+    gpc_graphs_unlock();
+    return gpc_leave(child ? CUDA_ERROR_INVALID_VALUE : gpc_wire_cuGraphDestroy(hGraph));
+}
+
+CUresult gpc_node_destroy(CUgraphNode id)
+{
+    CUresult r = gpc_wire_cuGraphDestroyNode(id);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_graphs_lock();
+    struct gpc_node *node = gpc_node_of(id);
+    if (node)
+        gpc_node_leave(node);
+    gpc_graphs_unlock();
+    return r;
+}
+
+GPC_EXPORT CUresult cuGraphDestroyNode(CUgraphNode hNode)
+{
+    CUresult r = gpc_enter(GP_OP_cuGraphDestroyNode, GPC_NEEDS_INIT);
+    return gpc_leave(r ? r : gpc_node_destroy(hNode));
+}
+
+/* One handle for the graph of a node, whatever number of times it is asked for. */
+GPC_EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
+{
+    CUresult r = gpc_enter(GP_OP_cuGraphChildGraphNodeGetGraph, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phGraph)
+        return CUDA_ERROR_INVALID_VALUE;
+    gpc_graphs_lock();
+    struct gpc_node *node = gpc_node_of(hNode);
+    bool is_child = !node || node->type == CU_GRAPH_NODE_TYPE_GRAPH;
+    CUgraph graph = node && is_child ? node->work.child : NULL;
+    gpc_graphs_unlock();
+    if (!is_child)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!graph && (r = gpc_wire_cuGraphChildGraphNodeGetGraph(hNode, &graph)) != CUDA_SUCCESS)
+        return gpc_leave(r);
+    gpc_graphs_lock();
+    node = gpc_node_of(hNode);
+    if (node && !node->work.child && gpc_graph_of_node(graph))
+        node->work.child = graph;
+    gpc_graphs_unlock();
+    *phGraph = graph;
+    return r;
+}
+
+GPC_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
+                                           CUgraph hClonedGraph)
+{
+    uint64_t found;
+    CUresult r = gpc_enter(GP_OP_cuGraphNodeFindInClone, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!phNode)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = gpc_wire_gp_graph_find(hOriginalNode, hClonedGraph, &found);
+    if (r == CUDA_SUCCESS)
+        *phNode = (CUgraphNode)found;
+    return gpc_leave(r);
+}
+
+GPC_EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
+{
+    CUresult r = gpc_enter(GP_OP_cuGraphNodeGetType, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!type)
+        return CUDA_ERROR_INVALID_VALUE;
+    gpc_graphs_lock();
+    const struct gpc_node *node = gpc_node_of(hNode);
+    CUgraphNodeType own = node ? node->type : CU_GRAPH_NODE_TYPE_EMPTY;
+    gpc_graphs_unlock();
+    if (!node)
+        return gpc_leave(gpc_wire_cuGraphNodeGetType(hNode, type));
+    *type = own;
+    return r;
+}
+
+CUresult gpc_exec_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info,
+                         CUgraphNode *node, CUgraphExecUpdateResult *result)
+{
+    uint32_t status, why;
+    uint64_t error_node, from;
+    if (!info && (!node || !result))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = gpc_wire_gp_graph_exec_update(exec, graph, &status, &why, &error_node, &from);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (info)
+        *info = (CUgraphExecUpdateResultInfo){(CUgraphExecUpdateResult)why, (CUgraphNode)error_node,
+                                              (CUgraphNode)from};
+    if (node)
+        *node = (CUgraphNode)error_node;
+    if (result)
+        *result = (CUgraphExecUpdateResult)why;
+    return (CUresult)status;
 }

@@ -168,50 +168,76 @@ static CUresult start(struct queue *queue)
     return CUDA_SUCCESS;
 }
 
-static CUresult add(struct gpc_route *on, const struct host_function *what, uint32_t flags)
+/* It may be called from now on; `cookie` is its name. */
+static CUresult submit(struct gpc_session *s, const struct host_function *what, uint64_t *cookie)
 {
     struct host_function *f = malloc(sizeof *f);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *f = *what;
-    uint64_t wire;
-    CUresult r = gpc_route_stream(on, f->stream, &wire);
-    if (r != CUDA_SUCCESS) {
-        free(f);
-        return r;
-    }
-    struct queue *queue = &queues[on->session->index];
+    struct queue *queue = &queues[s->index];
     pthread_mutex_lock(&lock);
     if (!queue->started)
-        queue->session = on->session;
-    r = start(queue);
+        queue->session = s;
+    CUresult r = start(queue);
     if (r == CUDA_SUCCESS) {
-        f->cookie = ++last_cookie;
+        *cookie = f->cookie = ++last_cookie;
         f->next = queue->submitted;
         queue->submitted = f;
         outstanding_change(queue, 1);
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
-    if (r != CUDA_SUCCESS) {
+    if (r != CUDA_SUCCESS)
         free(f);
-        return r;
-    }
-    uint64_t cookie = f->cookie;
-    r = gpc_wire_gp_host_function_on(on, f->stream, cookie, flags);
+    return r;
+}
+
+/* It was sent (`r`), or nobody will call it. */
+static CUresult submitted(struct gpc_session *s, uint64_t cookie, CUresult r)
+{
+    struct queue *queue = &queues[s->index];
     if (r == CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
     struct host_function **at = &queue->submitted;
     while (*at && (*at)->cookie != cookie)
         at = &(*at)->next;
-    if (*at) {
+    struct host_function *f = *at;
+    if (f) {
         *at = f->next;
         outstanding_change(queue, -1);
         free(f);
     }
     pthread_mutex_unlock(&lock);
     return r;
+}
+
+static CUresult add(struct gpc_route *on, const struct host_function *what, uint32_t flags)
+{
+    uint64_t wire, cookie;
+    CUresult r = gpc_route_stream(on, what->stream, &wire);
+    if (r == CUDA_SUCCESS)
+        r = submit(on->session, what, &cookie);
+    return r ? r
+             : submitted(on->session, cookie,
+                         gpc_wire_gp_host_function_on(on, what->stream, cookie, flags));
+}
+
+CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
+                                CUgraphExec exec, CUgraphNode node)
+{
+    struct gpc_session *s = gpc_session_of_handle(made ? (uint64_t)graph : (uint64_t)node);
+    const struct host_function f = {.function = p->fn, .data = p->userData, .in_graph = true};
+    uint64_t cookie;
+    if (!s)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = submit(s, &f, &cookie);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return submitted(s, cookie,
+                     made ? gpc_wire_gp_node_host(made, graph, cookie)
+                          : gpc_wire_gp_node_set_host(exec, node, cookie));
 }
 
 CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,

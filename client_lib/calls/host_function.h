@@ -18,4 +18,9 @@ bool gpc_host_functions_used(CUcontext ctx);
 CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
                                    void *arg);
 
+/* A function of the application's as a node: to make in a graph, or to change, in an
+ * instantiated graph if that is given. */
+CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
+                                CUgraphExec exec, CUgraphNode node);
+
 #endif

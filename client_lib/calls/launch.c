@@ -103,17 +103,26 @@ static CUresult pack(const struct gpc_kernel *k, void **parameters, void **extra
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
+                         const struct gpc_shape *s, void **parameters, void **extra,
+                         unsigned char *to)
+{
+    CUresult r = check_shape(s, on->device);
+    if (r == CUDA_SUCCESS)
+        r = check_kernel(k, s, on);
+    return r ? r : pack(k, parameters, extra, to);
+}
+
 static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *s,
                        CUstream stream, void **parameters, void **extra, uint32_t flags,
                        const CUlaunchAttribute *attributes, unsigned attribute_count)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
     struct gpc_kernel *k = gpc_kernel_of(f);
-    CUresult r;
     if (!k)
         return CUDA_ERROR_INVALID_HANDLE;
-    if ((r = check_shape(s, on->device)) != CUDA_SUCCESS || (r = check_kernel(k, s, on)) ||
-        (r = pack(k, parameters, extra, packed)))
+    CUresult r = gpc_launch_pack(on, k, s, parameters, extra, packed);
+    if (r != CUDA_SUCCESS)
         return r;
     return gpc_wire_gp_launch_on(on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
                                  s->block[1], s->block[2], s->shared, flags, k->bytes,

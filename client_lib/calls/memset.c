@@ -35,6 +35,20 @@ static CUresult check(const struct gpc_route *on, CUdeviceptr *at, size_t size, 
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_memset_node(uint16_t op, const struct gpc_route *on, CUdeviceptr *at,
+                         const CUDA_MEMSET_NODE_PARAMS *p)
+{
+    struct gpc_range range;
+    CUresult r = check(on, at, p->elementSize, p->pitch, p->width, p->height, &range);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (range.kind == GPC_RANGE_HOST)
+        return gpc_refuse_because(op, "a set of memory of this process's own in a graph");
+    return gpc_range_is_remote(&range, on)
+               ? gpc_refuse_because(op, "a set of another host's memory in a graph")
+               : CUDA_SUCCESS;
+}
+
 /* Memory of this process's own, once the stream has come here. Of a value's bytes the low ones
  * come first. */
 static CUresult set_here(const struct gpc_route *on, CUdeviceptr dst, const void *value,

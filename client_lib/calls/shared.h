@@ -13,6 +13,7 @@
 
 #include "copy.h" /* what copies share */
 #include "gp_ops.h"
+#include "graph_node.h" /* what the spec says of nodes */
 #include "ranges.h"
 
 struct gpc_route;
@@ -42,6 +43,9 @@ CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, u
 
 /* A stream was made. If there is no memory for its record it is destroyed. */
 CUresult gpc_stream_note(CUstream made, unsigned flags, int priority);
+/* A memory set as a node of a graph: where the GPU has its bytes. */
+CUresult gpc_memset_node(uint16_t op, const struct gpc_route *on, CUdeviceptr *at,
+                         const CUDA_MEMSET_NODE_PARAMS *p);
 /* CUDA's rule for lists of nodes: without room, the count; with room, as many as fit, the
  * rest set to null, and the count of those filled. */
 CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count);
@@ -53,6 +57,11 @@ struct gpc_shape {
 };
 CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *shape,
                     CUstream stream, void **parameters, void **extra, uint32_t flags);
+/* What is checked and packed for one, in `to` (GP_PARAMETER_BYTES_MAX). */
+struct gpc_kernel;
+CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
+                         const struct gpc_shape *s, void **parameters, void **extra,
+                         unsigned char *to);
 /* How many clusters of a launch run at a time, or (`most`) how large one can be. */
 CUresult gpc_occupancy_clusters(int *result, CUfunction func, const CUlaunchConfig *c, bool most);
 /* The kernels of a module or library, at most `room`. */

@@ -35,6 +35,7 @@ struct gp_op_info {
     uint16_t graph_ended_at;
     uint16_t graph_run_at; /* what is instantiated, and put on the GPU */
     uint16_t graph_exec_at; /* what is instantiated, however it is meant */
+    uint16_t graph_grown_at; /* a graph that gets a node, of the one at graph_from_at if any is */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 
@@ -93,7 +94,9 @@ class _Facts:
     def _graphs(self) -> dict[str, str]:
         f = self.function
         made = next((p for p in f.creates if p.handle in _GRAPHS), None)
-        parent = f.parent(made) if made else None
+        grown = next((f.parent(p) for p in f.creates if p.handle == "graph_node"), None)
+        child = next((p for p in f.params if p.handle == "graph" and p not in (made, grown)), None)
+        parent = f.parent(made) if made else child if grown else None
         held = next((p for p in f.params if p.handle == "graph_exec" and p is not made), None)
         run = held if held and f.place else None
         instance = made if made and made.handle == "graph_exec" else None
@@ -104,6 +107,7 @@ class _Facts:
             "graph_ended_at": self.at(self._ended(*_GRAPHS)),
             "graph_run_at": self.at(run),
             "graph_exec_at": self.at(held or instance),
+            "graph_grown_at": self.at(grown),
         }
 
     def _ended(self, *kinds: str) -> Param | None:

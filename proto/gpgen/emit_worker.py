@@ -72,8 +72,8 @@ def _notify_prototype(f: Function) -> str:
 
 #: What generated handlers use of the worker.
 _HEADERS = """
-    answer function gpw_handlers graph growth handles later loop memory module peer place pool
-    quota span
+    answer function gpw_handlers graph graph_node growth handles later loop memory module peer place
+    pool quota span
 """
 
 

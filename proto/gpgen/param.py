@@ -27,11 +27,13 @@ HANDLES = {
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
 #: What an object may be made from, by kinds: it goes with that. A graph goes with the
-#: stream while it is captured, and takes over what another one knows of its contexts.
+#: stream while it is captured, or with the node that has it, and takes over what another one
+#: knows of its contexts.
 PARENTS = {
     "module": ("library",),
     "function": ("module", "library", "function"),
-    "graph": ("graph", "stream"),
+    "graph": ("graph", "stream", "graph_node"),
+    "graph_node": ("graph",),
     "graph_exec": ("graph",),
 }
 #: Kinds whose objects go with the context that is current when they are made.

@@ -348,13 +348,14 @@ def test_work_without_a_context_is_charged_as_with_one(pool: Pool, transport: st
     end(program)
 
 
+@pytest.mark.parametrize("made", [[], ["built"]], ids=["captured", "built"])
 def test_a_graph_is_no_way_to_another_gpu(
-    make_server: MakeServer, toolchain: Toolchain, tmp_path: Path, transport: str
+    make_server: MakeServer, toolchain: Toolchain, tmp_path: Path, transport: str, made: list[str]
 ) -> None:
     """A launch is charged to its stream's GPU; what it would do on another one is refused."""
     server = configured(make_server, tmp_path, **{"soft-gpus": "2"})
     program = str(toolchain.driver_program("driver_graph_devices"))
-    result = server.run([program], transport)
+    result = server.run([program, *made], transport)
     assert result.stdout.splitlines() == [
         "launched CUDA_ERROR_NOT_SUPPORTED",
         "PASS driver_graph_devices",

@@ -13,7 +13,8 @@ from raw_client import handle
 
 pytestmark = pytest.mark.real_gpu
 
-KIND_GRAPH, KIND_EXEC = 7, 8
+KIND_GRAPH, KIND_EXEC, KIND_NODE = 7, 8, 9
+INVALID_VALUE = 1
 RELAXED = 2
 
 
@@ -76,3 +77,44 @@ def test_launches_of_one_graph_at_once(server: PoolServer) -> None:
             for stream in streams:
                 assert worker.synchronize(stream) == 0
         assert worker.host_calls.count(7) == 6
+
+
+def empty_node(worker: Worker, graph: int, index: int) -> int:
+    node = handle(KIND_NODE, index)
+    assert worker.result("gp_node_empty", struct.pack("<QQ", node, graph)) == 0
+    return node
+
+
+def link(worker: Worker, graph: int, first: int, second: int) -> int:
+    head = struct.pack("<QIIIII4x", graph, 0, 1, 8, 8, 8)
+    return worker.result("gp_graph_link", head + struct.pack("<QQQ", first, second, 0))
+
+
+def test_a_node_dies_with_its_graph(server: PoolServer) -> None:
+    """Its handle would lead to memory that the driver has freed."""
+    with worker_of(server) as worker:
+        graph = handle(KIND_GRAPH, 1)
+        assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
+        first, second = empty_node(worker, graph, 1), empty_node(worker, graph, 2)
+        assert link(worker, graph, first, second) == 0
+        assert worker.result("cuGraphDestroyNode", struct.pack("<Q", second)) == 0
+        assert worker.result("cuGraphDestroyNode", struct.pack("<Q", second)) == INVALID_VALUE
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", graph)) == 0
+        assert worker.result("cuGraphDestroyNode", struct.pack("<Q", first)) == INVALID_VALUE
+        assert worker.result("cuGraphNodeGetType", struct.pack("<Q", first)) == INVALID_VALUE
+
+
+def test_the_graph_of_a_node_is_the_nodes(server: PoolServer) -> None:
+    """It cannot be ended by itself, and goes with the node's graph."""
+    with worker_of(server) as worker:
+        outer, inner, owned = (handle(KIND_GRAPH, index) for index in (1, 2, 3))
+        for graph in (outer, inner):
+            assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
+        node = handle(KIND_NODE, 1)
+        assert worker.result("gp_node_child", struct.pack("<QQQ", node, outer, inner)) == 0
+        asked = struct.pack("<QQ", node, owned)
+        assert worker.result("cuGraphChildGraphNodeGetGraph", asked) == 0
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", owned)) == INVALID_VALUE
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", outer)) == 0
+        body = struct.pack("<QQ", handle(KIND_NODE, 2), owned)
+        assert worker.result("gp_node_empty", body) == INVALID_VALUE

@@ -99,3 +99,14 @@ def test_a_copy_of_many_rows_is_waited_for_once(
     few = round_trips(server, transport, [str(binary), "rows", "2"])
     many = round_trips(server, transport, [str(binary), "rows", "100"])
     assert many == few
+
+
+def test_a_graph_built_by_hand_costs_no_wait_a_node(
+    toolchain: Toolchain, server: PoolServer, transport: str
+) -> None:
+    """Nor do questions for its nodes and edges."""
+    binary = toolchain.driver_program("driver_graph_nodes")
+    few = counted(server, transport, [str(binary), "2"])
+    many = counted(server, transport, [str(binary), "200"])
+    assert many["calls"]["cuGraphAddKernelNode_v2"]["count"] == 200, many
+    assert many["round_trips"] == few["round_trips"], many

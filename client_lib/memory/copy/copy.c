@@ -109,6 +109,23 @@ static CUresult end_pitched(struct gpc_end *e, CUmemorytype type, const void *ho
     return CUDA_SUCCESS;
 }
 
+static bool is_empty(const CUDA_MEMCPY3D *p)
+{
+    return p->WidthInBytes == 0 || p->Height == 0 || p->Depth == 0;
+}
+
+/* Both ends of a copy that is not empty. */
+static CUresult ends_pitched(struct gpc_copy *c, const CUDA_MEMCPY3D *p)
+{
+    const struct gp_span_end from = {p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight};
+    const struct gp_span_end to = {p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight};
+    c->box = (struct gp_span_box){p->WidthInBytes, p->Height, p->Depth};
+    CUresult r = end_pitched(&c->src, p->srcMemoryType, p->srcHost, p->srcDevice, &from, &c->box);
+    if (r == CUDA_SUCCESS)
+        r = end_pitched(&c->dst, p->dstMemoryType, p->dstHost, p->dstDevice, &to, &c->box);
+    return r ? r : gpc_copy_classify(c);
+}
+
 CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
                           CUstream stream, bool blocking)
 {
@@ -118,15 +135,28 @@ CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D
     c.blocking = blocking;
     c.on = on;
     c.stream = stream;
-    c.box = (struct gp_span_box){p->WidthInBytes, p->Height, p->Depth};
-    const struct gp_span_end from = {p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight};
-    const struct gp_span_end to = {p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight};
-    if (c.box.width == 0 || c.box.height == 0 || c.box.depth == 0)
+    if (is_empty(p))
         return CUDA_SUCCESS;
-    CUresult r = end_pitched(&c.src, p->srcMemoryType, p->srcHost, p->srcDevice, &from, &c.box);
-    if (r == CUDA_SUCCESS)
-        r = end_pitched(&c.dst, p->dstMemoryType, p->dstHost, p->dstDevice, &to, &c.box);
-    if (r == CUDA_SUCCESS)
-        r = gpc_copy_classify(&c);
+    CUresult r = ends_pitched(&c, p);
     return r ? r : gpc_copy_run(&c);
+}
+
+static bool is_there(const struct gpc_end *e)
+{
+    return e->kind == GPC_END_DEVICE || e->kind == GPC_END_SHARED;
+}
+
+CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
+                       CUDA_MEMCPY3D *sent)
+{
+    struct gpc_copy c = {.op = op, .on = on};
+    if (is_empty(p))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = ends_pitched(&c, p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!is_there(&c.src) || !is_there(&c.dst))
+        return gpc_refuse_because(op, "a copy node whose memory is not on the GPU host");
+    *sent = gpc_copy_box(&c);
+    return r;
 }

@@ -30,6 +30,9 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
                          struct gpc_end_named src, size_t bytes, CUstream stream, bool blocking);
 CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
                           CUstream stream, bool blocking);
+/* As a node of a graph: what is sent of it. */
+CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
+                       CUDA_MEMCPY3D *sent);
 CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
                      bool blocking);
 

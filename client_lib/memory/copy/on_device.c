@@ -2,19 +2,24 @@
 #include "gpc_wire.h"
 #include "plan.h"
 
-static CUresult box(struct gpc_copy *c)
+CUDA_MEMCPY3D gpc_copy_box(const struct gpc_copy *c)
 {
-    const CUDA_MEMCPY3D p = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-                             .srcDevice = c->src.at,
-                             .srcPitch = c->src.span.pitch,
-                             .srcHeight = c->src.span.rows,
-                             .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-                             .dstDevice = c->dst.at,
-                             .dstPitch = c->dst.span.pitch,
-                             .dstHeight = c->dst.span.rows,
-                             .WidthInBytes = c->box.width,
-                             .Height = c->box.height,
-                             .Depth = c->box.depth};
+    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = c->src.at,
+                           .srcPitch = c->src.span.pitch,
+                           .srcHeight = c->src.span.rows,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = c->dst.at,
+                           .dstPitch = c->dst.span.pitch,
+                           .dstHeight = c->dst.span.rows,
+                           .WidthInBytes = c->box.width,
+                           .Height = c->box.height,
+                           .Depth = c->box.depth};
+}
+
+static CUresult pitched(struct gpc_copy *c)
+{
+    const CUDA_MEMCPY3D p = gpc_copy_box(c);
     return gpc_wire_gp_copy_3d_on(c->on, &p, c->stream);
 }
 
@@ -30,7 +35,7 @@ static CUresult line(struct gpc_copy *c)
 
 CUresult gpc_copy_on_device(struct gpc_copy *c)
 {
-    CUresult r = gpc_copy_is_linear(c) ? line(c) : box(c);
+    CUresult r = gpc_copy_is_linear(c) ? line(c) : pitched(c);
     /* within the device CUDA does not wait either; host memory the caller may use now */
     bool host = c->src.kind == GPC_END_SHARED || c->dst.kind == GPC_END_SHARED;
     return r == CUDA_SUCCESS && c->blocking && host

@@ -106,9 +106,10 @@ CUresult gpc_copy_download_message(struct gpc_copy *c);
 CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c);
 CUresult gpc_copy_download_pinned_message(struct gpc_copy *c);
 CUresult gpc_copy_on_device(struct gpc_copy *c); /* on_device.c */
-CUresult gpc_copy_on_host(struct gpc_copy *c);   /* on_host.c */
-CUresult gpc_copy_captured(struct gpc_copy *c);  /* captured_copy.c */
-CUresult gpc_copy_remote(struct gpc_copy *c);    /* remote/remote_copy.c */
+CUDA_MEMCPY3D gpc_copy_box(const struct gpc_copy *c);
+CUresult gpc_copy_on_host(struct gpc_copy *c);  /* on_host.c */
+CUresult gpc_copy_captured(struct gpc_copy *c); /* captured_copy.c */
+CUresult gpc_copy_remote(struct gpc_copy *c);   /* remote/remote_copy.c */
 CUresult gpc_copy_peer(struct gpc_copy *c);
 
 #endif

@@ -185,23 +185,31 @@ static bool pitched_take(struct gpw_session *s, uint64_t address, const CUDA_MEM
     return true;
 }
 
-CUresult gpw_gp_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUstream stream)
+bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D *own)
 {
     const CUDA_MEMCPY3D *c = copy;
     struct gp_span_end from = {c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
     struct gp_span_end to = {c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
     /* of the client's, only numbers: a pointer or an array of its has no meaning here */
-    CUDA_MEMCPY3D own = {.WidthInBytes = c->WidthInBytes, .Height = c->Height, .Depth = c->Depth};
-    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0)
+    *own = (CUDA_MEMCPY3D){.WidthInBytes = c->WidthInBytes, .Height = c->Height, .Depth = c->Depth};
+    if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0 ||
+        !pitched_take(s, c->srcDevice, c, &from, &own->srcDevice, &own->srcMemoryType) ||
+        !pitched_take(s, c->dstDevice, c, &to, &own->dstDevice, &own->dstMemoryType))
+        return false;
+    own->srcHost = (const void *)(uintptr_t)own->srcDevice;
+    own->dstHost = (void *)(uintptr_t)own->dstDevice;
+    own->srcPitch = from.pitch;
+    own->srcHeight = from.rows;
+    own->dstPitch = to.pitch;
+    own->dstHeight = to.rows;
+    return true;
+}
+
+CUresult gpw_gp_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    CUDA_MEMCPY3D own;
+    if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
         return CUDA_SUCCESS;
-    if (!pitched_take(s, c->srcDevice, c, &from, &own.srcDevice, &own.srcMemoryType) ||
-        !pitched_take(s, c->dstDevice, c, &to, &own.dstDevice, &own.dstMemoryType))
-        return CUDA_ERROR_INVALID_VALUE;
-    own.srcHost = (const void *)(uintptr_t)own.srcDevice;
-    own.dstHost = (void *)(uintptr_t)own.dstDevice;
-    own.srcPitch = from.pitch;
-    own.srcHeight = from.rows;
-    own.dstPitch = to.pitch;
-    own.dstHeight = to.rows;
-    return s->driver->cuMemcpy3DAsync_v2(&own, stream);
+    return gpw_copy_3d_take(s, copy, &own) ? s->driver->cuMemcpy3DAsync_v2(&own, stream)
+                                           : CUDA_ERROR_INVALID_VALUE;
 }

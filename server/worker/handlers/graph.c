@@ -34,6 +34,24 @@ static bool is_hidden(const struct gpw_graphs *g, CUgraphNode node)
     return false;
 }
 
+bool gpw_graph_has_hidden(const struct gpw_session *s, CUgraph graph)
+{
+    for (size_t i = 0; i < s->graphs->count; i++)
+        if (s->graphs->hidden[i].graph == graph)
+            return true;
+    return false;
+}
+
+bool gpw_graph_is_beside_hidden(struct gpw_session *s, CUgraphNode node)
+{
+    uint64_t graph = 0;
+    if (s->graphs->count == 0)
+        return false;
+    CUresult r = gpw_handle_get(s, GP_HANDLE_GRAPH, gpw_handle_graph_of(s, (uint64_t)node), false,
+                                &graph);
+    return r != CUDA_SUCCESS || gpw_graph_has_hidden(s, (CUgraph)graph);
+}
+
 void gpw_graph_ending(struct gpw_session *s, CUgraph graph)
 {
     struct gpw_graphs *g = s->graphs;

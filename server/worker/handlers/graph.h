@@ -10,6 +10,11 @@ int gpw_graphs_open(struct gpw_session *s);
 /* The node captured last into `stream` is in no list that the client asks for. */
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
+/* Whether a graph has such nodes; whether a node is one's neighbour. What the client would do
+ * to the edges there cannot be done. */
+bool gpw_graph_has_hidden(const struct gpw_session *s, CUgraph graph);
+bool gpw_graph_is_beside_hidden(struct gpw_session *s, CUgraphNode node);
+
 /* Its nodes' addresses may come again. */
 void gpw_graph_ending(struct gpw_session *s, CUgraph graph);
 

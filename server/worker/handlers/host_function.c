@@ -9,6 +9,7 @@
 #include "budget.h"
 #include "gpw_handlers.h"
 #include "graph.h"
+#include "graph_node.h"
 #include "host_function.h"
 
 enum stage { WAITING, REACHED, TOLD, DONE };
@@ -175,26 +176,21 @@ static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
     /* freed by the driver's thread; one that is never reached goes with the process */
 }
 
-CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
-                              uint32_t flags)
+/* One that is listed; NULL when there is no room. */
+static struct host_function *function_new(struct gpw_session *s, uint64_t cookie, bool in_graph)
 {
     struct gpw_host_functions *all = s->host_functions;
-    /* what a graph keeps must never be freed, so the client is not asked */
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
-    if (r != CUDA_SUCCESS)
-        return r;
     if (!gpw_budget_take(s, GPW_USE_WAITS, FUNCTION_BYTES))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
     struct host_function *f = calloc(1, sizeof *f);
     if (!f) {
         gpw_budget_give(s, GPW_USE_WAITS, FUNCTION_BYTES);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
     }
     f->wait = (struct gpw_wait){
         .what = "a host function", .ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
-    f->in_graph = capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    f->in_graph = in_graph;
     f->wait.recurs = f->in_graph;
     f->all = all;
     all->in_graphs |= f->in_graph;
@@ -202,17 +198,51 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     f->next = all->list;
     all->list = f;
     pthread_mutex_unlock(&all->lock);
-    r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
-                                 : s->driver->cuLaunchHostFunc(stream, on_function, f);
-    if (r != CUDA_SUCCESS) {
-        pthread_mutex_lock(&all->lock);
-        unlink_function(f);
-        pthread_mutex_unlock(&all->lock);
-        function_free(s, f);
+    return f;
+}
+
+/* The driver has it now, or would not take it. */
+static CUresult function_given(struct gpw_session *s, struct host_function *f, CUresult r)
+{
+    if (r == CUDA_SUCCESS) {
+        gpw_wait_add(s, &f->wait);
         return r;
     }
-    gpw_wait_add(s, &f->wait);
-    return flags & GP_HOST_HIDDEN ? gpw_graph_hide_last(s, stream) : CUDA_SUCCESS;
+    pthread_mutex_lock(&f->all->lock);
+    unlink_function(f);
+    pthread_mutex_unlock(&f->all->lock);
+    function_free(s, f);
+    return r;
+}
+
+CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t cookie,
+                              uint32_t flags)
+{
+    /* what a graph keeps must never be freed, so the client is not asked */
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct host_function *f = function_new(s, cookie, capture != CU_STREAM_CAPTURE_STATUS_NONE);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
+                                 : s->driver->cuLaunchHostFunc(stream, on_function, f);
+    r = function_given(s, f, r);
+    return r == CUDA_SUCCESS && flags & GP_HOST_HIDDEN ? gpw_graph_hide_last(s, stream) : r;
+}
+
+CUresult gpw_node_host(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
+                       CUgraphNode node, uint64_t cookie)
+{
+    struct host_function *f = function_new(s, cookie, true);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUDA_HOST_NODE_PARAMS p = {.fn = on_function, .userData = f};
+    CUresult r = made   ? s->driver->cuGraphAddHostNode(made, graph, NULL, 0, &p)
+                 : exec ? s->driver->cuGraphExecHostNodeSetParams(exec, node, &p)
+                        : s->driver->cuGraphHostNodeSetParams(node, &p);
+    return function_given(s, f, r);
 }
 
 CUresult gpw_gp_host_done(struct gpw_session *s, uint64_t cookie)

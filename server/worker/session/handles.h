@@ -49,9 +49,18 @@ void gpw_handle_next_graph(struct gpw_session *s, uint64_t contexts, uint64_t ca
 /* A capture has ended, and left this graph or none. */
 void gpw_handle_capture_over(struct gpw_session *s, uint64_t real);
 
-/* An id of the worker's own choosing for a node of a graph, which it goes with; the same
- * node keeps its id. 0 when there are too many. */
+/* The client's id of a node; or one of the worker's own choosing, which goes with the graph; the
+ * same node keeps its id. 0 when there are too many. */
 uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
+/* The id of the graph that has a node, 0 if none is known to. */
+uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node);
+/* The driver has let a node go before its graph. */
+void gpw_handle_node_gone(struct gpw_session *s, uint64_t node);
+/* The id of the context that the driver's object goes with, 0 if it goes with none; and its tag. */
+uint64_t gpw_handle_context_of(struct gpw_session *s, enum gp_handle_kind kind, uint64_t real,
+                               uint16_t *tag);
+/* What goes with another's contexts from now on: graphs, and what is instantiated of them. */
+void gpw_handle_join_contexts(struct gpw_session *s, uint64_t id, uint64_t other);
 /* Visit every live id of a kind. */
 void gpw_handle_each(struct gpw_session *s, enum gp_handle_kind kind,
                      void (*visit)(struct gpw_session *, uint64_t id, uint64_t real, void *),

@@ -172,6 +172,46 @@ static void capture_ended(struct gpw_session *s, const struct gp_header *h)
     s->graph_budget.ending = NULL;
 }
 
+/* --- built by hand ------------------------------------------------------------------- */
+
+static uint64_t node_bytes(const struct gp_header *h)
+{
+    return ID(graph_grown_at) ? NODE_BYTES + h->size : 0;
+}
+
+/* A graph has another node, whose bytes are taken; of a child it has all that the child has. */
+static void grown(struct gpw_session *s, const struct gp_header *h)
+{
+    uint64_t id = ID(graph_grown_at);
+    struct cost cost = copy_of(s, h);
+    int ordinal = gp_op_info(h->op)->in_context ? gpw_current_ordinal(s) : -1;
+    cost.bytes += node_bytes(h);
+    if (ordinal >= 0)
+        cost.devices |= UINT64_C(1) << ordinal;
+    struct gpw_graph_cost *g = live(s, GP_HANDLE_GRAPH, id) ? graph_of(s, id) : NULL;
+    if (!g) {
+        made(s, GP_HANDLE_GRAPH, id, cost);
+        return;
+    }
+    g->cost.bytes += cost.bytes;
+    g->cost.devices |= cost.devices;
+}
+
+void gpw_graph_works_here(struct gpw_session *s, uint64_t id)
+{
+    struct gpw_graph_cost *g = graph_of(s, id);
+    int ordinal = gpw_current_ordinal(s);
+    if (g && ordinal >= 0)
+        g->cost.devices |= UINT64_C(1) << ordinal;
+}
+
+void gpw_graph_works_as(struct gpw_session *s, uint64_t id, uint64_t other)
+{
+    struct gpw_graph_cost *g = graph_of(s, id), *from = graph_of(s, other);
+    if (g && from)
+        g->cost.devices |= from->cost.devices;
+}
+
 /* --- launches ------------------------------------------------------------------------ */
 
 /* Whether all its work is on the device that the launch is charged to, or on one without
@@ -198,7 +238,8 @@ static bool may_launch(struct gpw_session *s, const struct gp_header *h)
 bool gpw_graphs_admit(struct gpw_session *s, const struct gp_header *h)
 {
     uint64_t copied = copy_of(s, h).bytes;
-    return captured(s, h) && may_launch(s, h) && (copied == 0 || take(s, copied));
+    uint64_t bytes = copied + node_bytes(h);
+    return captured(s, h) && may_launch(s, h) && (bytes == 0 || take(s, bytes));
 }
 
 void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
@@ -208,6 +249,8 @@ void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h)
         capture_began(s, h);
     else if (op->capture == GP_CAPTURE_ENDS || op->stream_ended_at)
         capture_ended(s, h);
+    else if (op->graph_grown_at)
+        grown(s, h);
     else if (op->graph_made_at)
         made(s, op->graph_made, ID(graph_made_at), copy_of(s, h));
     else if (op->graph_ended_at)

@@ -1,6 +1,6 @@
 /*
  * A graph that is launched on one device and has work on another: captured through an event
- * that both streams wait for. Says with which error it ended.
+ * that both streams wait for, or (with an argument) built by hand. Says with which error it ended.
  */
 #include "driver.h"
 
@@ -42,10 +42,25 @@ static CUgraphExec captured(void)
     return exec;
 }
 
-int main(void)
+static CUgraphExec built(void)
 {
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    const CUDA_MEMSET_NODE_PARAMS set = {
+        .dst = at, .value = 2, .elementSize = 1, .width = BYTES, .height = 1};
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, its_context));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    CU(cuGraphDestroy(graph));
+    return exec;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
     start();
-    CUgraphExec exec = captured();
+    CUgraphExec exec = argc > 1 ? built() : captured();
     CUresult launched = cuGraphLaunch(exec, own), waited = cuStreamSynchronize(own);
     printf("launched %s\n", driver_name(launched == CUDA_SUCCESS ? waited : launched));
     CU(cuGraphExecDestroy(exec));

@@ -8,6 +8,7 @@
 #include "function.h"
 #include "gpw_handlers.h"
 #include "graph.h"
+#include "graph_node.h"
 #include "growth.h"
 #include "handles.h"
 #include "later.h"

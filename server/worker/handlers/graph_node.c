@@ -1,0 +1,344 @@
+/* Graphs built by hand: their nodes, edges, and what is asked of those that were not. */
+#include "graph_node.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "function.h"
+#include "gpw_handlers.h"
+#include "graph.h"
+#include "graph_budget.h"
+#include "growth.h"
+#include "handles.h"
+#include "memory_internal.h"
+
+/* A changed node has work for the GPU of the current context, and goes with it. */
+static CUresult changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r)
+{
+    if (r == CUDA_SUCCESS && node)
+        gpw_graph_works_here(s, exec ? gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec)
+                                     : gpw_handle_graph_of(s, (uint64_t)node));
+    return r;
+}
+
+/* --- kernels ------------------------------------------------------------------------ */
+
+/* A function brings its context, which must be the one that the node is charged to. */
+static CUresult kernel_take(struct gpw_session *s, CUfunction function, CUcontext current,
+                            CUDA_KERNEL_NODE_PARAMS *p)
+{
+    uint16_t tag;
+    uint64_t own = gpw_handle_context_of(s, GP_HANDLE_FUNCTION, (uint64_t)function, &tag);
+    if (own && own != gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)current))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (tag == GPW_TAG_KERNEL) {
+        p->kern = (CUkernel)(void *)function;
+        p->ctx = current;
+    } else {
+        p->func = function;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_put(struct gpw_session *s, CUgraphNode *made, CUgraph graph,
+                           CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+    if (made)
+        return s->driver->cuGraphAddKernelNode_v2(made, graph, NULL, 0, p);
+    return changed(s, exec, node,
+                   exec ? s->driver->cuGraphExecKernelNodeSetParams_v2(exec, node, p)
+                        : s->driver->cuGraphKernelNodeSetParams_v2(node, p));
+}
+
+CUresult gpw_node_kernel(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
+                         CUgraphNode node, CUfunction function, const uint32_t *shape,
+                         const void *parameters, uint32_t parameter_bytes)
+{
+    void *pointers[GP_PARAMETERS_MAX];
+    struct gpw_parameters p;
+    CUcontext current = NULL;
+    CUresult r = gpw_parameters_of(s, function, &p);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuCtxGetCurrent(&current);
+    if (r == CUDA_SUCCESS && p.bytes != parameter_bytes) {
+        gpw_session_broken(s, "a kernel node whose parameters are not the kernel's");
+        r = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (r == CUDA_SUCCESS && p.local && !gpw_growth_local_fits(s, p.local))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS)
+        return r;
+    for (uint32_t i = 0; i < p.count; i++)
+        pointers[i] = (char *)(uintptr_t)parameters + p.at[i].offset;
+    CUDA_KERNEL_NODE_PARAMS params = {.gridDimX = shape[0],
+                                      .gridDimY = shape[1],
+                                      .gridDimZ = shape[2],
+                                      .blockDimX = shape[3],
+                                      .blockDimY = shape[4],
+                                      .blockDimZ = shape[5],
+                                      .sharedMemBytes = shape[6],
+                                      .kernelParams = pointers};
+    r = kernel_take(s, function, current, &params);
+    if (r == CUDA_SUCCESS)
+        r = kernel_put(s, made, graph, exec, node, &params);
+    if (p.local && r == CUDA_SUCCESS)
+        gpw_growth_local_taken(s, p.local);
+    return r;
+}
+
+/* --- copies and sets ------------------------------------------------------------------ */
+
+CUresult gpw_node_copy(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
+                       CUgraphNode node, const CUDA_MEMCPY3D *copy)
+{
+    CUDA_MEMCPY3D own;
+    CUcontext current = NULL;
+    if (!gpw_copy_3d_take(s, copy, &own))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = s->driver->cuCtxGetCurrent(&current);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (made)
+        return s->driver->cuGraphAddMemcpyNode(made, graph, NULL, 0, &own, current);
+    return changed(s, exec, node,
+                   exec ? s->driver->cuGraphExecMemcpyNodeSetParams(exec, node, &own, current)
+                        : s->driver->cuGraphMemcpyNodeSetParams(node, &own));
+}
+
+CUresult gpw_node_memset(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
+                         CUgraphNode node, CUdeviceptr dst, uint64_t pitch, uint32_t value,
+                         uint32_t element, uint64_t width, uint64_t height)
+{
+    CUDA_MEMSET_NODE_PARAMS p = {.dst = dst,
+                                 .pitch = pitch,
+                                 .value = value,
+                                 .elementSize = element,
+                                 .width = width,
+                                 .height = height};
+    CUcontext current = NULL;
+    CUresult r = s->driver->cuCtxGetCurrent(&current);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (made)
+        return s->driver->cuGraphAddMemsetNode(made, graph, NULL, 0, &p, current);
+    return changed(s, exec, node,
+                   exec ? s->driver->cuGraphExecMemsetNodeSetParams(exec, node, &p, current)
+                        : s->driver->cuGraphMemsetNodeSetParams(node, &p));
+}
+
+CUresult gpw_node_event(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUevent event,
+                        bool record)
+{
+    if (exec)
+        return record ? s->driver->cuGraphExecEventRecordNodeSetEvent(exec, node, event)
+                      : s->driver->cuGraphExecEventWaitNodeSetEvent(exec, node, event);
+    return record ? s->driver->cuGraphEventRecordNodeSetEvent(node, event)
+                  : s->driver->cuGraphEventWaitNodeSetEvent(node, event);
+}
+
+CUresult gpw_noted_gp_node_child(struct gpw_session *s, CUgraphNode node, CUgraph graph,
+                                 CUgraph child)
+{
+    (void)node;
+    gpw_handle_join_contexts(s, gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph),
+                             gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)child));
+    return CUDA_SUCCESS;
+}
+
+/* --- edges ---------------------------------------------------------------------------- */
+
+struct edges {
+    CUgraphNode *from, *to;
+    CUgraphEdgeData *data;
+    size_t count;
+};
+
+static CUresult edges_new(struct edges *e, size_t count)
+{
+    size_t room = count ? count : 1;
+    *e = (struct edges){calloc(room, sizeof *e->from), calloc(room, sizeof *e->to),
+                        calloc(room, sizeof *e->data), count};
+    return e->from && e->to && e->data ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static void edges_free(struct edges *e)
+{
+    free(e->from);
+    free(e->to);
+    free(e->data);
+}
+
+static CUresult edges_take(struct gpw_session *s, const uint64_t *from, const uint64_t *to,
+                           const uint64_t *data, struct edges *e)
+{
+    CUresult r = CUDA_SUCCESS;
+    for (size_t i = 0; r == CUDA_SUCCESS && i < e->count; i++) {
+        r = gpw_handle_get(s, GP_HANDLE_GRAPH_NODE, from[i], false, (uint64_t *)&e->from[i]);
+        if (r == CUDA_SUCCESS)
+            r = gpw_handle_get(s, GP_HANDLE_GRAPH_NODE, to[i], false, (uint64_t *)&e->to[i]);
+        memcpy(&e->data[i], &data[i], sizeof e->data[i]);
+    }
+    return r;
+}
+
+static bool has_data(const struct edges *e)
+{
+    const CUgraphEdgeData none = {0};
+    for (size_t i = 0; i < e->count; i++)
+        if (memcmp(&e->data[i], &none, sizeof none) != 0)
+            return true;
+    return false;
+}
+
+static CUresult link_edges(struct gpw_session *s, CUgraph graph, bool remove, const struct edges *e)
+{
+    const struct gpw_driver *d = s->driver;
+    if (has_data(e)) /* of drivers from 12.3 on */
+        return remove ? d->cuGraphRemoveDependencies_v2(graph, e->from, e->to, e->data, e->count)
+                      : d->cuGraphAddDependencies_v2(graph, e->from, e->to, e->data, e->count);
+    return remove ? d->cuGraphRemoveDependencies(graph, e->from, e->to, e->count)
+                  : d->cuGraphAddDependencies(graph, e->from, e->to, e->count);
+}
+
+CUresult gpw_gp_graph_link(struct gpw_session *s, CUgraph graph, uint32_t remove, uint32_t count,
+                           const uint64_t *from, const uint64_t *to, const uint64_t *data)
+{
+    struct edges e;
+    if (gpw_graph_has_hidden(s, graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = edges_new(&e, count);
+    if (r == CUDA_SUCCESS)
+        r = edges_take(s, from, to, data, &e);
+    if (r == CUDA_SUCCESS)
+        r = link_edges(s, graph, remove != 0, &e);
+    edges_free(&e);
+    return r;
+}
+
+/* A node that copies for the client goes with one of ours. */
+CUresult gpw_cuGraphDestroyNode(struct gpw_session *s, CUgraphNode hNode)
+{
+    if (gpw_graph_is_beside_hidden(s, hNode))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = s->driver->cuGraphDestroyNode(hNode);
+    if (r == CUDA_SUCCESS)
+        gpw_handle_node_gone(s, (uint64_t)hNode);
+    return r;
+}
+
+/* --- what is asked --------------------------------------------------------------------- */
+
+static CUresult edges_of(struct gpw_session *s, CUgraph graph, struct edges *e)
+{
+    size_t count = 0;
+    CUresult r = s->driver->cuGraphGetEdges_v2(graph, NULL, NULL, NULL, &count);
+    bool old = r == CUDA_ERROR_NOT_SUPPORTED; /* drivers before 12.3 */
+    if (old)
+        r = s->driver->cuGraphGetEdges(graph, NULL, NULL, &count);
+    *e = (struct edges){.count = 0};
+    if (r == CUDA_SUCCESS)
+        r = edges_new(e, count);
+    if (r != CUDA_SUCCESS || count == 0)
+        return r;
+    return old ? s->driver->cuGraphGetEdges(graph, e->from, e->to, &e->count)
+               : s->driver->cuGraphGetEdges_v2(graph, e->from, e->to, e->data, &e->count);
+}
+
+CUresult gpw_gp_graph_edges(struct gpw_session *s, CUgraph graph, uint32_t capacity,
+                            uint64_t *count, uint64_t *from, uint32_t *n_from, uint64_t *to,
+                            uint32_t *n_to, uint64_t *data, uint32_t *n_data)
+{
+    struct edges e;
+    size_t filled = 0;
+    *n_from = *n_to = *n_data = 0;
+    if (gpw_graph_has_hidden(s, graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult r = edges_of(s, graph, &e);
+    for (; r == CUDA_SUCCESS && filled < e.count && filled < capacity; filled++) {
+        from[filled] = gpw_handle_name(s, (uint64_t)e.from[filled], (uint64_t)graph);
+        to[filled] = gpw_handle_name(s, (uint64_t)e.to[filled], (uint64_t)graph);
+        memcpy(&data[filled], &e.data[filled], sizeof *data);
+        if (!from[filled] || !to[filled])
+            r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *count = e.count;
+    edges_free(&e);
+    if (r == CUDA_SUCCESS)
+        *n_from = *n_to = *n_data = (uint32_t)(filled * sizeof *data);
+    return r;
+}
+
+static CUresult neighbours(struct gpw_session *s, CUgraphNode node, bool behind, CUgraphNode *nodes,
+                           CUgraphEdgeData *data, size_t *count)
+{
+    const struct gpw_driver *d = s->driver;
+    CUresult r = behind ? d->cuGraphNodeGetDependentNodes_v2(node, nodes, data, count)
+                        : d->cuGraphNodeGetDependencies_v2(node, nodes, data, count);
+    if (r == CUDA_ERROR_NOT_SUPPORTED)
+        r = behind ? d->cuGraphNodeGetDependentNodes(node, nodes, count)
+                   : d->cuGraphNodeGetDependencies(node, nodes, count);
+    return r;
+}
+
+CUresult gpw_gp_node_edges(struct gpw_session *s, CUgraphNode node, uint32_t behind,
+                           uint32_t capacity, uint64_t *count, uint64_t *nodes, uint32_t *n_nodes,
+                           uint64_t *data, uint32_t *n_data)
+{
+    struct edges e;
+    uint64_t graph = 0;
+    size_t total = 0;
+    *n_nodes = *n_data = 0;
+    CUresult r = gpw_graph_is_beside_hidden(s, node)
+                     ? CUDA_ERROR_NOT_SUPPORTED
+                     : neighbours(s, node, behind, NULL, NULL, &total);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpw_handle_get(s, GP_HANDLE_GRAPH, gpw_handle_graph_of(s, (uint64_t)node), false, &graph);
+    r = edges_new(&e, total);
+    if (r == CUDA_SUCCESS && total)
+        r = neighbours(s, node, behind, e.to, e.data, &e.count);
+    size_t filled = e.count < capacity ? e.count : capacity;
+    for (size_t i = 0; r == CUDA_SUCCESS && i < filled; i++) {
+        memcpy(&data[i], &e.data[i], sizeof *data);
+        if (!(nodes[i] = gpw_handle_name(s, (uint64_t)e.to[i], graph)))
+            r = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    edges_free(&e);
+    *count = total;
+    if (r == CUDA_SUCCESS)
+        *n_nodes = *n_data = (uint32_t)(filled * sizeof *nodes);
+    return r;
+}
+
+CUresult gpw_gp_graph_find(struct gpw_session *s, CUgraphNode node, CUgraph clone, uint64_t *found)
+{
+    CUgraphNode copy = NULL;
+    CUresult r = s->driver->cuGraphNodeFindInClone(&copy, node, clone);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *found = gpw_handle_name(s, (uint64_t)copy, (uint64_t)clone);
+    return *found ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Of a failure, the driver says more; that is an answer, too. */
+CUresult gpw_gp_graph_exec_update(struct gpw_session *s, CUgraphExec exec, CUgraph graph,
+                                  uint32_t *status, uint32_t *result, uint64_t *node,
+                                  uint64_t *from)
+{
+    CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    CUresult r = s->driver->cuGraphExecUpdate_v2(exec, graph, &info);
+    uint64_t own = gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec);
+    uint64_t other = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
+    *status = r;
+    *result = info.result;
+    *node = *from = 0;
+    if (info.errorNode)
+        *node = gpw_handle_name(s, (uint64_t)info.errorNode, (uint64_t)graph);
+    if (info.errorFromNode)
+        *from = gpw_handle_name(s, (uint64_t)info.errorFromNode, (uint64_t)graph);
+    if (r == CUDA_SUCCESS) {
+        gpw_graph_works_as(s, own, other);
+        gpw_handle_join_contexts(s, own, other);
+    }
+    return CUDA_SUCCESS;
+}
