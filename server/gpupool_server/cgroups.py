@@ -31,12 +31,16 @@ class Cgroups:
             self.off = "no control group is given; --cgroup names a folder that is delegated"
         else:
             self.off = _prepare(self._parent)
-            if not self.off:
-                self._sweep(self._parent)
 
-    def _sweep(self, parent: Path) -> None:
-        """Remove what an earlier server has left; a group with a worker in it cannot be removed."""
-        for folder in parent.glob(f"{PREFIX}*"):
+    def sweep(self) -> None:
+        """Remove what an earlier server has left; a group with a worker in it cannot be removed.
+
+        At the server's start alone: beside a server at work it would take the groups that are
+        made and have no worker yet.
+        """
+        if self._parent is None or self.off:
+            return
+        for folder in self._parent.glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

@@ -99,6 +99,10 @@ class Jail:
 
     # The host ------------------------------------------------------------------------
 
+    def sweep(self) -> None:
+        """Remove what an earlier server has left: for a server that starts."""
+        self._cgroups.sweep()
+
     async def probe(self) -> dict[str, str]:
         """Find out what the host allows; ConfigError if the operator wants more than that."""
         mode = self._settings.confined
@@ -180,7 +184,8 @@ class Jail:
 
     async def _start_probe(self) -> Report:
         """Start the worker's program in a jail, only to say its version."""
-        place = Place("probe", "probe", self._inventory.indexes)
+        # a name of its own: the doctor tries beside a server at work
+        place = Place(f"probe-{os.getpid()}", "probe", self._inventory.indexes)
         lease = self._leases.enter(place.lease, place.session)
         uid = 0
         try:

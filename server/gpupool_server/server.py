@@ -106,6 +106,7 @@ class Server:
         gpus = Gpus(settings, inventory, tenants, self._run_dir.gpus, open_board)
         plugins = self._home.root / paths.PLUGINS
         jail = Jail(settings, inventory, self._home, program, self._run_dir.path)
+        jail.sweep()
         await jail.probe()
         self._supervisor = SessionSupervisor(
             settings, inventory, self._run_dir, program, plugins, gpus, jail

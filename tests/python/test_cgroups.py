@@ -39,6 +39,7 @@ def test_what_a_crash_left_is_removed_and_what_is_used_stays(parent: Path) -> No
     (parent / "gpupool-used" / "process").write_text("")  # cannot be removed
     (parent / "other").mkdir()
     groups = groups_in(parent)
+    groups.sweep()
     assert not (parent / "gpupool-left").exists()
     assert (parent / "gpupool-used").is_dir() and (parent / "other").is_dir()
     groups.remove("nothing")

@@ -9,7 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpupool_server import doctor
+from gpupool_server.cgroups import Cgroups
+from gpupool_server.config import load_settings
 from gpupool_server.jail_status import LAYERS
 
 ALL_ON = dict.fromkeys(LAYERS, "on")
@@ -91,3 +95,24 @@ def test_bad_settings() -> None:
     done = run("--listen", "nowhere")
     assert done.returncode == 2
     assert done.stderr.startswith("gpupool-server: ")
+
+
+def test_it_takes_nothing_from_a_server_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of workers that are about to come stay, and its own have names of their own."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    (tmp_path / "gpupool-made").mkdir()
+    made: list[str] = []
+
+    def make(self: Cgroups, session: str, host_memory: int) -> tuple[Path | None, str]:
+        del self, host_memory
+        made.append(session)
+        return None, "not in this test"
+
+    monkeypatch.setattr(Cgroups, "make", make)
+    given = {"driver": "soft", "cgroup": str(tmp_path), "listen": f"ipc://{tmp_path}/front"}
+    doctor.examine(load_settings(None, given))
+    assert (tmp_path / "gpupool-made").is_dir()
+    assert set(made) == {f"probe-{os.getpid()}"}
