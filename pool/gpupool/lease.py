@@ -91,6 +91,8 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
         ("asked", f"{request_text(asked)}, {cell(asked, 'policy')}, hosts: {cell(asked, 'hosts')}")
     )
     rows.append(("priority", cell(lease, "priority")))
+    if lease.get("sessions") is not None:
+        rows.append(("sessions", f"{lease['sessions']} at once on each host"))
     rows += [(key, when(lease.get(key))) for key in ("created", "granted", "ended")]
     if lease.get("state") == "active":
         rows.append(("expires", f"in {until(lease.get('expires'))}, unless it is renewed"))
@@ -136,6 +138,9 @@ def create(
         str, typer.Option(help="how long it lasts without `lease renew` or a session")
     ] = "1h",
     name: Annotated[str | None, typer.Option(help="what it is shown as")] = None,
+    sessions: Annotated[
+        str | None, typer.Option(help="how many of its processes a host serves at once (any)")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only say what would come of it, GPU by GPU")
     ] = False,
@@ -155,6 +160,7 @@ def create(
         name,
         tenant,
         ttl,
+        sessions,
     )
     options = {GPUS: gpus, MEMORY: memory, SHARE: share}
     _, asked = pool_fields({}, options)

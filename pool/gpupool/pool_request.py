@@ -11,6 +11,7 @@ from gpupool import request_options
 from gpupool.options import read_number
 from gpupool_common import request, request_variables
 from gpupool_common.errors import ConfigError
+from gpupool_common.quantities import MOST_SESSIONS
 from gpupool_common.sizes import WHOLE_GPU
 
 POLICIES = ("binpack", "spread", "fragmentation")
@@ -52,6 +53,7 @@ class PoolChoices:
     name: str | None = None
     tenant: str | None = None
     ttl: str | None = None
+    sessions: str | None = None
 
     def given(self) -> list[str]:
         """The options that are there and that nothing but a pool understands."""
@@ -65,6 +67,7 @@ class PoolChoices:
             "--label": self.labels,
             "--wait": self.wait,
             "--name": self.name,
+            "--sessions": self.sessions,
         }
         return [option for option, value in options.items() if value not in (None, False, ())]
 
@@ -99,6 +102,8 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         body["min_driver"] = choices.min_driver
     if choices.priority is not None:
         body["priority"] = read_number("--priority", choices.priority, 0, 100)
+    if choices.sessions is not None:
+        body["sessions"] = read_number("--sessions", choices.sessions, 1, MOST_SESSIONS)
     for key, text in (
         ("model", choices.model),
         ("tenant", choices.tenant),

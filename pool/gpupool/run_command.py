@@ -94,6 +94,10 @@ def run(
     name: Annotated[
         str | None, typer.Option(help="of a pool: what the lease is shown as (the program's name)")
     ] = None,
+    sessions: Annotated[
+        str | None,
+        typer.Option(help="of a pool: how many of its processes a host serves at once (any)"),
+    ] = None,
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,
@@ -121,6 +125,7 @@ def run(
         None,
         wait,
         name,
+        sessions=sessions,
     )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:

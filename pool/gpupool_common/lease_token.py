@@ -3,8 +3,9 @@
 ``gpl_`` and a compact JWS (RFC 7515): HEADER.PAYLOAD.SIGNATURE, signed by the manager with
 Ed25519 (RFC 8037). The header names nothing but the algorithm and the key's id. The payload is
 MessagePack: version, lease, tenant, when it was issued and when it expires (seconds since 1970
-by the manager's clock), priority, the id of the request, and for every node its name and its
-grants (ordinal, GPU, bytes, thousandths of its compute), which are the limits of sessions there.
+by the manager's clock), priority, the id of the request, for every node its name and its grants
+(ordinal, GPU, bytes, thousandths of its compute), which are the limits of sessions there, and how
+many of these each server serves at once (nil: any number).
 
 Servers have public keys alone, so nothing of theirs forges a token, for others or themselves.
 A JWS and no PASETO: PyJWT is kept by many, and brings nothing but ``cryptography``. What JOSE is
@@ -25,11 +26,11 @@ import msgpack
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gpupool_common.errors import ProtocolError
-from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY
+from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY, MOST_SESSIONS
 from gpupool_common.sizes import WHOLE_GPU
 
 PREFIX = "gpl_"
-VERSION = 2
+VERSION = 3
 ALGORITHM = "EdDSA"
 
 #: A question to a front end has 8 KiB; the rest of it needs less than half of that.
@@ -68,6 +69,8 @@ class LeaseToken:
     request_id: str
     #: By node, in the order of ordinals.
     nodes: dict[str, tuple[TokenGrant, ...]]
+    #: How many sessions each server serves at once; None: any number.
+    sessions: int | None = None
 
 
 def key_id(public: bytes) -> str:
@@ -96,6 +99,7 @@ def issue(token: LeaseToken, key: Ed25519PrivateKey) -> str:
                 ]
                 for node, grants in token.nodes.items()
             ],
+            token.sessions,
         ]
     )
     return sign(payload, key)
@@ -151,7 +155,7 @@ def _read(payload: Any) -> LeaseToken:
                 f"it is of version {version}, this server knows version {VERSION};"
                 " install the same gpupool release as the manager's"
             )
-        lease, tenant, issued, expires, priority, request_id, nodes = fields
+        lease, tenant, issued, expires, priority, request_id, nodes, sessions = fields
         token = LeaseToken(
             _name(lease),
             _name(tenant),
@@ -160,6 +164,7 @@ def _read(payload: Any) -> LeaseToken:
             _number(priority, 0, 100),
             str(request_id)[:256],
             {_name(node): tuple(_grant(grant) for grant in grants) for node, grants in nodes},
+            None if sessions is None else _number(sessions, 1, MOST_SESSIONS),
         )
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
         raise ProtocolError("it is malformed") from None

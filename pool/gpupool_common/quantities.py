@@ -20,6 +20,8 @@ MOST_MEMORY = LARGEST
 #: The most over all virtual GPUs: every reader of JSON keeps such a number exactly.
 MOST_TOTAL_MEMORY = 1 << 53
 MOST_TOTAL_COMPUTE = 1 << 31
+#: Of a lease on one server.
+MOST_SESSIONS = 4096
 
 #: Of one GPU.
 Memory = Annotated[int, Field(strict=True, ge=LEAST_MEMORY, le=MOST_MEMORY)]

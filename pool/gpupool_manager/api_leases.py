@@ -105,6 +105,7 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
         ttl=float(body.ttl_seconds),
         label=body.label,
         until=body.until,
+        sessions=body.sessions,
     )
 
 

@@ -54,5 +54,6 @@ class Signer:
             lease.priority,
             lease.request_id,
             {node: tuple(grants) for node, grants in nodes.items()},
+            lease.sessions,
         )
         return lease_token.issue(token, self.ring.current.private)

@@ -29,6 +29,8 @@ class LeaseRequest:
     ttl: float = 60.0
     label: str = ""
     until: LeaseEnd = LeaseEnd.RELEASED
+    #: Of each server at once; None: no limit.
+    sessions: int | None = None
 
 
 class Leases:
@@ -102,6 +104,7 @@ class Leases:
             ttl=asked.ttl,
             label=asked.label,
             until=asked.until,
+            sessions=asked.sessions,
             created=now,
             deadline=now + asked.wait,
             request_id=request_id,

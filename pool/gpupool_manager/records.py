@@ -144,6 +144,8 @@ class Lease:
     placement: dict[str, Any] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
     until: LeaseEnd = LeaseEnd.RELEASED
+    #: How many processes each server serves at once; None: no limit.
+    sessions: int | None = None
 
 
 @dataclass(slots=True)

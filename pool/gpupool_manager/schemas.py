@@ -17,7 +17,7 @@ from gpupool_common.node_protocol import (
     Name,
     SessionState,
 )
-from gpupool_common.quantities import Memory, Share, TotalCompute, TotalMemory
+from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
 
 T = TypeVar("T")
@@ -290,6 +290,9 @@ class LeaseRequestIn(PlacementRequestIn):
     until: LeaseEnd = Field(
         LeaseEnd.RELEASED, description="last-session: released when its last process has ended"
     )
+    sessions: Annotated[Whole, Field(ge=1, le=MOST_SESSIONS)] | None = Field(
+        None, description="how many of its processes each server serves at once; null: no limit"
+    )
 
 
 class GrantOut(BaseModel):
@@ -322,6 +325,7 @@ class LeaseOut(BaseModel):
     priority: int
     label: str
     until: LeaseEnd
+    sessions: int | None
     ttl_seconds: float
     created: datetime
     granted: datetime | None

@@ -166,6 +166,7 @@ leases = Table(
     Column("request_id", String(64), nullable=False),
     Column("placement", JSON, nullable=False),
     Column("until", _State(LeaseEnd), nullable=False),
+    Column("sessions", Integer),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
 )

@@ -137,6 +137,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         priority=record.priority,
         label=record.label,
         until=record.until,
+        sessions=record.sessions,
         ttl_seconds=record.ttl,
         created=when(record.created),
         granted=maybe_when(record.granted),

@@ -45,6 +45,22 @@ def state(used: int, limit: int | None, refused: int = 0) -> State:
     return {"used": used, "limit": limit, "refused": refused}
 
 
+def check_lease(tenant: Tenant, running: Sequence[str | None]) -> None:
+    """Who has found a lease's token gets no more of it than the lease has, or Refusal.
+
+    ``running`` has the leases of all sessions that run or are being begun.
+    """
+    if tenant.lease is None or tenant.lease.sessions is None:
+        return
+    count, most = running.count(tenant.lease.lease), tenant.lease.sessions
+    if count >= most:
+        raise Refusal(
+            "over-quota",
+            f"the lease '{tenant.lease.lease}' has {count} of {most} sessions on this server; wait"
+            " for one to end, or take a lease with more (--sessions)",
+        )
+
+
 def allot(
     settings: Settings, tenant: Tenant, given: Sequence[Mapping[str, int]], opening: int
 ) -> dict[str, int]:

@@ -254,8 +254,9 @@ class PoolMember:
         self._check_names(token)
         promises = self._promises(token)
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
-        peers = next((grant.peer_key for grant in self._state.grants(token.lease)), "")
-        lease = LeasePart(token.lease, token.request_id, promises, peers)
+        ordered = next(iter(self._state.grants(token.lease)), None)
+        peers = "" if ordered is None else ordered.peer_key
+        lease = LeasePart(token.lease, token.request_id, promises, peers, token.sessions)
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:

@@ -103,7 +103,7 @@ class SessionSupervisor:
         )
         self._sessions: dict[str, Session] = {}
         # Chosen but not yet in the table: they count, or two at once could overfill it.
-        self._opening: list[tuple[str, tuple[int, ...]]] = []
+        self._opening: list[tuple[str, str | None, tuple[int, ...]]] = []  # tenant, lease, GPUs
         self._clock: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         self._ending: set[asyncio.Task[None]] = set()
@@ -166,8 +166,7 @@ class SessionSupervisor:
     async def _open(self, request: SessionRequest) -> Opened:
         devices = self._choose(request)
         self._pending.check(request.tenant.name)
-        opening = (request.tenant.name, devices)
-        self._opening.append(opening)
+        self._opening.append(opening := (request.tenant.name, request.tenant.lease_name, devices))
         try:
             return await self._start(request, devices)
         except WorkerError as error:
@@ -199,10 +198,12 @@ class SessionSupervisor:
     def _load(self) -> Counter[int]:
         """How many sessions there are on each device."""
         chosen = [session.meta.devices for session in self._sessions.values()]
-        chosen += [devices for _, devices in self._opening]
+        chosen += [devices for _, _, devices in self._opening]
         return Counter(index for devices in chosen for index in devices)
 
     def _check_tenant(self, tenant: Tenant) -> None:
+        leases = [s.meta.lease for s in self._sessions.values()]
+        budgets.check_lease(tenant, leases + [lease for _, lease, _ in self._opening])
         most = self._most_of(tenant)
         running = self._running(tenant.name)
         if running >= most:
@@ -218,13 +219,13 @@ class SessionSupervisor:
 
     def _running(self, tenant: str) -> int:
         running = sum(s.meta.tenant == tenant for s in self._sessions.values())
-        return running + sum(name == tenant for name, _ in self._opening)
+        return running + sum(name == tenant for name, _, _ in self._opening)
 
     def _allot(self, tenant: Tenant) -> dict[str, int]:
         """What a new session of the tenant gets of this host."""
         given = [s.meta.budgets for s in self._sessions.values() if s.meta.tenant == tenant.name]
         # Its own is among those that are being opened.
-        opening = sum(name == tenant.name for name, _ in self._opening) - 1
+        opening = sum(name == tenant.name for name, _, _ in self._opening) - 1
         return budgets.allot(self._settings, tenant, given, max(0, opening))
 
     async def _start(self, request: SessionRequest, devices: tuple[int, ...]) -> Opened:

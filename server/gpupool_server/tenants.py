@@ -45,6 +45,8 @@ class LeasePart:
     #: What the lease's workers on all servers seal their addresses with, 64 hexadecimal digits;
     #: empty: the manager has not told it yet.
     peer_key: str = ""
+    #: How many sessions it may have here at once; None: no limit.
+    sessions: int | None = None
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -63,6 +65,10 @@ class Tenant:
     lease: LeasePart | None = None
     #: What its sessions may have together (budgets.py), by name; what is not in it has no limit.
     budgets: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lease_name(self) -> str | None:
+        return None if self.lease is None else self.lease.lease
 
     def may_use(self, index: int) -> bool:
         return self.gpus is None or index in self.gpus

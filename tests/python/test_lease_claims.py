@@ -29,6 +29,7 @@ from lease_token_harness import (
     token_of,
 )
 from server_harness import TOKEN, MakeOffice, accepted, eventually, hello, refused
+from test_tenants import ended
 
 # What a server makes of it --------------------------------------------------------------------
 
@@ -54,6 +55,25 @@ async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     assert (second.memory, second.share) == (32 * MIB, 200)
     meta = json.loads((node.office.run_dir.sessions / answer["session"] / "meta.json").read_text())
     assert (meta["lease"], meta["request_id"], meta["tenant"]) == ("lease-1", "r-1", "red")
+
+
+async def test_a_stolen_token_opens_no_more_than_the_lease_has(make_office: MakeOffice) -> None:
+    """Shown again and again, at once and by several tokens of one lease: so many, and no more."""
+    node = Node(await make_office())
+    node.apply(grant(index=0), grant("lease-2", index=1))
+    shown = [issued(sessions=2), issued(sessions=2, issued=NOW + 1)] * 3
+    answers = await asyncio.gather(*(node.hello(token) for token in shown))
+    opened = [protocol.decode(each) for each in answers]
+    sessions = [each.fields["session"] for each in opened if each.word == "ok"]
+    assert len(sessions) == 2
+    codes = {each.fields["code"] for each in opened if each.word != "ok"}
+    assert codes == {"over-quota"}
+    code, message = await node.refused(shown[0])
+    assert code == "over-quota" and "'lease-1' has 2 of 2 sessions on this server" in message
+    accepted(await node.hello(issued(lease="lease-2")))  # nobody else's room
+    await ended(node.office, sessions[0])
+    accepted(await node.hello(shown[1]))
+    assert (await node.refused(shown[0]))[0] == "over-quota"
 
 
 async def test_nvml_shows_the_lease_before_and_in_a_session(make_office: MakeOffice) -> None:

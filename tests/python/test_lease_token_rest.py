@@ -109,6 +109,17 @@ async def test_a_lease_comes_with_servers_and_token(api: Api) -> None:
         assert [grant.ordinal for grant in token.nodes[node]] == server["devices"]
 
 
+async def test_a_lease_may_have_so_many_sessions(api: Api) -> None:
+    lease = (await api.ask("POST", "/leases", {**ASK, "sessions": 3})).json()
+    assert lease["sessions"] == 3
+    assert api.check(lease["token"], lease["servers"][0]["node"]).sessions == 3
+    renewed = (await api.ask("POST", f"/leases/{lease['id']}/renew")).json()
+    assert api.check(renewed["token"], lease["servers"][0]["node"]).sessions == 3
+    for wrong in (0, 4097, "3", 1.5):
+        refused = await api.ask("POST", "/leases", {**ASK, "sessions": wrong})
+        assert refused.status_code == 422 and "sessions" in refused.json()["detail"]
+
+
 async def test_only_who_may_use_it_sees_it(api: Api) -> None:
     lease = (await api.ask("POST", "/leases", ASK)).json()
     path = f"/leases/{lease['id']}"

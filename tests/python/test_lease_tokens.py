@@ -35,7 +35,8 @@ def test_every_node_reads_what_was_written() -> None:
         nodes={
             "here": (TokenGrant(0, GPUS[0], 64 * MIB, 500), TokenGrant(1, "GPU-soft.1", MIB, 1000)),
             "there": (TokenGrant(2, GPUS[1], 1 << 50, 1),),
-        }
+        },
+        sessions=7,
     )
     assert lease_token.check(lease_token.issue(token, KEY), KEYS) == token
 
@@ -163,12 +164,16 @@ def signed(payload: bytes) -> str:
         (7, [["here", [[0, b"short", 64, 50]]]]),
         (7, [["here", [[0, "GPU-0", 64]]]]),
         (7, 3),
+        (8, 0),
+        (8, 4097),
+        (8, 1.0),
+        (8, "many"),
         (3, float("nan")),
         (4, float("inf")),
     ],
 )
 def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> None:
-    fields: list[object] = [2, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]]]
+    fields: list[object] = [3, "lease-1", "red", NOW, NOW + 1, 0, "r", [["here", []]], None]
     lease_token.check(signed(msgpack.packb(fields)), KEYS)
     fields[place] = value
     with pytest.raises(ProtocolError, match="it is malformed"):
@@ -176,8 +181,8 @@ def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> N
 
 
 def test_another_version_is_named() -> None:
-    with pytest.raises(ProtocolError, match="version 3, this server knows version 2"):
-        lease_token.check(signed(msgpack.packb([3, "new"])), KEYS)
+    with pytest.raises(ProtocolError, match="version 4, this server knows version 3"):
+        lease_token.check(signed(msgpack.packb([4, "new"])), KEYS)
 
 
 @pytest.mark.parametrize(

@@ -210,12 +210,17 @@ def test_leases(operator: Operator, green: str) -> None:
     shown = operator.do("lease", "show", made["id"])
     assert "unless it is renewed" in shown and "8GiB" in shown
     assert "token" not in operator.json("lease", "show", made["id"])
+    few = operator.json(*ask, *HALF, "--sessions", "2")
+    assert few["sessions"] == 2 and made["sessions"] is None
+    assert "2 at once on each host" in operator.do("lease", "show", few["id"])
+    operator.do("lease", "release", few["id"])
+    assert "--sessions" in operator.do(*ask, *HALF, "--sessions", "0", code=2)
     assert "placed by the rule" in operator.do("lease", "explain", made["id"])
     assert operator.json("lease", "renew", made["id"])["token"] != made["token"]
     assert operator.do("lease", "release", made["id"]) == f"{made['id']} is released\n"
     assert operator.json("lease", "list") == []
-    (ended,) = operator.json("lease", "list", "--all", "--tenant", green)
-    assert ended["state"] == "released"
+    ended = operator.json("lease", "list", "--all", "--tenant", green)
+    assert [each["state"] for each in ended] == ["released", "released"]
     assert "the lease is released" in operator.do("lease", "renew", made["id"], code=1)
 
 
