@@ -99,7 +99,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         412: "It was changed since the ETag of If-Match",
         413: "The body is too large",
         422: "A field is wrong; `errors` names it",
-        429: "Too many wrong tokens came from this address; Retry-After says when to ask again",
+        429: "Too many wrong tokens came from this address, or too many requests of one tenant;"
+        " Retry-After says when to ask again",
         503: "The database cannot be written now; nothing was changed",
     }.items()
 }

@@ -30,6 +30,8 @@ from gpupool_manager.attempts import Attempts
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.pool import Pool
 from gpupool_manager.problems import Problem, bad_field, unavailable
+from gpupool_manager.records import Token
+from gpupool_manager.request_budgets import RequestBudgets
 from gpupool_manager.schemas import ALLOWED
 from gpupool_manager.store import StoreError
 from gpupool_manager.tokens import is_valid
@@ -44,8 +46,13 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logs.get("rest")
 
 
-def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None = None) -> FastAPI:
-    """The REST API of an open pool. Without ``attempts`` nobody is slowed down."""
+def make_app(
+    pool: Pool,
+    open_metrics: bool = False,
+    attempts: Attempts | None = None,
+    budgets: RequestBudgets | None = None,
+) -> FastAPI:
+    """The REST API of an open pool. Without ``attempts`` and ``budgets`` nobody is slowed down."""
     app = FastAPI(
         title="gpupool manager",
         version=__version__,
@@ -57,7 +64,7 @@ def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None =
     )
     app.state.pool = pool
     app.state.open_metrics = open_metrics
-    app.state.metrics = Metrics(pool)
+    app.state.metrics = Metrics(pool, budgets)
     router = APIRouter(prefix="/v1", responses=PROBLEMS)
     for part in (
         api_system,
@@ -74,7 +81,9 @@ def make_app(pool: Pool, open_metrics: bool = False, attempts: Attempts | None =
     app.add_exception_handler(RequestValidationError, _on_wrong_field)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(StoreError, _on_store)
-    app.add_middleware(RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts)
+    app.add_middleware(
+        RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts, budgets=budgets
+    )
     return app
 
 
@@ -152,12 +161,20 @@ class RequestGuard:
     """Gives each request an id, a limit of its size, a log line and a place in the metrics."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, pool: Pool, attempts: Attempts | None
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        pool: Pool,
+        attempts: Attempts | None,
+        budgets: RequestBudgets | None,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._pool = pool
         self._attempts = attempts
+        self._budgets = budgets
+        #: Of refusals that cost nothing: who is refused may go on asking.
+        self._lines = logs.Meter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -194,15 +211,18 @@ class RequestGuard:
                 self._attempts.failed(_address(scope))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
-            _log.info(
-                "request",
-                method=scope["method"],
-                path=scope["path"],
-                status=status,
-                ms=round(seconds * 1000, 2),
-                actor=state.get("actor", ""),
-                request=request_id,
-            )
+            if status != 429 or self._lines.admit():
+                _log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=status,
+                    ms=round(seconds * 1000, 2),
+                    actor=state.get("actor", ""),
+                    request=request_id,
+                )
+            elif left_out := self._lines.left_out():
+                _log.warning("too many requests are refused to log them all", count=left_out)
 
     def _refusal(self, scope: Scope) -> Problem | None:
         """Before anything of the request is done."""
@@ -210,19 +230,36 @@ class RequestGuard:
             return Problem(403, "forbidden", FROM_A_PAGE)
         if self._is_to_wait(scope):
             return Problem(429, "too-many", "too many wrong tokens came from this address")
-        return None
+        return self._over_budget(scope)
+
+    def _over_budget(self, scope: Scope) -> Problem | None:
+        """A tenant may ask so often; whatever its token may do."""
+        token = self._valid_token(scope) if self._budgets is not None else None
+        if self._budgets is None or token is None or token.tenant is None:
+            return None
+        if self._budgets.spend(token.tenant):
+            return None
+        return Problem(
+            429,
+            "too-many",
+            f"tenant '{token.tenant}' makes more than {self._budgets.rate:g} requests a second;"
+            " ask less often (the manager's setting 'tenant_requests')",
+        )
 
     def _is_to_wait(self, scope: Scope) -> bool:
         """Before anything else of a request is read. Who has a token is not held up by others."""
         if self._attempts is None or not self._attempts.too_many(_address(scope)):
             return False
-        given = _authorization(scope)
-        if given is None:
+        if _authorization(scope) is None:
             return False  # it is refused anyway, or open to all
-        kind, _, secret = given.partition(" ")
+        return self._valid_token(scope) is None
+
+    def _valid_token(self, scope: Scope) -> Token | None:
+        """The token that is shown, if it is one and valid."""
+        kind, _, secret = (_authorization(scope) or "").partition(" ")
         token = self._pool.ledger.tokens.of_secret(secret.strip())
         valid = token is not None and is_valid(token, self._pool.clock())
-        return not (valid and kind.lower() == "bearer")
+        return token if valid and kind.lower() == "bearer" else None
 
 
 def _headers(scope: Scope) -> dict[str, str]:

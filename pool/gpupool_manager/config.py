@@ -72,6 +72,13 @@ class Settings(BaseModel):
     request_seconds: float = Field(
         20.0, ge=0.1, le=600, description="how long a request may take to come in, 0.1 .. 600"
     )
+    tenant_requests: float = Field(
+        100.0,
+        ge=0.1,
+        le=1e6,
+        allow_inf_nan=False,
+        description="requests a second of one tenant, 0.1 .. 1000000; ten seconds' worth at once",
+    )
     open_metrics: bool = Field(False, description="true or false: metrics need no token")
     new_admin_token: bool = Field(
         False, description="true or false: make another admin token at this start, a way back in"

@@ -13,13 +13,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.pool import Pool
 from gpupool_manager.quotas import QUANTITIES
+from gpupool_manager.request_budgets import RequestBudgets
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class _Collector:
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, budgets: RequestBudgets | None) -> None:
         self._pool = pool
+        self._budgets = budgets
 
     def collect(self) -> Iterator[Metric]:
         ledger = self._pool.ledger
@@ -57,6 +59,8 @@ class _Collector:
         states = Counter[str](lease.state for lease in ledger.leases.values())
         yield _gauge("leases", "Leases now.", "state", states)
         yield self._tenants()
+        if self._budgets is not None:
+            yield self._refused(self._budgets)
         commits = CounterMetricFamily("gpupool_manager_commits", "Transactions written.")
         commits.add_metric([], self._pool.commands.commits)
         yield commits
@@ -74,6 +78,16 @@ class _Collector:
                     family.add_metric([tenant, state, quantity], getattr(use, quantity))
         return family
 
+    def _refused(self, budgets: RequestBudgets) -> CounterMetricFamily:
+        family = CounterMetricFamily(
+            "gpupool_manager_tenant_requests_refused",
+            "Requests of tenants beyond what they may ask.",
+            labels=["tenant"],
+        )
+        for tenant, count in budgets.refused().items():
+            family.add_metric([tenant], count)
+        return family
+
 
 def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"gpupool_manager_{name}", text, labels=[label])
@@ -85,9 +99,9 @@ def _gauge(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMet
 class Metrics:
     """Counts requests; renders everything."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, budgets: RequestBudgets | None = None) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Collector(pool))
+        self._registry.register(_Collector(pool, budgets))
         self._requests = Count(
             "gpupool_manager_requests",
             "Requests answered.",

@@ -42,7 +42,7 @@ TITLES = {
     "bad-request": "The request is not as it must be",
     "too-large": "The request is too large",
     "repeated": "The idempotency key was used for another request",
-    "too-many": "Too many attempts",
+    "too-many": "Too many requests",
     "unavailable": "The manager cannot answer now",
     "not-allowed": "Method not allowed",
     "failed": "The manager failed",

@@ -28,6 +28,7 @@ from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool
+from gpupool_manager.request_budgets import RequestBudgets
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import Store
 from gpupool_manager.tokens import new_secret
@@ -151,7 +152,9 @@ class Manager:
         pool.signer = Signer(secret, ring, settings.lease_token_seconds)
         await self._open_link(pool, state_dir)
         pool.run_clock()
-        app = make_app(pool, settings.open_metrics, Attempts())
+        app = make_app(
+            pool, settings.open_metrics, Attempts(), RequestBudgets(settings.tenant_requests)
+        )
         config = uvicorn.Config(
             app,
             lifespan="off",

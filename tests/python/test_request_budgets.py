@@ -1,0 +1,72 @@
+"""A tenant that asks the manager without end is refused, and nobody else is."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from gpupool_manager import request_budgets
+from gpupool_manager.app import make_app
+from gpupool_manager.request_budgets import RequestBudgets
+from manager_rest import Rest
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_and_then_so_many_a_second() -> None:
+    clock = Clock()
+    budgets = RequestBudgets(2.0, clock)
+    assert sum(budgets.spend("red") for _ in range(1000)) == 20
+    assert budgets.spend("blue"), "each has its own"
+    clock.now += 1.0
+    assert sum(budgets.spend("red") for _ in range(10)) == 2
+    clock.now += 1e9
+    assert sum(budgets.spend("red") for _ in range(1000)) == 20, "no more for having waited"
+    assert budgets.refused() == {"blue": 0, "red": 980 + 8 + 980}
+
+
+def test_the_slowest_rate_still_admits_one() -> None:
+    assert RequestBudgets(0.01, Clock()).spend("red")
+
+
+def test_it_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_budgets, "MOST_TENANTS", 3)
+    budgets = RequestBudgets(1.0, Clock())
+    for number in range(100):
+        budgets.spend(f"tenant-{number}")
+    assert len(budgets) == 3
+
+
+async def test_a_flood_over_rest(rest: Rest) -> None:
+    for name in ("red", "blue"):
+        await rest.tenant(name)
+    clock = Clock()
+    budgets = RequestBudgets(1.0, clock)
+    rest.app = make_app(rest.world.pool, budgets=budgets)
+    await rest.client.aclose()
+    rest.client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(rest.app), base_url="http://pool/v1"
+    )
+    first = len(rest.logged)
+    answers = [await rest.ask("GET", "/leases", by="blue") for _ in range(1000)]
+    assert [each.status_code for each in answers] == [200] * 10 + [429] * 990
+    assert int(answers[-1].headers["retry-after"]) > 0
+    of_requests = [each for each in rest.logged[first:] if each["event"] == "request"]
+    assert len(of_requests) < 300, "what is refused fills no log"
+    problem = await rest.no(429, "too-many", "POST", "/leases", {}, by="blue")
+    assert "'blue' makes more than 1 requests a second" in problem["detail"]
+    # Others are as before: tenants, operators, and who shows a wrong token or none.
+    assert (await rest.ask("GET", "/leases", by="red")).status_code == 200
+    for _ in range(30):
+        assert (await rest.ask("GET", "/tenants")).status_code == 200
+    assert (await rest.ask("GET", "/leases", by="gpp_none")).status_code == 401
+    shown = (await rest.ask("GET", "/metrics")).text
+    assert 'gpupool_manager_tenant_requests_refused_total{tenant="blue"} 991.0' in shown
+    assert 'gpupool_manager_tenant_requests_refused_total{tenant="red"} 0.0' in shown
+    clock.now += 1.0
+    assert (await rest.ask("GET", "/leases", by="blue")).status_code == 200
