@@ -32,7 +32,7 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-pool wheel fuzz lint \
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz lint \
 	test-gpu soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
@@ -122,6 +122,10 @@ test-gpu: build $(VENV)/.test
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py
+
+# What a neighbour notices of floods of each budget.
+bench-flood: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/flood.py
 
 # Random operations of many threads, every byte compared; on the machine's own GPU with
 # GPUPOOL_TEST_DRIVER=cuda.

@@ -3,6 +3,7 @@
  *
  *   pinned COUNT KIB   pinned buffers of so much: `has N, NAME`, the error being the first one
  *   modules COUNT KIB  modules whose images are so large: likewise
+ *   bad COUNT          modules of what is no PTX, each of which the worker's log gets: `refused N`
  *   work               a copy there and back, compared: `works`
  *   free               all of that back: `freed`
  *   end                in order; so does the end of its input
@@ -50,6 +51,16 @@ static void take_modules(int count, size_t bytes)
     SAY("has %d, %s", module_count, driver_name(r));
 }
 
+static void take_bad(int count)
+{
+    int refused = 0;
+    for (CUmodule module; count > 0; count--)
+        refused += cuModuleLoadData(&module, ".version 7.0\n.target sm_70\n.address_size 64\n"
+                                             ".visible .entry bad() { nonsense.u32 %r1; }\n") !=
+                   CUDA_SUCCESS;
+    SAY("refused %d", refused);
+}
+
 static void give_back(void)
 {
     while (buffer_count > 0)
@@ -80,6 +91,8 @@ static void obey(const char *line)
         take_pinned(count, (size_t)kib * 1024);
     else if (sscanf(line, "modules %d %d", &count, &kib) == 2)
         take_modules(count, (size_t)kib * 1024);
+    else if (sscanf(line, "bad %d", &count) == 1)
+        take_bad(count);
     else if (strncmp(line, "free", 4) == 0)
         give_back();
     else if (strncmp(line, "work", 4) == 0)
