@@ -4,7 +4,9 @@
  */
 #include "softgpu.h"
 
-static pthread_rwlock_t map_lock = PTHREAD_RWLOCK_INITIALIZER;
+/* Who takes an extent away goes before those who ask, or copies that hold the map one behind the
+ * other would keep it out for ever; so nobody who holds it may ask again. */
+static pthread_rwlock_t map_lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 static struct sg_extent *extents;
 static size_t count, room;
 
@@ -96,11 +98,11 @@ static bool usable(const struct sg_extent *extent, uint32_t devices)
     return extent->space != SG_SPACE_MAPPED || (extent->access & devices) != 0;
 }
 
+/* The lock is held. */
 static bool covers(uint64_t address, uint64_t size, uint32_t devices)
 {
     if (size == 0 || address + size < address)
         return size == 0;
-    pthread_rwlock_rdlock(&map_lock);
     uint64_t at = address, end = address + size;
     for (size_t i = first_after(address); at < end && i < count; i++) {
         /* Only mappings run on into each other; an allocation ends where it ends. */
@@ -112,18 +114,40 @@ static bool covers(uint64_t address, uint64_t size, uint32_t devices)
         if (extents[i].space != SG_SPACE_MAPPED)
             break;
     }
-    pthread_rwlock_unlock(&map_lock);
     return at >= end;
+}
+
+static bool covers_now(uint64_t address, uint64_t size, uint32_t devices)
+{
+    pthread_rwlock_rdlock(&map_lock);
+    bool covered = covers(address, size, devices);
+    pthread_rwlock_unlock(&map_lock);
+    return covered;
 }
 
 bool sg_address_covers(uint64_t address, uint64_t size)
 {
-    return covers(address, size, UINT32_MAX);
+    return covers_now(address, size, UINT32_MAX);
 }
 
 bool sg_address_open(uint64_t address, uint64_t size, const struct sg_device *device)
 {
-    return covers(address, size, 1u << device->ordinal);
+    return covers_now(address, size, 1u << device->ordinal);
+}
+
+bool sg_address_hold(const void *one, uint64_t one_size, const void *two, uint64_t two_size)
+{
+    pthread_rwlock_rdlock(&map_lock);
+    if (covers((uint64_t)(uintptr_t)one, one_size, UINT32_MAX) &&
+        covers((uint64_t)(uintptr_t)two, two_size, UINT32_MAX))
+        return true;
+    pthread_rwlock_unlock(&map_lock);
+    return false;
+}
+
+void sg_address_let_go(void)
+{
+    pthread_rwlock_unlock(&map_lock);
 }
 
 bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out)

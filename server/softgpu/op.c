@@ -81,49 +81,53 @@ static bool value_reached(const struct sg_op *op)
     }
 }
 
+/* The memory of an operation may be freed before it runs, or the graph that it is a node of;
+ * also while it runs, by another context. */
+static bool hold_value(const struct sg_op *op)
+{
+    return sg_address_hold((void *)(uintptr_t)op->value.address, op->value.bytes, NULL, 0);
+}
+
 static CUresult wait_value(const struct sg_op *op)
 {
     struct timespec pause = {0, 50000};
-    while (!op->context->cancel) {
-        /* The memory may be freed under a wait; then the address is illegal. */
-        if (!sg_address_covers(op->value.address, op->value.bytes))
+    bool reached = false;
+    while (!reached && !op->context->cancel) {
+        if (!hold_value(op))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
-        if (value_reached(op))
-            return CUDA_SUCCESS;
-        nanosleep(&pause, NULL);
+        reached = value_reached(op);
+        sg_address_let_go();
+        if (!reached)
+            nanosleep(&pause, NULL);
     }
     return CUDA_SUCCESS;
 }
 
 static CUresult run_write(const struct sg_op *op)
 {
-    if (!sg_address_covers(op->value.address, op->value.bytes))
+    if (!hold_value(op))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     write_value(op);
+    sg_address_let_go();
     return CUDA_SUCCESS;
-}
-
-/* The memory may be gone since the call was made, or the graph that it is a node of. */
-static bool still_there(const void *at, uint64_t bytes)
-{
-    return bytes == 0 || sg_address_covers((uint64_t)(uintptr_t)at, bytes);
 }
 
 static CUresult run_copy(const struct sg_copy *copy)
 {
-    if (!still_there(copy->dst, copy->dst_bytes) ||
-        (!copy->staged && !still_there(copy->src, copy->src_bytes)))
+    if (!sg_address_hold(copy->dst, copy->dst_bytes, copy->src, copy->staged ? 0 : copy->src_bytes))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     sg_copy_run(copy);
+    sg_address_let_go();
     return CUDA_SUCCESS;
 }
 
 static CUresult run_set(const struct sg_set *set)
 {
     uint64_t span = gp_span_rows(set->pitch, set->width, set->element, set->height);
-    if (!still_there(set->dst, span))
+    if (!sg_address_hold(set->dst, span, NULL, 0))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     sg_set_run(set);
+    sg_address_let_go();
     return CUDA_SUCCESS;
 }
 

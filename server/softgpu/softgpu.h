@@ -154,6 +154,10 @@ bool sg_address_update(const struct sg_extent *extent);
 bool sg_address_covers(uint64_t address, uint64_t size);
 /* The same, and this device's work may touch it: mappings need to be open to it. */
 bool sg_address_open(uint64_t address, uint64_t size, const struct sg_device *device);
+/* True: both are covered, and nothing goes away until sg_address_let_go, for a work whose memory
+ * may be freed meanwhile. Meanwhile the thread calls none of these, and waits for nothing. */
+bool sg_address_hold(const void *one, uint64_t one_size, const void *two, uint64_t two_size);
+void sg_address_let_go(void);
 /* The first extent that touches [begin, end). */
 bool sg_address_touching(uint64_t begin, uint64_t end, struct sg_extent *out);
 /* Any extent of `context`'s own (device, pool or host memory), for its destruction. */
