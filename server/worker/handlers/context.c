@@ -75,7 +75,6 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_captured_context_ended(s, context);
     gpw_place_forget(s);
     gpw_functions_forget(s);
-    gpw_staging_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 
@@ -103,6 +102,7 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     r = s->driver->cuDevicePrimaryCtxRelease_v2(device);
     if (reset && r == CUDA_SUCCESS)
         r = s->driver->cuDevicePrimaryCtxReset_v2(device);
+    gpw_staging_context_ended(s, (CUcontext)real); /* not before: its work may still write there */
     gpw_quota_reconcile(s, (uint32_t)dev);
     return r;
 }
@@ -145,6 +145,7 @@ static void destroy(struct gpw_session *s, void *arg)
     CUcontext context = arg;
     context_ending(s, context);
     s->driver->cuCtxDestroy_v2(context);
+    gpw_staging_context_ended(s, context); /* not before: its work may still write there */
 }
 
 /* The driver waits in it for streams of other contexts, too: for one that is blocked until the
