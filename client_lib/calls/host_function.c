@@ -91,7 +91,7 @@ void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call
     }
     if (f) {
         f->next = NULL;
-        f->result = (CUresult)q->stream_result;
+        f->result = gpc_result_from((int32_t)q->stream_result);
         *queue->due_end = f;
         queue->due_end = &f->next;
         pthread_cond_broadcast(&changed);

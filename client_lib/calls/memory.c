@@ -144,7 +144,7 @@ CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
         (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
          range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_remove_at(range.place, dptr, &range);
+    bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_forget(&range);
     CUresult r = gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);

@@ -16,17 +16,15 @@
 static CUresult free_ordered(const struct gpc_route *on, const struct gpc_range *range,
                              CUstream stream)
 {
-    struct gpc_range removed;
     bool captures;
     CUresult r = gpc_stream_captures(on, stream, &captures);
     if (r != CUDA_SUCCESS)
         return r;
     /* in a capture it becomes a node, for memory of the same graph only */
-    bool forget = !captures && range->kind != GPC_RANGE_GRAPH &&
-                  gpc_range_remove_at(range->place, range->begin, &removed);
+    bool forget = !captures && range->kind != GPC_RANGE_GRAPH && gpc_range_forget(range);
     r = gpc_wire_cuMemFreeAsync_on(on, range->begin, stream);
     if (r != CUDA_SUCCESS && forget)
-        gpc_range_add(&removed);
+        gpc_range_add(range);
     return r;
 }
 

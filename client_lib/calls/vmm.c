@@ -13,7 +13,9 @@ GPC_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         return gpc_leave(r);
     /* several mappings may go at once */
     struct gpc_range range;
-    for (CUdeviceptr at = ptr; at < ptr + size && gpc_range_remove(at, &range);)
-        at += range.size;
+    for (CUdeviceptr at = ptr; at < ptr + size; at += range.size)
+        if (!gpc_range_find(at, &range) || range.begin != at || range.kind != GPC_RANGE_MAPPED ||
+            !gpc_range_forget(&range))
+            break;
     return gpc_leave(CUDA_SUCCESS);
 }

@@ -139,7 +139,7 @@ static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, boo
     log_end(o->info, o->info_room, info);
     log_end(o->error, o->error_room, error);
     options_answer(o, wall_time, info, error);
-    return (CUresult)result;
+    return gpc_result_from(result);
 }
 
 CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,

@@ -238,7 +238,8 @@ GPC_EXPORT CUresult cuMemFreeHost(void *p)
         return CUDA_ERROR_INVALID_VALUE;
     if ((r = gpc_pinned_settle(p, range.size)) != CUDA_SUCCESS)
         return r;
-    gpc_range_remove(address, &range);
+    if (!gpc_range_forget(&range))
+        return CUDA_ERROR_INVALID_VALUE;
     return gpc_leave(range_release(&range));
 }
 
@@ -278,7 +279,8 @@ GPC_EXPORT CUresult cuMemHostUnregister(void *p)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     if ((r = gpc_pinned_settle(p, range.size)) != CUDA_SUCCESS)
         return r;
-    gpc_range_remove(address, &range);
+    if (!gpc_range_forget(&range))
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     return gpc_leave(CUDA_SUCCESS);
 }
 

@@ -118,6 +118,22 @@ bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
     return gpc_range_remove_at(place_here(), begin, removed);
 }
 
+bool gpc_range_forget(const struct gpc_range *range)
+{
+    struct table *t = &tables[range->place];
+    pthread_rwlock_wrlock(&lock);
+    /* where it should be, or anywhere: ranges of a worker that lies overlap */
+    size_t at = after(t, range->begin);
+    if (at >= t->count || t->ranges[at].id != range->id)
+        for (at = 0; at < t->count && t->ranges[at].id != range->id;)
+            at++;
+    bool found = at < t->count;
+    if (found)
+        remove_at(t, at);
+    pthread_rwlock_unlock(&lock);
+    return found;
+}
+
 bool gpc_range_meets(uint64_t begin, uint64_t size)
 {
     bool meets = false;

@@ -45,6 +45,9 @@ int gpc_range_add(const struct gpc_range *range);
 bool gpc_range_remove(uint64_t begin, struct gpc_range *removed);
 /* And of a place, before those of others. */
 bool gpc_range_remove_at(unsigned place, uint64_t begin, struct gpc_range *removed);
+/* Remove this one, as it was found; false: somebody else has. A worker that lies may have two
+ * begin at one address, so who looked at a range and acts on it removes no other. */
+bool gpc_range_forget(const struct gpc_range *range);
 /* The range that the address lies in; looked for where the thread is. */
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
 /* And where a route goes. */

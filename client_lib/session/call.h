@@ -68,6 +68,12 @@ CUresult gpc_call_text(struct gpc_call *call, const char *text, uint32_t *n);
 CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t size,
                       size_t length_at);
 
+/* What a worker says came of something: programs look errors up in tables, so it is one. */
+static inline CUresult gpc_result_from(int32_t said)
+{
+    return said < 0 || said > CUDA_ERROR_UNKNOWN ? CUDA_ERROR_UNKNOWN : (CUresult)said;
+}
+
 /* Send and do not wait. A failure shows later, as the session's pending error
  * (at once with GPUPOOL_SYNC=1). The bytes are taken over before it returns. */
 CUresult gpc_call_post(struct gpc_call *call);

@@ -193,7 +193,7 @@ static void waiting_withdraw(struct gpc_session *s, struct gpc_call *call)
 /* Copy an answer to where its call wants it; false when it cannot be one. */
 static bool reply_fill(struct gpc_call *call, const struct gp_reply *reply, size_t size)
 {
-    call->result = (CUresult)reply->result;
+    call->result = gpc_result_from(reply->result);
     if (call->result != CUDA_SUCCESS || !call->reply)
         return true;
     if (size < call->reply_size)
@@ -563,7 +563,7 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
 
 void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_error *q)
 {
-    CUresult error = (CUresult)q->result;
+    CUresult error = gpc_result_from(q->result);
     const char *name = q->op < GP_OP_COUNT ? gp_op_table[q->op].name : NULL;
     gpc_log(GPC_LOG_INFO, "%s failed on the GPU host: CUDA error %d%s", name ? name : "a call",
             q->result, q->sticky ? " (sticky)" : "");

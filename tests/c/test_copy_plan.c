@@ -119,6 +119,7 @@ static void what_cuda_sees_at_once_is_refused(void **state)
         {{GPC_SAID_HOST, DEVICE_HERE}, 8}, /* the two ends mixed up */
         {{GPC_SAID_ANY, DEVICE_HERE}, SIZE + 1}, {{GPC_SAID_DEVICE, DEVICE_THERE + 1}, SIZE},
         {{GPC_SAID_DEVICE, PINNED}, SIZE + 1},   {{GPC_SAID_ANY, POOL + SIZE - 1}, SIZE_MAX},
+        {{GPC_SAID_ANY, DEVICE_HERE + SIZE}, 8}, /* freed, perhaps: nothing of this process's */
     };
     const struct gpc_end_named fine = {GPC_SAID_ANY, UNKNOWN};
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -304,6 +304,23 @@ static void what_encloses_a_range_meets_it(void **state)
     assert_false(gpc_range_meets(0, UINT64_MAX));
 }
 
+/* A worker gives memory that lies where the client has some: what is freed is what was found. */
+static void only_what_was_found_is_forgotten(void **state)
+{
+    (void)state;
+    struct gpc_range found, own = {.begin = 0x1000, .size = 0x100, .kind = GPC_RANGE_SHARED};
+    struct gpc_range given = {.begin = 0x1000, .size = 0x800, .kind = GPC_RANGE_POOL};
+    assert_int_equal(gpc_range_add(&own), 0);
+    assert_true(gpc_range_find(0x1000, &own));
+    assert_int_equal(gpc_range_add(&given), 0);
+    assert_true(gpc_range_forget(&own));
+    assert_false(gpc_range_forget(&own));
+    assert_true(gpc_range_find(0x1000, &found));
+    assert_int_equal(found.kind, GPC_RANGE_POOL);
+    assert_true(gpc_range_forget(&found));
+    assert_false(known(0x1000));
+}
+
 static void one_address_may_be_in_two_places(void **state)
 {
     (void)state;
@@ -359,6 +376,7 @@ int main(void)
         cmocka_unit_test(a_context_takes_its_ranges_with_it),
         cmocka_unit_test(none_is_missed_while_others_come_and_go),
         cmocka_unit_test(threads_have_their_own_ranges),
+        cmocka_unit_test(only_what_was_found_is_forgotten),
         cmocka_unit_test(one_address_may_be_in_two_places),
         cmocka_unit_test(a_place_is_removed_from_before_others),
     };

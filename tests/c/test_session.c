@@ -232,6 +232,27 @@ static void a_fence_goes_behind_one_message_only(void **state)
     assert_int_equal(fake_channel.sent, sent + 1);
 }
 
+/* Whatever number a worker says, the program gets an error of CUDA's. */
+static void an_error_is_one_of_cudas(void **state)
+{
+    (void)state;
+    const int32_t said[] = {-1, INT32_MIN, CUDA_ERROR_UNKNOWN + 1, INT32_MAX};
+    struct gpc_session *s = gpc_session_at(0);
+    for (unsigned i = 0; i < sizeof said / sizeof said[0]; i++) {
+        struct gp_req_gp_captured_open q = {.h.op = GP_OP_gp_captured_open};
+        struct gpc_call call = {.route.session = s, .request = &q.h, .request_size = sizeof q};
+        struct gp_reply reply = {.result = said[i]};
+        assert_int_equal(gpc_call_begin(&call), CUDA_SUCCESS);
+        fake_answer(call.seq, &reply, sizeof reply, NULL, 0);
+        assert_int_equal(gpc_call_finish(&call), CUDA_ERROR_UNKNOWN);
+        struct gp_req_gp_async_error later = {.h = {sizeof later, GP_OP_gp_async_error, 0, 0},
+                                              .result = said[i]};
+        fake_say(&later, sizeof later);
+        gpc_session_poll(s);
+        assert_int_equal(gpc_session_take_pending(s), CUDA_ERROR_UNKNOWN);
+    }
+}
+
 int main(void)
 {
     alarm(120);
@@ -240,6 +261,7 @@ int main(void)
         CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
         CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
         CASE(no_bytes_after_the_loss),      CASE(a_fence_goes_behind_one_message_only),
+        CASE(an_error_is_one_of_cudas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

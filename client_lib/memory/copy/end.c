@@ -32,11 +32,12 @@ enum gpc_end_kind gpc_end_seen_from(const struct gpc_end *e, const struct gpc_ro
     return e->said == GPC_SAID_DEVICE ? GPC_END_DEVICE : GPC_END_PAGEABLE;
 }
 
-/* What CUDA sees at once. Mappings may lie side by side. */
+/* What CUDA sees at once. Mappings may lie side by side. Where nothing is allocated any more, or
+ * not yet, a device's window has nothing of this process's. */
 static bool is_wrong(const struct gpc_end *e)
 {
     if (!e->known)
-        return false;
+        return e->said == GPC_SAID_ANY && gpc_session_of_address(e->at);
     if (e->said == GPC_SAID_HOST) /* the two ends mixed up */
         return e->range.kind == GPC_RANGE_DEVICE;
     bool bounded = e->said == GPC_SAID_DEVICE || !gpc_range_is_host(&e->range);
