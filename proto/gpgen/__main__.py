@@ -64,6 +64,7 @@ OUTPUTS = {
     "_wire.py": emit_python.constants,
     "fuzz_decode.dict": emit_fuzz.dictionary,
     "fuzz_requests.c": emit_fuzz.requests,
+    "fuzz_answers.c": emit_fuzz.answers,
     "fuzz_calls.c": emit_calls.calls,
 }
 

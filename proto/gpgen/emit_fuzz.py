@@ -1,5 +1,5 @@
 """What the fuzzers know of the messages: a dictionary, one seed for each decoder, and how
-plausible requests are drawn from a string of bytes."""
+plausible requests and answers are drawn from a string of bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import struct
 
 from .emit_wire import NOTE
-from .layout import Field, request, tails_in
+from .layout import Field, request, tails_in, tails_out, values_out
 from .param import REACHES, Param
 from .spec import Function, Spec
 
@@ -88,3 +88,44 @@ def _tail(p: Param) -> str:
     if p.has("optional"):
         count = f"q->has_{p.name} ? {count} : 0"
     return f"draw_tail(d, h, &at, {count}, sizeof({p.element}))"
+
+
+def answers(spec: Spec) -> str:
+    """A function for each answer, which fills it through those of tests/fuzz/draw.h. How much
+    room the client has for a tail is in the request."""
+    lines = [NOTE, '#include "draw.h"\n']
+    answered = [f for f in spec.wire if values_out(f) or tails_out(f)]
+    for f in answered:
+        lines += _answerer(f)
+    lines.append("const struct draw_answer draw_answers[] = {")
+    lines += [
+        f"    {{GP_OP_{f.name}, sizeof(struct gp_rep_{f.name}), answer_{f.name}}},"
+        for f in answered
+    ]
+    lines.append("};")
+    lines.append("const unsigned draw_answer_count = sizeof draw_answers / ")
+    lines[-1] += "sizeof draw_answers[0];\n"
+    return "\n".join(lines)
+
+
+def _answerer(f: Function) -> list[str]:
+    lines = [
+        f"static uint32_t answer_{f.name}(struct draw *d, const struct gp_header *asked,",
+        "    struct gp_header *h)\n{",
+        f"    const struct gp_req_{f.name} *q = (const void *)asked;",
+        f"    struct gp_rep_{f.name} *a = (void *)h;\n    uint32_t at = sizeof *a;\n    (void)q;",
+    ]
+    for p in values_out(f):
+        at = f"a->{p.name}"
+        if p.pointee == "CUdeviceptr":
+            lines.append(f"    {at} = draw_place(d);")
+        else:
+            lines.append(f"    draw_value(d, &{at}, sizeof {at});")
+    for p in tails_out(f):
+        room = re.sub(r"\b([a-z]\w*)", r"(uint64_t)q->\1", p.count)
+        exact = "true" if p.pointee == "void" else "false"
+        lines.append(
+            f"    a->n_{p.name} = draw_room(d, h, &at, {room}, sizeof({p.element}), {exact});"
+        )
+    lines.append("    return at;\n}\n")
+    return lines

@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-/* clang-format off */
+
 #include <cmocka.h>
-/* clang-format on */
+
 #include <time.h>
 
 #include "softgpu.h"

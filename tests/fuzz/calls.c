@@ -1,6 +1,15 @@
 #include "calls.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+void calls_open(struct calls *c)
+{
+    c->host = calloc(1, CALL_HOST_BYTES);
+    for (unsigned i = 0; i < CALL_SLOTS; i++)
+        if (!c->host || !(c->slots[i] = calloc(1, CALL_SLOT_BYTES)))
+            abort();
+}
 
 static uint64_t any(struct calls *c, enum gp_handle_kind kind, unsigned back)
 {

@@ -11,7 +11,7 @@
 #include "draw.h"
 
 #define CALL_SLOTS 16u
-#define CALL_SLOT_BYTES 4096u
+#define CALL_SLOT_BYTES 1024u
 #define CALL_COUNT_MOST 64u /* elements: they fit into a slot */
 #define CALL_HOST_BYTES (1u << 20)
 
@@ -20,7 +20,7 @@ struct calls {
     uint64_t handles[GP_HANDLE_KINDS][DRAW_KEPT];
     unsigned handle_count[GP_HANDLE_KINDS];
     unsigned slot;
-    uint64_t slots[CALL_SLOTS][CALL_SLOT_BYTES / 8];
+    void *slots[CALL_SLOTS]; /* each by itself, so that what is written behind it is seen */
     char *host;
 };
 
@@ -32,6 +32,8 @@ struct call_entry {
 extern const struct call_entry call_entries[];
 extern const unsigned call_entry_count;
 
+/* Before the first call. */
+void calls_open(struct calls *c);
 /* One that the driver gave, alive or not, of this kind or another; or a default stream. */
 void *call_handle(struct calls *c, enum gp_handle_kind kind);
 void *call_handles(struct calls *c, enum gp_handle_kind kind); /* CALL_COUNT_MOST of them */

@@ -5,7 +5,7 @@
 void draw_start(struct draw *d, const uint8_t *data, size_t size)
 {
     d->at = data;
-    d->end = data + size;
+    d->end = size ? data + size : data;
 }
 
 bool draw_over(const struct draw *d)
@@ -191,6 +191,46 @@ uint32_t draw_tail(struct draw *d, struct gp_header *h, uint32_t *at, uint64_t c
         memcpy(bytes + i, &word, wanted - i < 4 ? wanted - i : 4);
     }
     return draw_append(h, at, bytes, wanted);
+}
+
+void draw_value(struct draw *d, void *to, size_t bytes)
+{
+    uint64_t value;
+    if (bytes != sizeof value) {
+        draw_words(d, to, bytes);
+        return;
+    }
+    value = draw_bytes_count(d);
+    memcpy(to, &value, sizeof value);
+}
+
+uint64_t draw_place(struct draw *d)
+{
+    uint8_t how = draw_byte(d);
+    if (how >= 128)
+        return draw_address(d);
+    d->place += UINT64_C(4) << 20;
+    draw_learn_address(d, d->place);
+    return d->place;
+}
+
+uint32_t draw_room(struct draw *d, struct gp_header *h, uint32_t *at, uint64_t room, size_t size,
+                   bool exact)
+{
+    uint8_t how = draw_byte(d);
+    uint64_t count = exact ? room : room < 2 ? room : 2, most;
+    if (how >= 240)
+        count = draw_number(d, 4);
+    else if (how)
+        count = (exact ? room : 0) + how % 8 - (exact ? 4 : 0);
+    *at = (uint32_t)gp_align8(*at);
+    most = (GP_MESSAGE_MAX - 64 - *at) / size;
+    if (count > most)
+        count = count > most * 2 ? 0 : most;
+    uint32_t bytes = (uint32_t)(count * size);
+    draw_words(d, (char *)h + *at, bytes < 64 ? bytes : 64);
+    *at += bytes;
+    return bytes;
 }
 
 uint32_t draw_text(struct draw *d, struct gp_header *h, uint32_t *at)

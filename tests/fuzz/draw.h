@@ -29,6 +29,7 @@ struct draw {
     uint64_t fresh; /* what this message makes; 0: nothing */
     uint64_t addresses[DRAW_KEPT];
     unsigned address_count;
+    uint64_t place;     /* the last that draw_place gave */
     uint64_t forbidden; /* an address of the worker's own, which it must not touch */
 };
 
@@ -43,6 +44,16 @@ struct draw_request {
 extern const struct draw_request draw_requests[];
 extern const unsigned draw_request_count;
 
+/* What a worker answers, behind the result. */
+struct draw_answer {
+    uint16_t op;
+    uint32_t fixed; /* bytes of the structure that it begins with */
+    /* Fills an answer that is all zero and has room for a whole message; the bytes that it has. */
+    uint32_t (*fill)(struct draw *d, const struct gp_header *asked, struct gp_header *h);
+};
+extern const struct draw_answer draw_answers[];
+extern const unsigned draw_answer_count;
+
 void draw_start(struct draw *d, const uint8_t *data, size_t size);
 bool draw_over(const struct draw *d);
 uint8_t draw_byte(struct draw *d);
@@ -56,6 +67,13 @@ uint64_t draw_address(struct draw *d);
 void draw_words(struct draw *d, void *to, size_t bytes);
 /* Appends a tail at *at, padded; its length in bytes. */
 uint32_t draw_tail(struct draw *d, struct gp_header *h, uint32_t *at, uint64_t count, size_t size);
+/* For answers: a value, an address that no earlier
+ * answer had, as a rule, a tail of at most
+ * `room` elements; `exact`: of so many, as a rule. */
+void draw_value(struct draw *d, void *to, size_t bytes);
+uint64_t draw_place(struct draw *d);
+uint32_t draw_room(struct draw *d, struct gp_header *h, uint32_t *at, uint64_t room, size_t size,
+                   bool exact);
 uint32_t draw_text(struct draw *d, struct gp_header *h, uint32_t *at);
 uint32_t draw_append(struct gp_header *h, uint32_t *at, const void *bytes, uint32_t size);
 

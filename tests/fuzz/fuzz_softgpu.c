@@ -141,8 +141,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     CUcontext context;
     setenv("GPUPOOL_SOFT_GPUS", "2", 1);
     setenv("GPUPOOL_SOFT_MEMORY", "64MiB", 1);
-    c->host = calloc(1, CALL_HOST_BYTES);
-    if (!c->host || cuInit(0) != CUDA_SUCCESS)
+    calls_open(c);
+    if (cuInit(0) != CUDA_SUCCESS)
         abort();
     for (CUdevice i = 2; i-- > 0;) {
         if (cuDevicePrimaryCtxRetain(&context, i) != CUDA_SUCCESS ||

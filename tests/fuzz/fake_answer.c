@@ -1,0 +1,345 @@
+#include "fake_answer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ask.h"
+#include "gp_ids.h"
+#include "operations.h"
+
+/* The window of a device: not more of the address space than a child should have to map. */
+#define DEVICES 2u
+
+static _Alignas(16) unsigned char whole[GP_MESSAGE_MAX + 64];
+
+void fake_server_begin(struct fake_server *s, uint32_t index)
+{
+    s->index = index;
+}
+
+/* A byte that is another, now and then. */
+static void spoil(struct draw *d, void *bytes, size_t size)
+{
+    unsigned times = draw_byte(d) % 4;
+    while (times-- && size)
+        ((uint8_t *)bytes)[draw_number(d, 4) % size] ^= (uint8_t)(1 + draw_byte(d));
+}
+
+/* --- before there is a session ------------------------------------------------------------ */
+
+size_t fake_server_admit(struct fake_server *s, char *answer, size_t room)
+{
+    static const char *const refusals[] = {"busy", "full", "bad-token", "version", "new"};
+    char boot[64], text[1024];
+    struct draw *d = &s->draw;
+    gpc_boot_id(boot);
+    uint8_t how = draw_byte(d);
+    if (how >= 250)
+        snprintf(text, sizeof text, "GPUPOOL/1 refused\ncode: %s\nmessage: no\n",
+                 refusals[how - 250 < 5 ? how - 250 : 4]);
+    else
+        snprintf(text, sizeof text,
+                 "GPUPOOL/1 ok\nsession: s%u\nshm: shm:///fuzz%u?door=w\nboot-id: %s\n"
+                 "secret: 000102030405060708090a0b0c0d0e0f\nnote: hello\n",
+                 s->index, s->index, boot);
+    size_t size = strlen(text);
+    spoil(d, text, size);
+    size = draw_byte(d) > 240 ? draw_number(d, 4) % (size + 1) : size;
+    size = size < room ? size : room;
+    memcpy(answer, text, size);
+    return size;
+}
+
+static void device(struct gp_device_info *info, uint64_t begin)
+{
+    strcpy(info->name, "fake");
+    strcpy(info->pci_bus_id, "0000:01:00.0");
+    info->total_bytes = UINT64_C(1) << 30;
+    info->window_begin = begin;
+    info->window_end = begin + GP_WINDOW_SIZE;
+    for (unsigned i = 0; i < GP_ATTRIBUTES; i++)
+        info->attributes[i] = 1;
+    info->attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE] = 32;
+    info->attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
+    info->attributes[CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X] = 1024;
+    info->attributes[CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X] = INT32_MAX;
+    info->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] = 8;
+}
+
+/* The operations that both have, and the snapshot. */
+static uint32_t welcome(struct fake_server *s, const struct gp_req_gp_hello *q, struct gp_header *h)
+{
+    static uint64_t snapshot[GP_SNAPSHOT_MAX / 8];
+    struct gp_snapshot *to = (void *)snapshot;
+    struct gp_rep_gp_hello *a = (void *)h;
+    struct draw *d = &s->draw;
+    uint32_t at = sizeof *a, operations[GP_OPERATIONS];
+    memset(snapshot, 0, sizeof *to + DEVICES * sizeof to->devices[0]);
+    to->head_bytes = sizeof *to;
+    to->device_bytes = sizeof to->devices[0];
+    to->driver_version = 13000;
+    to->device_count = DEVICES;
+    to->size = to->head_bytes + DEVICES * to->device_bytes;
+    for (unsigned i = 0; i < DEVICES; i++)
+        device(&to->devices[i], q->window_base + i * GP_WINDOW_SIZE);
+    s->draw.place = q->window_base;
+    memcpy(operations, gp_operations, sizeof operations);
+    uint32_t size = to->size;
+    spoil(d, snapshot, size);
+    spoil(d, snapshot, sizeof *to);
+    spoil(d, operations, sizeof operations);
+    a->wire = GP_WIRE_VERSION;
+    a->n_known = draw_append(h, &at, operations, sizeof operations);
+    a->n_snapshot = draw_append(h, &at, snapshot, size);
+    return at;
+}
+
+/* --- what comes unasked ------------------------------------------------------------------- */
+
+static void keep(struct fake_server *s, const struct gp_header *h, size_t size)
+{
+    void *copy = s->kept_count < FAKE_KEPT ? malloc(size) : NULL;
+    if (!copy)
+        return;
+    memcpy(copy, h, size);
+    s->kept[s->kept_count].message = copy;
+    s->kept[s->kept_count++].size = size;
+}
+
+/* At once, or when the client would block; or cut, or of another size than it says. */
+static void notify(struct fake_server *s, struct gp_header *h, uint32_t size, uint16_t op)
+{
+    uint8_t how = draw_byte(&s->draw);
+    *h = (struct gp_header){.size = (uint32_t)gp_align8(size), .op = op};
+    if (how >> 4 == 15)
+        h->size = (uint32_t)draw_number(&s->draw, 4);
+    size = (uint32_t)gp_align8(size);
+    if (how >> 4 == 14)
+        size = h->size = sizeof *h + (how & 15) * 8 % (size - sizeof *h + 1);
+    if (how & 1)
+        keep(s, h, size);
+    else
+        fake_server_say(s, h, size);
+}
+
+static void call_host(struct fake_server *s, uint64_t cookie)
+{
+    struct gp_req_gp_host_call q = {.cookie = cookie};
+    q.stream_result = draw_byte(&s->draw);
+    notify(s, &q.h, sizeof q, GP_OP_gp_host_call);
+}
+
+static void free_slot(struct fake_server *s, uint32_t slot)
+{
+    struct gp_req_gp_arena_free q = {.slot = slot};
+    notify(s, &q.h, sizeof q, GP_OP_gp_arena_free);
+}
+
+/* Bytes of a copy to pinned memory. */
+static void bring(struct fake_server *s, const struct gp_req_gp_dtoh_pinned *asked)
+{
+    struct gp_req_gp_pinned_data *q = (void *)whole;
+    struct draw *d = &s->draw;
+    uint32_t at = sizeof *q, bytes = asked->bytes;
+    if (bytes > GP_CHUNK_MAX)
+        bytes = GP_CHUNK_MAX;
+    memset(q, 0, sizeof *q);
+    q->cookie = asked->cookie;
+    q->offset = asked->offset;
+    q->last = asked->last;
+    uint8_t how = draw_byte(d);
+    if (how > 200)
+        q->offset += draw_number(d, 8);
+    if (how > 225)
+        bytes = (uint32_t)(draw_number(d, 4) % GP_CHUNK_MAX);
+    q->bytes = q->n_data = bytes;
+    if (how > 250)
+        q->bytes ^= 1u << how % 32;
+    memset(whole + at, how, gp_align8(bytes));
+    notify(s, &q->h, at + bytes, GP_OP_gp_pinned_data);
+}
+
+static void say_text(struct fake_server *s, bool ends)
+{
+    struct gp_req_gp_said *q = (void *)whole;
+    uint32_t at = sizeof *q;
+    memset(whole, 0, 1024);
+    q->ends = ends;
+    q->n_text = q->bytes = draw_text(&s->draw, &q->h, &at);
+    notify(s, &q->h, at, GP_OP_gp_said);
+}
+
+static void print(struct fake_server *s)
+{
+    struct gp_req_gp_output *q = (void *)whole;
+    uint32_t at = sizeof *q;
+    memset(whole, 0, 1024);
+    q->n_text = q->bytes = draw_text(&s->draw, &q->h, &at);
+    notify(s, &q->h, at, GP_OP_gp_output);
+}
+
+static void report(struct fake_server *s)
+{
+    struct gp_req_gp_async_error q = {.op = (uint32_t)draw_number(&s->draw, 2)};
+    q.result = (int32_t)draw_number(&s->draw, 4);
+    q.sticky = draw_below(&s->draw, 2);
+    notify(s, &q.h, sizeof q, GP_OP_gp_async_error);
+}
+
+/* What nothing has led to. */
+static void notice(struct fake_server *s)
+{
+    struct draw *d = &s->draw;
+    struct gp_req_gp_dtoh_pinned any = {.bytes = 8};
+    switch (draw_byte(d) % 8) {
+    case 0:
+        report(s);
+        break;
+    case 1:
+        call_host(s, s->cookie_count ? s->cookies[draw_byte(d) % s->cookie_count % DRAW_KEPT]
+                                     : draw_number(d, 8));
+        break;
+    case 2:
+        free_slot(s, (uint32_t)draw_number(d, 4));
+        break;
+    case 3:
+        any.cookie = draw_number(d, 8);
+        any.last = draw_below(d, 2);
+        bring(s, &any);
+        break;
+    case 4:
+        print(s);
+        break;
+    case 5:
+        say_text(s, false);
+        break;
+    case 6:
+        say_text(s, draw_byte(d) & 1);
+        break;
+    default:
+        notify(s, memset(whole, 0, 64), 16 + draw_below(d, 6) * 8, (uint16_t)draw_number(d, 2));
+    }
+}
+
+/* What an honest worker says because of a message, without being asked. */
+static void follow(struct fake_server *s, const struct gp_header *asked)
+{
+    const struct gp_req_gp_host_function *f = (const void *)asked;
+    switch (asked->op) {
+    case GP_OP_gp_host_function:
+        s->cookies[s->cookie_count++ % DRAW_KEPT] = f->cookie;
+        call_host(s, f->cookie);
+        break;
+    case GP_OP_gp_htod_arena:
+        free_slot(s, ((const struct gp_req_gp_htod_arena *)asked)->slot);
+        break;
+    case GP_OP_gp_dtoh_pinned:
+        bring(s, (const void *)asked);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- answers ------------------------------------------------------------------------------ */
+
+/* What the launch of every kernel depends on: as zeros nothing would be launched. */
+static void describe(struct gp_function_attributes *a)
+{
+    a->known |= 1;
+    a->flags ^= GP_DESCRIBED_PARAMETERS | GP_DESCRIBED_LOADED;
+    a->values[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] ^= 1024;
+}
+
+/* The answer as an honest worker might give it; its bytes. */
+static uint32_t right(struct fake_server *s, const struct gp_header *asked, struct gp_header *h)
+{
+    const struct draw_answer *a = NULL;
+    for (unsigned i = 0; i < draw_answer_count && !a; i++)
+        if (draw_answers[i].op == asked->op)
+            a = &draw_answers[i];
+    memset(h, 0, a ? a->fixed + 4096 : sizeof(struct gp_reply));
+    if (asked->op == GP_OP_gp_hello)
+        return welcome(s, (const void *)asked, h);
+    uint32_t size = a ? a->fill(&s->draw, asked, h) : sizeof(struct gp_reply);
+    switch (asked->op) {
+    case GP_OP_gp_module_get_function:
+    case GP_OP_gp_library_get_kernel:
+    case GP_OP_gp_kernel_describe:
+    case GP_OP_gp_function_describe:
+        describe((void *)((struct gp_reply *)h + 1));
+        break;
+    default:
+        break;
+    }
+    return size;
+}
+
+/* Lies: an error, another call's number, another size, other bytes. */
+static uint32_t distort(struct fake_server *s, struct gp_header *h, uint32_t size, unsigned how)
+{
+    struct draw *d = &s->draw;
+    uint32_t other;
+    switch (how) {
+    case 8:
+        ((struct gp_reply *)h)->result = (int32_t)draw_number(d, 4);
+        break;
+    case 10:
+        other = sizeof *h + (uint32_t)(draw_number(d, 4) % (size - sizeof *h + 1)) / 8 * 8;
+        return h->size = other;
+    case 11:
+        other = size + 8 * draw_below(d, 8);
+        if (other <= GP_MESSAGE_MAX) {
+            memset((char *)h + size, 0xff, other - size);
+            return h->size = other;
+        }
+        break;
+    case 12:
+        h->seq += draw_byte(d) ? draw_number(d, 8) : UINT64_MAX;
+        break;
+    case 14:
+        spoil(d, h, size);
+        break;
+    case 15: /* lengths lie first behind the result */
+        spoil(d, (struct gp_reply *)h + 1, size > 88 ? 64 : size - sizeof(struct gp_reply));
+        break;
+    default:
+        break;
+    }
+    return size;
+}
+
+void fake_server_answer(struct fake_server *s, const struct gp_header *asked)
+{
+    struct gp_reply *r = (void *)whole;
+    uint8_t how = draw_byte(&s->draw);
+    if ((how & 15) >= 14)
+        notice(s);
+    follow(s, asked);
+    if (!(asked->flags & GP_FLAG_WAITED) || how == 0xd0)
+        return; /* and how 0xd0: there will be no answer */
+    uint32_t size = (uint32_t)gp_align8(right(s, asked, &r->h));
+    r->h = (struct gp_header){
+        .size = size, .op = asked->op, .flags = GP_FLAG_REPLY, .seq = asked->seq};
+    size = distort(s, &r->h, size, how >> 4);
+    if (how >> 4 == 9)
+        keep(s, &r->h, size);
+    else
+        fake_server_say(s, whole, size);
+    if (how >> 4 == 13)
+        fake_server_say(s, whole, size); /* again */
+    if ((how & 15) == 13)
+        notice(s);
+}
+
+bool fake_server_say_kept(struct fake_server *s)
+{
+    bool any = s->kept_count != 0;
+    for (unsigned i = 0; i < s->kept_count; i++) {
+        fake_server_say(s, s->kept[i].message, s->kept[i].size);
+        free(s->kept[i].message);
+    }
+    s->kept_count = 0;
+    return any;
+}
