@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "apart.h"
+#include "fake_peer.h"
 #include "gp_errors.h"
 #include "loop.h"
 #include "steps.h"
@@ -30,7 +31,7 @@ struct gp_channel {
     struct gp_header *message; /* GP_MESSAGE_MAX bytes */
     const uint8_t *data;
     size_t size;
-    bool sticky, may_stand;
+    bool sticky, may_stand, joined;
     bool says; /* what is answered, for who looks at an input (FUZZ_LOG) */
     unsigned looks, shares;
     uint64_t seq, asked; /* the number of the last message; of messages */
@@ -181,6 +182,28 @@ static int look(int64_t timeout_us)
     return -EAGAIN;
 }
 
+static bool is_peers(const uint8_t *step, size_t bytes)
+{
+    return bytes > 2 && (step[1] | (unsigned)step[2] << 8) == FAKE_PEER_STEP;
+}
+
+/* Not the client's: the words of a worker that this one is joined to; the first of these steps
+ * is the client's order to let it come. */
+static int peer_step(struct gp_channel *c, const void **message, size_t *size)
+{
+    uint8_t opens = draw_byte(&c->draw) & 1;
+    draw_byte(&c->draw);
+    draw_byte(&c->draw);
+    if (!opens && c->joined) {
+        fake_peer_say(&c->draw);
+        return -EAGAIN;
+    }
+    c->joined = true;
+    *size = fake_peer_open(&c->draw, c->message, ++c->seq);
+    *message = c->message;
+    return 0;
+}
+
 static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **message, size_t *size)
 {
     const uint8_t *step;
@@ -192,6 +215,8 @@ static int client_recv(struct gp_channel *c, int64_t timeout_us, const void **me
         if (bytes == 0)
             return look(timeout_us);
         draw_start(&c->draw, step, bytes);
+        if (is_peers(step, bytes))
+            return peer_step(c, message, size);
         *size = draw_message(&c->draw, c->message, ++c->seq);
         *message = c->message;
         patience_after(c->message);

@@ -1,7 +1,8 @@
 /*
  * The whole worker: its loop, the dispatch, the handlers and the soft GPU behind them, with
  * what its one client sends. Each step of an input is a message (draw_message.c); the fuzzer is
- * the transport. Answers teach it addresses and nodes that it can name. Host functions of the
+ * the transport. A step may also be what another worker says that this one is joined to
+ * (fake_peer.c). Answers teach it addresses and nodes that it can name. Host functions of the
  * client end when this says so. An input is over when the worker has let go of the session, and
  * the process ends as a worker does.
  *
@@ -19,6 +20,7 @@
 #include "dispatch.h"
 #include "draw.h"
 #include "fake_client.h"
+#include "fake_peer.h"
 #include "function.h"
 #include "gate.h"
 #include "gp_ids.h"
@@ -76,7 +78,7 @@ static void session_open(struct gpw_session *s)
     s->soft = true;
     s->output = &output;
     output.file = -1;
-    must(gpw_peers_open(s, &(struct gpw_peers_at){0}) == 0, "its peers");
+    must(gpw_peers_open(s, &fake_peer_site) == 0, "its peers");
     must(gpw_functions_open(s) == 0 && gpw_graphs_open(s) == 0 && gpw_host_functions_open(s) == 0 &&
              gpw_memory_open(s) == 0 && gpw_modules_open(s) == 0,
          "the session");
@@ -173,6 +175,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 size_t steps_begin(uint32_t chance, uint8_t out[8])
 {
     uint16_t op = draw_requests[chance / 16 % draw_request_count].op;
+    if (chance / 16 % 32 == 0)
+        op = FAKE_PEER_STEP;
     out[0] = chance % 16 == 0 ? (uint8_t)(chance >> 8) : (uint8_t)(chance & 2);
     out[1] = (uint8_t)op;
     out[2] = (uint8_t)(op >> 8);
