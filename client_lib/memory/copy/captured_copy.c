@@ -2,7 +2,9 @@
  * A graph reads and writes host memory when it runs, and over a network the GPU's
  * host does not have that memory. So the worker keeps a buffer that the graph's copy
  * uses instead, and a host function of ours stands in the graph beside the copy: in
- * front of it, it sends what the memory holds; behind it, it fetches what was copied.
+ * front of it, it sends what the memory holds; behind it, it fetches what was copied. Pageable
+ * memory goes this way also where pinned memory is shared: as in CUDA, it is read when the graph
+ * runs, and has what was copied when the launch is over.
  */
 #include "captured_copy.h"
 
@@ -91,7 +93,10 @@ static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes
     return capture(c, to_device ? dst : src, to_device ? src : dst, bytes, to_device);
 }
 
+/* A call that waits for its copy breaks the capture, as it does in CUDA. */
 CUresult gpc_copy_captured(struct gpc_copy *c)
 {
+    if (c->blocking)
+        return gpc_wire_cuStreamSynchronize_on(c->on, c->stream);
     return gpc_copy_rows(c, row);
 }

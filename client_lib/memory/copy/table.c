@@ -2,10 +2,6 @@
 #include "plan.h"
 
 /* Refusals, by name. */
-static const struct gpc_strategy not_pinned = {
-    .name = "not_pinned",
-    .refusal = "a copy in a graph from or to host memory that is not pinned",
-};
 static const struct gpc_strategy not_shared = {
     .name = "not_shared",
     .refusal = "memory shared over a network",
@@ -39,7 +35,7 @@ static const struct gpc_strategy peer = {
 static const struct gpc_strategy upload_arena = {
     .name = "upload_arena",
     .run = gpc_copy_upload_arena,
-    .in_graph = &not_pinned,
+    .in_graph = &captured,
 };
 static const struct gpc_strategy upload_pinned_arena = {
     .name = "upload_pinned_arena",
@@ -49,7 +45,7 @@ static const struct gpc_strategy upload_pinned_arena = {
 static const struct gpc_strategy download_arena = {
     .name = "download_arena",
     .run = gpc_copy_download_arena,
-    .in_graph = &not_pinned,
+    .in_graph = &captured,
 };
 static const struct gpc_strategy download_pinned_arena = {
     .name = "download_pinned_arena",
@@ -59,7 +55,7 @@ static const struct gpc_strategy download_pinned_arena = {
 static const struct gpc_strategy upload_message = {
     .name = "upload_message",
     .run = gpc_copy_upload_message,
-    .in_graph = &not_pinned,
+    .in_graph = &captured,
 };
 static const struct gpc_strategy upload_pinned_message = {
     .name = "upload_pinned_message",
@@ -69,7 +65,7 @@ static const struct gpc_strategy upload_pinned_message = {
 static const struct gpc_strategy download_message = {
     .name = "download_message",
     .run = gpc_copy_download_message,
-    .in_graph = &not_pinned,
+    .in_graph = &captured,
 };
 static const struct gpc_strategy download_pinned_message = {
     .name = "download_pinned_message",

@@ -56,8 +56,8 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     CU(cuMemFree(values));
 }
 
-/* Pinned memory is read and written as it is when the graph runs, not as it was captured. */
-static void pinned_both_ways(CUmodule module, CUstream stream)
+/* Host memory is read and written as it is when the graph runs, not as it was captured. */
+static void both_ways(CUmodule module, CUstream stream, int *in, int *out)
 {
     CUfunction step = driver_function(module, "multiply_add");
     const size_t size = COUNT * sizeof(int);
@@ -66,12 +66,10 @@ static void pinned_both_ways(CUmodule module, CUstream stream)
     CUgraphNode root;
     CUgraphExec runnable;
     size_t nodes = 0, roots = 1;
-    int n = COUNT, factor = 3, term = 1, *in, *out;
+    int n = COUNT, factor = 3, term = 1;
     void *parameters[] = {&values, &n, &factor, &term};
 
     CU(cuMemAlloc(&values, size));
-    CU(cuMemAllocHost((void **)&in, size));
-    CU(cuMemHostAlloc((void **)&out, size, CU_MEMHOSTALLOC_PORTABLE));
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CU(cuMemcpyHtoDAsync(values, in, size, stream));
     CU(cuLaunchKernel(step, 2, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
@@ -93,9 +91,25 @@ static void pinned_both_ways(CUmodule module, CUstream stream)
     }
     CU(cuGraphExecDestroy(runnable));
     CU(cuGraphDestroy(graph));
+    CU(cuMemFree(values));
+}
+
+static void pinned_both_ways(CUmodule module, CUstream stream)
+{
+    int *in, *out;
+    CU(cuMemAllocHost((void **)&in, COUNT * sizeof *in));
+    CU(cuMemHostAlloc((void **)&out, COUNT * sizeof *out, CU_MEMHOSTALLOC_PORTABLE));
+    both_ways(module, stream, in, out);
     CU(cuMemFreeHost(in));
     CU(cuMemFreeHost(out));
-    CU(cuMemFree(values));
+}
+
+static void pageable_both_ways(CUmodule module, CUstream stream)
+{
+    int *in = check_alloc(COUNT * sizeof *in), *out = check_alloc(COUNT * sizeof *out);
+    both_ways(module, stream, in, out);
+    free(in);
+    free(out);
 }
 
 static void wrong_captures(CUmodule module, CUstream stream)
@@ -139,6 +153,7 @@ int main(void)
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     capture_and_launch(module, stream);
     pinned_both_ways(module, stream);
+    pageable_both_ways(module, stream);
     wrong_captures(module, stream);
     CU(cuStreamDestroy(stream));
     CU(cuModuleUnload(module));
