@@ -232,8 +232,10 @@ static CUresult link_some(CUgraph graph, const CUgraphNode *from, const CUgraphN
     }
     gpc_graphs_unlock();
     if (r == CUDA_SUCCESS)
-        r = gpc_wire_gp_graph_link(graph, remove, (uint32_t)count, rows.column[0], rows.column[1],
-                                   rows.column[2]);
+        r = remove ? gpc_wire_gp_graph_unlink(graph, (uint32_t)count, rows.column[0],
+                                              rows.column[1], rows.column[2])
+                   : gpc_wire_gp_graph_link(graph, (uint32_t)count, rows.column[0], rows.column[1],
+                                            rows.column[2]);
     free(rows.column[0]);
     return r;
 }

@@ -65,7 +65,7 @@ static CUresult keep_parameters(struct gpc_node *noted, const struct gpc_kernel 
     return CUDA_SUCCESS;
 }
 
-static CUresult kernel(const struct target *t, const struct gpc_node_given *given)
+static CUresult send_kernel(const struct target *t, const struct gpc_node_given *given)
 {
     unsigned char packed[GP_PARAMETER_BYTES_MAX];
     const CUDA_KERNEL_NODE_PARAMS *p = given->params;
@@ -98,7 +98,7 @@ static CUresult kernel(const struct target *t, const struct gpc_node_given *give
 
 /* --- copies and sets --------------------------------------------------------------------- */
 
-static CUresult copy(const struct target *t, const struct gpc_node_given *given)
+static CUresult send_copy(const struct target *t, const struct gpc_node_given *given)
 {
     CUDA_MEMCPY3D sent;
     struct gpc_route on;
@@ -114,7 +114,7 @@ static CUresult copy(const struct target *t, const struct gpc_node_given *given)
                    : gpc_wire_gp_node_set_copy_on(&on, t->exec, t->node, &sent);
 }
 
-static CUresult set(const struct target *t, const struct gpc_node_given *given)
+static CUresult send_set(const struct target *t, const struct gpc_node_given *given)
 {
     const CUDA_MEMSET_NODE_PARAMS *p = given->params;
     struct gpc_route on;
@@ -137,7 +137,7 @@ static CUresult set(const struct target *t, const struct gpc_node_given *given)
 
 /* --- what needs no context -------------------------------------------------------------------- */
 
-static CUresult host(const struct target *t, const struct gpc_node_given *given)
+static CUresult send_host(const struct target *t, const struct gpc_node_given *given)
 {
     const CUDA_HOST_NODE_PARAMS *p = given->params;
     if (!p || !p->fn)
@@ -146,7 +146,7 @@ static CUresult host(const struct target *t, const struct gpc_node_given *given)
     return gpc_host_function_node(p, t->graph, t->made, t->exec, t->node);
 }
 
-static CUresult event(const struct target *t, const struct gpc_node_given *given)
+static CUresult send_event(const struct target *t, const struct gpc_node_given *given)
 {
     CUevent e = (CUevent)(uintptr_t)given->params;
     bool record = given->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
@@ -165,16 +165,16 @@ static CUresult send(const struct target *t, const struct gpc_node_given *given)
     CUgraph child = (CUgraph)(uintptr_t)given->params;
     switch (given->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return kernel(t, given);
+        return send_kernel(t, given);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return copy(t, given);
+        return send_copy(t, given);
     case CU_GRAPH_NODE_TYPE_MEMSET:
-        return set(t, given);
+        return send_set(t, given);
     case CU_GRAPH_NODE_TYPE_HOST:
-        return host(t, given);
+        return send_host(t, given);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return event(t, given);
+        return send_event(t, given);
     case CU_GRAPH_NODE_TYPE_EMPTY:
         return t->made ? gpc_wire_gp_node_empty(t->made, t->graph) : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_GRAPH:
@@ -344,6 +344,82 @@ CUresult gpc_node_set_any(uint16_t op, const CUgraphExec *exec, CUgraphNode node
 
 /* --- asked for ---------------------------------------------------------------------------------- */
 
+/* Parameters that the worker has told are kept for whoever asked, until the node's place is
+ * another one's: by index. */
+static struct gpc_node **told;
+static uint32_t told_room;
+
+/* Under the graphs' lock. */
+static struct gpc_node *told_place(CUgraphNode id)
+{
+    uint32_t at = gp_handle_index((uint64_t)id) * GP_SESSIONS_MAX + gp_handle_session((uint64_t)id);
+    if (gp_handle_index((uint64_t)id) >= GP_HANDLE_INDEX_MAX)
+        return NULL;
+    if (at >= told_room) {
+        uint32_t room = told_room ? told_room : 64 * GP_SESSIONS_MAX;
+        while (room <= at)
+            room *= 2;
+        struct gpc_node **more = realloc(told, room * sizeof *more);
+        if (!more)
+            return NULL;
+        memset(more + told_room, 0, (room - told_room) * sizeof *more);
+        told = more;
+        told_room = room;
+    }
+    if (!told[at])
+        told[at] = gpc_node_new();
+    return told[at];
+}
+
+static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t size)
+{
+    unsigned char packed[GP_PARAMETER_BYTES_MAX];
+    uint32_t shape[7], got_shape = 0, got = 0;
+    uint64_t function;
+    CUresult r = gpc_wire_gp_node_kernel_told(id, &function, shape, packed, &got_shape, &got);
+    struct gpc_kernel *k = r ? NULL : gpc_kernel_of((CUfunction)function);
+    if (r == CUDA_SUCCESS && k)
+        r = gpc_attributes_parameters(k);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!k || got != k->bytes || got_shape != sizeof shape)
+        return CUDA_ERROR_UNKNOWN;
+    gpc_graphs_lock();
+    struct gpc_node *node = told_place(id);
+    if (node)
+        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){(CUfunction)function,
+                                                      shape[0],
+                                                      shape[1],
+                                                      shape[2],
+                                                      shape[3],
+                                                      shape[4],
+                                                      shape[5],
+                                                      shape[6],
+                                                      NULL,
+                                                      NULL,
+                                                      NULL,
+                                                      NULL};
+    r = node ? keep_parameters(node, k, packed) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS)
+        memcpy(p, &node->work.kernel, size);
+    gpc_graphs_unlock();
+    return r;
+}
+
+/* Of a node that the worker alone knows. */
+static CUresult ask(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)
+{
+    CUDA_MEMSET_NODE_PARAMS p;
+    if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+        return ask_kernel(id, to, size);
+    if (type != CU_GRAPH_NODE_TYPE_MEMSET)
+        return gpc_refuse_because(op, "what a node does that a capture or a clone has made");
+    CUresult r = gpc_wire_gp_node_memset_told(id, &p);
+    if (r == CUDA_SUCCESS)
+        memcpy(to, &p, size);
+    return r;
+}
+
 CUresult gpc_node_get(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)
 {
     if (!to || !gpc_handle_live(GP_HANDLE_GRAPH_NODE, (uint64_t)id))
@@ -354,5 +430,5 @@ CUresult gpc_node_get(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *t
     if (node && r == CUDA_SUCCESS)
         memcpy(to, &node->work, size);
     gpc_graphs_unlock();
-    return node ? r : gpc_refuse_because(op, "what a node does that a capture or a clone has made");
+    return node ? r : ask(op, id, type, to, size);
 }

@@ -86,7 +86,7 @@ def empty_node(worker: Worker, graph: int, index: int) -> int:
 
 
 def link(worker: Worker, graph: int, first: int, second: int) -> int:
-    head = struct.pack("<QIIIII4x", graph, 0, 1, 8, 8, 8)
+    head = struct.pack("<QIIII", graph, 1, 8, 8, 8)
     return worker.result("gp_graph_link", head + struct.pack("<QQQ", first, second, 0))
 
 

@@ -200,8 +200,8 @@ static CUresult link_edges(struct gpw_session *s, CUgraph graph, bool remove, co
                   : d->cuGraphAddDependencies(graph, e->from, e->to, e->count);
 }
 
-CUresult gpw_gp_graph_link(struct gpw_session *s, CUgraph graph, uint32_t remove, uint32_t count,
-                           const uint64_t *from, const uint64_t *to, const uint64_t *data)
+CUresult gpw_graph_link(struct gpw_session *s, CUgraph graph, bool remove, uint32_t count,
+                        const uint64_t *from, const uint64_t *to, const uint64_t *data)
 {
     struct edges e;
     if (gpw_graph_has_hidden(s, graph))
@@ -210,7 +210,7 @@ CUresult gpw_gp_graph_link(struct gpw_session *s, CUgraph graph, uint32_t remove
     if (r == CUDA_SUCCESS)
         r = edges_take(s, from, to, data, &e);
     if (r == CUDA_SUCCESS)
-        r = link_edges(s, graph, remove != 0, &e);
+        r = link_edges(s, graph, remove, &e);
     edges_free(&e);
     return r;
 }
@@ -318,6 +318,37 @@ CUresult gpw_gp_graph_find(struct gpw_session *s, CUgraphNode node, CUgraph clon
         return r;
     *found = gpw_handle_name(s, (uint64_t)copy, (uint64_t)clone);
     return *found ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gpw_gp_node_kernel_told(struct gpw_session *s, CUgraphNode node, uint64_t *function,
+                                 uint32_t *shape, uint32_t *n_shape, void *parameters,
+                                 uint32_t *n_parameters)
+{
+    CUDA_KERNEL_NODE_PARAMS p;
+    struct gpw_parameters known;
+    CUresult r = s->driver->cuGraphKernelNodeGetParams_v2(node, &p);
+    uint32_t room = *n_parameters;
+    *n_shape = *n_parameters = 0;
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUfunction f = p.func ? p.func : (CUfunction)(void *)p.kern;
+    *function = gpw_handle_find(s, GP_HANDLE_FUNCTION, (uint64_t)f);
+    if (!*function) /* the driver's own, for a set or a copy */
+        return CUDA_ERROR_NOT_SUPPORTED;
+    r = gpw_parameters_of(s, f, &known);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (known.bytes > room || (known.count && !p.kernelParams))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    memset(parameters, 0, known.bytes);
+    for (uint32_t i = 0; i < known.count; i++)
+        memcpy((char *)parameters + known.at[i].offset, p.kernelParams[i], known.at[i].size);
+    const uint32_t is[7] = {p.gridDimX,  p.gridDimY,  p.gridDimZ,      p.blockDimX,
+                            p.blockDimY, p.blockDimZ, p.sharedMemBytes};
+    memcpy(shape, is, sizeof is);
+    *n_shape = sizeof is;
+    *n_parameters = known.bytes;
+    return CUDA_SUCCESS;
 }
 
 /* Of a failure, the driver says more; that is an answer, too. */

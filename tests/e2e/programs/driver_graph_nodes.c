@@ -308,6 +308,8 @@ static void clones_and_children(void)
     CUgraphNode node, found, list[8];
     CUgraphExec exec;
     CUgraphNodeType type;
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUDA_MEMSET_NODE_PARAMS set;
     size_t count = 8;
 
     CU(cuGraphClone(&clone, c.graph));
@@ -318,6 +320,14 @@ static void clones_and_children(void)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeFindInClone(&found, found, clone));
     CU(cuGraphGetNodes(clone, list, &count));
     EXPECT(count == 4, "the clone has %zu nodes, expected 4", count);
+    CU(cuGraphKernelNodeGetParams(found, &kernel));
+    EXPECT(kernel.gridDimX == 2 && *(int *)kernel.kernelParams[2] == 3,
+           "the clone's kernel has the factor %d", *(int *)kernel.kernelParams[2]);
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphMemsetNodeGetParams(found, &set));
+    CU(cuGraphNodeFindInClone(&found, c.set, clone));
+    CU(cuGraphMemsetNodeGetParams(found, &set));
+    EXPECT(set.value == 2 && set.width == COUNT, "the clone sets %u", set.value);
+    CU(cuGraphNodeFindInClone(&found, c.kernel, clone));
     CU(cuGraphGetEdges(clone, NULL, NULL, NULL, &count));
     EXPECT(count == 3, "the clone has %zu edges, expected 3", count);
     CU(cuGraphNodeGetDependencies(found, NULL, NULL, &count));
