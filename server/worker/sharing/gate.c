@@ -11,6 +11,7 @@
 #include "handles.h"
 #include "host_function.h"
 #include "loop.h"
+#include "marks.h"
 #include "memory.h"
 #include "message_fields.h"
 #include "monotonic.h"
@@ -18,17 +19,10 @@
 #include "quota.h"
 #include "slices.h"
 
-/* Streams between two marks; with more of them a mark says less than it could. */
-#define STREAMS 8
-/* Marks under way; while others wait for the GPU, AHEAD of them. */
-#define MARKS 4
+/* Marks under way while others wait for the GPU; behind long work one. */
 #define AHEAD 2
-/* Work between two marks, in time: little while others wait for the GPU, and never so
- * much that somebody who comes must wait long for what was submitted before. */
-#define MARK_NS 4000000u
-#define MARK_CONTENDED_NS 1000000u
-#define EVERY_MOST 32u
 #define LONG_NS 10000000u
+/* No copy is larger. */
 #define BYTES_MOST (UINT64_C(256) << 30)
 /* How often to look at marks: of a session that is alone, of one that is not, and when
  * others wait for just this. */
@@ -38,27 +32,11 @@
 /* How long a turn that ends waits for work that may be blocked. */
 #define BLOCKED_NS 50000000u
 
-/* Events behind everything that was submitted to some streams. */
-struct mark {
-    CUcontext context;
-    CUevent events[STREAMS];
-    unsigned count;
-    uint64_t placed; /* ns */
-};
-
 struct gate {
     struct gp_seat *seat;
-    bool busy;         /* as the board has it */
-    CUcontext context; /* of the streams below */
-    CUstream streams[STREAMS];
-    unsigned stream_count; /* submitted to since the last mark */
-    unsigned unmarked;     /* submissions since then */
-    struct mark marks[MARKS];
-    unsigned first, mark_count;
-    uint64_t passed; /* ns: when the last mark had passed */
-    unsigned every;  /* submissions to a mark */
-    uint64_t took;   /* ns: by the work before the last mark */
-    CUevent start;   /* passes when the GPU has changed over to this tenant */
+    bool busy; /* as the board has it */
+    struct gpw_marks marks;
+    CUevent start; /* passes when the GPU has changed over to this tenant */
     CUcontext start_context;
     uint64_t slice_us;
     uint64_t yields; /* ns: since when the turn should end; 0: it need not */
@@ -96,7 +74,7 @@ int gpw_gate_open(struct gpw_session *s, uint32_t ordinal, int page_fd, int bell
                 page_fd, bell_fd, r == -EPROTO ? "it is of another release" : strerror(-r));
         return -1;
     }
-    g->every = 1;
+    g->marks.every = 1;
     if (s->gates->count <= ordinal)
         s->gates->count = ordinal + 1;
     return 0;
@@ -113,70 +91,11 @@ void gpw_gate_close(struct gpw_session *s)
         gp_seat_leave(g->seat);
 }
 
-/* --- marks -------------------------------------------------------------------------- */
-
-/* A stream that is being captured has no work, and an event would be captured, too. */
-static bool may_mark(struct gpw_session *s, CUstream stream)
-{
-    CUstreamCaptureStatus status;
-    return s->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-static void mark_place(struct gpw_session *s, struct gate *g)
-{
-    if (g->unmarked == 0 || g->mark_count == MARKS)
-        return;
-    struct mark *m = &g->marks[(g->first + g->mark_count) % MARKS];
-    *m = (struct mark){.context = g->context, .placed = gp_now_ns()};
-    CUcontext before = NULL;
-    s->driver->cuCtxGetCurrent(&before);
-    if (before != g->context)
-        s->driver->cuCtxSetCurrent(g->context);
-    for (unsigned i = 0; i < g->stream_count; i++) {
-        CUevent event;
-        if (!may_mark(s, g->streams[i]) || gpw_event_take(s, g->context, &event) != CUDA_SUCCESS)
-            continue;
-        m->events[m->count++] = event;
-        s->driver->cuEventRecord(event, g->streams[i]);
-    }
-    if (before != g->context)
-        s->driver->cuCtxSetCurrent(before);
-    g->mark_count++;
-    g->unmarked = g->stream_count = 0;
-}
-
-/* How much work lay before the mark decides how far apart the next ones are. */
-static void mark_adapt(struct gate *g, const struct mark *m, uint64_t now)
-{
-    uint64_t from = m->placed > g->passed ? m->placed : g->passed, took = now - from;
-    g->took = took;
-    uint64_t aim = gp_seat_contended(g->seat) ? MARK_CONTENDED_NS : MARK_NS;
-    if (took < aim / 2 && g->every < EVERY_MOST)
-        g->every *= 2;
-    else if (took > aim * 2 && g->every > 1)
-        g->every /= 2;
-    g->passed = now;
-}
+/* --- the end of a turn -------------------------------------------------------------- */
 
 static void marks_check(struct gpw_session *s, struct gate *g)
 {
-    while (g->mark_count) {
-        struct mark *m = &g->marks[g->first];
-        while (m->count && s->driver->cuEventQuery(m->events[m->count - 1]) != CUDA_ERROR_NOT_READY)
-            gpw_event_give(s, m->context, m->events[--m->count]);
-        if (m->count)
-            return;
-        mark_adapt(g, m, gp_now_ns());
-        g->first = (g->first + 1) % MARKS;
-        g->mark_count--;
-    }
-}
-
-/* Everything that was submitted is over. */
-static bool drained(const struct gate *g)
-{
-    return g->mark_count == 0 && g->unmarked == 0;
+    gpw_marks_check(s, &g->marks, gp_seat_contended(g->seat));
 }
 
 static void start_check(struct gpw_session *s, struct gate *g)
@@ -199,15 +118,6 @@ static bool may_be_blocked(struct gpw_session *s)
     return gpw_host_functions_pending(s) || gpw_peers_pending(s);
 }
 
-static void mark_drop(struct gpw_session *s, struct gate *g)
-{
-    struct mark *m = &g->marks[g->first];
-    while (m->count)
-        gpw_event_give(s, m->context, m->events[--m->count]);
-    g->first = (g->first + 1) % MARKS;
-    g->mark_count--;
-}
-
 /* The turn should end. Work that may be blocked is waited for no longer than others
  * can bear; once it goes on it is charged again (gpw_gate_resume). */
 static void yield_blocked(struct gpw_session *s, struct gate *g)
@@ -221,9 +131,7 @@ static void yield_blocked(struct gpw_session *s, struct gate *g)
         g->yields = now;
     if (now - g->yields < BLOCKED_NS || !may_be_blocked(s))
         return;
-    while (g->mark_count)
-        mark_drop(s, g);
-    g->unmarked = g->stream_count = 0;
+    gpw_marks_drop_all(s, &g->marks);
 }
 
 static void gate_poll(struct gpw_session *s, struct gate *g)
@@ -233,10 +141,10 @@ static void gate_poll(struct gpw_session *s, struct gate *g)
     yield_blocked(s, g);
     start_check(s, g);
     marks_check(s, g);
-    if (g->unmarked && (g->mark_count == 0 || gp_seat_must_yield(g->seat)))
-        mark_place(s, g);
+    if (g->marks.count == 0 || gp_seat_must_yield(g->seat))
+        gpw_marks_place(s, &g->marks);
     marks_check(s, g);
-    if (drained(g)) {
+    if (gpw_marks_drained(&g->marks)) {
         g->busy = false;
         g->yields = 0;
         gp_seat_idle(g->seat, 0);
@@ -278,7 +186,7 @@ static void start_place(struct gpw_session *s, struct gate *g, CUstream stream)
     if (g->start)
         return;
     /* a turn that has not begun does not end: nothing that is blocked may be in front */
-    if (!may_be_blocked(s) && may_mark(s, stream) &&
+    if (!may_be_blocked(s) && gpw_mark_may(s, stream) &&
         s->driver->cuCtxGetCurrent(&g->start_context) == CUDA_SUCCESS &&
         gpw_event_take(s, g->start_context, &event) == CUDA_SUCCESS &&
         s->driver->cuEventRecord(event, stream) == CUDA_SUCCESS) {
@@ -299,13 +207,15 @@ static bool admit(struct gpw_session *s, struct gate *g)
     }
     /* behind long work the GPU may wait for the next a little: that is less than a turn
      * that cannot end */
-    unsigned ahead = !gp_seat_contended(g->seat) ? MARKS : g->took > LONG_NS ? 1 : AHEAD;
-    if (g->mark_count >= ahead) {
+    unsigned ahead = !gp_seat_contended(g->seat) ? GPW_MARKS_MOST
+                     : g->marks.took > LONG_NS   ? 1
+                                                 : AHEAD;
+    if (g->marks.count >= ahead) {
         marks_check(s, g);
-        if (g->mark_count >= ahead && !may_be_blocked(s))
+        if (g->marks.count >= ahead && !may_be_blocked(s))
             return false;
-        if (g->mark_count == MARKS)
-            mark_drop(s, g);
+        if (g->marks.count == GPW_MARKS_MOST)
+            gpw_marks_drop(s, &g->marks);
     }
     if (!gp_seat_enter(g->seat))
         return false;
@@ -321,7 +231,7 @@ static bool admit_slow(struct gpw_session *s)
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
         if (!g->busy || !gp_seat_contended(g->seat))
             continue;
-        mark_place(s, g);
+        gpw_marks_place(s, &g->marks);
         gate_poll(s, g);
         if (g->busy) {
             s->gates->closed = g;
@@ -359,7 +269,7 @@ static bool is_transfer(enum gp_work kind)
 static bool is_captured(struct gpw_session *s, const struct gp_header *h)
 {
     CUstream stream;
-    return gpw_captures_any(s) && stream_of(s, h, &stream) && !may_mark(s, stream);
+    return gpw_captures_any(s) && stream_of(s, h, &stream) && !gpw_mark_may(s, stream);
 }
 
 static bool admit_transfer(const struct gate *g, const struct gp_header *h, enum gp_work kind)
@@ -391,22 +301,6 @@ bool gpw_gate_admit(struct gpw_session *s, const struct gp_header *h)
     return false;
 }
 
-static void note_stream(struct gpw_session *s, struct gate *g, CUstream stream)
-{
-    CUcontext context = NULL;
-    s->driver->cuCtxGetCurrent(&context);
-    if (g->unmarked && context != g->context)
-        mark_place(s, g);
-    g->context = context;
-    for (unsigned i = 0; i < g->stream_count; i++)
-        if (g->streams[i] == stream)
-            return;
-    if (g->stream_count == STREAMS)
-        mark_place(s, g);
-    if (g->stream_count < STREAMS)
-        g->streams[g->stream_count++] = stream;
-}
-
 static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_work kind)
 {
     struct gate *g = gate_here(s);
@@ -416,12 +310,10 @@ static void note_work(struct gpw_session *s, const struct gp_header *h, enum gp_
         return;
     CUstream stream;
     if (stream_of(s, h, &stream))
-        note_stream(s, g, stream);
-    g->unmarked++;
+        gpw_marks_stream(s, &g->marks, stream);
     bool launch = kind == GP_WORK_KERNEL || kind == GP_WORK_GRAPH;
     gp_seat_count(g->seat, launch, bytes_of(h));
-    if (g->unmarked >= g->every)
-        mark_place(s, g);
+    gpw_marks_submitted(s, &g->marks);
 }
 
 bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
@@ -434,8 +326,8 @@ bool gpw_gate_resume(struct gpw_session *s, CUcontext context, CUstream stream)
     struct gate *g = gate_here(s);
     bool open = !g || admit(s, g);
     if (g && open) {
-        note_stream(s, g, stream);
-        g->unmarked++;
+        gpw_marks_stream(s, &g->marks, stream);
+        g->marks.unmarked++;
     }
     s->driver->cuCtxSetCurrent(before);
     return open;
@@ -450,40 +342,24 @@ void gpw_gate_passed(struct gpw_session *s, const struct gp_header *h)
         note_work(s, h, kind);
 }
 
-static void stream_forget(struct gate *g, CUstream stream)
-{
-    unsigned kept = 0;
-    for (unsigned i = 0; i < g->stream_count; i++)
-        if (g->streams[i] != stream)
-            g->streams[kept++] = g->streams[i];
-    g->stream_count = kept;
-}
-
-/* Its work is marked if that may be now; either way nobody asks the driver for it any more,
- * which does not survive that. */
 void gpw_gate_stream_ending(struct gpw_session *s, const struct gp_header *h)
 {
     CUstream stream;
     bool known = stream_of(s, h, &stream);
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
-        mark_place(s, g);
         if (known)
-            stream_forget(g, stream);
+            gpw_marks_stream_ending(s, &g->marks, stream);
+        else
+            gpw_marks_place(s, &g->marks);
     }
 }
 
 void gpw_gate_context_ended(struct gpw_session *s, CUcontext context)
 {
     for (struct gate *g = gate_next(s, NULL); g; g = gate_next(s, g)) {
-        if (g->context == context)
-            g->unmarked = g->stream_count = 0;
         if (g->start_context == context)
             g->start = NULL;
-        for (unsigned n = 0; n < g->mark_count; n++) {
-            struct mark *m = &g->marks[(g->first + n) % MARKS];
-            if (m->context == context)
-                m->count = 0; /* its events go with it */
-        }
+        gpw_marks_context_ended(&g->marks, context);
     }
 }
 

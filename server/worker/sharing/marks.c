@@ -1,0 +1,139 @@
+#include "marks.h"
+
+#include "loop.h"
+#include "monotonic.h"
+
+/* Work between two marks, in time: little while others wait for the GPU, and never so
+ * much that somebody who comes must wait long for what was submitted before. */
+#define MARK_NS 4000000u
+#define MARK_CONTENDED_NS 1000000u
+#define EVERY_MOST 32u
+
+bool gpw_mark_may(struct gpw_session *s, CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    return s->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void gpw_marks_place(struct gpw_session *s, struct gpw_marks *m)
+{
+    if (m->unmarked == 0 || m->count == GPW_MARKS_MOST)
+        return;
+    struct gpw_mark *mark = &m->at[(m->first + m->count) % GPW_MARKS_MOST];
+    *mark = (struct gpw_mark){.context = m->context, .placed = gp_now_ns()};
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    if (before != m->context)
+        s->driver->cuCtxSetCurrent(m->context);
+    for (unsigned i = 0; i < m->stream_count; i++) {
+        CUevent event;
+        if (!gpw_mark_may(s, m->streams[i]) ||
+            gpw_event_take(s, m->context, &event) != CUDA_SUCCESS)
+            continue;
+        mark->events[mark->count++] = event;
+        s->driver->cuEventRecord(event, m->streams[i]);
+    }
+    if (before != m->context)
+        s->driver->cuCtxSetCurrent(before);
+    m->count++;
+    m->unmarked = m->stream_count = 0;
+}
+
+void gpw_marks_stream(struct gpw_session *s, struct gpw_marks *m, CUstream stream)
+{
+    CUcontext context = NULL;
+    s->driver->cuCtxGetCurrent(&context);
+    if (m->unmarked && context != m->context)
+        gpw_marks_place(s, m);
+    m->context = context;
+    for (unsigned i = 0; i < m->stream_count; i++)
+        if (m->streams[i] == stream)
+            return;
+    if (m->stream_count == GPW_MARK_STREAMS)
+        gpw_marks_place(s, m);
+    if (m->stream_count < GPW_MARK_STREAMS)
+        m->streams[m->stream_count++] = stream;
+}
+
+void gpw_marks_submitted(struct gpw_session *s, struct gpw_marks *m)
+{
+    m->unmarked++;
+    if (m->unmarked >= m->every)
+        gpw_marks_place(s, m);
+}
+
+/* How much work lay before the mark decides how far apart the next ones are. */
+static void adapt(struct gpw_marks *m, const struct gpw_mark *mark, bool contended)
+{
+    uint64_t now = gp_now_ns(), aim = contended ? MARK_CONTENDED_NS : MARK_NS;
+    m->took = now - (mark->placed > m->passed ? mark->placed : m->passed);
+    if (m->took < aim / 2 && m->every < EVERY_MOST)
+        m->every *= 2;
+    else if (m->took > aim * 2 && m->every > 1)
+        m->every /= 2;
+    m->passed = now;
+}
+
+static void oldest_end(struct gpw_marks *m)
+{
+    m->first = (m->first + 1) % GPW_MARKS_MOST;
+    m->count--;
+}
+
+void gpw_marks_check(struct gpw_session *s, struct gpw_marks *m, bool contended)
+{
+    while (m->count) {
+        struct gpw_mark *mark = &m->at[m->first];
+        while (mark->count &&
+               s->driver->cuEventQuery(mark->events[mark->count - 1]) != CUDA_ERROR_NOT_READY)
+            gpw_event_give(s, mark->context, mark->events[--mark->count]);
+        if (mark->count)
+            return;
+        adapt(m, mark, contended);
+        oldest_end(m);
+    }
+}
+
+bool gpw_marks_drained(const struct gpw_marks *m)
+{
+    return m->count == 0 && m->unmarked == 0;
+}
+
+void gpw_marks_drop(struct gpw_session *s, struct gpw_marks *m)
+{
+    struct gpw_mark *mark = &m->at[m->first];
+    while (mark->count)
+        gpw_event_give(s, mark->context, mark->events[--mark->count]);
+    oldest_end(m);
+}
+
+void gpw_marks_drop_all(struct gpw_session *s, struct gpw_marks *m)
+{
+    while (m->count)
+        gpw_marks_drop(s, m);
+    m->unmarked = m->stream_count = 0;
+}
+
+/* Its work is marked if that may be now; either way nobody asks the driver for it any more,
+ * which does not survive that. */
+void gpw_marks_stream_ending(struct gpw_session *s, struct gpw_marks *m, CUstream stream)
+{
+    unsigned kept = 0;
+    gpw_marks_place(s, m);
+    for (unsigned i = 0; i < m->stream_count; i++)
+        if (m->streams[i] != stream)
+            m->streams[kept++] = m->streams[i];
+    m->stream_count = kept;
+}
+
+void gpw_marks_context_ended(struct gpw_marks *m, CUcontext context)
+{
+    if (m->context == context)
+        m->unmarked = m->stream_count = 0;
+    for (unsigned n = 0; n < m->count; n++) {
+        struct gpw_mark *mark = &m->at[(m->first + n) % GPW_MARKS_MOST];
+        if (mark->context == context)
+            mark->count = 0; /* its events go with it */
+    }
+}
