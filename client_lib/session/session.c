@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,12 +24,11 @@
 #include "gp_errors.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "message.h"
 #include "monotonic.h"
 #include "operations_there.h"
 #include "process.h"
 #include "stats.h"
-
-#define SMALL_MESSAGE 2048
 
 static bool sync_mode;
 
@@ -43,6 +41,11 @@ void gpc_session_start(struct gpc_session *s, bool sync)
     pthread_cond_init(&s->wait_changed, NULL);
 }
 
+bool gpc_session_sync(void)
+{
+    return sync_mode;
+}
+
 bool gpc_session_works(const struct gpc_session *s)
 {
     return !__atomic_load_n(&s->broken, __ATOMIC_RELAXED);
@@ -51,31 +54,6 @@ bool gpc_session_works(const struct gpc_session *s)
 bool gpc_session_shares(const struct gpc_session *s)
 {
     return s && (s->transport->caps & GP_CAP_SHARE) != 0;
-}
-
-/* --- errors that nobody waited for ---------------------------------------- */
-
-static void set_first(int *kept, CUresult error)
-{
-    int none = 0;
-    __atomic_compare_exchange_n(kept, &none, (int)error, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-}
-
-void gpc_session_set_pending(struct gpc_session *s, CUresult error)
-{
-    set_first(&s->pending, error);
-}
-
-void gpc_session_set_sticky(struct gpc_session *s, CUresult error)
-{
-    set_first(&s->sticky, error);
-}
-
-CUresult gpc_session_take_pending(struct gpc_session *s)
-{
-    if (!__atomic_load_n(&s->pending, __ATOMIC_RELAXED))
-        return CUDA_SUCCESS;
-    return (CUresult)__atomic_exchange_n(&s->pending, 0, __ATOMIC_RELAXED);
 }
 
 /* --- what arrives ------------------------------------------------------- */
@@ -91,9 +69,8 @@ static void name_devices(const struct gpc_session *s, char *out, size_t size)
         snprintf(out, size, "on device %d", s->first);
 }
 
-/* The connection is over: say so once, let every listed call fail. A call that the reader
- * has taken is no longer among them: it gets its answer. */
-static void lose(struct gpc_session *s, const char *what)
+/* A call that the reader has taken is no longer listed: it gets its answer. */
+void gpc_session_lose(struct gpc_session *s, const char *what)
 {
     gpc_pinned_lose_begin();
     pthread_mutex_lock(&s->wait_lock);
@@ -141,7 +118,7 @@ static const char *why_lost(int error)
 static void lose_sending(struct gpc_session *s, int error)
 {
     gpc_session_poll(s);
-    lose(s, why_lost(error));
+    gpc_session_lose(s, why_lost(error));
 }
 
 /* List the call; false: the session is lost already, and nobody would take it off again. */
@@ -248,60 +225,18 @@ static bool read_one(struct gpc_session *s, int64_t timeout_us)
     if (r == -EAGAIN)
         return false;
     if (r != 0) {
-        lose(s, why_lost(r));
+        gpc_session_lose(s, why_lost(r));
         return false;
     }
     bool right = deliver(s, message, size);
     s->transport->release(s->channel);
     __atomic_fetch_add(&s->notices, 1, __ATOMIC_RELEASE);
     if (!right)
-        lose(s, "the worker sent an answer that fits no call");
+        gpc_session_lose(s, "the worker sent an answer that fits no call");
     return true;
 }
 
 /* --- what leaves --------------------------------------------------------- */
-
-static int channel_send(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
-                        const struct iovec *in, unsigned count, unsigned flags)
-{
-    static const uint64_t zeros = 0;
-    size_t total = head_size;
-    for (unsigned i = 0; i < count; i++)
-        total = gp_align8(total) + in[i].iov_len;
-    total = gp_align8(total);
-    head->size = (uint32_t)total;
-    GPC_STATS_ADD(messages_sent, 1);
-    GPC_STATS_ADD(bytes_sent, total);
-    if (count == 0) {
-        struct iovec one = {head, head_size};
-        return s->transport->send(s->channel, &one, 1, flags);
-    }
-    if (total <= SMALL_MESSAGE) {
-        uint64_t small[SMALL_MESSAGE / 8];
-        size_t at = head_size;
-        memcpy(small, head, head_size);
-        for (unsigned i = 0; i < count; i++) {
-            memcpy((char *)small + at, in[i].iov_base, in[i].iov_len);
-            size_t end = at + in[i].iov_len;
-            at = gp_align8(end);
-            memset((char *)small + end, 0, at - end);
-        }
-        struct iovec one = {small, total};
-        return s->transport->send(s->channel, &one, 1, flags);
-    }
-    struct iovec iov[1 + 2 * GPC_CALL_TAILS];
-    int pieces = 0;
-    iov[pieces++] = (struct iovec){head, head_size};
-    for (unsigned i = 0; i < count; i++) {
-        if (in[i].iov_len == 0)
-            continue;
-        iov[pieces++] = in[i];
-        size_t pad = gp_align8(in[i].iov_len) - in[i].iov_len;
-        if (pad)
-            iov[pieces++] = (struct iovec){(void *)(uintptr_t)&zeros, pad};
-    }
-    return s->transport->send(s->channel, iov, pieces, flags);
-}
 
 /* Bring the worker's thread into the call's context. One of another session does not mean
  * anything there: then any of its own will do, for calls that name a handle.
@@ -314,7 +249,7 @@ static int follow_context(struct gpc_session *s, CUcontext context)
     if (context && context != s->wire_context) {
         struct gp_req_gp_context_set q = {.h = {.op = GP_OP_gp_context_set, .seq = ++s->last_seq},
                                           .ctx = (uint64_t)context};
-        r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
+        r = gpc_message_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
         s->wire_context = context;
     }
     return r;
@@ -329,7 +264,7 @@ static int follow_captures(struct gpc_session *s, const struct gpc_thread *t)
     if (mode != s->wire_capture_mode) {
         struct gp_req_gp_capture_mode_set q = {
             .h = {.op = GP_OP_gp_capture_mode_set, .seq = ++s->last_seq}, .mode = mode};
-        r = channel_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
+        r = gpc_message_send(s, &q.h, sizeof q, NULL, 0, GP_SEND_LATER);
         s->wire_capture_mode = mode;
     }
     return r;
@@ -355,8 +290,8 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     if (wait && !waiting_list(s, call))
         r = -EPIPE;
     if (r == 0)
-        r = channel_send(s, h, call->request_size, call->in, call->in_count,
-                         wait ? 0 : GP_SEND_LATER);
+        r = gpc_message_send(s, h, call->request_size, call->in, call->in_count,
+                             wait ? 0 : GP_SEND_LATER);
     pthread_mutex_unlock(&s->submit_lock);
     if (r != 0 && wait)
         waiting_withdraw(s, call);
@@ -366,62 +301,6 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     return r == 0           ? CUDA_SUCCESS
            : r == -EMSGSIZE ? CUDA_ERROR_INVALID_VALUE
                             : CUDA_ERROR_DEVICE_UNAVAILABLE;
-}
-
-/* Nothing has been sent since this call was: the stream is as idle as it was then. */
-void gpc_session_settle(const struct gpc_route *on, uint64_t seq)
-{
-    struct gpc_session *s = on->session;
-    pthread_mutex_lock(&s->submit_lock);
-    s->settled_stream = on->stream;
-    s->settled_context = on->context; /* each has a default stream of its own */
-    s->settled_seq = seq;
-    s->uploaded_seq = 0;
-    pthread_mutex_unlock(&s->submit_lock);
-}
-
-/* Under submit_lock: the marks are of this stream. */
-static bool marks(const struct gpc_session *s, const struct gpc_route *on)
-{
-    return s->settled_stream == on->stream && s->settled_context == on->context;
-}
-
-bool gpc_session_settled(const struct gpc_route *on)
-{
-    struct gpc_session *s = on->session;
-    pthread_mutex_lock(&s->submit_lock);
-    bool settled = s->settled_seq && s->settled_seq == s->last_seq && marks(s, on);
-    pthread_mutex_unlock(&s->submit_lock);
-    return settled;
-}
-
-void gpc_session_note_upload(const struct gpc_route *on, unsigned messages)
-{
-    struct gpc_session *s = on->session;
-    pthread_mutex_lock(&s->submit_lock);
-    uint64_t before = s->uploaded_seq ? s->uploaded_seq : s->settled_seq;
-    if (before && before + messages == s->last_seq && marks(s, on))
-        s->uploaded_seq = s->last_seq;
-    pthread_mutex_unlock(&s->submit_lock);
-}
-
-uint64_t gpc_session_only_uploads(const struct gpc_route *on)
-{
-    struct gpc_session *s = on->session;
-    pthread_mutex_lock(&s->submit_lock);
-    bool only = s->uploaded_seq && s->uploaded_seq == s->last_seq && marks(s, on);
-    uint64_t last = s->last_seq;
-    pthread_mutex_unlock(&s->submit_lock);
-    return only && !sync_mode ? last : 0;
-}
-
-void gpc_session_settle_fence(struct gpc_session *s)
-{
-    pthread_mutex_lock(&s->submit_lock);
-    if (s->uploaded_seq && s->uploaded_seq + 1 == s->last_seq)
-        s->settled_seq = s->last_seq;
-    s->uploaded_seq = 0;
-    pthread_mutex_unlock(&s->submit_lock);
 }
 
 void gpc_session_context_gone(CUcontext context)
@@ -561,45 +440,6 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
     return gpc_session_works(s) ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
-void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_error *q)
-{
-    CUresult error = gpc_result_from(q->result);
-    const char *name = q->op < GP_OP_COUNT ? gp_op_table[q->op].name : NULL;
-    gpc_log(GPC_LOG_INFO, "%s failed on the GPU host: CUDA error %d%s", name ? name : "a call",
-            q->result, q->sticky ? " (sticky)" : "");
-    if (q->sticky)
-        gpc_session_set_sticky(s, error);
-    else
-        gpc_session_set_pending(s, error);
-}
-
-void gpc_on_gp_output(struct gpc_session *s, const struct gp_req_gp_output *q, const char *text)
-{
-    (void)s;
-    fwrite(text, 1, q->bytes, stdout);
-}
-
-/* What comes from a server goes to a terminal: nothing that would move its cursor. */
-static void printable(char *to, size_t room, const char *from, uint32_t bytes)
-{
-    size_t n = bytes < room ? bytes : room - 1;
-    for (size_t i = 0; i < n; i++)
-        to[i] = (unsigned char)from[i] < ' ' || from[i] == 0x7f ? ' ' : from[i];
-    to[n] = '\0';
-}
-
-void gpc_on_gp_said(struct gpc_session *s, const struct gp_req_gp_said *q, const char *text)
-{
-    char said[sizeof s->why];
-    printable(said, sizeof said, text, q->bytes);
-    if (!q->ends) {
-        gpc_log(GPC_LOG_WARN, "session %s on %s: %s", s->id, s->server, said);
-        return;
-    }
-    memcpy(s->why, said, sizeof said);
-    lose(s, "the worker ended the session");
-}
-
 void gpc_session_goodbye(struct gpc_session *s)
 {
     if (!gpc_session_works(s))
@@ -616,7 +456,7 @@ void gpc_session_goodbye(struct gpc_session *s)
         return;
     __atomic_store_n(&s->leaving, true, __ATOMIC_RELAXED);
     struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++s->last_seq}};
-    channel_send(s, &q.h, sizeof q, NULL, 0, 0);
+    gpc_message_send(s, &q.h, sizeof q, NULL, 0, 0);
     s->transport->flush(s->channel);
     pthread_mutex_unlock(&s->submit_lock);
 }

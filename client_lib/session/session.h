@@ -75,6 +75,10 @@ struct gpc_session {
 unsigned gpc_session_count(void);
 /* The session of this index, broken or not. */
 struct gpc_session *gpc_session_at(uint32_t index);
+/* GPUPOOL_SYNC: whether every call waits. */
+bool gpc_session_sync(void);
+/* The connection is over: say so once, let every listed call fail. */
+void gpc_session_lose(struct gpc_session *s, const char *what);
 /* Whether its worker can still be reached. */
 bool gpc_session_works(const struct gpc_session *s);
 /* Of a handle that the application holds. */
