@@ -35,7 +35,8 @@ from . import (
 )
 from . import header as header_check
 from .param import SpecError
-from .spec import Spec, load
+from .spec import Spec
+from .spec_load import load
 
 OUTPUTS = {
     "gp_ops.h": emit_wire.ops,

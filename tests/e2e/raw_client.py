@@ -26,7 +26,7 @@ from gpupool_common import paths
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import ids, spec  # noqa: E402
+from gpgen import ids, spec_load  # noqa: E402
 from harness import PATIENCE, TOKEN, PoolServer  # noqa: E402
 
 WINDOW_BASE = 1 << 45  # where the devices' addresses are to begin
@@ -44,7 +44,7 @@ KIND_EVENT = 6
 
 def _numbers() -> dict[str, int]:
     numbers: dict[str, int] = {}
-    for part in spec.files(SPEC):
+    for part in spec_load.files(SPEC):
         for name, entry in tomllib.loads(part.read_text(encoding="utf-8")).items():
             if isinstance(entry, dict) and "id" in entry:
                 numbers[name] = int(entry["id"])
@@ -55,7 +55,7 @@ def _numbers() -> dict[str, int]:
 NUMBERS = _numbers()
 
 #: What a client says of its operations: numbers and signatures.
-OPERATIONS = [f.id << 16 | ids.short(f) for f in spec.load(SPEC).wire]
+OPERATIONS = [f.id << 16 | ids.short(f) for f in spec_load.load(SPEC).wire]
 
 
 def greeting_of(

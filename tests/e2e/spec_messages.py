@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 
 from raw_client import SPEC  # isort: skip  (it says where gpgen is)
-from gpgen import layout, spec
+from gpgen import layout, spec, spec_load
 from gpgen.param import HANDLE_KINDS, Param
 
 #: Sizes of C types on the wire, and what they are aligned to; enumerations and others have 4.
@@ -25,7 +25,7 @@ STRUCTURES = {
     "CUmemAccessDesc": (12, 4),
     "CUlaunchAttribute": (72, 8),
 }
-WIRE = spec.load(SPEC).wire
+WIRE = spec_load.load(SPEC).wire
 KINDS = {kind: number for number, kind in enumerate(HANDLE_KINDS, 1)}
 
 Parameter = Param

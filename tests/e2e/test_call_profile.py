@@ -19,7 +19,7 @@ from toolchain import Toolchain
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import spec  # noqa: E402
+from gpgen import spec_load  # noqa: E402
 
 _NAMES = """
 cuCtxGetApiVersion cuCtxGetCurrent cuCtxGetDevice cuCtxGetDevice_v2 cuCtxGetLimit
@@ -65,7 +65,7 @@ def names() -> list[object]:
 
 @pytest.fixture(scope="module")
 def modes() -> dict[str, str]:
-    return {f.name: f.mode for f in spec.load(ROOT / "proto" / "spec").cuda}
+    return {f.name: f.mode for f in spec_load.load(ROOT / "proto" / "spec").cuda}
 
 
 @pytest.fixture(scope="module")

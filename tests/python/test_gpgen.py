@@ -19,6 +19,7 @@ from gpgen import (  # noqa: E402
     header,
     param,
     spec,
+    spec_load,
 )
 
 EVENT = """\
@@ -75,7 +76,7 @@ params = [
 
 def load(folder: Path, text: str, name: str = "event.toml") -> spec.Spec:
     (folder / name).write_text(text)
-    return spec.load(folder)
+    return spec_load.load(folder)
 
 
 @pytest.fixture
@@ -127,7 +128,7 @@ def test_tables(small: spec.Spec) -> None:
 
 def test_captures_forbid_nothing_that_is_part_of_them(small: spec.Spec) -> None:
     """A thread's calls are made as captures allow them, but for these, which they always do."""
-    named = {f.name: f for f in spec.load(ROOT / "proto" / "spec").functions}
+    named = {f.name: f for f in spec_load.load(ROOT / "proto" / "spec").functions}
     free = ["cuEventRecord", "cuMemsetD8Async", "gp_launch", "gp_copy", "gp_host_function"]
     free += ["cuStreamWaitEvent", "cuStreamIsCapturing", "cuStreamEndCapture", "cuMemAllocAsync"]
     assert [name for name in free if not named[name].in_capture] == []
@@ -404,12 +405,12 @@ def test_sticky_errors_are_said_once(tmp_path: Path, small: spec.Spec) -> None:
         '[CUDA_SUCCESS]\nvalue = 0\ntext = "no error"\n'
         '\n[CUDA_ERROR_ASSERT]\nvalue = 710\ntext = "assert"\nsticky = true\n'
     )
-    text = emit_tables.errors_header(spec.load(tmp_path))
+    text = emit_tables.errors_header(spec_load.load(tmp_path))
     assert "    case 710: /* CUDA_ERROR_ASSERT */\n        return 1;" in text
     assert "case 0:" not in text
     (tmp_path / "errors.toml").write_text('[A]\nvalue = 1\ntext = "a"\nsticky = 3\n')
     with pytest.raises(param.SpecError, match=r"errors.toml:1: A: needs 'value' and 'text'"):
-        spec.load(tmp_path)
+        spec_load.load(tmp_path)
 
 
 def flat(*prototypes: str) -> str:
@@ -446,6 +447,6 @@ def test_another_signature(small: spec.Spec) -> None:
 
 
 def test_the_real_spec_loads() -> None:
-    real = spec.load(ROOT / "proto" / "spec")
+    real = spec_load.load(ROOT / "proto" / "spec")
     assert len(real.cuda) > 500
     assert {f.id for f in real.functions if f.is_message} & {f.id for f in real.cuda} == set()

@@ -23,7 +23,7 @@ UPDATE = "GPUPOOL_UPDATE_GOLDEN"
 
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import param, spec, worker_words  # noqa: E402
+from gpgen import param, spec, spec_load, worker_words  # noqa: E402
 from gpgen.__main__ import OUTPUTS  # noqa: E402
 
 
@@ -82,7 +82,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def test_the_small_spec_has_every_mode_and_every_word() -> None:
     """So that nothing the generator can write escapes the comparison."""
-    small = spec.load(GOLDEN / "spec")
+    small = spec_load.load(GOLDEN / "spec")
     assert {f.mode for f in small.functions} == set(spec.MODES)
     assert {f.needs for f in small.functions} == spec.NEEDS
     assert {w for f in small.functions for p in f.params for w in p.words} == param.WORDS
@@ -94,7 +94,7 @@ def test_the_small_spec_has_every_mode_and_every_word() -> None:
     assert {f.worker for f in small.functions} == set(worker_words.WORKERS)
     plain = spec.Function("", small.functions[0].file, 0, 0, "", "")
     for key in spec.KEYS:
-        name = spec.ATTRIBUTES.get(key, key)
+        name = spec_load.ATTRIBUTES.get(key, key)
         assert any(getattr(f, name) != getattr(plain, name) for f in small.functions), key
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import ids, param, spec  # noqa: E402
+from gpgen import ids, param, spec, spec_load  # noqa: E402
 
 MESSAGES = """\
 [gp_ask]
@@ -56,7 +56,7 @@ params = [
 def load(folder: Path, messages: str = MESSAGES, event: str = EVENT) -> spec.Spec:
     (folder / "messages.toml").write_text(messages, encoding="utf-8")
     (folder / "event.toml").write_text(event, encoding="utf-8")
-    return spec.load(folder)
+    return spec_load.load(folder)
 
 
 @pytest.fixture
@@ -217,12 +217,12 @@ def test_gpgen_names_the_line(tmp_path: Path, ledger: Path) -> None:
 
 def test_our_own_ledger_is_complete() -> None:
     folder = ROOT / "proto/spec"
-    assert ids.is_complete(spec.load(folder), folder / ids.LEDGER), (
+    assert ids.is_complete(spec_load.load(folder), folder / ids.LEDGER), (
         "run: PYTHONPATH=proto python -m gpgen --spec proto/spec --lock"
     )
 
 
 def test_short_signatures_are_never_that_of_nothing() -> None:
-    real = spec.load(ROOT / "proto/spec")
+    real = spec_load.load(ROOT / "proto/spec")
     assert all(ids.short(f) > 0 for f in real.wire)
     assert all(ids.short(f) == 0 for f in real.functions if not f.has_wire)

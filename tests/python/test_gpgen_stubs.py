@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import emit_stubs, param, spec  # noqa: E402
+from gpgen import emit_stubs, param, spec, spec_load  # noqa: E402
 
 THINGS = """\
 [cuAnswer]
@@ -60,7 +60,7 @@ params = [
 
 def load(folder: Path, text: str) -> spec.Spec:
     (folder / "thing.toml").write_text(text)
-    return spec.load(folder)
+    return spec_load.load(folder)
 
 
 def test_the_order_of_checks(tmp_path: Path) -> None:

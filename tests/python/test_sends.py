@@ -13,7 +13,7 @@ from c_graph import Definition, Program
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
-from gpgen import spec  # noqa: E402
+from gpgen import spec, spec_load  # noqa: E402
 
 #: What any call passes on its way, or may have to repair on it (a session to open, a retained
 #: context, a library's replica on another host, the stream of a thread that has
@@ -34,7 +34,7 @@ SESSION = {"gp_hello", "gp_goodbye", "gp_context_set", "gp_capture_mode_set"}
 #: It hands out tables of functions and calls none of them.
 TABLES = "cuGetExportTable"
 
-REAL = spec.load(ROOT / "proto" / "spec")
+REAL = spec_load.load(ROOT / "proto" / "spec")
 PROGRAM = Program(sorted((ROOT / "client_lib").rglob("*.c")))
 
 

@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "proto"))
 
 from gpgen.emit_wire_doc import read_sizes, sizes_source, wire_doc  # noqa: E402
-from gpgen.spec import Spec, load  # noqa: E402
+from gpgen.spec import Spec  # noqa: E402
+from gpgen.spec_load import load  # noqa: E402
 
 SMALL = """
 [cuStreamCreate]
