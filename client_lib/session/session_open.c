@@ -249,6 +249,19 @@ static void say_note(const char *server, const char *note)
         gpc_log(GPC_LOG_WARN, "%s: %s", server, note);
 }
 
+/* The end of a worker on this machine is noticed at once, whatever was asked for. */
+static void say_unused(const struct gpc_session *s)
+{
+    static bool said;
+    const char *silence = getenv("GPUPOOL_SILENCE");
+    if (silence && *silence && gpc_session_shares(s) &&
+        !__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gpc_log(GPC_LOG_WARN,
+                "GPUPOOL_SILENCE=%.40s changes nothing: %s is reached over shared memory, where a "
+                "worker's end is noticed at once",
+                silence, s->server);
+}
+
 /* Greet the worker and take its answer. `*wrong`: what about it cannot be. */
 static CUresult greet_worker(struct gpc_session *s, const struct gpc_admission *a,
                              const char **wrong)
@@ -296,6 +309,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
         if (a.simulated)
             say_simulated(s->server);
         say_note(s->server, a.note);
+        say_unused(s);
         return CUDA_SUCCESS;
     }
     if (wrong)

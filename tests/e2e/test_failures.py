@@ -212,6 +212,15 @@ def test_a_silence_that_is_none_is_refused(server: PoolServer, vector_add: str) 
     assert_refused(server.run([vector_add], "zmq", GPUPOOL_SILENCE="soon"), "GPUPOOL_SILENCE")
 
 
+def test_a_silence_that_changes_nothing_is_said(
+    server: PoolServer, vector_add: str, transport: str
+) -> None:
+    lines = server.run([vector_add], transport, GPUPOOL_SILENCE="60").own_lines()
+    said = [line for line in lines if "GPUPOOL_SILENCE=60 changes nothing" in line]
+    assert len(said) == (1 if transport == "shm" else 0), lines
+    assert not any("GPUPOOL_SILENCE" in line for line in server.run([vector_add]).own_lines())
+
+
 def test_no_secret_in_the_worker_s_environment_or_command(
     make_server: MakeServer, talk: StartTalk, hold: str
 ) -> None:
