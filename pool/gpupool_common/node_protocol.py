@@ -109,6 +109,24 @@ class BusyTime(Message):
     busy_ms: int = Field(ge=0, le=1 << 50)
 
 
+#: What gave a worker away that was taken over: what it wrote to its arbiter, or what the driver
+#: says of its memory or its time.
+Cause = Literal["page", "memory", "time"]
+
+#: Of so many a heartbeat tells at most.
+MOST_LIARS = 64
+
+
+class ReportedLiar(Message):
+    """A session that the node has ended, because its worker did what no worker of ours does."""
+
+    session: Name
+    lease: Name
+    gpu: Name
+    cause: Cause
+    reason: Line = ""
+
+
 class Heartbeat(Message):
     """The node is there, has applied these orders, and serves these sessions."""
 
@@ -122,6 +140,8 @@ class Heartbeat(Message):
     trouble: Line = ""
     #: What has changed of it since the last heartbeat that was answered.
     busy: list[BusyTime] = Field(default_factory=list, max_length=4096)
+    #: Those that were found since the last heartbeat that was answered.
+    liars: list[ReportedLiar] = Field(default_factory=list, max_length=MOST_LIARS)
 
 
 # What holds on a node ------------------------------------------------------------------

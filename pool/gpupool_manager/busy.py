@@ -31,6 +31,11 @@ class BusyTimes:
             for grant in lease.grants:
                 self._expected[lease.id, grant.gpu] = (lease.tenant, grant)
 
+    def tenant_of(self, node: str, lease: str, gpu: str) -> str | None:
+        """Whose grant a node speaks of; None if it has no such grant, and had none lately."""
+        tenant, grant = self._expected.get((lease, gpu), ("", None))
+        return tenant if grant is not None and grant.node == node else None
+
     def count(self, node: str, said: BusyTime, now: float) -> None:
         """What a node has counted; of grants that it does not have it has nothing to say."""
         tenant, grant = self._expected.get((said.lease, said.gpu), ("", None))

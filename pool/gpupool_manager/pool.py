@@ -19,6 +19,7 @@ from gpupool_manager.key_rolls import KeyRolls
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
+from gpupool_manager.liars import Liars
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
 from gpupool_manager.signing_keys import KeyRing
@@ -100,6 +101,7 @@ class Pool:
         self.ledger: Ledger
         self.leases: Leases
         self.fleet: Fleet
+        self.liars: Liars
         self.key_rolls: KeyRolls
         self.tenancy: Tenancy
         #: Set when the database has another manager now; whoever runs the pool must stop.
@@ -166,6 +168,7 @@ class Pool:
             lambda: self.signer,
             rules.offline_seconds,
         )
+        self.liars = Liars(self.fleet.busy)
         self.key_rolls = KeyRolls(self.ledger, self.fleet, lambda: self.signer, rules.lost_after)
         self.tenancy = Tenancy(self.ledger, self.leases)
 
@@ -278,6 +281,12 @@ class Pool:
             trouble = beat.trouble
             await self.commands.do(
                 lambda transaction: self.fleet.set_trouble(transaction, name, trouble), actor
+            )
+        now = self.clock()
+        liars = self.liars.news(name, beat.liars, now)
+        if liars:
+            await self.commands.do(
+                lambda transaction: self.liars.write(transaction, name, liars, now), actor
             )
         if idle:
             names = [lease.id for lease in idle]
