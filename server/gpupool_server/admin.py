@@ -22,6 +22,7 @@ from gpupool_server.rundir import Meta
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.status import describe_gpu
 from gpupool_server.tenants import Tenant
+from gpupool_server.watchdog import Watchdog
 
 NAME = "admin.sock"
 MAX_LINE = 65536
@@ -34,9 +35,12 @@ RETRY_SECONDS = 0.1
 class AdminHandler:
     """Answers questions; knows nothing of sockets."""
 
-    def __init__(self, supervisor: SessionSupervisor, gpus: Gpus) -> None:
+    def __init__(
+        self, supervisor: SessionSupervisor, gpus: Gpus, watchdog: Watchdog | None = None
+    ) -> None:
         self._supervisor = supervisor
         self._gpus = gpus
+        self._watchdog = watchdog
         self._log = logs.get("admin")
 
     async def answer(self, line: bytes) -> bytes:
@@ -72,11 +76,17 @@ class AdminHandler:
         return {
             "version": __version__,
             "host": platform.node(),
-            "gpus": [describe_gpu(gpu, self._gpus, sessions) for gpu in self._gpus],
+            "gpus": [
+                describe_gpu(gpu, self._gpus, sessions, self._sees(gpu.index)) for gpu in self._gpus
+            ],
             "sessions": sessions,
             "budgets": self._supervisor.budgets(sessions),
+            "liars": self._supervisor.liars.describe(),
             "confinement": self._supervisor.confinement,
         }
+
+    def _sees(self, index: int) -> dict[str, str | int]:
+        return self._watchdog.describe(index) if self._watchdog is not None else {}
 
     async def _set_limits(self, question: dict[str, Any]) -> dict[str, Any]:
         index = _number(question, "gpu")

@@ -40,6 +40,7 @@ from gpupool_server.sharing import (
     TenantSettings,
     token_allowed,
 )
+from gpupool_server.watch_settings import WatchSettings
 
 #: How tokens begin with which servers join a pool.
 JOIN_PREFIX = "gpn_"
@@ -173,6 +174,9 @@ class Settings(BudgetSettings):
     )
     gpus: dict[GpuIndex, GpuSettings] = Field(
         default_factory=dict, description="tables [gpus.N] with the index of a GPU, 0..63"
+    )
+    watch: WatchSettings = Field(
+        default_factory=WatchSettings.model_construct, description="a table [watch]"
     )
 
     _token_borrowed: bool = PrivateAttr(False)
@@ -486,4 +490,5 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "tenants": (3, TenantSettings),
     "gpu": (2, GpuSettings),
     "gpus": (3, GpuSettings),
+    "watch": (2, WatchSettings),
 }

@@ -19,10 +19,11 @@ from gpupool_common.errors import GpupoolError
 from gpupool_server import inventory as inventories
 from gpupool_server import worker
 from gpupool_server.config import Settings
-from gpupool_server.inventory import Inventory
+from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import NOT_NEEDED, Jail
 from gpupool_server.jail_status import LAYERS
 from gpupool_server.rundir import RunDir
+from gpupool_server.usage import open_usage
 
 WIDTH = 80
 
@@ -105,6 +106,23 @@ def _own_run_dir() -> Iterator[RunDir]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_watch(settings: Settings, found: Inventory) -> Finding:
+    """Whether the driver says what a worker takes beside its grant."""
+    if settings.watch.mode == "off":
+        return Finding("watchdog", True, "off, as watch.mode says")
+    reader = open_usage(found, driver_environment(settings))
+    read = [(device.index, reader.read(device)) for device in found.devices]
+    blind = [
+        f"GPU {index}: {reason}"
+        for index, usage in read
+        for reason in dict.fromkeys((usage.memory_off, usage.time_off))
+        if reason
+    ]
+    if blind:
+        return Finding("watchdog", False, "; ".join(blind))
+    return Finding("watchdog", True, "the driver says what each process has and does")
+
+
 def check_layers(
     settings: Settings, found: Inventory | None, home: paths.Home, program: Path
 ) -> dict[str, str]:
@@ -130,6 +148,8 @@ def examine(settings: Settings) -> tuple[list[Finding], dict[str, str]]:
     findings.append(check_worker(program))
     findings.append(check_listen(settings.listen))
     findings.append(check_run_dir(settings.run_dir or paths.default_run_dir()))
+    if found is not None:
+        findings.append(check_watch(settings, found))
     return findings, check_layers(settings, found, home, program)
 
 

@@ -58,6 +58,8 @@ class Launcher:
         self._on_line = on_line
         self._shm = socket_path(settings)
         self._logs = WorkerLogs(settings)
+        #: Whose workers have been started and are not ready.
+        self.starting: list[Session] = []
         self._peers = Peers(settings, lasting_dir(settings, run_dir.path)[0])
 
     async def start(
@@ -78,12 +80,15 @@ class Launcher:
             if self._shm is not None:
                 meta = replace(meta, door=digest_of(word))
             session = await self._launch(folder, request, meta, allocation, secret, answer)
+            self.starting.append(session)
             ready = await self._await_ready(session, answer)
         except BaseException as error:
             await self._undo(folder, session, allocation)
             if isinstance(error, WorkerError) and session is not None and session.log.last:
                 raise WorkerError(f"{error}: {session.log.last[:300]}") from None
             raise
+        finally:
+            self.starting = [each for each in self.starting if each is not session]
         shm = f"shm://{self._shm}?door={word.hex()}" if ready.shm else ""
         return session, Opened(folder.session, secret, ready, shm, devices)
 

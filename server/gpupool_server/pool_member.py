@@ -114,10 +114,12 @@ class PoolMember:
             idle=sorted((self._state.used & self._state.leases) - busy),
             trouble=one_line(self._supervisor.health.trouble)[:256],
             busy=self._busy.read()[:MOST_BUSY],
+            liars=self._supervisor.liars.untold(),
         )
 
     def heard(self, beat: Heartbeat) -> None:
         """The manager has answered a heartbeat: it need not be told that again."""
+        self._supervisor.liars.told(beat.liars)
         if not beat.busy:
             return
         running = {meta.lease for meta in self._supervisor.of_leases() if meta.lease is not None}

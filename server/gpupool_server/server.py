@@ -22,6 +22,7 @@ from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
+from gpupool_server.inventory import driver_environment
 from gpupool_server.jail import Jail
 from gpupool_server.local_users import Admitted
 from gpupool_server.manager_connection import JoinToken, ManagerConnection, find_address
@@ -38,6 +39,8 @@ from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.shm_door import ShmDoor
 from gpupool_server.shm_socket import socket_path
 from gpupool_server.tenants import Tenants
+from gpupool_server.usage import open_usage
+from gpupool_server.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from gpupool_server.metrics import MetricsServer
@@ -58,6 +61,7 @@ class Server:
         self._front_end: FrontEnd | None = None
         self._shm_door: ShmDoor | None = None
         self._admin: AdminServer | None = None
+        self._watchdog: Watchdog | None = None
         self._metrics: MetricsServer | None = None
         self._join: JoinToken
         self._keys: Keys | None = None
@@ -112,9 +116,12 @@ class Server:
             settings, inventory, self._run_dir, program, plugins, gpus, jail
         )
         self._supervisor.adopt()
+        reader = await asyncio.to_thread(open_usage, inventory, driver_environment(settings))
+        self._watchdog = Watchdog(settings.watch, gpus, self._supervisor, reader)
+        await self._watchdog.start()
         handler = RequestHandler(settings, gpus, inventory, self._supervisor, build)
         self._admin = AdminServer(
-            AdminHandler(self._supervisor, gpus), self._run_dir.path / admin.NAME
+            AdminHandler(self._supervisor, gpus, self._watchdog), self._run_dir.path / admin.NAME
         )
         await self._admin.open()
         if settings.metrics_listen != "none":
@@ -257,12 +264,14 @@ class Server:
             await self._admin.close()
         if self._metrics is not None:
             await self._metrics.close()
+        if self._watchdog is not None:
+            await self._watchdog.close()
         if self._supervisor is not None:
             await self._supervisor.close()
         if self._run_dir is not None:
             self._run_dir.close()
         self._front_end = self._admin = self._metrics = self._supervisor = self._run_dir = None
-        self._connection = self._member = self._shm_door = None
+        self._connection = self._member = self._shm_door = self._watchdog = None
 
 
 def server_keys(settings: Settings) -> Keys:

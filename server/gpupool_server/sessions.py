@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpupool_common import logs
-from gpupool_common.node_protocol import SessionState
+from gpupool_common.node_protocol import Cause, SessionState
 from gpupool_common.space import explain
 from gpupool_server import budgets, worker
-from gpupool_server.board import Member
 from gpupool_server.budgets import State
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
@@ -26,6 +25,7 @@ from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import Inventory
 from gpupool_server.jail import Jail
 from gpupool_server.launcher import Launcher
+from gpupool_server.liars import Liars
 from gpupool_server.pending import Pending
 from gpupool_server.process import Process
 from gpupool_server.rundir import Meta, RunDir, SessionDir
@@ -110,6 +110,8 @@ class SessionSupervisor:
         self._leaving: set[str] = set()
         #: Called after a session began or ended.
         self.on_change: Callable[[], None] = lambda: None
+        #: Sessions that were ended because their workers lied.
+        self.liars = Liars()
         self.health = StartHealth(self._probe, lambda: self.on_change())
         self._log = logs.get("sessions")
 
@@ -328,28 +330,21 @@ class SessionSupervisor:
             await asyncio.sleep(LOOK_SECONDS)
             self._gpus.look()
             for index, member in self._gpus.faults():
-                self._end_liar(index, member)
+                self.end_liar(index, member.pid, member.tenant, "page", member.fault)
             for gpu in self._gpus:
                 if gpu.ruined:
                     self._end_on(gpu.index)
                     gpu.forgive()
 
-    def _end_liar(self, index: int, member: Member) -> None:
+    def end_liar(self, index: int, pid: int, tenant: str, cause: Cause, reason: str) -> None:
         """Somebody else's code is in a worker: nothing is asked of it any more."""
-        for session in self._sessions.values():
-            if session.meta.pid != member.pid or session.ending:
-                continue
-            session.ending = True
-            self._log.error(
-                "ended a worker that was taken over",
-                session=session.meta.session,
-                worker_pid=member.pid,
-                gpu=index,
-                tenant=member.tenant,
-                reason=member.fault,
-                **log_fields(session.meta),
-            )
-            session.process.kill()
+        gpu = self._gpus.get(index)
+        for session in (*self._sessions.values(), *self._launcher.starting):
+            if session.meta.pid == pid and not session.ending and gpu is not None:
+                session.ending = True
+                self.liars.add(session.meta, gpu.device, tenant, cause, reason)
+                session.process.kill()
+                self.on_change()
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:

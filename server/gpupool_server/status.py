@@ -23,7 +23,9 @@ _NAMES = {
 }
 
 
-def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def describe_gpu(
+    gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]], watch: Mapping[str, str | int]
+) -> dict[str, Any]:
     """One GPU of the admin socket's ``status``."""
     now = gpu.settings
     snapshot = gpu.snapshot()
@@ -41,6 +43,7 @@ def describe_gpu(gpu: Gpu, gpus: Gpus, sessions: Sequence[Mapping[str, Any]]) ->
         "default_memory_bytes": now.default_memory or None,
         "free_weight": gpu.free_weight,
         "utilisation_permille": gpu.utilisation(),
+        "watch": dict(watch),
         "tenants": [
             _describe_tenant(gpu, gpus, account, snapshot, by_pid)
             for account in tenants

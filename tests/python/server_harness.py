@@ -45,6 +45,7 @@ class FakeBoard:
         self.members: dict[int, Member] = {}
         self.busy_ns: dict[str, int] = {}
         self.denied: dict[str, int] = {}
+        self.held_ns: dict[str, int] = {}
         self.dead: set[int] = set()
         self.now_ns = 0
         self.closed = False
@@ -127,6 +128,7 @@ class FakeBoard:
             copy_ns=6,
             members=sum(m.tenant == name for m in self.members.values()),
             entitled=1000,
+            held_ns=self.held_ns.get(name),
         )
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ def keys_of(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("pages", "settings", "elsewhere"),
     [
-        (["server-guide.md", "pool-link.md"], ServerSettings, {"tenants", "gpu", "gpus"}),
+        (["server-guide.md", "pool-link.md"], ServerSettings, {"tenants", "gpu", "gpus", "watch"}),
         (["pool.md"], ManagerSettings, set()),
     ],
 )

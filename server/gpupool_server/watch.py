@@ -1,0 +1,255 @@
+"""Whether a worker takes more of a GPU than its tenant was granted: rules, without any clock.
+
+What the driver says that processes have and do is compared with what the arbiter granted and
+counted by its own clock. Nothing that a worker says of itself can make it look better here; but
+where something is not known, or is what an honest worker does now and then, nobody is ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpupool_common.node_protocol import Cause
+from gpupool_common.sizes import format_size
+from gpupool_server.watch_settings import WatchSettings
+
+#: Memory is given out in such pieces.
+GRANULE = 2 << 20
+
+#: So many looks in a row must find too much memory: a module or a context that does not fit is
+#: there for a moment, until its worker has taken it back.
+LOOKS = 4
+
+#: How soon to look again meanwhile.
+HURRY_SECONDS = 0.1
+
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class SeenWorker:
+    """A worker at one moment; None is what cannot be seen."""
+
+    pid: int
+    tenant: str
+    #: Bytes that the driver says it has, and that it has been charged.
+    held: int | None
+    charged: int
+    #: GPU time that the driver says it has had since it was seen first.
+    used_ns: int | None = None
+    #: GPU time for which it was let in, or has said that it worked.
+    busy_ns: int = 0
+    #: Whether it is still at the work for which it lost its turn, as a long kernel is.
+    late: bool = False
+
+
+@dataclass(frozen=True)
+class SeenTenant:
+    """A tenant or group at one moment, as the arbiter has it."""
+
+    #: Bytes; 0: all that there is.
+    limit: int
+    #: For how long the turn was its own; None: the arbiter does not say.
+    held_ns: int | None = None
+    #: For how long it has worked, and has waited for its turn.
+    demand_ns: int = 0
+    #: It may run beside others, out of turn.
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Look:
+    """A GPU at one moment."""
+
+    now_ns: int
+    workers: tuple[SeenWorker, ...]
+    tenants: Mapping[str, SeenTenant]
+    #: Whether the policy knows turns; without them nobody's time is anybody's own.
+    turns: bool = True
+    #: Counts from different ones cannot be compared: of boards that follow one another.
+    era: int = 0
+
+    def of(self, tenant: str) -> list[SeenWorker]:
+        return [worker for worker in self.workers if worker.tenant == tenant]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who has taken too much."""
+
+    pid: int
+    tenant: str
+    cause: Cause
+    reason: str
+
+
+@dataclass(frozen=True)
+class Own:
+    """What the driver takes for a process by itself: while a context is made, and always."""
+
+    context: int
+    driver: int
+
+
+def too_much_memory(look: Look, tenant: str, own: int) -> int:
+    """Bytes that a tenant has beyond its limit and what may be the driver's; 0: none."""
+    limit = look.tenants[tenant].limit
+    held = [worker.held for worker in look.of(tenant) if worker.held]
+    if not limit:
+        return 0
+    return max(0, sum(held) - limit - len(held) * (own + GRANULE))
+
+
+def who_hides_memory(look: Look, tenant: str) -> SeenWorker | None:
+    """Of a tenant that has too much: who has most that it has not asked for, else most."""
+
+    def hidden(worker: SeenWorker) -> tuple[int, int]:
+        held = worker.held or 0
+        beyond = held - worker.charged
+        return (beyond if beyond > GRANULE else 0, held)
+
+    return max(look.of(tenant), key=hidden, default=None)
+
+
+def time_beyond(first: Look, last: Look, tenant: str) -> int | None:
+    """GPU time in which a tenant worked outside its turns; None if that cannot be said.
+
+    Less than half of what its turns were is 0: drivers measure in samples, and machines that are
+    full end a turn late.
+    """
+    before, after = first.tenants.get(tenant), last.tenants.get(tenant)
+    if before is None or after is None or before.held_ns is None or after.held_ns is None:
+        return None
+    if after.beside or before.beside or after.held_ns < before.held_ns:
+        return None
+    used = sum(_used(first, worker) for worker in last.of(tenant))
+    held = after.held_ns - before.held_ns
+    return used - held if used - held > held // 2 else 0
+
+
+def _used(first: Look, worker: SeenWorker) -> int:
+    earlier = {each.pid: each.used_ns for each in first.workers}.get(worker.pid)
+    if worker.used_ns is None or earlier is None:
+        return 0
+    return max(0, worker.used_ns - earlier)
+
+
+def others_demand(first: Look, last: Look, tenant: str) -> int:
+    """For how long the others have worked, or waited for their turns."""
+    return sum(
+        max(0, after.demand_ns - first.tenants[name].demand_ns)
+        for name, after in last.tenants.items()
+        if name != tenant and name in first.tenants
+    )
+
+
+def who_takes_time(first: Look, last: Look, tenant: str) -> SeenWorker | None:
+    """Of a tenant that works outside its turns: who has most that it did not account for."""
+    claimed = {worker.pid: worker.busy_ns for worker in first.workers}
+
+    def beyond(worker: SeenWorker) -> int:
+        return _used(first, worker) - (worker.busy_ns - claimed.get(worker.pid, 0))
+
+    return max(last.of(tenant), key=beyond, default=None)
+
+
+class History:
+    """One GPU over time: what lasts long enough to be held against somebody."""
+
+    def __init__(self, settings: WatchSettings, own: Own, gpu: int) -> None:
+        self._settings = settings
+        self._own = own
+        self._gpu = gpu
+        self._looks: deque[Look] = deque()
+        #: How many looks in a row have found far too much memory, and since when too much.
+        self._far: Counter[str] = Counter()
+        self._since: dict[str, int] = {}
+
+    @property
+    def hurried(self) -> bool:
+        """Whether to look again soon."""
+        return bool(self._far)
+
+    def look(self, now: Look) -> list[Verdict]:
+        """Who is to be ended now; at most one of each tenant."""
+        found = [*self._look_at_memory(now), *self._look_at_time(now)]
+        once = {verdict.tenant: verdict for verdict in reversed(found)}
+        return list(once.values())
+
+    # Memory ----------------------------------------------------------------------------
+
+    def _look_at_memory(self, now: Look) -> Iterable[Verdict]:
+        for tenant in now.tenants:
+            if not self._lasts(now, tenant):
+                continue
+            self._forget_memory(tenant)
+            worker = who_hides_memory(now, tenant)
+            if worker is not None:
+                yield Verdict(worker.pid, tenant, "memory", self._memory_reason(now, worker))
+        for gone in (self._far.keys() | self._since.keys()) - now.tenants.keys():
+            self._forget_memory(gone)
+
+    def _lasts(self, now: Look, tenant: str) -> bool:
+        if not too_much_memory(now, tenant, self._own.driver):
+            self._forget_memory(tenant)
+            return False
+        since = self._since.setdefault(tenant, now.now_ns)
+        if too_much_memory(now, tenant, self._own.context):
+            self._far[tenant] += 1
+        else:
+            self._far.pop(tenant, None)
+        lasting = now.now_ns - since >= self._settings.lasting_seconds * NS
+        return lasting or self._far[tenant] >= LOOKS
+
+    def _forget_memory(self, tenant: str) -> None:
+        self._far.pop(tenant, None)
+        self._since.pop(tenant, None)
+
+    def _memory_reason(self, now: Look, worker: SeenWorker) -> str:
+        total = sum(each.held or 0 for each in now.of(worker.tenant))
+        limit = now.tenants[worker.tenant].limit
+        return (
+            f"'{worker.tenant}' has {format_size(total)} of GPU {self._gpu}'s memory and may have"
+            f" {format_size(limit)}; its worker {worker.pid} has {format_size(worker.held or 0)},"
+            f" and has asked for {format_size(worker.charged)}"
+        )
+
+    # Time --------------------------------------------------------------------------------
+
+    def _look_at_time(self, now: Look) -> Iterable[Verdict]:
+        if self._looks and self._looks[-1].era != now.era:
+            self._looks.clear()
+        if not now.turns:
+            self._looks.clear()
+            return
+        window = self._settings.time_seconds * NS
+        self._looks.append(now)
+        while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= window:
+            self._looks.popleft()
+        if now.now_ns - self._looks[0].now_ns < window:
+            return
+        first = self._looks[0]
+        found = [name for name in now.tenants if self._takes_time(first, now, name)]
+        for tenant in found:
+            worker = who_takes_time(first, now, tenant)
+            if worker is not None:
+                yield Verdict(worker.pid, tenant, "time", self._time_reason(first, now, tenant))
+        if found:
+            self._looks.clear()
+
+    def _takes_time(self, first: Look, now: Look, tenant: str) -> bool:
+        if any(worker.late for look in self._looks for worker in look.of(tenant)):
+            return False
+        beyond = time_beyond(first, now, tenant)
+        least = (now.now_ns - first.now_ns) * self._settings.time_share // 1000
+        return beyond is not None and beyond >= least and others_demand(first, now, tenant) >= least
+
+    def _time_reason(self, first: Look, now: Look, tenant: str) -> str:
+        span = (now.now_ns - first.now_ns) / NS
+        beyond = (time_beyond(first, now, tenant) or 0) / NS
+        return (
+            f"'{tenant}' worked on GPU {self._gpu} for {beyond:.1f} of {span:.1f} s outside its"
+            " turns, while others had work for it"
+        )

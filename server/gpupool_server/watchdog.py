@@ -1,0 +1,224 @@
+"""The watchdog: compares what the driver says of each worker with its grant, and ends liars.
+
+A worker that was taken over has the driver, and need not ask the arbiter for anything. What it
+does there is seen by the driver alone (usage.py); watch.py has the rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from gpupool_common import logs
+from gpupool_server.board import Account, Board, Snapshot
+from gpupool_server.gpu import Gpu
+from gpupool_server.gpus import Gpus
+from gpupool_server.process_tree import attributed, hold_started, kill_held
+from gpupool_server.sessions import SessionSupervisor
+from gpupool_server.usage import Usage, UsageReader
+from gpupool_server.watch import (
+    HURRY_SECONDS,
+    History,
+    Look,
+    SeenTenant,
+    SeenWorker,
+    Verdict,
+)
+from gpupool_server.watch_settings import WatchSettings
+
+#: Policies that know no turns.
+OPEN = ("weak", "native")
+
+#: A worker with so much memory is in the driver's list, unless that is not ours to see. So many
+#: looks in a row must miss it: it may be about to begin, or to end.
+LEAST_SEEN = 16 << 20
+MISSED = 20
+
+#: What GPUs say of themselves where nothing is seen.
+HIDDEN = (
+    "the driver does not list the processes of workers: the server is in a pid namespace of its"
+    " own, or the GPU is divided"
+)
+
+
+@dataclass
+class _Watched:
+    """One GPU under watch."""
+
+    gpu: Gpu
+    history: History
+    #: What can be seen: ``on``, or ``off: REASON``.
+    sees: dict[str, str] = field(default_factory=lambda: {"memory": "on", "time": "on"})
+    looks: int = 0
+    era: int = 0
+    board: Board | None = None
+    #: In how many looks in a row a worker was in no list, by pid.
+    missed: Counter[int] = field(default_factory=Counter)
+
+
+class Watchdog:
+    """Looks at every GPU that has workers. Methods are for the event loop's thread only."""
+
+    def __init__(
+        self,
+        settings: WatchSettings,
+        gpus: Gpus,
+        supervisor: SessionSupervisor,
+        reader: UsageReader,
+    ) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._reader = reader
+        own = reader.own(settings)
+        self._watched = [_Watched(gpu, History(settings, own, gpu.index)) for gpu in gpus]
+        self._named: set[tuple[int, str]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = logs.get("watchdog")
+
+    async def start(self) -> None:
+        """Look once, to say what can be seen; then for as long as the server runs."""
+        if self._settings.mode == "off":
+            for watched in self._watched:
+                self._note(watched, "watch.mode is off", "watch.mode is off")
+            return
+        for watched in self._watched:
+            usage = await asyncio.to_thread(self._reader.read, watched.gpu.device)
+            self._note(watched, usage.memory_off, usage.time_off)
+            self._tasks.append(asyncio.create_task(self._watch(watched), name="watchdog"))
+        seen = {
+            what: [each.gpu.index for each in self._watched if each.sees[what] == "on"]
+            for what in ("memory", "time")
+        }
+        self._log.info("workers are watched", mode=self._settings.mode, **seen)
+
+    def describe(self, gpu: int) -> dict[str, str | int]:
+        """What is watched on a GPU, each ``on`` or ``off: REASON``, and how often it was."""
+        for watched in self._watched:
+            if watched.gpu.index == gpu:
+                return {**watched.sees, "looks": watched.looks}
+        return {}
+
+    async def close(self) -> None:
+        """Watch no more; workers go on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _watch(self, watched: _Watched) -> None:
+        while True:
+            pause = self._settings.interval_ms / 1000
+            await asyncio.sleep(min(pause, HURRY_SECONDS) if watched.history.hurried else pause)
+            try:
+                await self.look(watched)
+            except Exception:  # one look is missing then
+                self._log.exception("a GPU cannot be watched", gpu=watched.gpu.index)
+
+    async def look(self, watched: _Watched) -> None:
+        """One look at a GPU, and what follows from it."""
+        before = watched.gpu.snapshot()
+        if before is None:
+            return
+        if not before.processes:
+            watched.history.look(_look(before, Usage(), watched.era))
+            return
+        workers = [member.pid for member in before.processes]
+        usage, theirs = await asyncio.to_thread(self._read, watched.gpu, workers)
+        after = watched.gpu.snapshot()  # what is charged by now is more than what was held
+        if after is None:
+            return
+        self._note(watched, usage.memory_off, usage.time_off)
+        if watched.board is not watched.gpu.board:
+            watched.era, watched.board = watched.era + 1, watched.gpu.board
+        watched.looks += 1
+        self._look_for_hidden(watched, after, theirs)
+        for verdict in watched.history.look(_look(after, theirs, watched.era)):
+            await self._act(watched.gpu.index, verdict, [*usage.memory, *usage.time_ns])
+
+    def _read(self, gpu: Gpu, workers: list[int]) -> tuple[Usage, Usage]:
+        """What the driver says, of all and of our workers with what they have started."""
+        usage = self._reader.read(gpu.device)
+        theirs = Usage(
+            attributed(usage.memory, workers),
+            attributed(usage.time_ns, workers),
+            usage.memory_off,
+            usage.time_off,
+        )
+        return usage, theirs
+
+    def _look_for_hidden(self, watched: _Watched, now: Snapshot, theirs: Usage) -> None:
+        """A worker that has memory and is in no list: none of them can be seen then."""
+        if theirs.memory_off:
+            return
+        hidden = [
+            member.pid
+            for member in now.processes
+            if member.memory_used >= LEAST_SEEN and member.pid not in theirs.memory
+        ]
+        watched.missed = Counter({pid: watched.missed[pid] + 1 for pid in hidden})
+        if MISSED in watched.missed.values():
+            self._note(watched, HIDDEN, HIDDEN)
+
+    def _note(self, watched: _Watched, memory_off: str, time_off: str) -> None:
+        """Say what cannot be seen, once."""
+        for name, off in (("memory", memory_off), ("time", time_off)):
+            before = watched.sees[name]
+            if before == f"off: {HIDDEN}":
+                continue  # whatever is listed, it is not our workers
+            watched.sees[name] = f"off: {off}" if off else "on"
+            if off and before == "on":
+                self._log.warning(
+                    "what workers have of a GPU cannot be seen; a liar there is not found by it",
+                    gpu=watched.gpu.index,
+                    what=name,
+                    reason=off,
+                )
+
+    async def _act(self, gpu: int, verdict: Verdict, seen: list[int]) -> None:
+        if self._settings.mode == "log":
+            if (verdict.pid, verdict.cause) not in self._named:
+                self._named.add((verdict.pid, verdict.cause))
+                self._log.warning(
+                    "a worker takes more of a GPU than it may; it is not ended (watch.mode)",
+                    gpu=gpu,
+                    worker_pid=verdict.pid,
+                    cause=verdict.cause,
+                    reason=verdict.reason,
+                )
+            return
+        started = await asyncio.to_thread(hold_started, seen, verdict.pid)
+        self._supervisor.end_liar(gpu, verdict.pid, verdict.tenant, verdict.cause, verdict.reason)
+        kill_held(started)
+
+
+def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
+    """What is compared, at one moment."""
+    turns = now.gpu.policy not in OPEN
+    return Look(
+        now_ns=now.now_ns,
+        workers=tuple(
+            SeenWorker(
+                pid=member.pid,
+                tenant=member.tenant,
+                held=None if theirs.memory_off else theirs.memory.get(member.pid),
+                charged=member.memory_used,
+                used_ns=None if theirs.time_off else theirs.time_ns.get(member.pid),
+                busy_ns=member.busy_ns,
+                late=member.late,
+            )
+            for member in now.processes
+        ),
+        tenants={account.name: _tenant(account) for account in now.tenants},
+        turns=turns,
+        era=era,
+    )
+
+
+def _tenant(account: Account) -> SeenTenant:
+    return SeenTenant(
+        limit=account.memory_limit,
+        held_ns=account.held_ns,
+        demand_ns=account.busy_ns + account.waited_ns,
+        beside=account.high_priority,
+    )

@@ -1,0 +1,212 @@
+"""The watchdog on a server: what it ends, what it says, and what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gpupool_common.node_protocol import Heartbeat, ReportedLiar
+from gpupool_server.admin import AdminHandler
+from gpupool_server.board import BoardGpu, Grant
+from gpupool_server.inventory import Device
+from gpupool_server.usage import Usage
+from gpupool_server.watch import LOOKS, Own
+from gpupool_server.watch_settings import WatchSettings
+from gpupool_server.watchdog import HIDDEN, MISSED, Watchdog
+from server_harness import MakeOffice, Office, eventually, process_lives
+from test_sessions import opened
+
+MIB = 1 << 20
+
+
+class Reader:
+    """A driver that says what the test wants."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+
+    def own(self, settings: WatchSettings) -> Own:
+        return Own(0, 0)
+
+    def read(self, device: Device) -> Usage:
+        return self.usage
+
+
+class Watch:
+    """A server with two sessions, a watchdog that looks when it is told to, and its driver."""
+
+    def __init__(self, office: Office, settings: WatchSettings) -> None:
+        self.office = office
+        self.reader = Reader()
+        self.dog = Watchdog(settings, office.gpus, office.supervisor, self.reader)
+        self.board = office.boards.of(0)
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.dog.look(self.dog._watched[0])
+
+    async def session(self, memory: int = 0) -> tuple[str, int]:
+        session, pid = await opened(self.office)
+        self.board.put("default", Grant(memory=64 * MIB))
+        self.board.join(pid, "default", memory)
+        return session, pid
+
+
+@pytest.fixture
+async def watch(make_office: MakeOffice) -> Watch:
+    return Watch(await make_office(), WatchSettings.model_construct())
+
+
+async def test_a_worker_with_too_much_memory_is_ended(watch: Watch) -> None:
+    session, liar = await watch.session()
+    _, honest = await watch.session(60 * MIB)
+    watch.reader.usage = Usage({liar: 40 * MIB, honest: 60 * MIB})
+    await watch.look(LOOKS - 1)
+    assert process_lives(liar)
+    with capture_logs() as events:
+        await watch.look()
+        await eventually(lambda: not process_lives(liar))
+    assert process_lives(honest)
+    (event,) = [event for event in events if event["event"].startswith("ended a liar")]
+    assert (event["session"], event["cause"], event["gpu"]) == (session, "memory", 0)
+    (shown,) = watch.office.supervisor.liars.describe()
+    assert (shown["session"], shown["worker_pid"]) == (session, liar)
+    assert "may have 64MiB" in shown["reason"]
+
+
+async def test_who_works_outside_of_its_turns_is_ended(watch: Watch) -> None:
+    _, liar = await watch.session()
+    board = watch.board
+    board.put("blue", Grant())
+    board.join(999_999, "blue")
+    for second in range(7):
+        board.now_ns = second * 10**9
+        board.busy_ns["blue"] = second * 10**9
+        board.held_ns = dict.fromkeys(("default", "blue"), 0)
+        watch.reader.usage = Usage({}, {liar: second * 10**9})
+        await watch.look()
+    await eventually(lambda: not process_lives(liar))
+    assert watch.office.supervisor.liars.describe()[0]["cause"] == "time"
+
+
+async def test_without_turns_nobody_is_ended_for_time(watch: Watch) -> None:
+    _, busy = await watch.session()
+    board = watch.board
+    board.gpu = BoardGpu("native", 20, 90, True, 1 << 30)
+    board.put("blue", Grant())
+    for second in range(12):
+        board.now_ns = second * 10**9
+        board.busy_ns["blue"] = second * 10**9
+        board.held_ns = dict.fromkeys(("default", "blue"), 0)
+        watch.reader.usage = Usage({}, {busy: second * 10**9})
+        await watch.look()
+    assert process_lives(busy)
+
+
+async def test_nobody_is_ended_for_what_cannot_be_seen(watch: Watch) -> None:
+    _, pid = await watch.session(60 * MIB)
+    watch.reader.usage = Usage({4: 100 * MIB}, {}, "NVML: Not Supported", "NVML: Not Supported")
+    with capture_logs() as events:
+        await watch.look(3 * LOOKS)
+    assert process_lives(pid)
+    said = [event for event in events if event["event"].startswith("what workers have")]
+    assert [event["what"] for event in said] == ["memory", "time"]  # once each
+    assert watch.dog.describe(0)["memory"] == "off: NVML: Not Supported"
+    watch.reader.usage = Usage({pid: 60 * MIB})
+    await watch.look()
+    assert watch.dog.describe(0) == {"memory": "on", "time": "on", "looks": 3 * LOOKS + 1}
+    assert watch.dog.describe(7) == {}
+
+
+async def test_processes_that_are_hidden(watch: Watch) -> None:
+    """A container, or a card in parts: the driver lists pids, and none is a worker's."""
+    _, pid = await watch.session(60 * MIB)
+    watch.reader.usage = Usage({1 << 21: 100 * MIB})
+    await watch.look(MISSED - 1)
+    assert watch.dog.describe(0)["memory"] == "on"
+    await watch.look()
+    assert watch.dog.describe(0)["memory"] == watch.dog.describe(0)["time"] == f"off: {HIDDEN}"
+    assert process_lives(pid)
+
+
+async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
+    settings = WatchSettings.model_construct(mode="log")
+    watch = Watch(await make_office(), settings)
+    _, liar = await watch.session()
+    watch.reader.usage = Usage({liar: 100 * MIB})
+    with capture_logs() as events:
+        await watch.look(3 * LOOKS)
+    assert process_lives(liar)
+    named = [event for event in events if "it is not ended" in event["event"]]
+    assert len(named) == 1 and named[0]["worker_pid"] == liar
+
+
+async def test_off_is_said(make_office: MakeOffice) -> None:
+    watch = Watch(await make_office(), WatchSettings.model_construct(mode="off"))
+    await watch.dog.start()
+    assert watch.dog.describe(0)["memory"] == "off: watch.mode is off"
+    await watch.dog.close()
+
+
+async def test_it_looks_by_itself(make_office: MakeOffice) -> None:
+    watch = Watch(await make_office(), WatchSettings.model_construct(interval_ms=100))
+    _, liar = await watch.session()
+    watch.reader.usage = Usage({liar: 100 * MIB})
+    await watch.dog.start()
+    await eventually(lambda: not process_lives(liar))
+    await watch.dog.close()
+
+
+async def test_a_look_that_fails_is_one_look(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(await make_office(), WatchSettings.model_construct(interval_ms=100))
+    failed: list[int] = []
+    good = watch.reader.read
+
+    def read(device: Device) -> Usage:
+        failed.append(1)
+        if len(failed) == 5:
+            raise RuntimeError("broken")
+        return good(device)
+
+    monkeypatch.setattr(watch.reader, "read", read)
+    _, liar = await watch.session()
+    watch.reader.usage = Usage({liar: 100 * MIB})
+    await watch.dog.start()
+    await eventually(lambda: not process_lives(liar))
+    await watch.dog.close()
+
+
+async def test_operators_see_it(watch: Watch) -> None:
+    session, liar = await watch.session()
+    watch.reader.usage = Usage({liar: 100 * MIB})
+    await watch.look(LOOKS)
+    handler = AdminHandler(watch.office.supervisor, watch.office.gpus, watch.dog)
+    status: dict[str, Any] = await handler._status()
+    assert [each["session"] for each in status["liars"]] == [session]
+    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": LOOKS}
+
+
+async def test_what_the_manager_is_told(watch: Watch) -> None:
+    """Of a lease's session, again and again until it has answered."""
+    session, pid = await watch.session()
+    supervisor = watch.office.supervisor
+    kept = supervisor._sessions[session]
+    kept.meta = dataclasses.replace(kept.meta, lease="lease-1")
+    watch.reader.usage = Usage({pid: 100 * MIB})
+    await watch.look(LOOKS)
+    (told,) = supervisor.liars.untold()
+    assert told == ReportedLiar(
+        session=session,
+        lease="lease-1",
+        gpu=watch.office.gpus.get(0).device.uuid,  # type: ignore[union-attr]
+        cause="memory",
+        reason=told.reason,
+    )
+    assert supervisor.liars.untold() == [told]
+    supervisor.liars.told(Heartbeat(liars=[told]).liars)
+    assert supervisor.liars.untold() == []
