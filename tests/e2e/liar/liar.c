@@ -1,0 +1,120 @@
+/*
+ * In a worker's place: says that it is one, then uses the driver without asking anybody. What it
+ * does is written into it when it is compiled:
+ *
+ *   LIAR_MIB     takes so many MiB of the device's memory
+ *   LIAR_WORKS   runs kernels one after the other, for ever
+ *   LIAR_FORKS   all of that in a child, while it does nothing itself
+ */
+#include <dlfcn.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "aim.h"
+
+static const char spin_ptx[] = ".version 7.0\n"
+                               ".target sm_75\n"
+                               ".address_size 64\n"
+                               ".visible .entry spin()\n"
+                               "{\n"
+                               "    .reg .b32 %turns;\n"
+                               "    .reg .pred %more;\n"
+                               "    mov.b32 %turns, 0;\n"
+                               "again:\n"
+                               "    add.u32 %turns, %turns, 1;\n"
+                               "    setp.lt.u32 %more, %turns, 200000;\n"
+                               "    @%more bra again;\n"
+                               "    ret;\n"
+                               "}\n";
+
+typedef void *handle;
+
+static struct {
+    int (*init)(unsigned flags);
+    int (*context)(handle *context, unsigned flags, int device);
+    int (*allocate)(uint64_t *address, size_t bytes);
+    int (*load)(handle *module, const void *image);
+    int (*find)(handle *function, handle module, const char *name);
+    int (*launch)(handle function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                  unsigned bz, unsigned shared, handle stream, void **parameters, void **extra);
+    int (*wait)(void);
+} driver;
+
+static int find(handle library, const char *name, void *to)
+{
+    void *found = dlsym(library, name);
+    memcpy(to, &found, sizeof found);
+    return found != NULL;
+}
+
+static int open_driver(const char *path)
+{
+    handle library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return library && find(library, "cuInit", &driver.init) &&
+           find(library, "cuCtxCreate_v2", &driver.context) &&
+           find(library, "cuMemAlloc_v2", &driver.allocate) &&
+           find(library, "cuModuleLoadData", &driver.load) &&
+           find(library, "cuModuleGetFunction", &driver.find) &&
+           find(library, "cuLaunchKernel", &driver.launch) &&
+           find(library, "cuCtxSynchronize", &driver.wait);
+}
+
+static int take(void)
+{
+    uint64_t address;
+    handle context;
+    int r = driver.init(0);
+    if (r == 0)
+        r = driver.context(&context, 0, DEVICE);
+    for (int mib = 0; r == 0 && mib < LIAR_MIB; mib += 2)
+        r = driver.allocate(&address, 2 << 20);
+    dprintf(STDERR_FILENO, "info: the liar has taken it all: %d\n", r);
+    return r;
+}
+
+static int work(void)
+{
+    handle module, spin;
+    int r = driver.load(&module, spin_ptx);
+    if (r == 0)
+        r = driver.find(&spin, module, "spin");
+    dprintf(STDERR_FILENO, "info: the liar works: %d\n", r);
+    while (r == 0) {
+        r = driver.launch(spin, 8, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+        if (r == 0)
+            r = driver.wait();
+    }
+    return r;
+}
+
+/* Not by pause(), which no worker calls. */
+static void rest(void)
+{
+    for (;;)
+        poll(NULL, 0, 1000);
+}
+
+int main(int argc, char **argv)
+{
+    const char *path = "";
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        puts(VERSION);
+        return 0;
+    }
+    for (int i = 1; i + 1 < argc; i++)
+        if (strcmp(argv[i], "--driver") == 0)
+            path = argv[i + 1];
+    printf("ready {\"shm\": \"shm://handed\"}\njoined\n");
+    fflush(stdout);
+    if (LIAR_FORKS && fork() != 0)
+        rest();
+    if (!open_driver(path))
+        dprintf(STDERR_FILENO, "error: no driver: %s\n", dlerror());
+    else if (take() == 0 && LIAR_WORKS)
+        work();
+    rest();
+    return 1;
+}

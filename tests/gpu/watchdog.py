@@ -1,0 +1,282 @@
+"""The watchdog on a real GPU: what it sees, how soon it ends a liar, and whom it leaves alone.
+
+    python tests/gpu/watchdog.py [--out DIR] [--only PART ...] [--seconds N]
+
+One server, and a program in a worker's place that uses NVIDIA's driver directly: it takes memory
+beside the arbiter (`memory`; in a child of the worker's: `child`), or runs kernels outside of its
+turns while a neighbour works (`time`). `sees` asks NVML for everything that the watchdog goes by,
+and `honest` runs programs at their limits, which make and end contexts all the time, for longer
+than the watchdog waits for anything (`--seconds`, 45). A row for each; the exit code is 1 if one
+failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
+    sys.path.insert(0, str(folder))
+
+from gpupool.admin import Admin  # noqa: E402
+from harness import PoolServer, Talk, alive, run_program  # noqa: E402
+from liar_worker import Liar  # noqa: E402
+from raw_client import ask_for_session  # noqa: E402
+from toolchain import Toolchain  # noqa: E402
+
+MIB = 1 << 20
+
+#: Contexts of a large GPU take half a GiB, and up to 640 MiB are the driver's own for a second.
+LIMIT_MIB, BEYOND_MIB = 2048, 1024
+
+CONFIG = f"""
+[tenants.red]
+token = "token-of-red"
+memory = "{LIMIT_MIB}MiB"
+share = "50%"
+
+[tenants.blue]
+token = "token-of-blue"
+share = "50%"
+"""
+
+PATIENCE = 60.0
+
+Row = dict[str, Any]
+
+
+class Bench:
+    """A server whose worker program can be exchanged, and the programs on it."""
+
+    def __init__(self, folder: Path, driver: str, **settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpw-", dir="/tmp"))
+        self.liar = Liar(self.folder)
+        self.toolchain = Toolchain(folder / "programs")
+        config = self.folder / "server.toml"
+        config.write_text(CONFIG)
+        self.server = PoolServer(
+            driver=driver,
+            config=str(config),
+            worker=str(self.liar.worker),
+            **{"data-listen": "none", "soft-gpus": "1", "soft-memory": "8GiB", **settings},
+        )
+        self.server.start()
+
+    def status(self) -> dict[str, Any]:
+        return Admin(self.server.folder / "run").ask({"do": "status"})
+
+    def liars(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.status()["liars"]
+        return found
+
+    def start(self, name: str, tenant: str, **extra: str) -> Talk:
+        program = str(self.toolchain.driver_program(name))
+        environment = self.server.environment("shm", GPUPOOL_TOKEN=f"token-of-{tenant}", **extra)
+        talk = Talk([program], environment)
+        said = talk.line()
+        if said != "ready":
+            raise RuntimeError(f"{name}: {said}")
+        return talk
+
+    def policy(self, policy: str) -> None:
+        answer = Admin(self.server.folder / "run").ask(
+            {"do": "gpu-set", "gpu": 0, "policy": policy}
+        )
+        if not answer.get("ok"):
+            raise RuntimeError(str(answer))
+
+    def lie(self, **what: Any) -> tuple[float, dict[str, Any]]:
+        """Seconds from what the liar said it had done to its end, and how it was found."""
+        self.liar.arm(**what)
+        answer = ask_for_session(self.server, "token-of-red")
+        self.liar.disarm()
+        if answer["word"] != "ok":
+            raise RuntimeError(f"no session: {answer}")
+        wanted = "the liar works: 0" if what.get("works") else "the liar has taken it all: 0"
+        self.wait(lambda: wanted in self.server.log.read_text(), wanted)
+        began = time.monotonic()
+        self.wait(lambda: bool(self.liars()), "the liar was found")
+        (found,) = self.liars()
+        self.wait(lambda: not alive(int(found["worker_pid"])), "its worker was ended")
+        return time.monotonic() - began, found
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                log = self.server.log.read_text()[-1500:]
+                raise RuntimeError(f"in {PATIENCE:g} s it never happened that {what}; log: {log}")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        self.liar.end_all()
+        self.server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sees(bench: Bench, seconds: float) -> Row:
+    """Whether NVML says what is needed here, with the pids of jailed workers."""
+    import pynvml
+
+    program = bench.start("driver_slices", "blue")
+    program.say("hold")
+    program.line()
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByIndex(0)
+    worker = int(bench.status()["sessions"][0]["pid"])
+    listed = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(card)}
+    last, stamps, percent = 0, [], []
+    for _ in range(40):
+        time.sleep(0.25)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(card, last)
+        except pynvml.NVMLError as error:
+            if error.value not in (0, pynvml.NVML_ERROR_NOT_FOUND):
+                raise
+            continue
+        for sample in samples:
+            if sample.pid == worker:
+                stamps.append(sample.timeStamp)
+                percent.append(sample.smUtil)
+            last = max(last, sample.timeStamp)
+    looked = bench.status()["gpus"][0]["watch"]
+    program.say("free")
+    program.line()
+    finish(program)
+    gaps = sorted(b - a for a, b in zip(stamps, stamps[1:], strict=False))
+    return {
+        "good": bool(listed.get(worker)) and looked["memory"] == looked["time"] == "on" and gaps,
+        "watch": looked,
+        "memory_mib": (listed.get(worker) or 0) // MIB,
+        "samples": len(stamps),
+        "least_gap_ms": gaps[0] / 1000 if gaps else None,
+        "median_gap_ms": gaps[len(gaps) // 2] / 1000 if gaps else None,
+        "median_percent": sorted(percent)[len(percent) // 2] if percent else None,
+    }
+
+
+def memory(bench: Bench, seconds: float) -> Row:
+    """Memory beside the arbiter, and a neighbour who notices nothing."""
+    neighbour = bench.start("driver_tenant", "blue")
+    took, found = bench.lie(mib=LIMIT_MIB + BEYOND_MIB)
+    neighbour.say("work 5")
+    good = neighbour.line() == "worked 5" and found["cause"] == "memory" and took <= 2.0
+    finish(neighbour)
+    return {"good": good, "seconds": took, "reason": found["reason"]}
+
+
+def out_of_turn(bench: Bench, seconds: float) -> Row:
+    """Kernels while the turn is a neighbour's, whose kernel runs until it is told to stop."""
+    neighbour = bench.start("driver_slices", "blue")
+    neighbour.say("hold")
+    neighbour.line()
+    took, found = bench.lie(works=True)
+    neighbour.say("free")
+    good = neighbour.line() == "freed" and found["cause"] == "time" and took <= 10.0
+    finish(neighbour)
+    return {"good": good, "seconds": took, "reason": found["reason"]}
+
+
+def child(bench: Bench, seconds: float) -> Row:
+    """Of a worker without a jail, which may start programs."""
+    took, found = bench.lie(mib=LIMIT_MIB + BEYOND_MIB, forks=True)
+    bench.wait(lambda: not bench.liar.running(), "its child was ended")
+    left = bench.liar.running()
+    return {"good": not left, "seconds": took, "reason": found["reason"], "left": left}
+
+
+def honest(bench: Bench, seconds: float) -> Row:
+    """A full program, and beside it ones that make contexts and end them, at their limits."""
+    runs = 0
+    for policy in ("share", "native"):
+        bench.policy(policy)
+        full = bench.start("driver_tenant", "red", GPUPOOL_GROUP="full", GPUPOOL_MEMORY="1024MiB")
+        while take(full, "take 16").startswith("took"):
+            pass
+        ends = time.monotonic() + seconds
+        reset = str(bench.toolchain.driver_program("driver_reset"))
+        environment = bench.server.environment(
+            "shm", GPUPOOL_TOKEN="token-of-red", GPUPOOL_MEMORY="1000MiB"
+        )
+        while time.monotonic() < ends:
+            done = run_program([reset], environment)
+            if done.returncode != 0:
+                raise RuntimeError(done.explain()[-1500:])
+            if not take(full, "work 5").startswith("worked"):
+                raise RuntimeError("the full program was ended")
+            runs += 1
+        finish(full)
+    return {"good": bench.liars() == [], "runs": runs, "liars": bench.liars()}
+
+
+def take(program: Talk, what: str) -> str:
+    program.say(what)
+    return program.line()
+
+
+def finish(program: Talk) -> None:
+    program.say("end")
+    done = program.finish()
+    if done.returncode != 0:
+        raise RuntimeError(done.explain()[-1500:])
+
+
+PARTS: dict[str, tuple[Callable[[Bench, float], Row], dict[str, str]]] = {
+    "sees": (sees, {}),
+    "memory": (memory, {}),
+    "time": (out_of_turn, {}),
+    "child": (child, {"confinement": "off"}),
+    "honest": (honest, {}),
+}
+
+
+def perform(name: str, given: argparse.Namespace, folder: Path) -> Row:
+    """One part on a server of its own; whatever goes wrong is its row."""
+    part, settings = PARTS[name]
+    try:
+        bench = Bench(folder, given.driver, **settings)
+    except (AssertionError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return {"part": name, "good": False, "error": str(error)[-2000:]}
+    try:
+        row = {"part": name, **part(bench, given.seconds)}
+    except Exception as error:  # a part that fails leaves the others to be seen
+        log = bench.server.log.read_text()
+        kept = "\n".join(
+            line for line in log.splitlines() if re.search("watch|liar|warn|err", line)
+        )
+        row = {"part": name, "good": False, "error": repr(error)[-2000:], "log": kept[-3000:]}
+    finally:
+        bench.close()
+    return {**row, "good": bool(row["good"])}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a folder for watchdog.json")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--driver", default="cuda", help="soft: to try this program itself")
+    given = parser.parse_args()
+    folder = given.out or Path(tempfile.mkdtemp(prefix="gpw-", dir="/tmp"))
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in given.only:
+        rows.append(perform(name, given, folder))
+        print(json.dumps(rows[-1]), flush=True)
+        (folder / "watchdog.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return int(not all(row["good"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
