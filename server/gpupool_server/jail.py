@@ -209,17 +209,19 @@ class Jail:
             if state != "on" and name not in NOT_NEEDED
         }
         if mode == "required" and off:
-            name, why = next(iter(off.items()))
+            (name, why), *others = off.items()
+            more = f" (off, too: {', '.join(other for other, _ in others)})" if others else ""
             raise ConfigError(
-                f"--confinement=required: the layer '{name}' is off: {why}; gpupool-server doctor"
-                " lists all, --confinement=best does without what the host forbids"
+                f"--confinement=required: the layer '{name}' is off: {why}{more}; gpupool-server"
+                " doctor says why of all, --confinement=best does without what the host forbids"
             )
         on = [name for name, state in self.layers.items() if state == "on"]
         if not self.on:
             reason = next(iter(off.values()), "")
             self._log.warning("workers are not confined", reason=reason)
         else:
-            self._log.info("workers are confined", on=",".join(on), off=off)
+            hint = {"reasons": "gpupool-server doctor"} if off else {}
+            self._log.info("workers are confined", on=",".join(on), off=",".join(off), **hint)
 
     # Workers -------------------------------------------------------------------------
 
@@ -364,7 +366,9 @@ class Jail:
         found += [("env", f"{name}={value}") for name, value in _environment(env).items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
-        if self._settings.confined == "required":
+        if (
+            self._settings.confined == "required" and self.on
+        ):  # the probe is to find all that is off
             found += [("require", name) for name in LAYERS if name not in NOT_NEEDED]
         return found
 
