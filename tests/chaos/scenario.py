@@ -85,7 +85,7 @@ class Pool:
     def __init__(self) -> None:
         self.network = Network()
         self.manager = PoolManager()
-        self.manager.nodes = f"tcp://{self.network.address}:7781"
+        self.manager.join_url = f"tcp://{self.network.address}:7781"
         self.servers: list[PoolServer] = []
         self.tokens: dict[str, str] = {}
 

@@ -1,104 +1,28 @@
-"""A pool for the tests: a manager's process, servers that have joined it, and its REST API."""
+"""A pool for the tests: a manager's process, and servers that have joined it."""
 
 from __future__ import annotations
 
-import os
-import select
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import httpx
+from harness import PoolServer, wait_until
+from manager_process import ManagerProcess
 
-from harness import PATIENCE, PoolServer, free_port, wait_until
+#: So that a test need not wait for long until a node is lost.
+QUICK = ("--heartbeat-seconds", "0.5", "--lost-after-seconds", "3")
 
 
-class PoolManager:
-    """One gpupool-manager with its state in a folder; it can be killed and started again."""
+class PoolManager(ManagerProcess):
+    """A manager in a folder of its own, whose servers are processes, too."""
 
-    def __init__(self, **settings: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="gpm-", dir="/tmp"))
-        self.url = f"http://127.0.0.1:{free_port()}"
-        self.nodes = f"tcp://127.0.0.1:{free_port()}"
-        self.settings = {"heartbeat-seconds": "0.5", "lost-after-seconds": "3", **settings}
-        self.log = self.folder / "manager.log"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        ready, theirs = os.pipe()
-        command = [sys.executable, "-m", "gpupool_manager", "--listen", self.url]
-        command += ["--nodes", self.nodes, "--state-dir", str(self.folder / "state")]
-        command += ["--ready-fd", str(theirs)]
-        for key, value in self.settings.items():
-            command += [f"--{key}", value]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs],
-            )
-        os.close(theirs)
-        try:
-            readable, _, _ = select.select([ready], [], [], PATIENCE)
-            said = os.read(ready, 512) if readable else b""
-        finally:
-            os.close(ready)
-        if not said:
-            self.kill()
-            raise AssertionError(f"gpupool-manager did not start:\n{self.log.read_text()}")
-
-    def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
-        """Send a signal, by default one that ends it."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            if wait:
-                self._process.wait(PATIENCE)
-                self._process = None
+    def __init__(self) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="gpm-", dir="/tmp")), *QUICK)
 
     def close(self) -> None:
-        self.kill()
+        super().close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    # The REST API -------------------------------------------------------------------------
-
-    @property
-    def admin(self) -> str:
-        return (self.folder / "state" / "admin.token").read_text().strip()
-
-    def ask(
-        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
-    ) -> httpx.Response:
-        return httpx.request(
-            method,
-            f"{self.url}/v1{path}",
-            json=body,
-            headers={"Authorization": f"Bearer {token or self.admin}", **headers},
-            timeout=PATIENCE,
-            trust_env=False,
-        )
-
-    def do(
-        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
-    ) -> Any:
-        """The answer to what must succeed."""
-        answer = self.ask(method, path, body, token, **headers)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
-
-    def tenant(self, name: str, **quota: Any) -> str:
-        """A new tenant; its token."""
-        self.do("POST", "/tenants", {"name": name, "quota": quota})
-        made = self.do("POST", "/tokens", {"scope": "tenant", "tenant": name})
-        return str(made["secret"])
 
     def lease(self, token: str | None = None, **body: Any) -> dict[str, Any]:
         asked: dict[str, Any] = self.do("POST", "/leases", body, token)
@@ -120,7 +44,7 @@ class PoolManager:
         server = PoolServer(
             **{
                 "soft-gpus": "2",
-                "pool": self.nodes,
+                "pool": self.join_url,
                 "join-token": str(token or self.join_token(name)),
                 "node-name": name,
                 **settings,

@@ -23,10 +23,10 @@ from harness import (
     Result,
     Talk,
     alive,
-    free_port,
     run_program,
     wait_until,
 )
+from ports import free_port
 from toolchain import Toolchain
 
 MakeServer = Callable[..., PoolServer]

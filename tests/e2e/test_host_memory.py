@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import PATIENCE, alive, free_port, wait_until
+from harness import PATIENCE, alive, wait_until
+from ports import free_port
 from raw_client import (
     KIND_EVENT,
     KIND_STREAM,

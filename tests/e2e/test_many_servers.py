@@ -13,7 +13,8 @@ import pytest
 
 from catalog import DRIVER_PROGRAMS, Program
 from gpupool_common import paths
-from harness import TOKEN, PoolServer, Result, Talk, alive, free_port, wait_until
+from harness import TOKEN, PoolServer, Result, Talk, alive, wait_until
+from ports import free_port
 from test_cupy import PATIENCE, CuPy
 from test_cupy import cupy as cupy  # a fixture
 from test_cupy import kernel_cache as kernel_cache  # what it needs

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE, Talk, alive, free_port, wait_until
+from harness import PATIENCE, Talk, alive, wait_until
 from peer_client import KIND_STREAM, worker_of
+from ports import free_port
 from raw_client import handle
 from tenants import (
     BLUE,

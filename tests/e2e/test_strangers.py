@@ -145,7 +145,7 @@ def test_connections_that_break_off_at_the_manager_s_link() -> None:
             assert manager.do("GET", "/nodes")["items"] == []
 
         count = storm_size() // 4
-        assert storm(port_of(manager.nodes), count, answers) == count
+        assert storm(port_of(manager.join_url), count, answers) == count
         answers()
         assert "starting another" not in manager.log.read_text()
     finally:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import PATIENCE, Result, free_port, run_program
+from harness import PATIENCE, Result, run_program
+from ports import free_port
 from toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]

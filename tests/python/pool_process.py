@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from gpupool_common.quantities import MEBIBYTE as MIB
+from harness import PATIENCE
 from manager_node import FakeNode, FakeServer, join
+from manager_process import ManagerProcess
 from manager_world import gpu, report
 from server_harness import ROOT
 
-PATIENCE = 60.0
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -33,66 +23,21 @@ def environment(**more: str) -> dict[str, str]:
     return {**env, "PYTHONPATH": PYTHONPATH, "COLUMNS": "80", **more}
 
 
-class Manager:
-    """One manager with its state in a folder; it can be stopped and started again."""
+#: Of a manager whose nodes are never lost, however slow the machine is.
+STEADY = ("--lost-after-seconds", "3600")
 
-    def __init__(self, folder: Path, *flags: str, scheme: str = "http") -> None:
-        self.folder = folder
-        self.url = f"{scheme}://127.0.0.1:{free_port()}"
-        self.join_url = f"tcp://127.0.0.1:{free_port()}"
-        self.flags = flags
-        self.log = folder / "manager.log"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.verify: str | bool = True
+
+class Manager(ManagerProcess):
+    """A manager with nodes that are only reports."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        super().__init__(folder, *flags, env=env)
         self.nodes: list[FakeNode | FakeServer] = []
-
-    def start(self) -> Manager:
-        ready, theirs = os.pipe()
-        command = [sys.executable, "-m", "gpupool_manager", "--listen", self.url]
-        command += ["--nodes", self.join_url, "--state-dir", str(self.folder / "state")]
-        command += ["--lost-after-seconds", "3600", "--ready-fd", str(theirs), *self.flags]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs],
-            )
-        os.close(theirs)
-        readable, _, _ = select.select([ready], [], [], PATIENCE)
-        said = os.read(ready, 512) if readable else b""
-        os.close(ready)
-        assert said, self.log.read_text()
-        return self
 
     def close(self) -> None:
         for node in self.nodes:
             node.close()
-        self.kill()
-
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        if self.process is not None:
-            self.process.send_signal(how)
-            self.process.wait(PATIENCE)
-            self.process = None
-
-    @property
-    def admin(self) -> str:
-        return (self.folder / "state" / "admin.token").read_text().strip()
-
-    def do(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
-        answer = httpx.request(
-            method,
-            f"{self.url}/v1{path}",
-            json=body,
-            headers={"Authorization": f"Bearer {token or self.admin}"},
-            timeout=PATIENCE,
-            trust_env=False,
-        )
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
+        super().close()
 
     def node(
         self, name: str, gpus: int = 2, memory_bytes: int = 10_000 * MIB, curve: bool = False
@@ -104,10 +49,9 @@ class Manager:
         self.nodes += [server, join(self.url, self.admin, name, what)]
         return server
 
-    def tenant(self, name: str, **quota: Any) -> str:
-        """A new tenant; its token."""
-        self.do("POST", "/tenants", {"name": name, "quota": quota})
-        return str(self.do("POST", "/tokens", {"scope": "tenant", "tenant": name})["secret"])
+    def report(self, name: str) -> None:
+        """A node of two GPUs that has joined, and nobody listens where it says to be."""
+        self.nodes.append(join(self.url, self.admin, name, report(name)))
 
     def leases(self, *states: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.do(

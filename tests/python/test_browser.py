@@ -9,6 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from ports import free_port
+
 pytest.importorskip("fastapi")
 pytest.importorskip("prometheus_client")
 
@@ -17,7 +19,6 @@ from gpupool_manager.app import make_app
 from gpupool_server.metrics import MetricsServer
 from manager_rest import Rest, bearer
 from server_harness import MakeOffice
-from test_front import free_port
 
 #: How a browser's requests look that a page causes.
 PAGES = [

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from manager_process import Process
+from manager_process import ManagerProcess
 
 LOOK = """
 import ctypes, resource
@@ -37,7 +37,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_the_manager_and_what_hears_strangers_for_it_do(tmp_path: Path) -> None:
-    manager = Process(tmp_path)
+    manager = ManagerProcess(tmp_path)
     try:
         manager.start()
         assert core_limits(manager.pid) == ["0", "0"]

@@ -22,7 +22,7 @@ import yaml  # type: ignore[import-untyped]
 
 from gpupool_common import paths
 from manager_databases import Postgres
-from pool_process import free_port
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 

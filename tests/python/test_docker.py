@@ -21,8 +21,8 @@ import yaml  # type: ignore[import-untyped]
 
 from gpupool_manager.config import load_settings as load_manager
 from gpupool_server.config import load_settings as load_server
-from manager_process import Process
 from manager_rest import bearer
+from pool_process import Manager
 from test_manager_service import self_signed
 
 pytestmark = pytest.mark.timeout(120)
@@ -305,7 +305,7 @@ def test_the_health_check_of_the_manager_is_right(
     check = [sys.executable, str(DOCKER / "health.py")]
     copied = [rest for word, rest in dockerfile.steps("manager") if word == "COPY"]
     assert "docker/health.py /usr/local/share/gpupool/" in copied
-    manager = Process(folder, *(_tls(folder) if scheme == "https" else ()))
+    manager = Manager(folder, *(_tls(folder) if scheme == "https" else ()))
     try:
         place = manager.start().removeprefix(f"{scheme}://")
         done = subprocess.run([*check, place], capture_output=True, text=True, timeout=30)
@@ -332,7 +332,7 @@ def test_setup_makes_tokens_once(services: dict[str, Any], folder: Path) -> None
     gpupool = commands / "gpupool"
     gpupool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gpupool "$@"\n')
     gpupool.chmod(0o755)
-    manager = Process(folder, "--listen", "https://127.0.0.1:0")
+    manager = Manager(folder, "--listen", "https://127.0.0.1:0")
     try:
         env = {
             **manager.env,

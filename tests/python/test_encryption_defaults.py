@@ -20,7 +20,7 @@ from gpupool_common.errors import ConfigError, GpupoolError, PoolAddressError
 from gpupool_manager import certificate
 from gpupool_manager import config as manager_config
 from gpupool_server.config import load_settings
-from manager_process import Process
+from pool_process import Manager
 
 # The server --------------------------------------------------------------------------------------
 
@@ -90,18 +90,18 @@ def test_half_a_pair_is_named_and_left(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    made = Process(tmp_path_factory.mktemp("tls"), "--listen", "https://127.0.0.1:0")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
+    made = Manager(tmp_path_factory.mktemp("tls"), "--listen", "https://127.0.0.1:0")
     made.start()
     yield made
     made.close()
 
 
-def shown(manager: Process) -> str:
+def shown(manager: Manager) -> str:
     return (manager.state / "tls.fingerprint").read_text().strip()
 
 
-def ask(manager: Process, monkeypatch: pytest.MonkeyPatch, **variables: str) -> Any:
+def ask(manager: Manager, monkeypatch: pytest.MonkeyPatch, **variables: str) -> Any:
     for name in (FINGERPRINT, "GPUPOOL_POOL_CA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -112,7 +112,7 @@ def ask(manager: Process, monkeypatch: pytest.MonkeyPatch, **variables: str) -> 
 
 
 def test_clients_know_it_by_its_fingerprint(
-    manager: Process, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = shown(manager)
     assert f"fingerprint={found}" in manager.log.read_text()
@@ -125,7 +125,7 @@ def test_clients_know_it_by_its_fingerprint(
 
 
 def test_who_cannot_know_it_says_what_to_do(
-    manager: Process, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(PoolAddressError, match=f"not trusted.*--ca.*{FINGERPRINT}"):
         ask(manager, monkeypatch)
@@ -137,7 +137,7 @@ def test_who_cannot_know_it_says_what_to_do(
             ask(manager, monkeypatch, **{FINGERPRINT: text})
 
 
-def test_the_command_prints_it(manager: Process) -> None:
+def test_the_command_prints_it(manager: Manager) -> None:
     import subprocess
     import sys
 

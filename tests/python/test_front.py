@@ -18,6 +18,7 @@ from gpupool_common import protocol
 from gpupool_common.ask import ask, ask_info
 from gpupool_server.front_end import MAX_FRAME, _paginate
 from gpupool_server.server import Server
+from ports import free_port
 from server_harness import (
     TOKEN,
     MakeOffice,
@@ -270,12 +271,6 @@ class Asker:
 @pytest_asyncio.fixture
 async def server(make_server: MakeServer) -> Server:
     return await make_server(listen="tcp://127.0.0.1:*".replace("*", str(free_port())))
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest_asyncio.fixture

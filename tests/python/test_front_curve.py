@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,15 +19,10 @@ from gpupool_common.protocol import Message
 from gpupool_server.config import Settings
 from gpupool_server.server import Server
 from gpupool_server.worker import Ready, WorkerError, parse_ready
+from ports import free_port
 from server_harness import TOKEN, MakeServer, eventually, hello_fields
 
 OTHER = "00112233445566778899aabbccddeeff00112233445566778899aabbccddee0f"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def started(make_server: MakeServer, **changes: object) -> Server:

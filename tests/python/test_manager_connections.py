@@ -15,9 +15,9 @@ import pytest
 from gpupool_manager.attempts import MOST_ADDRESSES, Attempts
 from gpupool_manager.ids import Ids
 from gpupool_manager.tokens import new_secret
-from manager_process import Process
 from manager_rest import bearer
 from manager_world import Clock
+from pool_process import Manager
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,13 +25,13 @@ PATIENCE = 30.0
 
 
 @pytest.fixture
-def manager(folder: Path) -> Iterator[Process]:
-    process = Process(folder)
+def manager(folder: Path) -> Iterator[Manager]:
+    process = Manager(folder)
     yield process
     process.close()
 
 
-def connect(manager: Process, source: str = "127.0.0.1") -> socket.socket:
+def connect(manager: Manager, source: str = "127.0.0.1") -> socket.socket:
     url = httpx.URL(manager.url)
     assert url.port is not None
     return socket.create_connection((url.host, url.port), PATIENCE, (source, 0))
@@ -48,14 +48,14 @@ def is_closed(sock: socket.socket, seconds: float = PATIENCE) -> bool:
         return True
 
 
-def health(manager: Process, source: str = "127.0.0.1") -> int:
+def health(manager: Manager, source: str = "127.0.0.1") -> int:
     with httpx.Client(
         transport=httpx.HTTPTransport(local_address=source), timeout=PATIENCE
     ) as client:
         return client.get(f"{manager.url}/v1/health").status_code
 
 
-def test_idle_connections_do_not_close_the_api(manager: Process) -> None:
+def test_idle_connections_do_not_close_the_api(manager: Manager) -> None:
     """1,200 of them closed it for good where there were 1,024 descriptors."""
     few = 200
     manager.limits = {resource.RLIMIT_NOFILE: (few, few)}
@@ -67,7 +67,7 @@ def test_idle_connections_do_not_close_the_api(manager: Process) -> None:
     assert health(manager) == 200
 
 
-def test_descriptors_that_are_gone_come_back(manager: Process) -> None:
+def test_descriptors_that_are_gone_come_back(manager: Manager) -> None:
     """What else takes them all must not end accepting, either."""
     manager.start()
     pid = manager.pid
@@ -85,7 +85,7 @@ def test_descriptors_that_are_gone_come_back(manager: Process) -> None:
     assert health(manager) == 200
 
 
-def test_one_address_leaves_room_for_others(manager: Process) -> None:
+def test_one_address_leaves_room_for_others(manager: Manager) -> None:
     manager.start("--connections-each", "5")
     with contextlib.ExitStack() as stack:
         mine = [stack.enter_context(connect(manager, "127.0.0.2")) for _ in range(5)]
@@ -114,7 +114,7 @@ HEAD = b"POST /v1/leases HTTP/1.1\r\nHost: x\r\n"
     ],
     ids=["nothing", "a part of a line", "a part of a head", "a part of a body", "the next one"],
 )
-def test_a_request_that_does_not_come_is_not_waited_for(manager: Process, begun: bytes) -> None:
+def test_a_request_that_does_not_come_is_not_waited_for(manager: Manager, begun: bytes) -> None:
     manager.start("--request-seconds", "0.5")
     with connect(manager) as slow:
         slow.settimeout(PATIENCE)
@@ -132,7 +132,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(manager: Process, begun:
             raise AssertionError("it may stay for ever")
 
 
-def test_wrong_tokens_slow_their_address_down_and_nobody_else(manager: Process) -> None:
+def test_wrong_tokens_slow_their_address_down_and_nobody_else(manager: Manager) -> None:
     manager.start()
     url = f"{manager.url}/v1/tenants"
     with httpx.Client(trust_env=False, timeout=PATIENCE) as client:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from manager_process import Process
+from pool_process import Manager
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -32,15 +32,15 @@ def examples() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def manager(folder: Path) -> Iterator[Process]:
-    process = Process(folder)
+def manager(folder: Path) -> Iterator[Manager]:
+    process = Manager(folder)
     process.start()
     yield process
     process.close()
 
 
-def test_the_examples_do_what_the_page_says(manager: Process) -> None:
-    manager.node("n1")
+def test_the_examples_do_what_the_page_says(manager: Manager) -> None:
+    manager.report("n1")
     found = examples()
     assert len(found) >= 8
     script = f"\necho '{MARK}'\n".join(code for code, _ in found)
@@ -61,7 +61,7 @@ def test_the_examples_do_what_the_page_says(manager: Process) -> None:
     assert done.stdout.split(f"{MARK}\n") == [said for _, said in found]
 
 
-def test_the_table_names_every_resource(manager: Process) -> None:
+def test_the_table_names_every_resource(manager: Manager) -> None:
     page = PAGE.read_text(encoding="utf-8")
     table = page[page.index("## Resources") : page.index("## A tenant with")]
     document = httpx.get(f"{manager.url}/v1/openapi.json", trust_env=False).json()
@@ -71,7 +71,7 @@ def test_the_table_names_every_resource(manager: Process) -> None:
         assert f"| `{kind}" in table or f"`{kind}`" in table, kind
 
 
-def test_the_page_names_every_problem(manager: Process) -> None:
+def test_the_page_names_every_problem(manager: Manager) -> None:
     from gpupool_manager.problems import TITLES
 
     page = PAGE.read_text(encoding="utf-8")

@@ -22,21 +22,20 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpupool_common.quantities import MEBIBYTE as MIB
-from manager_process import Process
 from manager_rest import bearer
-from pool_process import environment
+from pool_process import Manager, environment
 
 pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
-def manager(folder: Path) -> Iterator[Process]:
-    process = Process(folder, "--log-json")
+def manager(folder: Path) -> Iterator[Manager]:
+    process = Manager(folder, "--log-json")
     yield process
     process.close()
 
 
-def ask(manager: Process, method: str, path: str, body: Any = None, **more: Any) -> Any:
+def ask(manager: Manager, method: str, path: str, body: Any = None, **more: Any) -> Any:
     headers = {**bearer(more.pop("token", None) or manager.admin), **more.pop("headers", {})}
     with httpx.Client(trust_env=False, timeout=30, **more) as client:
         answer = client.request(method, f"{manager.url}/v1{path}", json=body, headers=headers)
@@ -76,7 +75,7 @@ def self_signed(folder: Path) -> tuple[Path, Path]:
 def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
     certificate, key = self_signed(folder)
     tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
-    manager = Process(folder, "--listen", "https://127.0.0.1:0", *tls)
+    manager = Manager(folder, "--listen", "https://127.0.0.1:0", *tls)
     try:
         manager.start()
         command = [sys.executable, "-m", "gpupool", "tenant", "list", "--json"]
@@ -94,7 +93,7 @@ def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
 def test_tls_is_what_travels(folder: Path) -> None:
     certificate, key = self_signed(folder)
     tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
-    manager = Process(folder, "--listen", "https://127.0.0.1:0", *tls)
+    manager = Manager(folder, "--listen", "https://127.0.0.1:0", *tls)
     try:
         manager.start()
         assert manager.url.startswith("https://127.0.0.1:")
@@ -111,12 +110,12 @@ def test_tls_is_what_travels(folder: Path) -> None:
 def test_a_certificate_that_cannot_be_used_is_named(folder: Path) -> None:
     certificate, _ = self_signed(folder)
     flags = ("--listen", "https://127.0.0.1:0", "--tls-certificate", str(certificate))
-    status, said = Process(folder).fail(*flags, "--tls-key", str(certificate))
+    status, said = Manager(folder).fail(*flags, "--tls-key", str(certificate))
     assert status == 1
     assert "the certificate or its key cannot be used" in said.splitlines()[-1]
 
 
-def test_nothing_is_open_by_default(manager: Process) -> None:
+def test_nothing_is_open_by_default(manager: Manager) -> None:
     manager.start()
     port = httpx.URL(manager.url).port
     assert port is not None
@@ -131,7 +130,7 @@ def test_nothing_is_open_by_default(manager: Process) -> None:
         assert answer.status_code == 401
 
 
-def test_the_first_token_is_in_a_file_that_only_the_owner_reads(manager: Process) -> None:
+def test_the_first_token_is_in_a_file_that_only_the_owner_reads(manager: Manager) -> None:
     manager.start()
     for name in ("admin.token", "lease.secret", "manager.db"):
         mode = (manager.state / name).stat().st_mode
@@ -145,7 +144,7 @@ def test_the_first_token_is_in_a_file_that_only_the_owner_reads(manager: Process
     assert len(ask(manager, "GET", "/tokens")["items"]) == 1
 
 
-def test_a_new_admin_token_is_a_way_back_in(manager: Process) -> None:
+def test_a_new_admin_token_is_a_way_back_in(manager: Manager) -> None:
     manager.start()
     first = manager.admin
     manager.end()
@@ -157,10 +156,10 @@ def test_a_new_admin_token_is_a_way_back_in(manager: Process) -> None:
     assert ask(manager, "GET", "/tokens", token=first)["items"] == tokens
 
 
-def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Process) -> None:
+def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Manager) -> None:
     manager.start()
     ask(manager, "POST", "/tenants", {"name": "a", "quota": {"gpus": 3}})
-    manager.node("n1")
+    manager.report("n1")
     ask(manager, "PATCH", "/nodes/n1", {"labels": {"zone": "b"}})
     ask(manager, "PATCH", "/gpus/GPU-n1-1", {"prio_ratio": 44})
     asked = {"tenant": "a", "memory_bytes": 100 * MIB, "share_permille": 1000, "ttl_seconds": 3600}
@@ -183,7 +182,7 @@ def test_sigterm_ends_it_in_order_and_a_restart_keeps_everything(manager: Proces
     assert events.count("stopping") == 1 and events[-1] != "stopping"
 
 
-def test_who_watches_or_waits_does_not_keep_it_from_ending(manager: Process) -> None:
+def test_who_watches_or_waits_does_not_keep_it_from_ending(manager: Manager) -> None:
     manager.start()
     headers = bearer(manager.admin)
     with (
@@ -196,7 +195,7 @@ def test_who_watches_or_waits_does_not_keep_it_from_ending(manager: Process) -> 
         assert [line for line in lines if line] == [], "the stream ends, too"
 
 
-def test_no_secret_is_in_the_log(manager: Process) -> None:
+def test_no_secret_is_in_the_log(manager: Manager) -> None:
     manager.flags = (*manager.flags, "--log-level", "debug")
     manager.start()
     secrets = [manager.admin, (manager.state / "lease.secret").read_text().strip()]
@@ -208,7 +207,7 @@ def test_no_secret_is_in_the_log(manager: Process) -> None:
     ):
         made = ask(manager, "POST", "/tokens", body, headers={"Idempotency-Key": body["scope"]})
         secrets.append(made["secret"])
-    manager.node("n1")
+    manager.report("n1")
     asked = {"memory_bytes": 100 * MIB, "share_permille": 100}
     lease = ask(manager, "POST", "/leases", asked, token=secrets[2])
     secrets.append(lease["token"])
@@ -227,7 +226,7 @@ def test_no_secret_is_in_the_log(manager: Process) -> None:
         assert secret.rpartition(".")[2] not in log
 
 
-def test_one_request_id_goes_through_answer_log_and_audit(manager: Process) -> None:
+def test_one_request_id_goes_through_answer_log_and_audit(manager: Manager) -> None:
     manager.start()
     ask(manager, "POST", "/tenants", {"name": "a"}, headers={"X-Request-ID": "deploy-42"})
     [entry] = ask(manager, "GET", "/audit?action=tenant.created")["items"]
@@ -237,15 +236,16 @@ def test_one_request_id_goes_through_answer_log_and_audit(manager: Process) -> N
     assert (logged["method"], logged["path"], logged["status"]) == ("POST", "/v1/tenants", 201)
 
 
-def test_two_managers_do_not_share_a_database(manager: Process) -> None:
+def test_two_managers_do_not_share_a_database(manager: Manager) -> None:
     manager.start()
-    status, said = manager.fail()
+    elsewhere = ("--listen", "http://127.0.0.1:0", "--nodes", "tcp://127.0.0.1:*")
+    status, said = manager.fail(*elsewhere)
     assert status == 1
     [line] = [line for line in said.splitlines() if line.startswith("gpupool-manager: ")]
     assert "another manager uses the database" in line
 
 
-def test_an_emptied_database_is_not_a_new_pool(manager: Process) -> None:
+def test_an_emptied_database_is_not_a_new_pool(manager: Manager) -> None:
     """To go on with it would end what runs: the nodes would hear that no lease is there."""
     manager.start()
     manager.end()
@@ -255,10 +255,10 @@ def test_an_emptied_database_is_not_a_new_pool(manager: Process) -> None:
     assert status == 1 and "the database is empty" in said and "restore it" in said
 
 
-def test_a_database_of_another_pool_is_refused(manager: Process, folder: Path) -> None:
+def test_a_database_of_another_pool_is_refused(manager: Manager, folder: Path) -> None:
     manager.start()
     manager.end()
-    other = Process(folder / "other")
+    other = Manager(folder / "other")
     (folder / "other").mkdir()
     try:
         other.start()
@@ -270,7 +270,7 @@ def test_a_database_of_another_pool_is_refused(manager: Process, folder: Path) -
         other.close()
 
 
-def test_a_lost_state_folder_begins_anew_with_its_database(manager: Process, folder: Path) -> None:
+def test_a_lost_state_folder_begins_anew_with_its_database(manager: Manager, folder: Path) -> None:
     database = f"sqlite:///{folder / 'kept.db'}"
     manager.start("--database", database)
     manager.end()
@@ -279,14 +279,14 @@ def test_a_lost_state_folder_begins_anew_with_its_database(manager: Process, fol
     assert (manager.state / "pool.id").read_text().strip()
 
 
-def test_a_state_folder_that_others_may_write_is_refused(manager: Process) -> None:
+def test_a_state_folder_that_others_may_write_is_refused(manager: Manager) -> None:
     manager.state.mkdir()
     manager.state.chmod(0o777)
     status, said = manager.fail()
     assert status == 1 and "its mode must be 0700" in said
 
 
-def test_a_secret_that_others_may_read_is_refused(manager: Process) -> None:
+def test_a_secret_that_others_may_read_is_refused(manager: Manager) -> None:
     manager.start()
     manager.end()
     (manager.state / "lease.secret").chmod(0o644)
@@ -294,7 +294,7 @@ def test_a_secret_that_others_may_read_is_refused(manager: Process) -> None:
     assert status == 1 and "run: chmod 600" in said
 
 
-def test_an_address_that_is_taken_is_named(manager: Process) -> None:
+def test_an_address_that_is_taken_is_named(manager: Manager) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -306,7 +306,7 @@ def test_an_address_that_is_taken_is_named(manager: Process) -> None:
     )
 
 
-def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:
+def test_a_wrong_setting_is_one_line_and_status_2(manager: Manager) -> None:
     path = manager.folder / "manager.toml"
     path.write_text("longest_queue = -1\n")
     status, said = manager.fail("--config", str(path))
@@ -317,7 +317,7 @@ def test_a_wrong_setting_is_one_line_and_status_2(manager: Process) -> None:
     ]
 
 
-def test_plain_http_beyond_loopback_is_refused_or_warned_of(manager: Process) -> None:
+def test_plain_http_beyond_loopback_is_refused_or_warned_of(manager: Manager) -> None:
     manager.start("--listen", "http://0.0.0.0:0", "--insecure-plain")
     assert "TOKENS TRAVEL IN CLEAR TEXT" in manager.log.read_text()
     manager.end()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
+
 pytest.importorskip("prometheus_client")
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpupool_common.errors import GpupoolError
 from gpupool_server.metrics import GpuCollector, MetricsServer
 from server_harness import MakeOffice, Office, accepted, hello
-from test_front import free_port
 from test_tenants import MIB, ask, ended, meta_of, research
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from gpupool.cli import app
 from gpupool_common.quantities import MEBIBYTE as MIB
-from pool_process import PATIENCE, Manager, start_gpupool
+from harness import PATIENCE
+from pool_process import STEADY, Manager, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,7 +43,8 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Manager]:
-    found = Manager(tmp_path_factory.mktemp("pool")).start()
+    found = Manager(tmp_path_factory.mktemp("pool"), *STEADY)
+    found.start()
     try:
         for name in ("one", "two", "three"):
             found.node(name, memory_bytes=81_920 * MIB)

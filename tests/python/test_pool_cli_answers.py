@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from gpupool.cli import app
 from gpupool_common.paths import Home
+from harness import PATIENCE
 from manager_node import FakeServer
-from pool_process import PATIENCE, gpupool, start_gpupool
+from pool_process import gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(60)
 

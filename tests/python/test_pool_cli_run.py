@@ -15,8 +15,9 @@ import pytest
 from gpupool_common import protocol
 from gpupool_common.paths import Home
 from gpupool_common.quantities import MEBIBYTE as MIB
+from harness import PATIENCE
 from manager_node import FakeServer
-from pool_process import PATIENCE, Manager, gpupool, start_gpupool
+from pool_process import STEADY, Manager, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -29,7 +30,8 @@ SERVERS: dict[str, FakeServer] = {}
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    found = Manager(tmp_path).start()
+    found = Manager(tmp_path, *STEADY)
+    found.start()
     try:
         yield found
     finally:
@@ -39,8 +41,8 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 class User:
     """A tenant ``red`` at its shell."""
 
-    def __init__(self, manager: Manager, home: Home) -> None:
-        self.token = manager.tenant("red", gpus=4, memory_bytes=40_000 * MIB)
+    def __init__(self, manager: Manager, token: str, home: Home) -> None:
+        self.token = token
         self.env = {
             "GPUPOOL_POOL": manager.url,
             "GPUPOOL_POOL_TOKEN": self.token,
@@ -58,7 +60,30 @@ class User:
 def red(manager: Manager, home: Home) -> User:
     SERVERS["one"] = manager.node("one")
     SERVERS["two"] = manager.node("two", curve=True)
-    return User(manager, home)
+    return User(manager, tenant_red(manager), home)
+
+
+def tenant_red(manager: Manager) -> str:
+    """A new tenant with a quota; its token."""
+    return manager.tenant("red", gpus=4, memory_bytes=40_000 * MIB)
+
+
+@pytest.fixture(scope="module")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Manager, str]]:
+    """A manager for what is refused, which leaves nothing behind in it, and its tenant's token."""
+    found = Manager(tmp_path_factory.mktemp("pool"), *STEADY)
+    try:
+        found.start()
+        found.node("one")
+        found.node("two", curve=True)
+        yield found, tenant_red(found)
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def refused(standing: tuple[Manager, str], home: Home) -> User:
+    return User(*standing, home)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -281,14 +306,14 @@ def test_over_the_quota_with_the_numbers(red: User, manager: Manager) -> None:
     assert not manager.leases("active", "queued", "released")
 
 
-def test_an_unknown_token(red: User) -> None:
-    done = red.run("--", "true", GPUPOOL_POOL_TOKEN="gpp_unknown")
+def test_an_unknown_token(refused: User) -> None:
+    done = refused.run("--", "true", GPUPOOL_POOL_TOKEN="gpp_unknown")
     assert done.returncode == 77
     assert "refused the token: the token is unknown; set GPUPOOL_POOL_TOKEN" in done.stderr
 
 
-def test_no_such_gpus(red: User) -> None:
-    done = red.run("--model", "NVIDIA A1", "--", "true")
+def test_no_such_gpus(refused: User) -> None:
+    done = refused.run("--model", "NVIDIA A1", "--", "true")
     assert done.returncode == 1
     assert "said no: no GPU of model 'NVIDIA A1'; the pool has " in done.stderr
 
@@ -320,8 +345,8 @@ def test_no_such_gpus(red: User) -> None:
         (["--model", "x" * 200], "cannot take this: body.model"),
     ],
 )
-def test_wrong_options(red: User, args: list[str], message: str) -> None:
-    done = red.run(*args, "--", "echo", "never")
+def test_wrong_options(refused: User, args: list[str], message: str) -> None:
+    done = refused.run(*args, "--", "echo", "never")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1
 
@@ -330,8 +355,8 @@ def test_wrong_options(red: User, args: list[str], message: str) -> None:
     "variable",
     ["GPUPOOL_WEIGHT", "GPUPOOL_CEILING", "GPUPOOL_DEVICES", "ALIYUN_COM_GPU_SCHD_WEIGHT"],
 )
-def test_a_variable_that_a_pool_has_no_place_for_is_named(red: User, variable: str) -> None:
-    done = red.run("--", "true", **{variable: "1"})
+def test_a_variable_that_a_pool_has_no_place_for_is_named(refused: User, variable: str) -> None:
+    done = refused.run("--", "true", **{variable: "1"})
     assert done.returncode == 2
     assert f"gpupool: {variable} is not for a pool: " in done.stderr
 

@@ -38,7 +38,7 @@ def _plain_logs() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def hasty(folder: Path) -> AsyncIterator[Host]:
-    made = Host(folder / "manager", confirm_seconds=0.3)
+    made = Host(folder / "manager", confirm_seconds=1.0)
     await made.start()
     await made.tenant()
     yield made

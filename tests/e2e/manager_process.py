@@ -1,0 +1,135 @@
+"""A gpupool-manager as operators run it: a process with a state folder, a log and its REST API."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from harness import PATIENCE
+from ports import free_port
+
+
+class ManagerProcess:
+    """One gpupool-manager; it can be ended and started again, at the same addresses."""
+
+    def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.log = folder / "manager.log"
+        self.flags = flags
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+        self.env |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(env or {})}
+        #: Where it listens for requests, unless a flag says otherwise, and where nodes join.
+        self.listen = f"http://127.0.0.1:{free_port()}"
+        self.join_url = f"tcp://127.0.0.1:{free_port()}"
+        #: Where its REST API is, once it has started.
+        self.url = ""
+        #: What it may have, e.g. descriptors.
+        self.limits: dict[int, tuple[int, int]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *flags: str) -> list[str]:
+        command = [sys.executable, "-m", "gpupool_manager", "--listen", self.listen]
+        command += ["--nodes", self.join_url, "--state-dir", str(self.state)]
+        return [*command, *self.flags, *flags]
+
+    def start(self, *flags: str) -> str:
+        """Its URL, once it is ready."""
+        ready, theirs = os.pipe()
+        command = [*self.command(*flags), "--ready-fd", str(theirs)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs],
+                preexec_fn=self._limit if self.limits else None,
+            )
+        os.close(theirs)
+        try:
+            readable, _, _ = select.select([ready], [], [], PATIENCE)
+            said = os.read(ready, 512) if readable else b""
+        finally:
+            os.close(ready)
+        if not said:
+            self.kill()
+            raise AssertionError(f"gpupool-manager did not start:\n{self.log.read_text()}")
+        self.url = said.decode().strip()
+        return self.url
+
+    def _limit(self) -> None:
+        for kind, both in self.limits.items():
+            resource.setrlimit(kind, both)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def fail(self, *flags: str) -> tuple[int, str]:
+        """How a start ends that must: exit status and stderr."""
+        done = subprocess.run(
+            self.command(*flags), env=self.env, capture_output=True, text=True, timeout=PATIENCE
+        )
+        return done.returncode, done.stderr
+
+    def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
+        """Send a signal, by default one that ends it."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            if wait:
+                self._process.wait(PATIENCE)
+                self._process = None
+
+    def end(self) -> int:
+        """Ask it to end, and wait; the exit status."""
+        assert self._process is not None
+        self._process.terminate()
+        status = self._process.wait(PATIENCE)
+        self._process = None
+        return status
+
+    def close(self) -> None:
+        self.kill()
+
+    # The REST API -------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> str:
+        return (self.state / "admin.token").read_text().strip()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
+    ) -> httpx.Response:
+        return httpx.request(
+            method,
+            f"{self.url}/v1{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {token or self.admin}", **headers},
+            timeout=PATIENCE,
+            trust_env=False,
+        )
+
+    def do(
+        self, method: str, path: str, body: Any = None, token: str | None = None, **headers: str
+    ) -> Any:
+        """The answer to what must succeed."""
+        answer = self.ask(method, path, body, token, **headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def tenant(self, name: str, **quota: Any) -> str:
+        """A new tenant; its token."""
+        self.do("POST", "/tenants", {"name": name, "quota": quota})
+        made = self.do("POST", "/tokens", {"scope": "tenant", "tenant": name})
+        return str(made["secret"])
