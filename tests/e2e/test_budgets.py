@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE, Talk, free_port, wait_until
+from harness import PATIENCE, Talk, wait_until
+from ports import free_port
 from raw_client import NUMBERS, RawClient, ask_for_session, connected, with_context
 from tenants import BLUE, MIB, RED, MakeServer, Pool, StartTalk, configured, end, tell
 from toolchain import Toolchain

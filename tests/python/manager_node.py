@@ -11,6 +11,7 @@ from zmq.utils import z85
 
 from gpupool_common import protocol
 from gpupool_common.node_protocol import (
+    Again,
     Applied,
     Apply,
     Beat,
@@ -18,6 +19,7 @@ from gpupool_common.node_protocol import (
     Join,
     Refused,
     Report,
+    SendReport,
     Told,
     decode_from_manager,
     encode,
@@ -71,6 +73,8 @@ class FakeNode:
             if isinstance(command, Apply):
                 self._applied = command.generation
                 self._socket.send(encode(Applied(generation=command.generation)))
+            elif isinstance(command, SendReport):  # it was thought to be lost
+                self._socket.send(encode(Again(number=3, report=self._join.report)))
 
     def close(self) -> None:
         self._stop.set()

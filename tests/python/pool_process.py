@@ -24,7 +24,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 #: Of a manager whose nodes are never lost, however slow the machine is.
-STEADY = ("--lost-after-seconds", "3600")
+STEADY = ("--lost-after-seconds", "3600", "--confirm-seconds", "60")
 
 
 class Manager(ManagerProcess):
