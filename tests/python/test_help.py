@@ -13,6 +13,7 @@ import typer.main
 from gpupool.cli import app
 from gpupool_common.setting_options import setting_help
 from gpupool_manager.config import Settings as ManagerSettings
+from gpupool_server.cli import TABLES
 from gpupool_server.config import Settings as ServerSettings
 from server_harness import ROOT
 
@@ -53,7 +54,7 @@ def test_settings(module: str, settings: type[ServerSettings | ManagerSettings])
     check(text)
     words = " ".join(text.split())
     for key in settings.model_fields:
-        if key in ("tenants", "gpu", "gpus"):  # tables: of files only
+        if key in TABLES:  # of files only
             continue
         assert re.search(rf"--{key.replace('_', '-')}\b", text), key
         default = re.search(r"\(default: [^)]*\)$", setting_help(settings, key))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,15 @@ from gpupool_server.usage import Usage
 from gpupool_server.watch import LOOKS, Own
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watchdog import HIDDEN, MISSED, Watchdog
-from server_harness import MakeOffice, Office, eventually, process_lives
+from server_harness import (
+    MakeOffice,
+    Office,
+    eventually,
+    hello,
+    process_lives,
+    refused,
+    write_worker,
+)
 from test_sessions import opened
 
 MIB = 1 << 20
@@ -179,6 +189,27 @@ async def test_a_look_that_fails_is_one_look(
     await watch.dog.start()
     await eventually(lambda: not process_lives(liar))
     await watch.dog.close()
+
+
+async def test_one_that_lies_before_it_is_ready_is_ended(
+    make_office: MakeOffice, folder: Path
+) -> None:
+    """It has a seat, and its client waits for it."""
+    worker = write_worker(folder / "worker", "silent")
+    office = await make_office(worker=worker, worker_start_seconds=600.0)
+    watch = Watch(office, WatchSettings.model_construct())
+    asked = asyncio.create_task(office.handler.answer(hello()))
+    await eventually(lambda: bool(office.supervisor._launcher.starting))
+    (starting,) = office.supervisor._launcher.starting
+    liar = starting.meta.pid
+    watch.board.put("default", Grant(memory=64 * MIB))
+    watch.board.join(liar, "default")
+    watch.reader.usage = Usage({liar: 100 * MIB})
+    await watch.look(LOOKS)
+    assert refused(await asked)[0] == "no-worker"
+    assert not process_lives(liar)
+    assert [each["worker_pid"] for each in office.supervisor.liars.describe()] == [liar]
+    assert office.supervisor._launcher.starting == []
 
 
 async def test_operators_see_it(watch: Watch) -> None:
