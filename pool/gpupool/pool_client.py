@@ -47,6 +47,8 @@ ANSWER_SECONDS = 20.0
 MAX_ANSWER = 64 << 20
 MAX_EVENT = 1 << 20
 PAGE = 1000
+#: Of a list that goes on and on: more than any pool has of anything.
+MAX_ITEMS = 1_000_000
 
 #: The manager sends at least a comment so often (15 s) while nothing happens.
 EVENT_SECONDS = 60.0
@@ -221,6 +223,10 @@ class PoolClient:
                     f"the pool at {self.url} answered {path} without a list; another release?"
                 )
             found += items
+            if len(found) > MAX_ITEMS:
+                raise ProtocolError(
+                    f"the pool at {self.url}: the list {path} has more than {MAX_ITEMS} items"
+                )
             if following is None or (most is not None and len(found) >= most):
                 return found
             if not items or following == cursor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +14,12 @@ POLICIES = ("average", "preemptive", "weighted", "fixed", "weak", "native", "sha
 UNLIMITED = "native"
 
 
+#: Whatever a server says, it can be reckoned with and shown: what is larger is no answer.
+Number = Annotated[int, Field(ge=-(1 << 63), le=(1 << 64) - 1)]
+#: Seconds since 1970, up to the year 5138.
+Seconds = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -21,27 +27,27 @@ class _Part(BaseModel):
 class Process(_Part):
     """A worker on a GPU and the client process it works for."""
 
-    pid: int
+    pid: Number
     session: str | None = None
-    client_pid: int | None = None
+    client_pid: Number | None = None
     program: str | None = None
-    memory_used_bytes: int = 0
+    memory_used_bytes: Number = 0
 
 
 class Tenant(_Part):
     """A tenant, or one group of a tenant, on one GPU."""
 
     name: str
-    memory_limit_bytes: int = 0
-    memory_used_bytes: int = 0
-    memory_peak_bytes: int = 0
-    memory_denied: int = 0
-    weight: int = 1
-    share_permille: int = 1000
-    ceiling_permille: int = 1000
+    memory_limit_bytes: Number = 0
+    memory_used_bytes: Number = 0
+    memory_peak_bytes: Number = 0
+    memory_denied: Number = 0
+    weight: Number = 1
+    share_permille: Number = 1000
+    ceiling_permille: Number = 1000
     high_priority: bool = False
-    entitled_permille: int | None = None
-    utilisation_permille: int | None = None
+    entitled_permille: Number | None = None
+    utilisation_permille: Number | None = None
     sessions: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
 
@@ -49,17 +55,17 @@ class Tenant(_Part):
 class Gpu(_Part):
     """One GPU, its settings and who is on it."""
 
-    index: int
+    index: Number
     name: str
     uuid: str = ""
-    memory_total_bytes: int
+    memory_total_bytes: Number
     policy: str = "share"
-    max_inst: int = 20
-    prio_ratio: int = 90
+    max_inst: Number = 20
+    prio_ratio: Number = 90
     hardware: bool = False
-    default_memory_bytes: int | None = None
-    free_weight: int | None = None
-    utilisation_permille: int | None = None
+    default_memory_bytes: Number | None = None
+    free_weight: Number | None = None
+    utilisation_permille: Number | None = None
     tenants: tuple[Tenant, ...] = ()
 
     def allotted(self, tenant: Tenant) -> int:
@@ -78,9 +84,9 @@ class Gpu(_Part):
 class Budget(_Part):
     """How much there is of one thing, may be, and how often more was refused."""
 
-    used: int = 0
-    limit: int | None = None
-    refused: int = 0
+    used: Number = 0
+    limit: Number | None = None
+    refused: Number = 0
 
 
 class Session(_Part):
@@ -89,11 +95,11 @@ class Session(_Part):
     session: str
     program: str = "?"
     client_host: str = "?"
-    client_pid: int = 0
-    devices: tuple[int, ...] = ()
-    memory_bytes: int | None = None
+    client_pid: Number = 0
+    devices: tuple[Number, ...] = ()
+    memory_bytes: Number | None = None
     budgets: dict[str, Budget] = Field(default_factory=dict)
-    created: float = 0.0
+    created: Seconds = 0.0
     state: str = "?"
 
 

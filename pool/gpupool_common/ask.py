@@ -301,12 +301,19 @@ def check(url: str, token: str, asked: Mapping[str, str], timeout: float = 5.0) 
         raise RefusedError("bad-token", f"{url}: {protocol.one_line(str(refused))}")
 
 
+#: Of an inventory, put together: more than a server of 64 GPUs and its sessions ever say.
+MAX_INFO = 16 << 20
+
+
 def ask_info(url: str, token: str, timeout: float = 5.0) -> dict[str, Any]:
     """Inventory and sessions of a server, in pages put together again."""
     info: dict[str, Any] = {}
-    page = 0
+    page = size = 0
     while True:
         answer = ask(url, "info", {"token": token, "page": str(page)}, timeout)
+        size += len(answer.fields.get("json", ""))
+        if size > MAX_INFO:
+            raise ProtocolError(f"{url}: the answer to 'info' is longer than {MAX_INFO} bytes")
         try:
             part = json_text.parse(answer.require("json"))
             pages = int(answer.fields.get("pages", "1"))
