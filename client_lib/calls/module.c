@@ -110,8 +110,9 @@ GPC_EXPORT CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const 
 
 /* --- every kernel of an image ------------------------------------------------- */
 
-/* More than any image has. */
+/* More than any image has, and than they need: all messages but the last are full. */
 #define KERNELS_MOST (1u << 20)
+#define MESSAGES_MOST 256u
 
 /* Call visit for each name. The worker gives as many as one message holds. */
 static CUresult each_name(struct gpc_image_shadow *image,
@@ -122,7 +123,7 @@ static CUresult each_name(struct gpc_image_shadow *image,
     if (!names)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = CUDA_SUCCESS;
-    for (uint32_t seen = 0, got; r == CUDA_SUCCESS;) {
+    for (uint32_t seen = 0, asked = 0, got; r == CUDA_SUCCESS;) {
         r = image->is_library ? gpc_wire_gp_library_names((CUlibrary)image->id, seen, names, &got)
                               : gpc_wire_gp_module_names((CUmodule)image->id, seen, names, &got);
         if (r != CUDA_SUCCESS || got == 0 || names[got - 1] != '\0')
@@ -131,7 +132,8 @@ static CUresult each_name(struct gpc_image_shadow *image,
             r = visit(image, at, arg);
             seen++;
         }
-        if (seen > KERNELS_MOST) /* a worker that never comes to an end */
+        if (seen > KERNELS_MOST ||
+            ++asked > MESSAGES_MOST) /* a worker that never comes to an end */
             r = CUDA_ERROR_UNKNOWN;
     }
     free(names);

@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #include "fake_worker.h"
+#include "handle.h"
+#include "module.h"
+#include "shared.h"
 
 #define PAGE ((size_t)4096)
 
@@ -253,6 +256,36 @@ static void an_error_is_one_of_cudas(void **state)
     }
 }
 
+static unsigned lists;
+
+/* One name more, each time. */
+static void answer_with_a_name(const struct gp_header *h)
+{
+    if (h->op == GP_OP_gp_module_names) {
+        struct gp_rep_gp_module_names reply = {.n_names = 2};
+        lists++;
+        fake_answer(h->seq, &reply.r, sizeof reply, "k", 2);
+    } else if (h->op == GP_OP_gp_module_get_function) {
+        struct gp_rep_gp_module_get_function reply = {.n_parameters = 0};
+        fake_answer(h->seq, &reply.r, sizeof reply, "", 0);
+    }
+}
+
+/* A worker that lists names without end is not asked without end. */
+static void a_list_of_names_ends(void **state)
+{
+    (void)state;
+    CUfunction found[1];
+    uint64_t id = gpc_handle_new(GP_HANDLE_MODULE, 0);
+    static struct gpc_image_shadow *kept; /* as by its handle, which no leak checker reads */
+    assert_non_null(kept = gpc_image_shadow_new(id, false));
+    lists = 0;
+    fake_channel.on_send = answer_with_a_name;
+    assert_int_equal(gpc_image_enumerate(GP_HANDLE_MODULE, id, found, 1), CUDA_ERROR_UNKNOWN);
+    assert_true(lists > 1 && lists < 1000);
+    fake_channel.on_send = NULL;
+}
+
 int main(void)
 {
     alarm(120);
@@ -261,7 +294,7 @@ int main(void)
         CASE(lost_while_an_answer_is_read), CASE(unsent_but_answered),
         CASE(lost_before_it_is_listed),     CASE(states_of_a_call),
         CASE(no_bytes_after_the_loss),      CASE(a_fence_goes_behind_one_message_only),
-        CASE(an_error_is_one_of_cudas),
+        CASE(an_error_is_one_of_cudas),     CASE(a_list_of_names_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
