@@ -1,10 +1,14 @@
 # gp_transport: the contract, inproc and shm; needs libc only.
 # gpupool_zmq: the plug-in for tcp:// and ipc://, the only thing that links
-# libzmq. It exports one symbol, so that it meets nothing of the application's.
+# libzmq. gpupool_tcp: that for tls:// and plain://, the only thing that links OpenSSL.
+# Each exports one symbol, so that it meets nothing of the application's.
 add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/error.c
   ${CMAKE_CURRENT_LIST_DIR}/support.c
   ${CMAKE_CURRENT_LIST_DIR}/transport.c
+  ${CMAKE_CURRENT_LIST_DIR}/batch.c
+  ${CMAKE_CURRENT_LIST_DIR}/dial.c
+  ${CMAKE_CURRENT_LIST_DIR}/door.c
   ${CMAKE_CURRENT_LIST_DIR}/inproc.c
   ${CMAKE_CURRENT_LIST_DIR}/place.c
   ${CMAKE_CURRENT_LIST_DIR}/ring.c
@@ -12,7 +16,8 @@ add_library(gp_transport STATIC
   ${CMAKE_CURRENT_LIST_DIR}/shm_ask.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_connect.c
   ${CMAKE_CURRENT_LIST_DIR}/shm_listen.c
-  ${CMAKE_CURRENT_LIST_DIR}/shm_share.c)
+  ${CMAKE_CURRENT_LIST_DIR}/shm_share.c
+  ${CMAKE_CURRENT_LIST_DIR}/silence.c)
 target_include_directories(gp_transport PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(gp_transport PUBLIC gp_options Threads::Threads ${CMAKE_DL_LIBS})
 
@@ -24,10 +29,8 @@ endif()
 
 add_library(gpupool_zmq MODULE
   ${CMAKE_CURRENT_LIST_DIR}/zmq.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_batch.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_connect.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_curve.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_door.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_greet.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_keeper.c
   ${CMAKE_CURRENT_LIST_DIR}/zmq_link.c

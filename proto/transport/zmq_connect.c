@@ -1,4 +1,5 @@
 /* Connecting: attempts until one is accepted and greeted, or the time is up. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "transport/silence.h"
 #include "transport/zmq_greet.h"
 
 /* How often a connecting side tries again after a connection that was accepted
@@ -19,7 +21,7 @@
 struct attempt {
     const struct link_endpoints *to;
     struct link_endpoints endpoints; /* of the sockets */
-    struct door_opened door;         /* tcp://: what it said; fd -1: not open */
+    struct door_knocked door;        /* tcp://: fd -1: not open */
     int64_t deadline, begun;         /* ns */
     void *ctx;
     struct link up, down;
@@ -42,16 +44,24 @@ static int attempt_find(struct attempt *a)
     a->endpoints = *a->to;
     if (!a->to->word.given)
         return getrandom(a->nonce, sizeof a->nonce, 0) == (ssize_t)sizeof a->nonce ? 0 : -errno;
-    int rc = door_knock(a->to->up, a->to->word.bytes, a->deadline, &a->connected, &a->door);
-    if (rc) {
-        a->door.fd = -1;
+    unsigned char body[DOOR_BODY_BYTES];
+    uint16_t ports[2];
+    const unsigned char *word = a->to->word.bytes;
+    int rc = door_knock(a->to->up, word, a->deadline, &a->door);
+    if (rc)
         return rc;
-    }
+    a->connected = true;
+    rc = door_hear_answer(&a->door, word, a->deadline, sizeof ports, body);
+    if (rc)
+        return rc;
+    memcpy(ports, body, sizeof ports); /* high byte first */
+    if (!ports[0] || !ports[1])
+        return -EPROTO;
     snprintf(a->endpoints.up, sizeof a->endpoints.up, "tcp://%s:%u", a->door.host,
-             (unsigned)a->door.ports[0]);
+             (unsigned)ntohs(ports[0]));
     snprintf(a->endpoints.down, sizeof a->endpoints.down, "tcp://%s:%u", a->door.host,
-             (unsigned)a->door.ports[1]);
-    memcpy(a->nonce, a->door.nonce, sizeof a->nonce);
+             (unsigned)ntohs(ports[1]));
+    door_greeting_nonce(&a->door, word, a->nonce);
     return 0;
 }
 
@@ -161,47 +171,11 @@ static bool attempt_hopeless(struct attempt *a, int dropped)
            (a->trouble != LINK_TROUBLE_WRONG_KEY || (!slow && dropped >= UNSHAKEN_MAX));
 }
 
-static int connect_fail(const char *url, const struct attempt *a, int rc, int timeout_ms,
-                        struct gp_error *err)
-{
-    switch (rc) {
-    case -EACCES:
-        return link_trouble_explain(a->trouble, "worker", url, err);
-    case -ECONNREFUSED:
-        gp_error_set(err,
-                     "no gpupool worker listens at %.100s: connection refused; has it ended, "
-                     "or does a firewall keep its ports closed?",
-                     url);
-        return rc;
-    case -EADDRNOTAVAIL:
-        gp_error_set(err, "the host of %.100s is not known: check its name", url);
-        return -EHOSTUNREACH;
-    case -EHOSTUNREACH:
-    case -ENETUNREACH:
-        gp_error_set(err, "%.100s cannot be reached: %s; check the address and the network", url,
-                     strerror(-rc));
-        return -EHOSTUNREACH;
-    case -ETIMEDOUT:
-        gp_error_set(err, "%.100s does not answer within %d ms: %s", url, timeout_ms,
-                     a->connected ? "somebody accepts the connection, but not as a gpupool worker"
-                                  : "check the address, and that no firewall drops its ports");
-        return rc;
-    case -EPROTO:
-        gp_error_set(err,
-                     "what answers at %.100s is not a gpupool worker of this version that waits "
-                     "for a client; check the address",
-                     url);
-        return rc;
-    default:
-        gp_error_set(err, "cannot connect to %.100s: %s", url, strerror(-rc));
-        return rc;
-    }
-}
-
 int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err)
 {
     struct link_endpoints endpoints;
-    int seconds, rc = link_silence_read(&seconds, err);
+    struct gp_silence silence;
+    int rc = gp_silence_read(&silence, err);
     if (rc == 0)
         rc = link_url_parse(url, false, &endpoints, err);
     if (rc)
@@ -228,5 +202,7 @@ int gpz_connect(const char *url, int timeout_ms, struct gp_channel **out, struct
     attempt_leave(&a);
     char plain[2 * LINK_ENDPOINT_MAX];
     snprintf(plain, sizeof plain, "%.*s", (int)strcspn(url, "?"), url);
-    return rc ? connect_fail(plain, &a, rc, timeout_ms, err) : 0;
+    if (rc == -EACCES)
+        return link_trouble_explain(a.trouble, "worker", plain, err);
+    return rc ? gp_dial_explain(plain, rc, timeout_ms, a.connected, err) : 0;
 }

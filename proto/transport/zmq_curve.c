@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "transport/dial.h"
+#include "transport/hex.h"
 #include "transport/zmq_link.h"
 
 #define KEY "key="
@@ -39,33 +41,6 @@ static int own_keys(void)
     return own.rc;
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static int hex_read(const char *hex, unsigned char *out, size_t bytes)
-{
-    if (strlen(hex) != 2 * bytes)
-        return -EINVAL;
-    for (size_t i = 0; i < bytes; i++) {
-        int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
-        if (high < 0 || low < 0)
-            return -EINVAL;
-        out[i] = (unsigned char)(high << 4 | low);
-    }
-    return 0;
-}
-
-static char *hex_show(const unsigned char *from, size_t bytes, char *at)
-{
-    for (size_t i = 0; i < bytes; i++)
-        at += snprintf(at, 3, "%02x", from[i]);
-    return at;
-}
-
 void link_query_show(const struct link_curve *curve, const struct link_word *word,
                      char out[LINK_QUERY_MAX])
 {
@@ -73,11 +48,11 @@ void link_query_show(const struct link_curve *curve, const struct link_word *wor
     *at = '\0';
     if (curve->role) {
         at += snprintf(at, 8, "?" KEY);
-        at = hex_show(curve->server, LINK_KEY_BYTES, at);
+        at = gp_hex_show(curve->server, LINK_KEY_BYTES, at);
     }
     if (word->given) {
         at += snprintf(at, 8, "%c" DOOR, curve->role ? '&' : '?');
-        hex_show(word->bytes, DOOR_WORD_BYTES, at);
+        gp_hex_show(word->bytes, DOOR_WORD_BYTES, at);
     }
 }
 
@@ -100,7 +75,7 @@ static int key_take(const char *key, bool listening, struct link_curve *out, str
         memcpy(out->server, own.public, sizeof out->server);
         return 0;
     }
-    if (hex_read(key, out->server, LINK_KEY_BYTES) != 0) {
+    if (gp_hex_read(key, out->server, LINK_KEY_BYTES) != 0) {
         gp_error_set(err, "the key in the address must be 64 digits 0-9 a-f; `gpupool-server "
                           "--show-key` prints a server's");
         return -EINVAL;
@@ -113,24 +88,17 @@ static int key_take(const char *key, bool listening, struct link_curve *out, str
     return 0;
 }
 
-static int word_take(const char *text, struct link_word *out, struct gp_error *err)
-{
-    if (hex_read(text, out->bytes, DOOR_WORD_BYTES) != 0) {
-        gp_error_set(err, "the word in the address (door=) must be 32 digits 0-9 a-f");
-        return -EINVAL;
-    }
-    out->given = true;
-    return 0;
-}
-
 /* One `name=value` of the query. */
 static int part_take(const char *part, bool listening, struct link_curve *curve,
                      struct link_word *word, struct gp_error *err)
 {
     if (strncmp(part, KEY, strlen(KEY)) == 0 && curve->role == LINK_CLEAR)
         return key_take(part + strlen(KEY), listening, curve, err);
-    if (strncmp(part, DOOR, strlen(DOOR)) == 0 && word && !word->given)
-        return word_take(part + strlen(DOOR), word, err);
+    if (strncmp(part, DOOR, strlen(DOOR)) == 0 && word && !word->given) {
+        int rc = door_word_read(part + strlen(DOOR), word->bytes, err);
+        word->given = rc == 0;
+        return rc;
+    }
     gp_error_set(err, "'?%.40s' does not belong behind an address", part);
     return -EINVAL;
 }
@@ -235,7 +203,7 @@ enum link_trouble link_curve_trouble(const struct link_curve *curve, const char 
 {
     int64_t deadline = gp_deadline_us((int64_t)timeout_ms * 1000);
     int fd = -1;
-    if (strncmp(endpoint, "tcp://", 6) != 0 || link_dial(endpoint, timeout_ms, &fd) != 0)
+    if (strncmp(endpoint, "tcp://", 6) != 0 || gp_dial(endpoint, timeout_ms, &fd) != 0)
         return LINK_TROUBLE_OTHER;
     enum mechanism speaks = mechanism_ask(fd, deadline);
     close(fd);

@@ -1,7 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
-#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,26 +9,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "transport/silence.h"
 #include "transport/zmq_link.h"
 
-/* How long a peer's machine may be silent before its connection counts as lost. */
-#define SILENCE_S 90
-#define SILENCE_MIN_S 2
-#define SILENCE_MAX_S 86400
 /* A link that has broken stays broken: the session behind it is gone. */
 #define RECONNECT_NEVER_MS (3600 * 1000)
 
 /* --- addresses ----------------------------------------------------------- */
-
-static bool port_ok(const char *text, size_t length, bool listening)
-{
-    if (length == 1 && *text == '*')
-        return listening;
-    if (length == 0 || length > 5 || strspn(text, "0123456789") < length)
-        return false;
-    long port = strtol(text, NULL, 10);
-    return port >= (listening ? 0 : 1) && port <= 65535;
-}
 
 /* tcp://HOST:PORT */
 static int tcp_parse(const char *url, bool listening, struct link_endpoints *out)
@@ -38,7 +24,7 @@ static int tcp_parse(const char *url, bool listening, struct link_endpoints *out
     const char *colon = strrchr(host, ':');
     if (!colon || colon == host || strlen(url) >= LINK_ENDPOINT_MAX - 8)
         return -EINVAL;
-    if (!port_ok(colon + 1, strlen(colon + 1), listening) || (!listening && !out->word.given))
+    if (!gp_port_ok(colon + 1, strlen(colon + 1), listening) || (!listening && !out->word.given))
         return -EINVAL;
     snprintf(out->up, sizeof out->up, "%s", url);
     out->down[0] = '\0';
@@ -87,44 +73,24 @@ static int option_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof value) == 0 ? 0 : link_errno();
 }
 
-int link_silence_read(int *seconds, struct gp_error *err)
-{
-    const char *text = getenv("GPUPOOL_SILENCE");
-    *seconds = SILENCE_S;
-    if (!text || !*text)
-        return 0;
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*end || value < SILENCE_MIN_S || value > SILENCE_MAX_S) {
-        gp_error_set(err, "GPUPOOL_SILENCE=%.40s: must be a whole number of seconds, %d to %d",
-                     text, SILENCE_MIN_S, SILENCE_MAX_S);
-        return -EINVAL;
-    }
-    *seconds = (int)value;
-    return 0;
-}
-
 /*
  * Who is there is asked by TCP, not by ZeroMQ's heartbeats. Those end the process (an
  * assertion in libzmq 4.3.5) when a connection breaks off of which no more is read, and
- * strangers can see to that. And TCP's are answered by the peer's kernel: a process that
- * stands in a debugger is there.
+ * strangers can see to that.
  */
 static int silence_options(void *socket)
 {
-    int seconds;
-    if (link_silence_read(&seconds, NULL) != 0)
-        seconds = SILENCE_S;
-    int third = seconds / 3 > 0 ? seconds / 3 : 1, sixth = seconds / 6 > 0 ? seconds / 6 : 1;
+    struct gp_silence silence;
+    (void)gp_silence_read(&silence, NULL);
     int rc = option_int(socket, ZMQ_TCP_KEEPALIVE, 1);
     if (rc == 0)
-        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, third < 20 ? third : 20);
+        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, silence.idle);
     if (rc == 0)
-        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, sixth < 10 ? sixth : 10);
+        rc = option_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, silence.interval);
     /* How many go unanswered does not count where a time does (TCP_USER_TIMEOUT). */
     if (rc == 0)
         rc = option_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 5);
-    return rc == 0 ? option_int(socket, ZMQ_TCP_MAXRT, seconds * 1000) : rc;
+    return rc == 0 ? option_int(socket, ZMQ_TCP_MAXRT, silence.seconds * 1000) : rc;
 }
 
 int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve)
@@ -313,22 +279,6 @@ void link_events(struct link *link)
 
 /* --- finding out why ------------------------------------------------------ */
 
-static int connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms)
-{
-    if (connect(fd, address, length) == 0)
-        return 0;
-    if (errno != EINPROGRESS)
-        return -errno;
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (poll(&p, 1, timeout_ms) <= 0)
-        return -ETIMEDOUT;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-        return -errno;
-    return -error;
-}
-
 static int probe_unix(const char *path)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -336,46 +286,14 @@ static int probe_unix(const char *path)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    int rc = connect_within(fd, (const void *)&a, sizeof a, 0);
+    int rc = gp_connect_within(fd, (const void *)&a, sizeof a, 0);
     close(fd);
     return rc == -ENOENT ? -ECONNREFUSED : rc;
 }
 
-int link_dial(const char *endpoint, int timeout_ms, int *out)
-{
-    char host[LINK_ENDPOINT_MAX];
-    snprintf(host, sizeof host, "%s", endpoint + strlen("tcp://"));
-    char *colon = strrchr(host, ':');
-    if (!colon)
-        return -EINVAL;
-    *colon = '\0';
-    char *name = host;
-    if (*name == '[' && colon > host && colon[-1] == ']') {
-        colon[-1] = '\0';
-        name++;
-    }
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC};
-    struct addrinfo *found = NULL;
-    if (getaddrinfo(name, colon + 1, &hints, &found) != 0)
-        return -EADDRNOTAVAIL;
-    int rc = -EADDRNOTAVAIL;
-    for (struct addrinfo *a = found; a && rc != 0; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-            continue;
-        rc = connect_within(fd, a->ai_addr, a->ai_addrlen, timeout_ms);
-        if (rc == 0)
-            *out = fd;
-        else
-            close(fd);
-    }
-    freeaddrinfo(found);
-    return rc;
-}
-
 static int probe_tcp(const char *endpoint, int timeout_ms)
 {
-    int fd, rc = link_dial(endpoint, timeout_ms, &fd);
+    int fd, rc = gp_dial(endpoint, timeout_ms, &fd);
     if (rc == 0)
         close(fd);
     return rc;

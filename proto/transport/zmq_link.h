@@ -8,9 +8,10 @@
  *   zmq_greet.c    what both do: the greeting
  *   zmq_ask.c      one question to a server
  *   zmq_link.c     one socket with its monitor; addresses; why a connect failed
- *   zmq_door.c     who is let through to a worker's sockets at tcp://
  *   zmq_curve.c    what is behind the ? of addresses; what is said when keys do not agree
- *   zmq_batch.c    what one ZeroMQ message holds
+ *
+ * Shared with tcp: door.c who is let through at tcp://, batch.c what one message holds,
+ * dial.c, silence.c, hex.h.
  *
  * A channel is two PAIR sockets, because a ZeroMQ socket belongs to one thread
  * at a time: the client sends on "up" and the worker on "down", so each side's
@@ -26,8 +27,9 @@
 #include <zmq.h>
 
 #include "transport/support.h"
-#include "transport/zmq_batch.h"
-#include "transport/zmq_door.h"
+#include "transport/batch.h"
+#include "transport/dial.h"
+#include "transport/door.h"
 
 /* Under way in one direction, until the receiver has consumed it. */
 #define LINK_WINDOW_BYTES ((uint64_t)8 << 20)
@@ -41,7 +43,7 @@
 #define LINK_HANDSHAKE_MS 1500
 
 #define LINK_MAGIC "gpupool/1"
-#define LINK_ENDPOINT_MAX 256
+#define LINK_ENDPOINT_MAX GP_ENDPOINT_MAX
 #define LINK_KEY_BYTES 32
 #define LINK_KEY_TEXT 41   /* as ZeroMQ writes it (Z85), with its NUL */
 #define LINK_QUERY_MAX 112 /* "?key=", 64 digits, "&door=" and 32 digits, with its NUL */
@@ -123,8 +125,6 @@ void link_events(struct link *link);
 void link_shut(struct link *link);
 /* Take no connection but from this address ("10.0.0.7"), before it is bound. */
 int link_take_only(struct link *link, const char *host);
-/* Seconds for which a peer's machine may be silent: GPUPOOL_SILENCE. -EINVAL. */
-int link_silence_read(int *seconds, struct gp_error *err);
 /* Options that every socket of ours has. */
 int link_common_options(void *socket, const char *endpoint, const struct link_curve *curve);
 void *link_monitor_open(void *ctx, void *socket);
@@ -132,8 +132,6 @@ void *link_monitor_open(void *ctx, void *socket);
 /* Why does nobody answer at `endpoint`? A plain connection tells: 0 (somebody
  * accepts), -ECONNREFUSED, -EHOSTUNREACH, -ETIMEDOUT, ... */
 int link_probe(const char *endpoint, int timeout_ms);
-/* A plain connection, the caller's to close. Errors as link_probe. */
-int link_dial(const char *endpoint, int timeout_ms, int *fd);
 
 /* zmq_curve.c */
 

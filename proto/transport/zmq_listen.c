@@ -1,11 +1,14 @@
 /* Listening and accepting: one guest at a time, who is shown out if it says nothing. */
+#include <arpa/inet.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/silence.h"
 #include "transport/zmq_greet.h"
 
 /* How long somebody may be connected to a listener without a greeting. Our own
@@ -93,7 +96,8 @@ static int guest_let_in(struct gp_listener *l)
     snprintf(up, sizeof up, "tcp://%s:*", ours);
     snprintf(down, sizeof down, "tcp://%s:*", ours);
     int rc = links_bind(l, up, down, theirs);
-    if (rc == 0 && door_answer(l->door, (uint16_t[]){port_of(up), port_of(down)}) != 0)
+    uint16_t ports[2] = {htons(port_of(up)), htons(port_of(down))};
+    if (rc == 0 && door_answer(l->door, (const void *)ports, sizeof ports) != 0)
         links_close(l);
     return rc;
 }
@@ -162,7 +166,8 @@ int gpz_listen(const char *url, struct gp_listener **out, struct gp_error *err)
         return -ENOMEM;
     }
     l->generation = gp_fork_generation();
-    int seconds, rc = link_silence_read(&seconds, err);
+    struct gp_silence silence;
+    int rc = gp_silence_read(&silence, err);
     if (rc == 0)
         rc = link_url_parse(url, true, &l->endpoints, err);
     if (rc) {
@@ -280,8 +285,11 @@ static bool guest_overdue(struct gp_listener *l)
 /* Wait for something to happen: 0 who is here has said all, -EAGAIN, -EPROTO. */
 static int listener_hear(struct gp_listener *l, int timeout_ms)
 {
-    zmq_pollitem_t items[DOOR_VISITORS + 2 + 4];
-    int count = l->door ? door_items(l->door, items) : 0;
+    struct pollfd at_door[DOOR_ITEMS];
+    zmq_pollitem_t items[DOOR_ITEMS + 4];
+    int count = l->door ? door_items(l->door, at_door) : 0;
+    for (int i = 0; i < count; i++)
+        items[i] = (zmq_pollitem_t){.fd = at_door[i].fd, .events = ZMQ_POLLIN};
     count += link_pair_items(&l->up, &l->down, items + count);
     zmq_poll(items, count, timeout_ms);
     if (l->door && door_follow(l) != 0)

@@ -1,6 +1,6 @@
 """A client of a worker that says what it likes: over ZeroMQ, without our library.
 
-proto/wire-format.md has the messages, proto/transport/zmq_link.h and zmq_batch.h what carries
+proto/wire-format.md has the messages, proto/transport/zmq_link.h and batch.h what carries
 them.
 """
 

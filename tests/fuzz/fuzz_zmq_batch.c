@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/zmq_batch.h"
+#include "transport/batch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

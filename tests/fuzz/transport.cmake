@@ -9,7 +9,7 @@ foreach(name zmq_batch shm_ring)
   target_sources(fuzz_${name} PRIVATE
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/support.c
     ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/ring.c
-    ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_batch.c)
+    ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/batch.c)
 endforeach()
 
 add_executable(fuzz_zmq_address ${CMAKE_CURRENT_LIST_DIR}/fuzz_zmq_address.c)
@@ -19,6 +19,10 @@ target_link_libraries(fuzz_zmq_address PRIVATE gp_options ${GPUPOOL_ZMQ_LIBRARY}
 target_include_directories(fuzz_zmq_address PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
 target_sources(fuzz_zmq_address PRIVATE
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/error.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/dial.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/door.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/place.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/silence.c
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/support.c
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_curve.c
   ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/zmq_link.c)

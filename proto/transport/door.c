@@ -1,4 +1,4 @@
-#include "transport/zmq_door.h"
+#include "transport/door.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,8 +12,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "transport/dial.h"
+#include "transport/hex.h"
 #include "transport/place.h"
-#include "transport/zmq_link.h"
+#include "transport/support.h"
 #include "wire/hmac.h"
 
 #define DOOR_MAGIC "gpupool-door/1"
@@ -28,14 +30,13 @@
 struct knock {
     char magic[16];
     unsigned char nonce[DOOR_NONCE_BYTES];
-    unsigned char proof[32];
+    unsigned char proof[DOOR_PROOF_BYTES];
 };
 
 struct answer {
     char magic[16];
-    unsigned char ports[2][2]; /* high byte first */
-    unsigned char zero[12];
-    unsigned char proof[32];
+    unsigned char body[DOOR_BODY_BYTES];
+    unsigned char proof[DOOR_PROOF_BYTES];
 };
 
 struct visitor {
@@ -52,29 +53,31 @@ struct door {
     unsigned count;
     struct visitor visitors[DOOR_VISITORS]; /* oldest first */
     struct visitor guest;                   /* fd -1: none */
+    bool guest_lent;                        /* others speak to it */
 };
 
 /* --- proofs --------------------------------------------------------------- */
 
-enum proof_of { PROOF_KNOCK, PROOF_ANSWER, PROOF_GREETING };
+enum proof_of { PROOF_KNOCK, PROOF_ANSWER, PROOF_GREETING, PROOF_CONFIRM, PROOF_KEY };
 
 /* They differ, so that none can be sent back as another. */
 static void prove(const unsigned char *word, enum proof_of what, const unsigned char *nonce,
-                  const void *ports, unsigned char proof[32])
+                  const void *body, size_t body_size, unsigned char proof[DOOR_PROOF_BYTES])
 {
+    static const char *const names[] = {
+        [PROOF_KNOCK] = "knock",     [PROOF_ANSWER] = "answer", [PROOF_GREETING] = "greeting",
+        [PROOF_CONFIRM] = "confirm", [PROOF_KEY] = "key",
+    };
     char label[24 + DOOR_NONCE_BYTES] = "";
-    snprintf(label, 24, "gpupool door %s",
-             what == PROOF_KNOCK    ? "knock"
-             : what == PROOF_ANSWER ? "answer"
-                                    : "greeting");
+    snprintf(label, 24, "gpupool door %s", names[what]);
     memcpy(label + 24, nonce, DOOR_NONCE_BYTES);
-    gp_hmac(word, DOOR_WORD_BYTES, label, sizeof label, ports, ports ? 4 : 0, proof);
+    gp_hmac(word, DOOR_WORD_BYTES, label, sizeof label, body, body_size, proof);
 }
 
 static bool knock_right(const struct door *d, const struct knock *k)
 {
-    unsigned char proof[32];
-    prove(d->word, PROOF_KNOCK, k->nonce, NULL, proof);
+    unsigned char proof[DOOR_PROOF_BYTES];
+    prove(d->word, PROOF_KNOCK, k->nonce, NULL, 0, proof);
     return memcmp(k->magic, DOOR_MAGIC, sizeof DOOR_MAGIC) == 0 &&
            gp_bytes_same(proof, k->proof, sizeof proof);
 }
@@ -102,27 +105,6 @@ static void host_show(const struct sockaddr_storage *a, char out[DOOR_HOST_MAX])
     snprintf(out, DOOR_HOST_MAX, "%s", text);
 }
 
-static int endpoint_find(const char *endpoint, struct addrinfo **found)
-{
-    char host[LINK_ENDPOINT_MAX];
-    snprintf(host, sizeof host, "%s", endpoint + strlen("tcp://"));
-    char *colon = strrchr(host, ':'), *name = host;
-    if (!colon)
-        return -EINVAL;
-    *colon = '\0';
-    if (*name == '[' && colon > host && colon[-1] == ']') {
-        colon[-1] = '\0';
-        name++;
-    }
-    const char *port = strcmp(colon + 1, "*") == 0 ? "0" : colon + 1;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    if (strcmp(name, "*") == 0)
-        hints.ai_family = AF_INET;
-    return getaddrinfo(strcmp(name, "*") == 0 ? NULL : name, port, &hints, found) == 0
-               ? 0
-               : -EADDRNOTAVAIL;
-}
-
 /* --- opening -------------------------------------------------------------- */
 
 static int bind_at(const struct addrinfo *a)
@@ -143,6 +125,9 @@ static int bind_at(const struct addrinfo *a)
 
 static void endpoint_show(int fd, char *endpoint, size_t size)
 {
+    int scheme = (int)strcspn(endpoint, ":");
+    char name[16];
+    snprintf(name, sizeof name, "%.*s", scheme, endpoint);
     struct sockaddr_storage a = {0};
     socklen_t length = sizeof a;
     char host[DOOR_HOST_MAX];
@@ -150,13 +135,13 @@ static void endpoint_show(int fd, char *endpoint, size_t size)
     host_show(&a, host);
     in_port_t port = a.ss_family == AF_INET ? ((struct sockaddr_in *)&a)->sin_port
                                             : ((struct sockaddr_in6 *)&a)->sin6_port;
-    snprintf(endpoint, size, "tcp://%s:%u", host, (unsigned)ntohs(port));
+    snprintf(endpoint, size, "%s://%s:%u", name, host, (unsigned)ntohs(port));
 }
 
 int door_open(char *endpoint, size_t size, const unsigned char *word, struct door **out)
 {
     struct addrinfo *found = NULL;
-    int rc = endpoint_find(endpoint, &found);
+    int rc = gp_endpoint_find(endpoint, true, &found);
     if (rc)
         return rc;
     struct door *d = calloc(1, sizeof *d);
@@ -279,7 +264,7 @@ static void visitors_hear(struct door *d)
 
 void door_serve(struct door *d)
 {
-    if (d->guest.fd >= 0 && guest_left(d)) {
+    if (d->guest.fd >= 0 && !d->guest_lent && guest_left(d)) {
         door_guest_drop(d);
         return; /* what was its own is closed before another comes */
     }
@@ -288,14 +273,14 @@ void door_serve(struct door *d)
     visitors_hear(d);
 }
 
-int door_items(const struct door *d, zmq_pollitem_t *items)
+int door_items(const struct door *d, struct pollfd *items)
 {
     int count = 0;
-    items[count++] = (zmq_pollitem_t){.fd = d->fd, .events = ZMQ_POLLIN};
+    items[count++] = (struct pollfd){.fd = d->fd, .events = POLLIN};
     if (d->guest.fd >= 0)
-        items[count++] = (zmq_pollitem_t){.fd = d->guest.fd, .events = ZMQ_POLLIN};
+        items[count++] = (struct pollfd){.fd = d->guest.fd, .events = POLLIN};
     for (unsigned i = 0; i < d->count; i++)
-        items[count++] = (zmq_pollitem_t){.fd = d->visitors[i].fd, .events = ZMQ_POLLIN};
+        items[count++] = (struct pollfd){.fd = d->visitors[i].fd, .events = POLLIN};
     return count;
 }
 
@@ -314,8 +299,8 @@ int64_t door_guest_age(const struct door *d)
 static void greeting_nonce(const unsigned char *word, const unsigned char *nonce,
                            unsigned char out[DOOR_NONCE_BYTES])
 {
-    unsigned char proof[32];
-    prove(word, PROOF_GREETING, nonce, NULL, proof);
+    unsigned char proof[DOOR_PROOF_BYTES];
+    prove(word, PROOF_GREETING, nonce, NULL, 0, proof);
     memcpy(out, proof, DOOR_NONCE_BYTES);
 }
 
@@ -330,23 +315,38 @@ void door_guest_names(const struct door *d, char theirs[DOOR_HOST_MAX], char our
     greeting_nonce(d->word, d->guest.knock.nonce, nonce);
 }
 
-int door_answer(struct door *d, const uint16_t ports[2])
+int door_answer(struct door *d, const unsigned char *body, size_t size)
 {
     struct answer a = {.magic = DOOR_MAGIC};
-    for (int i = 0; i < 2; i++) {
-        a.ports[i][0] = (unsigned char)(ports[i] >> 8);
-        a.ports[i][1] = (unsigned char)ports[i];
-    }
-    prove(d->word, PROOF_ANSWER, d->guest.knock.nonce, a.ports, a.proof);
+    memcpy(a.body, body, size);
+    prove(d->word, PROOF_ANSWER, d->guest.knock.nonce, a.body, size, a.proof);
     /* It is the first that is sent there, so there is room for it. */
     return send(d->guest.fd, &a, sizeof a, MSG_NOSIGNAL) == (ssize_t)sizeof a ? 0 : -EPIPE;
+}
+
+int door_guest_lend(struct door *d)
+{
+    d->guest_lent = true;
+    return d->guest.fd;
+}
+
+void door_guest_release(struct door *d)
+{
+    d->guest.fd = -1;
+    d->guest_lent = false;
+}
+
+void door_guest_expects(const struct door *d, const unsigned char body[DOOR_BODY_BYTES],
+                        unsigned char proof[DOOR_PROOF_BYTES])
+{
+    prove(d->word, PROOF_CONFIRM, d->guest.knock.nonce, body, DOOR_BODY_BYTES, proof);
 }
 
 void door_guest_drop(struct door *d)
 {
     if (d->guest.fd >= 0)
         close(d->guest.fd);
-    d->guest.fd = -1;
+    door_guest_release(d);
 }
 
 /* --- the other side ------------------------------------------------------- */
@@ -373,47 +373,67 @@ static int answer_wait(int fd, int64_t deadline, struct answer *a)
     return 0;
 }
 
-static int answer_take(const unsigned char *word, const unsigned char *nonce,
-                       const struct answer *a, struct door_opened *out)
+int door_hear_answer(const struct door_knocked *k, const unsigned char *word, int64_t deadline,
+                     size_t size, unsigned char body[DOOR_BODY_BYTES])
 {
-    unsigned char proof[32];
-    prove(word, PROOF_ANSWER, nonce, a->ports, proof);
-    if (!gp_bytes_same(proof, a->proof, sizeof proof))
-        return -EPROTO;
-    for (int i = 0; i < 2; i++)
-        out->ports[i] = (uint16_t)(a->ports[i][0] << 8 | a->ports[i][1]);
-    return out->ports[0] && out->ports[1] ? 0 : -EPROTO;
-}
-
-int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline, bool *connected,
-               struct door_opened *out)
-{
-    struct knock k = {.magic = DOOR_MAGIC};
+    unsigned char proof[DOOR_PROOF_BYTES];
     struct answer a;
-    struct sockaddr_storage there = {0};
-    socklen_t length = sizeof there;
-    int left = gp_deadline_left_ms(deadline, 1 << 30), fd = -1;
-    if (getrandom(k.nonce, sizeof k.nonce, 0) != (ssize_t)sizeof k.nonce)
-        return -EIO;
-    prove(word, PROOF_KNOCK, k.nonce, NULL, k.proof);
-    int rc = link_dial(endpoint, left, &fd);
+    int rc = answer_wait(k->fd, deadline, &a);
     if (rc)
         return rc;
-    *connected = true;
-    if (send(fd, &k, sizeof k, MSG_NOSIGNAL) != (ssize_t)sizeof k)
-        rc = -EAGAIN;
-    if (rc == 0)
-        rc = answer_wait(fd, deadline, &a);
-    if (rc == 0)
-        rc = answer_take(word, k.nonce, &a, out);
-    if (rc == 0 && getpeername(fd, (void *)&there, &length) != 0)
-        rc = -EAGAIN;
-    if (rc) {
-        close(fd);
+    prove(word, PROOF_ANSWER, k->nonce, a.body, size, proof);
+    if (!gp_bytes_same(proof, a.proof, sizeof proof))
+        return -EPROTO;
+    memcpy(body, a.body, DOOR_BODY_BYTES);
+    return 0;
+}
+
+int door_knock(const char *endpoint, const unsigned char *word, int64_t deadline,
+               struct door_knocked *out)
+{
+    struct knock k = {.magic = DOOR_MAGIC};
+    struct sockaddr_storage there = {0};
+    socklen_t length = sizeof there;
+    int fd = -1;
+    if (getrandom(k.nonce, sizeof k.nonce, 0) != (ssize_t)sizeof k.nonce)
+        return -EIO;
+    prove(word, PROOF_KNOCK, k.nonce, NULL, 0, k.proof);
+    int rc = gp_dial(endpoint, gp_deadline_left_ms(deadline, 1 << 30), &fd);
+    if (rc)
         return rc;
+    if (send(fd, &k, sizeof k, MSG_NOSIGNAL) != (ssize_t)sizeof k ||
+        getpeername(fd, (void *)&there, &length) != 0) {
+        close(fd);
+        return -EAGAIN;
     }
     host_show(&there, out->host);
-    greeting_nonce(word, k.nonce, out->nonce);
+    memcpy(out->nonce, k.nonce, sizeof out->nonce);
     out->fd = fd;
     return 0;
+}
+
+void door_greeting_nonce(const struct door_knocked *k, const unsigned char *word,
+                         unsigned char nonce[DOOR_NONCE_BYTES])
+{
+    greeting_nonce(word, k->nonce, nonce);
+}
+
+void door_confirm(const struct door_knocked *k, const unsigned char *word,
+                  const unsigned char body[DOOR_BODY_BYTES], unsigned char proof[DOOR_PROOF_BYTES])
+{
+    prove(word, PROOF_CONFIRM, k->nonce, body, DOOR_BODY_BYTES, proof);
+}
+
+void door_key(const unsigned char *word, unsigned char key[DOOR_PROOF_BYTES])
+{
+    static const unsigned char none[DOOR_NONCE_BYTES];
+    prove(word, PROOF_KEY, none, NULL, 0, key);
+}
+
+int door_word_read(const char *text, unsigned char word[DOOR_WORD_BYTES], struct gp_error *err)
+{
+    if (gp_hex_read(text, word, DOOR_WORD_BYTES) == 0)
+        return 0;
+    gp_error_set(err, "the word in the address (door=) must be 32 digits 0-9 a-f");
+    return -EINVAL;
 }

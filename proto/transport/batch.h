@@ -1,10 +1,10 @@
 /*
- * What one ZeroMQ message of ours holds: entries back to back, each 8 bytes
- * (struct gp_batch_entry) and a message padded to 8. Pure functions over bytes:
+ * How messages lie back to back in a ZeroMQ message of ours and in a stream of tcp: each
+ * 8 bytes (struct gp_batch_entry) and the message, padded to 8. Pure functions over bytes:
  * no socket, no allocation.
  */
-#ifndef GP_ZMQ_BATCH_H
-#define GP_ZMQ_BATCH_H
+#ifndef GP_TRANSPORT_BATCH_H
+#define GP_TRANSPORT_BATCH_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -27,6 +27,10 @@ static inline size_t gp_batch_room(size_t size)
 
 /* Write an entry; `at` has gp_batch_room(size) bytes, and the list `size`. */
 void gp_batch_put(void *at, const struct iovec *iov, int count, size_t size);
+
+/* The entry at `at`, of which `left` bytes are there: its message's size; 0, -EAGAIN it is not
+ * all there (`*size` is right if its first 8 bytes are, else 0), -EPROTO it is none. */
+int gp_batch_entry_read(const unsigned char *at, size_t left, size_t *size);
 
 struct gp_batch_reader {
     const unsigned char *bytes; /* 8-byte aligned */

@@ -1,0 +1,30 @@
+/* Reaching "SCHEME://HOST:PORT", and saying why it cannot be reached. */
+#ifndef GP_TRANSPORT_DIAL_H
+#define GP_TRANSPORT_DIAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+#include "transport/transport.h"
+
+#define GP_ENDPOINT_MAX 256
+
+struct addrinfo;
+
+/* Whether it ends in a port; `listening` allows "*" and 0. */
+bool gp_port_ok(const char *text, size_t length, bool listening);
+/* Look the host up ("*": any address, "*" for a port: any port): 0, -EINVAL, -EADDRNOTAVAIL.
+ * The caller frees. */
+int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **found);
+/* Connect within the time; the socket does not block. 0 or a negative errno. */
+int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms);
+/* A plain connection (it does not block), the caller's to close. -ECONNREFUSED,
+ * -EHOSTUNREACH, -ETIMEDOUT, -EADDRNOTAVAIL its name is not known, ... */
+int gp_dial(const char *endpoint, int timeout_ms, int *fd);
+
+/* Say in one line why no worker was reached at `url`; returns what connect returns.
+ * `accepted`: somebody took the connection. */
+int gp_dial_explain(const char *url, int rc, int timeout_ms, bool accepted, struct gp_error *err);
+
+#endif
