@@ -18,7 +18,7 @@ FUZZ_TARGET ?=
 GPU_OUT ?= bench/results/gpu
 
 APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
-	libzmq3-dev liblz4-dev libzstd-dev libcmocka-dev libseccomp-dev clang libclang-rt-dev llvm \
+	libzmq3-dev libssl-dev liblz4-dev libzstd-dev libcmocka-dev libseccomp-dev clang libclang-rt-dev llvm \
 	postgresql iproute2 curl jq
 
 VENV := .venv

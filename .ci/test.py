@@ -175,7 +175,7 @@ def build_threads(place: Place) -> bool:
     built = place.build / "thread"
     if not configure("tsan", built):
         return False
-    targets = ["gpupool_cuda", "gpupool_worker", "gpupool_zmq"]
+    targets = ["gpupool_cuda", "gpupool_worker", "gpupool_zmq", "gpupool_tcp"]
     return run(["cmake", "--build", built, "-j", str(place.jobs), "--target", *targets])
 
 

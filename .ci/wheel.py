@@ -1,6 +1,6 @@
 """Build the wheel: compile, pack, and give it the libraries that it needs of its own.
 
-libzmq, lz4 and zstd travel inside, under names of their own and with their licences;
+libzmq, OpenSSL, lz4 and zstd travel inside, under names of their own and with their licences;
 libcuda.so.1 is the one that the wheel brings and never one of this machine. Needs the
 dependency groups build and wheel. Everything in between goes to BUILD/wheel and
 BUILD/wheelhouse; the last line printed is the wheel's path.

@@ -4,7 +4,7 @@
 #
 # Each target is optional: a build without the soft GPU still makes a wheel.
 
-# The plug-in and the soft GPU find the libraries they need beside the wheel's own
+# The plug-ins and the soft GPU find the libraries they need beside the wheel's own
 # (auditwheel writes that path) or in the system; never through the build folder.
 function(gp_install_library target folder)
   if(TARGET ${target})
@@ -15,6 +15,7 @@ endfunction()
 
 gp_install_library(gpupool_cuda lib)
 gp_install_library(gpupool_zmq lib/plugins)
+gp_install_library(gpupool_tcp lib/plugins)
 gp_install_library(gpupool_softgpu lib/driver)
 
 foreach(program gpupool_worker gpupool_arbiter gpupool_jail gpupool_learn)

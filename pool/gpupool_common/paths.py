@@ -5,7 +5,7 @@ into which ``cmake --install`` has installed), the installed package itself, and
 of the sources, ``build/stage``. All have the same layout::
 
     lib/libcuda.so.1                    what a client loads
-    lib/plugins/libgpupool_zmq.so       transports that need a library
+    lib/plugins/libgpupool_*.so         transports that need a library
     lib/driver/libgpupool_softgpu.so    the soft GPU, a driver for the worker
     libexec/gpupool-worker
     libexec/gpupool-arbiter             whose turn it is on a GPU

@@ -7,27 +7,35 @@
 
 #include "transport/support.h"
 
-#define ZMQ_PLUGIN_FILE "libgpupool_zmq.so"
-#define ZMQ_PLUGIN_SYMBOL "gp_transport_zmq"
+/* A transport that needs a library of others, in a file of its own. */
+struct plugin {
+    const char *file, *symbol, *what;
+    const char *schemes[3];
+    const struct gp_transport *transport; /* under the lock, set once */
+};
 
-static pthread_mutex_t zmq_lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct gp_transport *zmq_plugin; /* under zmq_lock, set once */
+static struct plugin plugins[] = {
+    {"libgpupool_zmq.so", "gp_transport_zmq", "tcp:// and ipc://", {"tcp://", "ipc://"}, NULL},
+    {"libgpupool_tcp.so", "gp_transport_tcp", "tls:// and plain://", {"tls://", "plain://"}, NULL},
+};
+static pthread_mutex_t plugin_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool scheme_matches(const struct gp_transport *t, const char *url)
+static bool scheme_matches(const char *const *schemes, const char *url)
 {
-    for (const char *const *s = t->schemes; *s; s++)
+    for (const char *const *s = schemes; *s; s++)
         if (strncmp(url, *s, strlen(*s)) == 0)
             return true;
     return false;
 }
 
-static const struct gp_transport *plugin_check(void *handle, const char *path, struct gp_error *err)
+static const struct gp_transport *plugin_check(const struct plugin *p, void *handle,
+                                               const char *path, struct gp_error *err)
 {
-    const struct gp_transport *t = dlsym(handle, ZMQ_PLUGIN_SYMBOL);
+    const struct gp_transport *t = dlsym(handle, p->symbol);
     if (!t) {
         gp_error_set(err,
                      "%s is not a transport of gpupool: it has no symbol %s; reinstall gpupool",
-                     path, ZMQ_PLUGIN_SYMBOL);
+                     path, p->symbol);
         return NULL;
     }
     if (t->abi != GP_TRANSPORT_ABI) {
@@ -41,15 +49,15 @@ static const struct gp_transport *plugin_check(void *handle, const char *path, s
 }
 
 /* Once opened the plug-in stays: libzmq's threads may outlive its last user. */
-static const struct gp_transport *plugin_open(const char *dir, struct gp_error *err)
+static const struct gp_transport *plugin_open(const struct plugin *p, const char *dir,
+                                              struct gp_error *err)
 {
     char path[PATH_MAX];
     if (!dir || !*dir) {
-        gp_error_set(err, "tcp:// and ipc:// need %s, and no folder of plug-ins is known",
-                     ZMQ_PLUGIN_FILE);
+        gp_error_set(err, "%s need %s, and no folder of plug-ins is known", p->what, p->file);
         return NULL;
     }
-    int n = snprintf(path, sizeof path, "%s/%s", dir, ZMQ_PLUGIN_FILE);
+    int n = snprintf(path, sizeof path, "%s/%s", dir, p->file);
     if (n < 0 || (size_t)n >= sizeof path) {
         gp_error_set(err, "the folder of plug-ins has too long a name (%zu bytes)", strlen(dir));
         return NULL;
@@ -57,10 +65,10 @@ static const struct gp_transport *plugin_open(const char *dir, struct gp_error *
     void *handle = dlopen(path, RTLD_LOCAL | RTLD_NOW);
     if (!handle) {
         const char *why = dlerror();
-        gp_error_set(err, "cannot open the transport for tcp:// and ipc://: %s", why ? why : path);
+        gp_error_set(err, "cannot open the transport for %s: %s", p->what, why ? why : path);
         return NULL;
     }
-    const struct gp_transport *t = plugin_check(handle, path, err);
+    const struct gp_transport *t = plugin_check(p, handle, path, err);
     if (!t)
         dlclose(handle);
     return t;
@@ -70,7 +78,7 @@ static const struct gp_transport *plugin_open(const char *dir, struct gp_error *
 static void plugin_lock_renew(void)
 {
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    zmq_lock = fresh;
+    plugin_lock = fresh;
 }
 
 static void plugin_watch_forks(void)
@@ -78,15 +86,16 @@ static void plugin_watch_forks(void)
     pthread_atfork(NULL, NULL, plugin_lock_renew);
 }
 
-static const struct gp_transport *plugin_get(const char *dir, struct gp_error *err)
+static const struct gp_transport *plugin_get(struct plugin *p, const char *dir,
+                                             struct gp_error *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, plugin_watch_forks);
-    pthread_mutex_lock(&zmq_lock);
-    if (!zmq_plugin)
-        zmq_plugin = plugin_open(dir, err);
-    const struct gp_transport *t = zmq_plugin;
-    pthread_mutex_unlock(&zmq_lock);
+    pthread_mutex_lock(&plugin_lock);
+    if (!p->transport)
+        p->transport = plugin_open(p, dir, err);
+    const struct gp_transport *t = p->transport;
+    pthread_mutex_unlock(&plugin_lock);
     return t;
 }
 
@@ -97,12 +106,13 @@ const struct gp_transport *gp_transport_find(const char *url, const char *plugin
         gp_error_set(err, "no address given; use tcp://HOST:PORT or unix:///PATH");
         return NULL;
     }
-    if (scheme_matches(&gp_transport_shm, url))
+    if (scheme_matches(gp_transport_shm.schemes, url))
         return &gp_transport_shm;
-    if (scheme_matches(&gp_transport_inproc, url))
+    if (scheme_matches(gp_transport_inproc.schemes, url))
         return &gp_transport_inproc;
-    if (strncmp(url, "tcp://", 6) == 0 || strncmp(url, "ipc://", 6) == 0)
-        return plugin_get(plugin_dir, err);
+    for (size_t i = 0; i < sizeof plugins / sizeof plugins[0]; i++)
+        if (scheme_matches(plugins[i].schemes, url))
+            return plugin_get(&plugins[i], plugin_dir, err);
     gp_error_set(err,
                  "'%.100s' is not an address of gpupool; use tcp://HOST:PORT, unix:///PATH or "
                  "ipc:///PATH",

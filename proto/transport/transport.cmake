@@ -42,3 +42,18 @@ target_link_options(gpupool_zmq PRIVATE
   -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/zmq.map)
 set_target_properties(gpupool_zmq PROPERTIES
   LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/zmq.map)
+
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
+add_library(gpupool_tcp MODULE
+  ${CMAKE_CURRENT_LIST_DIR}/tcp.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_connect.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_frames.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_keeper.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_listen.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_socket.c
+  ${CMAKE_CURRENT_LIST_DIR}/tcp_tls.c)
+target_link_libraries(gpupool_tcp PRIVATE gp_transport OpenSSL::SSL OpenSSL::Crypto)
+target_link_options(gpupool_tcp PRIVATE
+  -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/tcp.map)
+set_target_properties(gpupool_tcp PROPERTIES
+  LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/tcp.map)

@@ -67,15 +67,16 @@ struct gp_transport {
 
     /* Start to listen. `url` may leave the port or name to the transport
      * ("tcp://0.0.0.0:*", "inproc://name"; "shm://handed" alone, see shm_give.h);
-     * "?key=own" behind a tcp:// address encrypts under a key pair of this process.
+     * "?key=own" behind a tcp:// address encrypts under a key pair of this process; tls://
+     * encrypts, plain:// does not (tcp).
      * Never blocks. */
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
     /* The address to connect to, with "?key=KEY" if it is encrypted; valid until the
      * listener is closed. */
     const char *(*listener_url)(const struct gp_listener *l);
-    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq
-     * listener takes one peer in its life, then -ENOTSUP: its sockets become the
-     * channel's. The channel outlives the listener everywhere. */
+    /* Wait for one peer. -EAGAIN after `timeout_ms` (-1: for ever). A zmq or tcp
+     * listener takes one peer in its life, then -ENOTSUP. The channel outlives the
+     * listener everywhere. */
     int (*accept)(struct gp_listener *l, int timeout_ms, struct gp_channel **out,
                   struct gp_error *err);
     void (*listener_close)(struct gp_listener *l);
@@ -123,8 +124,8 @@ struct gp_transport {
 };
 
 /* The transport whose scheme `url` has, NULL and `err` otherwise. inproc and
- * shm are built in; zmq is a plug-in that is opened (RTLD_LOCAL) from
- * `plugin_dir`/libgpupool_zmq.so on first use. Thread-safe. */
+ * shm are built in; zmq and tcp are plug-ins that are opened (RTLD_LOCAL) from
+ * `plugin_dir`/libgpupool_zmq.so and libgpupool_tcp.so on first use. Thread-safe. */
 const struct gp_transport *gp_transport_find(const char *url, const char *plugin_dir,
                                              struct gp_error *err);
 

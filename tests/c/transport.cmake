@@ -13,13 +13,13 @@ add_library(gp_transport_suite STATIC
 target_include_directories(gp_transport_suite PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_link_libraries(gp_transport_suite PUBLIC gp_transport ${GPUPOOL_CMOCKA_LIBRARY})
 
-foreach(name inproc shm zmq_tcp zmq_ipc zmq_curve)
+foreach(name inproc shm zmq_tcp zmq_ipc zmq_curve tcp_plain tcp_tls)
   add_executable(test_transport_${name} ${CMAKE_CURRENT_LIST_DIR}/test_transport_${name}.c)
   target_link_libraries(test_transport_${name} PRIVATE gp_transport_suite)
   add_test(NAME transport_${name} COMMAND test_transport_${name})
   set_tests_properties(transport_${name} PROPERTIES
     TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
-  add_dependencies(test_transport_${name} gpupool_zmq)
+  add_dependencies(test_transport_${name} gpupool_zmq gpupool_tcp)
 endforeach()
 
 foreach(name place ring shm_socket)
@@ -40,7 +40,18 @@ endforeach()
 
 add_executable(test_transport_door ${CMAKE_CURRENT_LIST_DIR}/test_transport_door.c)
 target_link_libraries(test_transport_door PRIVATE gp_transport_suite)
-add_dependencies(test_transport_door gpupool_zmq)
-add_test(NAME transport_door COMMAND test_transport_door)
-set_tests_properties(transport_door PROPERTIES
-  TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+add_dependencies(test_transport_door gpupool_zmq gpupool_tcp)
+foreach(scheme tcp plain tls)
+  add_test(NAME transport_door_${scheme} COMMAND test_transport_door ${scheme}://)
+  set_tests_properties(transport_door_${scheme} PROPERTIES
+    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+endforeach()
+
+# What only our own TCP has: frames in a stream, replays, descriptors that are taken away.
+add_executable(test_transport_tcp ${CMAKE_CURRENT_LIST_DIR}/test_transport_tcp.c
+  ${CMAKE_CURRENT_LIST_DIR}/../../proto/transport/tcp_frames.c)
+target_link_libraries(test_transport_tcp PRIVATE gp_transport_suite)
+add_dependencies(test_transport_tcp gpupool_tcp)
+add_test(NAME transport_tcp COMMAND test_transport_tcp)
+set_tests_properties(transport_tcp PROPERTIES
+  TIMEOUT 300 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_tcp>)

@@ -106,8 +106,8 @@ int raw_server_start(struct raw_server *s, enum raw_kind kind, const char *url)
         int ports[2];
         for (int i = 0; i < 2; i++)
             s->sockets[i] = tcp_listen(&ports[i]);
-        snprintf(s->url, sizeof s->url, "tcp://127.0.0.1:%d?door=00112233445566778899aabbccddeeff",
-                 ports[0]);
+        snprintf(s->url, sizeof s->url, "%.*s://127.0.0.1:%d?door=00112233445566778899aabbccddeeff",
+                 (int)strcspn(url, ":"), url, ports[0]);
     } else {
         snprintf(s->url, sizeof s->url, "%.200s", url);
         snprintf(s->paths[0], sizeof s->paths[0], "%.100s", after_scheme(url));

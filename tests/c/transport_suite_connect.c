@@ -64,7 +64,8 @@ void test_refuse_nobody(void **state)
     if (suite->raw == RAW_TCP) {
         held = raw_port_reserve(&port);
         assert_true(held >= 0);
-        snprintf(url, sizeof url, "tcp://127.0.0.1:%d?door=00112233445566778899aabbccddeeff", port);
+        snprintf(url, sizeof url, "%.*s://127.0.0.1:%d?door=00112233445566778899aabbccddeeff",
+                 (int)strcspn(nobody_url, ":"), nobody_url, port);
     }
     assert_int_equal(tp->connect(url, PATIENCE_MS, &ch, &err), -ECONNREFUSED);
     assert_null(ch);

@@ -95,10 +95,15 @@ static void *dialer_main(void *arg)
 
 void ends_join(struct ends *e)
 {
+    ends_join_at(e, tp->listener_url(e->listener));
+}
+
+void ends_join_at(struct ends *e, const char *url)
+{
     struct dialer d = {.rc = -1};
     struct gp_error err = {.text = ""};
     pthread_t thread;
-    snprintf(d.url, sizeof d.url, "%s", tp->listener_url(e->listener));
+    snprintf(d.url, sizeof d.url, "%s", url);
     assert_int_equal(pthread_create(&thread, NULL, dialer_main, &d), 0);
     int rc = tp->accept(e->listener, PATIENCE_MS, &e->worker, &err);
     pthread_join(thread, NULL);

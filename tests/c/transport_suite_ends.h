@@ -33,6 +33,8 @@ struct ends {
 void ends_open(struct ends *e);
 /* Connect to `listener` from a thread and accept here. */
 void ends_join(struct ends *e);
+/* The same, by another address that leads there. */
+void ends_join_at(struct ends *e, const char *url);
 void ends_close(struct ends *e);
 
 /* Sizes that meet every edge: 16, not a multiple of 8, batch-sized, largest. */

@@ -1,0 +1,409 @@
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "transport/tcp_channel.h"
+
+/* What a close may spend on sending the rest. */
+#define CLOSE_MS 1000
+
+static bool is_forked(const struct gp_channel *ch)
+{
+    return ch->generation != gp_fork_generation();
+}
+
+/* --- the end ------------------------------------------------------------- */
+
+/* Mark the channel dead, unless it is. Who receives wakes by the socket's end. */
+static void channel_kill(struct gp_channel *ch, int why)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&ch->dead, &none, why))
+        return;
+    if (why == -EPROTO && tcp_socket_is_ours(&ch->socket))
+        shutdown(ch->socket.fd, SHUT_RDWR);
+}
+
+/* --- sending: with the turnstile held -------------------------------------- */
+
+static size_t gathered(const struct gp_channel *ch)
+{
+    return ch->gather_used - ch->gather_at;
+}
+
+static void waiting_note(struct gp_channel *ch)
+{
+    bool sealed = ch->tls && tcp_tls_sealed(ch->tls).iov_len > 0;
+    atomic_store(&ch->waiting, sealed || gathered(ch) > 0);
+}
+
+/* Until the socket takes more: 0, -EAGAIN at the deadline, -EPIPE, -EBADF. */
+static int room_wait(struct gp_channel *ch, int64_t deadline)
+{
+    int left = gp_deadline_left_ms(deadline, 1000);
+    if (ch->dead)
+        return ch->dead;
+    return left == 0 ? -EAGAIN : tcp_socket_wait(&ch->socket, POLLOUT, left);
+}
+
+/* Take `n` bytes off the front of a list. */
+static void list_advance(struct iovec **list, int *count, size_t n)
+{
+    while (*count > 0 && n >= (*list)->iov_len) {
+        n -= (*list)->iov_len;
+        (*list)++;
+        (*count)--;
+    }
+    if (*count > 0) {
+        (*list)->iov_base = (char *)(*list)->iov_base + n;
+        (*list)->iov_len -= n;
+    }
+}
+
+/* Send a list to its end; at the deadline what is left of it is in the list. */
+static int list_send(struct gp_channel *ch, struct iovec **list, int *count, int64_t deadline)
+{
+    while (*count > 0) {
+        ssize_t n = tcp_socket_send(&ch->socket, *list, *count);
+        if (n >= 0)
+            list_advance(list, count, (size_t)n);
+        else if (n != -EAGAIN)
+            return (int)n;
+        else {
+            int rc = room_wait(ch, deadline);
+            if (rc)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int sealed_send(struct gp_channel *ch, int64_t deadline)
+{
+    struct iovec sealed = tcp_tls_sealed(ch->tls), *list = &sealed;
+    size_t before = sealed.iov_len;
+    int count = before > 0;
+    int rc = list_send(ch, &list, &count, deadline);
+    tcp_tls_sent(ch->tls, before - (count ? sealed.iov_len : 0));
+    return rc;
+}
+
+static int bytes_seal(struct gp_channel *ch, const void *from, size_t size, int64_t deadline)
+{
+    int rc = sealed_send(ch, deadline);
+    return rc ? rc : tcp_tls_seal(ch->tls, from, size);
+}
+
+/* What the socket does not take until the deadline stays. */
+static int gather_send(struct gp_channel *ch, int64_t deadline)
+{
+    int rc = 0;
+    if (!ch->tls) {
+        struct iovec rest = {ch->gather + ch->gather_at, gathered(ch)}, *list = &rest;
+        int count = rest.iov_len > 0;
+        rc = list_send(ch, &list, &count, deadline);
+        ch->gather_at = count ? ch->gather_used - rest.iov_len : ch->gather_used;
+    } else {
+        if (gathered(ch) > 0)
+            rc = bytes_seal(ch, ch->gather + ch->gather_at, gathered(ch), deadline);
+        if (rc == 0) {
+            ch->gather_at = ch->gather_used;
+            rc = sealed_send(ch, deadline);
+        }
+    }
+    if (ch->gather_at == ch->gather_used)
+        ch->gather_at = ch->gather_used = 0;
+    waiting_note(ch);
+    return rc;
+}
+
+/* A message too long to be gathered goes as it lies there. */
+static int long_send_plain(struct gp_channel *ch, const struct iovec *iov, int count, size_t size)
+{
+    static const unsigned char zero[8];
+    struct gp_batch_entry entry = {.size = (uint32_t)size, .kind = GP_BATCH_MESSAGE};
+    struct iovec pieces[GP_GATHER_MAX + 2] = {{&entry, sizeof entry}}, *list = pieces;
+    memcpy(pieces + 1, iov, (size_t)count * sizeof *iov);
+    pieces[count + 1] = (struct iovec){(void *)zero, gp_align8(size) - size};
+    int left = count + 2;
+    return list_send(ch, &list, &left, INT64_MAX);
+}
+
+/* Bytes that nothing was gathered before: whole chunks are sealed where they lie. */
+static int stream_add(struct gp_channel *ch, const unsigned char *from, size_t size)
+{
+    int rc = 0;
+    while (rc == 0 && size > 0) {
+        size_t room = GATHER_BYTES - ch->gather_used, n = size < room ? size : room;
+        if (ch->gather_used == 0 && size >= TLS_CHUNK) {
+            n = TLS_CHUNK;
+            rc = bytes_seal(ch, from, n, INT64_MAX);
+        } else {
+            memcpy(ch->gather + ch->gather_used, from, n);
+            ch->gather_used += n;
+            if (ch->gather_used == GATHER_BYTES)
+                rc = gather_send(ch, INT64_MAX);
+        }
+        from += n;
+        size -= n;
+    }
+    return rc;
+}
+
+static int long_send_sealed(struct gp_channel *ch, const struct iovec *iov, int count, size_t size)
+{
+    static const unsigned char zero[8];
+    struct gp_batch_entry entry = {.size = (uint32_t)size, .kind = GP_BATCH_MESSAGE};
+    int rc = stream_add(ch, (const void *)&entry, sizeof entry);
+    for (int i = 0; rc == 0 && i < count; i++)
+        rc = stream_add(ch, iov[i].iov_base, iov[i].iov_len);
+    if (rc == 0)
+        rc = stream_add(ch, zero, gp_align8(size) - size);
+    return rc ? rc : gather_send(ch, INT64_MAX);
+}
+
+static int send_locked(struct gp_channel *ch, const struct iovec *iov, int count, size_t size,
+                       unsigned flags)
+{
+    if (ch->dead)
+        return ch->dead;
+    size_t room = gp_batch_room(size);
+    int rc = 0;
+    if (ch->gather_used + room > GATHER_BYTES)
+        rc = gather_send(ch, INT64_MAX);
+    if (rc)
+        return rc;
+    if (room > GATHER_BYTES)
+        return ch->tls ? long_send_sealed(ch, iov, count, size)
+                       : long_send_plain(ch, iov, count, size);
+    bool first = !ch->waiting;
+    gp_batch_put(ch->gather + ch->gather_used, iov, count, size);
+    ch->gather_used += room;
+    if (!(flags & GP_SEND_LATER))
+        return gather_send(ch, INT64_MAX);
+    if (first) {
+        atomic_store(&ch->waiting, true);
+        tcp_keeper_nudge(ch);
+    }
+    return 0;
+}
+
+/* What a sender may return: a dead channel says -EPIPE, whatever killed it, unless the
+ * program did. */
+static int send_result(struct gp_channel *ch, int rc)
+{
+    if (rc == 0)
+        return 0;
+    channel_kill(ch, rc == -EBADF || rc == -EPROTO ? rc : -EPIPE);
+    return rc == -EBADF ? rc : -EPIPE;
+}
+
+static int tcp_send(struct gp_channel *ch, const struct iovec *iov, int count, unsigned flags)
+{
+    size_t size;
+    int rc = gp_gather_size(iov, count, &size);
+    if (rc == 0 && is_forked(ch))
+        rc = -EPIPE;
+    if (rc)
+        return rc; /* of the caller's, not of the channel's */
+    gp_turnstile_enter(&ch->sending);
+    rc = send_result(ch, send_locked(ch, iov, count, size, flags));
+    gp_turnstile_leave(&ch->sending);
+    return rc;
+}
+
+static int tcp_flush(struct gp_channel *ch)
+{
+    if (is_forked(ch))
+        return -EPIPE;
+    int rc = ch->dead ? ch->dead : tcp_socket_glance(&ch->socket);
+    if (rc || !ch->waiting)
+        return send_result(ch, rc);
+    gp_turnstile_enter(&ch->sending);
+    rc = send_result(ch, gather_send(ch, INT64_MAX));
+    gp_turnstile_leave(&ch->sending);
+    return rc;
+}
+
+void tcp_flush_try(struct gp_channel *ch)
+{
+    if (!gp_turnstile_try(&ch->sending))
+        return; /* somebody is sending; the keeper looks again soon */
+    int rc = ch->dead ? ch->dead : gather_send(ch, 0);
+    if (rc != -EAGAIN)
+        send_result(ch, rc);
+    gp_turnstile_leave(&ch->sending);
+}
+
+/* --- receiving ----------------------------------------------------------- */
+
+/* Take in what has come, without waiting: 0 something, -EAGAIN, -EPIPE, -EPROTO, -EBADF. */
+static int stream_fill(struct gp_channel *ch)
+{
+    size_t room, sealed_room;
+    void *to = tcp_frames_space(&ch->frames, &room);
+    ssize_t n = ch->tls ? tcp_tls_open(ch->tls, to, room) : tcp_socket_recv(&ch->socket, to, room);
+    if (ch->tls && n == -EAGAIN) {
+        void *sealed = tcp_tls_space(ch->tls, &sealed_room);
+        n = tcp_socket_recv(&ch->socket, sealed, sealed_room);
+        if (n > 0) {
+            tcp_tls_filled(ch->tls, (size_t)n);
+            n = tcp_tls_open(ch->tls, to, room);
+        }
+    }
+    if (n < 0)
+        return (int)n;
+    tcp_frames_filled(&ch->frames, (size_t)n);
+    return 0;
+}
+
+/* The next message without waiting; -EPIPE once all that came has been taken. */
+static int message_take(struct gp_channel *ch, const void **message, size_t *size)
+{
+    for (;;) {
+        int rc = tcp_frames_next(&ch->frames, message, size);
+        if (rc != -EAGAIN)
+            return rc;
+        rc = ch->ended ? -EPIPE : stream_fill(ch);
+        if (rc == -EPIPE)
+            ch->ended = true;
+        if (rc)
+            return rc;
+    }
+}
+
+static int message_spin(struct gp_channel *ch, int64_t deadline, const void **message, size_t *size)
+{
+    int64_t end = gp_clock_ns() + ch->spin.budget_ns;
+    if (end > deadline)
+        end = deadline;
+    int rc;
+    do
+        rc = message_take(ch, message, size);
+    while (rc == -EAGAIN && gp_clock_ns() < end);
+    gp_spin_learn(&ch->spin, rc == 0);
+    return rc;
+}
+
+static int message_wait(struct gp_channel *ch, int64_t timeout_us, const void **message,
+                        size_t *size)
+{
+    int rc = message_take(ch, message, size);
+    if (rc != -EAGAIN)
+        return rc;
+    /* Whoever waits for an answer wants the question to have gone. */
+    if (ch->waiting && !ch->dead)
+        tcp_flush_try(ch);
+    if (timeout_us == 0)
+        return -EAGAIN;
+    int64_t deadline = gp_deadline_us(timeout_us);
+    for (;;) {
+        rc = message_spin(ch, deadline, message, size);
+        if (rc != -EAGAIN)
+            return rc;
+        int left = gp_deadline_left_ms(deadline, 1000);
+        if (left == 0)
+            return -EAGAIN;
+        rc = tcp_socket_wait(&ch->socket, POLLIN, left);
+        if (rc)
+            return rc;
+    }
+}
+
+static int tcp_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size)
+{
+    if (is_forked(ch))
+        return -EPIPE;
+    int dead = ch->dead;
+    if (dead == -EPROTO || dead == -EBADF)
+        return dead;
+    int rc = message_wait(ch, timeout_us, message, size);
+    if (rc == -EPIPE || rc == -EPROTO || rc == -EBADF)
+        channel_kill(ch, rc);
+    return rc;
+}
+
+static void tcp_release(struct gp_channel *ch)
+{
+    if (!is_forked(ch))
+        tcp_frames_release(&ch->frames);
+}
+
+/* --- life ---------------------------------------------------------------- */
+
+static void channel_free(struct gp_channel *ch)
+{
+    tcp_tls_free(ch->tls);
+    gp_turnstile_destroy(&ch->sending);
+    free(ch->gather);
+    free(ch->frames.bytes);
+    free(ch);
+}
+
+int tcp_channel_new(int fd, struct tcp_tls *tls, const struct gp_silence *silence, bool accepted,
+                    struct gp_channel **out)
+{
+    struct gp_channel *ch = calloc(1, sizeof *ch);
+    if (!ch)
+        return -ENOMEM;
+    tcp_socket_init(&ch->socket, fd, silence, accepted);
+    ch->generation = gp_fork_generation();
+    gp_turnstile_init(&ch->sending);
+    gp_spin_init(&ch->spin);
+    ch->gather = aligned_alloc(64, GATHER_BYTES);
+    ch->frames.bytes = aligned_alloc(64, (FRAMES_ROOM + 63) & ~(size_t)63);
+    int rc = ch->gather && ch->frames.bytes ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = tcp_keeper_start(ch);
+    if (rc) {
+        channel_free(ch);
+        return rc;
+    }
+    ch->tls = tls;
+    *out = ch;
+    return 0;
+}
+
+static void tcp_close(struct gp_channel *ch)
+{
+    if (!ch)
+        return;
+    bool ours = tcp_socket_is_ours(&ch->socket);
+    if (is_forked(ch)) { /* its copy alone: the connection is the parent's */
+        if (ours)
+            close(ch->socket.fd);
+        return;
+    }
+    int64_t deadline = gp_deadline_us((int64_t)CLOSE_MS * 1000);
+    tcp_keeper_stop(ch);
+    gp_turnstile_enter(&ch->sending);
+    if (!ch->dead && ours)
+        gather_send(ch, deadline);
+    gp_turnstile_leave(&ch->sending);
+    if (ours && tcp_socket_is_ours(&ch->socket)) {
+        tcp_socket_finish(&ch->socket, deadline);
+        close(ch->socket.fd);
+    }
+    channel_free(ch);
+}
+
+static const char *const tcp_schemes[] = {TCP_TLS_SCHEME, TCP_PLAIN_SCHEME, NULL};
+
+const struct gp_transport gp_transport_tcp = {
+    .abi = GP_TRANSPORT_ABI,
+    .name = "tcp",
+    .schemes = tcp_schemes,
+    .caps = 0,
+    .listen = tcp_listen,
+    .listener_url = tcp_listener_url,
+    .accept = tcp_accept,
+    .listener_close = tcp_listener_close,
+    .connect = tcp_connect,
+    .send = tcp_send,
+    .flush = tcp_flush,
+    .recv = tcp_recv,
+    .release = tcp_release,
+    .close = tcp_close,
+};

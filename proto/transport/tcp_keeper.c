@@ -1,0 +1,71 @@
+/*
+ * What was sent with GP_SEND_LATER goes within 100 us although nobody asks. The keeper has
+ * no descriptor, reads nothing, and sleeps where nothing is gathered.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <time.h>
+
+#include "transport/tcp_channel.h"
+
+/* Ticks without anything to flush after which the keeper goes to sleep. Until
+ * then a burst of gathered messages costs its sender no system call. */
+#define IDLE_TICKS 20
+
+static void keeper_sleep(struct gp_channel *ch)
+{
+    /* Announced first, then looked: pairs with tcp_keeper_nudge, where the sender gathers
+     * first and looks at the announcement after. */
+    atomic_store(&ch->keeper.sleeps, true);
+    if (atomic_load(&ch->waiting) && atomic_exchange(&ch->keeper.sleeps, false))
+        return;
+    while (sem_wait(&ch->keeper.wake) != 0 && errno == EINTR)
+        ;
+}
+
+static void *keeper_main(void *arg)
+{
+    static const struct timespec tick = {.tv_nsec = GATHER_NS};
+    struct gp_channel *ch = arg;
+    int idle = 0;
+    while (!atomic_load(&ch->keeper.stop)) {
+        bool flush = atomic_load(&ch->waiting) && !ch->dead;
+        if (flush)
+            tcp_flush_try(ch);
+        idle = flush ? 0 : idle + 1;
+        if (idle > IDLE_TICKS || ch->dead)
+            keeper_sleep(ch);
+        else
+            nanosleep(&tick, NULL);
+    }
+    return NULL;
+}
+
+int tcp_keeper_start(struct gp_channel *ch)
+{
+    if (sem_init(&ch->keeper.wake, 0, 0) != 0)
+        return -errno;
+    /* Signals are the application's, and so are its handlers. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&ch->keeper.thread, NULL, keeper_main, ch);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc)
+        sem_destroy(&ch->keeper.wake);
+    return -rc;
+}
+
+void tcp_keeper_nudge(struct gp_channel *ch)
+{
+    if (atomic_load(&ch->keeper.sleeps) && atomic_exchange(&ch->keeper.sleeps, false))
+        sem_post(&ch->keeper.wake);
+}
+
+void tcp_keeper_stop(struct gp_channel *ch)
+{
+    atomic_store(&ch->keeper.stop, true);
+    sem_post(&ch->keeper.wake);
+    pthread_join(ch->keeper.thread, NULL);
+    sem_destroy(&ch->keeper.wake);
+}

@@ -1,0 +1,132 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/sockios.h>
+
+#include "transport/tcp_channel.h"
+
+/* How long a sleeper does not look whether its descriptor is still there: what is closed
+ * never wakes anybody. */
+#define SLICE_MS 500
+/* How often a thread that does not sleep looks whether the peer is there. */
+#define LOOK_INTERVAL_NS 10000000
+
+static void option_set(int fd, int level, int option, int value)
+{
+    setsockopt(fd, level, option, &value, sizeof value);
+}
+
+/*
+ * Probes tell of a peer that vanishes while nothing is under way; of one that vanishes while
+ * something is, peer_silent. Not TCP_USER_TIMEOUT: it also ends a connection whose peer is
+ * there and takes nothing for so long, as a busy one may.
+ */
+void tcp_socket_init(struct tcp_socket *s, int fd, const struct gp_silence *silence, bool accepted)
+{
+    int probes = (silence->seconds - silence->idle) / silence->interval;
+    *s = (struct tcp_socket){.fd = fd, .silence_ms = (int64_t)silence->seconds * 1000};
+    gp_fd_note(&s->mark, accepted ? -1 : fd);
+    option_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    option_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    option_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, silence->idle);
+    option_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, silence->interval);
+    option_set(fd, IPPROTO_TCP, TCP_KEEPCNT, probes < 1 ? 1 : probes < 127 ? probes : 127);
+}
+
+bool tcp_socket_is_ours(const struct tcp_socket *s)
+{
+    return gp_fd_is(&s->mark);
+}
+
+/* What an error of the socket's says of the channel. */
+static int end_of(const struct tcp_socket *s, int error)
+{
+    if (error == EAGAIN || error == EINTR)
+        return -EAGAIN;
+    if (error == ENOMEM || error == ENOBUFS)
+        return -EAGAIN; /* the kernel's own shortage, which passes */
+    return tcp_socket_is_ours(s) ? -EPIPE : -EBADF;
+}
+
+ssize_t tcp_socket_send(struct tcp_socket *s, const struct iovec *iov, int count)
+{
+    struct msghdr message = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)count};
+    if (!tcp_socket_is_ours(s))
+        return -EBADF;
+    ssize_t n = sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n < 0 ? end_of(s, errno) : n;
+}
+
+ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size)
+{
+    if (!tcp_socket_is_ours(s))
+        return -EBADF;
+    ssize_t n = recv(s->fd, to, size, MSG_DONTWAIT);
+    return n < 0 ? end_of(s, errno) : n == 0 ? -EPIPE : n;
+}
+
+/* Something has been under way for a while, and its machine has said nothing for too long.
+ * One that has no room answers the kernel's questions all the same. */
+static bool peer_silent(const struct tcp_socket *s)
+{
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    int under_way = 0;
+    return ioctl(s->fd, SIOCOUTQ, &under_way) == 0 && under_way > 0 &&
+           getsockopt(s->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+           (int64_t)info.tcpi_last_ack_recv > s->silence_ms;
+}
+
+static int socket_look(struct tcp_socket *s)
+{
+    struct pollfd p = {.fd = s->fd, .events = POLLRDHUP};
+    atomic_store_explicit(&s->looked_ns, gp_clock_coarse_ns(), memory_order_relaxed);
+    if (!tcp_socket_is_ours(s))
+        return -EBADF;
+    if (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
+        return -EPIPE;
+    return 0;
+}
+
+int tcp_socket_glance(struct tcp_socket *s)
+{
+    int64_t last = atomic_load_explicit(&s->looked_ns, memory_order_relaxed);
+    return gp_clock_coarse_ns() - last < LOOK_INTERVAL_NS ? 0 : socket_look(s);
+}
+
+int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms)
+{
+    struct pollfd p = {.fd = s->fd, .events = events};
+    if (!tcp_socket_is_ours(s))
+        return -EBADF;
+    int n = poll(&p, 1, most_ms < SLICE_MS ? most_ms : SLICE_MS);
+    if (!tcp_socket_is_ours(s))
+        return -EBADF;
+    return n == 0 && peer_silent(s) ? -EPIPE : 0;
+}
+
+void tcp_socket_finish(struct tcp_socket *s, int64_t deadline)
+{
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    char rest[4096];
+    int under_way = 0;
+    shutdown(s->fd, SHUT_WR);
+    /* A socket that is closed with something unread breaks the connection, and what is
+     * under way with it. */
+    for (;;) {
+        while (recv(s->fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
+            ;
+        if (ioctl(s->fd, SIOCOUTQ, &under_way) != 0 || under_way == 0 || gp_clock_ns() >= deadline)
+            return;
+        struct pollfd p = {.fd = s->fd};
+        if (poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)))
+            return;
+        nanosleep(&pause, NULL);
+    }
+}

@@ -1,0 +1,67 @@
+/*
+ * What a peer sends over tcp once it is let in, cut anywhere: what comes out must be what a
+ * reader that has all of it at once finds. The first byte says how it is cut.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "transport/tcp_frames.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The next message of all that there is, as the format says. */
+static int reference_next(const uint8_t *bytes, size_t size, size_t *at, size_t *length)
+{
+    uint32_t head[2];
+    if (size - *at < sizeof head)
+        return -EAGAIN;
+    memcpy(head, bytes + *at, sizeof head);
+    if (head[1] != GP_BATCH_MESSAGE || head[0] < 16 || head[0] > GP_MESSAGE_MAX)
+        return -EPROTO;
+    *length = head[0];
+    return size - *at - sizeof head < ((size_t)head[0] + 7) / 8 * 8 ? -EAGAIN : 0;
+}
+
+/* Take all that can be taken; whether the stream goes on. */
+static int messages_check(struct tcp_frames *f, const uint8_t *data, size_t given, size_t *at)
+{
+    const void *message;
+    size_t length, expected = 0;
+    int rc;
+    while ((rc = tcp_frames_next(f, &message, &length)) == 0) {
+        if (reference_next(data, given, at, &expected) != 0 || expected != length ||
+            (uintptr_t)message % 8 != 0 || memcmp(message, data + *at + 8, length) != 0)
+            abort();
+        *at += gp_batch_room(length);
+        tcp_frames_release(f);
+    }
+    if (rc != reference_next(data, given, at, &expected))
+        abort();
+    return rc;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 1)
+        return 0;
+    size_t step = (size_t)data[0] * 3 + 1, given = 0, at = 0;
+    struct tcp_frames f = {.bytes = malloc(FRAMES_ROOM)};
+    data++;
+    size--;
+    while (f.bytes && given < size) {
+        size_t room, n = size - given < step ? size - given : step;
+        void *to = tcp_frames_space(&f, &room);
+        if (room == 0 || (unsigned char *)to + room > f.bytes + FRAMES_ROOM)
+            abort();
+        n = n < room ? n : room;
+        memcpy(to, data + given, n);
+        tcp_frames_filled(&f, n);
+        given += n;
+        if (messages_check(&f, data, given, &at) == -EPROTO)
+            break;
+    }
+    free(f.bytes);
+    return 0;
+}
