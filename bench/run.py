@@ -31,8 +31,8 @@ from gpupool_common import paths  # noqa: E402
 from harness import PoolServer, Result, run_program  # noqa: E402
 from toolchain import Toolchain  # noqa: E402
 
-#: `curve`: zmq, encrypted.
-WAYS = ("native", "shm", "zmq", "curve")
+#: `curve`: zmq, encrypted. `tls`: tcp, encrypted.
+WAYS = ("native", "shm", "tcp", "tls", "zmq", "curve")
 TORCH_PROGRAMS = ("small_calls", "resnet_train", "resnet_infer", "matmul", "graph", "pinned")
 
 #: section -> figure -> way -> the figures of all rounds
@@ -58,8 +58,8 @@ class Bench:
     def run(self, way: str, command: list[str], limit: float) -> Result:
         if way == "native":
             return run_program(command, self._native, limit)
-        if way == "curve":
-            return self.encrypting.run(command, "zmq", limit)
+        if way in ("curve", "tls"):
+            return self.encrypting.run(command, "zmq" if way == "curve" else "tcp", limit)
         return self.server.run(command, way, limit)
 
     def round(self, section: str, label: str, ways: list[str], command: list[str]) -> None:
@@ -189,7 +189,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             server.start()
-            if "curve" in given.ways:
+            if {"curve", "tls"} & set(given.ways):
                 encrypting.start()
             bench = Bench(server, encrypting, not gpu, Path(scratch))
             measure(bench, given, sections, ROOT / "build" / "bench")

@@ -42,6 +42,8 @@ static int take_line(const char *key, const char *value, struct gpc_admission *o
         return gpc_answer_keep(out->session, sizeof out->session, value);
     if (strcmp(key, "shm") == 0)
         return gpc_answer_keep(out->shm, sizeof out->shm, value);
+    if (strcmp(key, "tcp") == 0)
+        return gpc_answer_keep(out->tcp, sizeof out->tcp, value);
     if (strcmp(key, "zmq") == 0)
         return gpc_answer_keep(out->zmq, sizeof out->zmq, value);
     if (strcmp(key, "boot-id") == 0)
@@ -72,6 +74,7 @@ static bool begins(const char *text, const char *with)
 static bool addresses_right(const struct gpc_admission *a)
 {
     return (!a->shm[0] || begins(a->shm, "shm:///")) &&
+           (!a->tcp[0] || begins(a->tcp, "tls://") || begins(a->tcp, "plain://")) &&
            (!a->zmq[0] || begins(a->zmq, "tcp://") || begins(a->zmq, "ipc:///"));
 }
 
@@ -94,7 +97,9 @@ int gpc_front_end_parse(const char *answer, size_t size, struct gpc_admission *o
         return -1;
     if (refused)
         return 1;
-    return out->session[0] && (out->shm[0] || out->zmq[0]) && addresses_right(out) ? 0 : -1;
+    return out->session[0] && (out->shm[0] || out->tcp[0] || out->zmq[0]) && addresses_right(out)
+               ? 0
+               : -1;
 }
 
 static CUresult refusal_error(const char *code)
@@ -114,7 +119,8 @@ static CUresult refusal_error(const char *code)
 /* Who asks a server by its key is not to be sent on in clear. */
 static bool secrecy_lost(const char *server, const struct gpc_admission *a)
 {
-    return strstr(server, "?key=") && a->zmq[0] && !strstr(a->zmq, "?key=");
+    return strstr(server, "?key=") &&
+           ((a->zmq[0] && !strstr(a->zmq, "?key=")) || (a->tcp[0] && !begins(a->tcp, "tls://")));
 }
 
 CUresult gpc_front_end_ask(const char *server, const char *token, const char *plugin_dir,

@@ -14,6 +14,7 @@ struct gpc_admission {
     char session[64];
     uint8_t secret[16];
     char shm[256]; /* addresses to connect to, empty if not offered */
+    char tcp[256];
     char zmq[256];
     char boot_id[64]; /* of the server's machine */
     bool simulated;   /* its GPUs are soft ones that nobody asked for */

@@ -49,22 +49,20 @@ static bool connect_to(struct gpc_session *s, const char *url, const char *plugi
 
 /* What GPUPOOL_TRANSPORT allows. */
 struct ways {
-    bool shm, network;
+    bool shm, tcp, zmq;
 };
 
-/* `tcp` is what users call the network. */
+/* An earlier release offers zmq alone, which `tcp` meant then, and means there. */
 static bool read_ways(struct ways *w, struct gp_error *err)
 {
     const char *allowed = getenv("GPUPOOL_TRANSPORT");
     bool any = !allowed || !*allowed || strcmp(allowed, "auto") == 0;
     w->shm = any || strcmp(allowed, "shm") == 0;
-    w->network = any || strcmp(allowed, "zmq") == 0 || strcmp(allowed, "tcp") == 0;
-    if (!w->shm && !w->network)
-        gp_error_set(err,
-                     "GPUPOOL_TRANSPORT=%.64s: must be auto, shm or zmq (or tcp, which is "
-                     "zmq)",
-                     allowed);
-    return w->shm || w->network;
+    w->tcp = any || strcmp(allowed, "tcp") == 0;
+    w->zmq = w->tcp || strcmp(allowed, "zmq") == 0;
+    if (!w->shm && !w->zmq)
+        gp_error_set(err, "GPUPOOL_TRANSPORT=%.64s: must be auto, shm, tcp or zmq", allowed);
+    return w->shm || w->zmq;
 }
 
 static const char SOCKET[] = "unix://";
@@ -97,36 +95,47 @@ static bool on_this_machine(const struct gpc_session *s, const struct gpc_admiss
 }
 
 /* A socket does not say under which name its server's host is reached. */
-static bool has_network(const struct gpc_session *s, const struct gpc_admission *a)
+static bool is_reachable(const struct gpc_session *s, const char *offered)
 {
-    return a->zmq[0] && !(socket_of(s) && strstr(a->zmq, "//*"));
+    return offered[0] && !(socket_of(s) && strstr(offered, "//*"));
 }
 
-/* Shared memory when the server is on this machine, else the network. */
+#define WAYS_MOST 3
+#define WAY_BYTES 512
+
+/* The addresses to try, the fastest first; how many. Shared memory only with a server on this
+ * machine. */
+static unsigned list_ways(const struct gpc_session *s, const struct gpc_admission *a, struct ways w,
+                          char urls[WAYS_MOST][WAY_BYTES])
+{
+    unsigned count = 0;
+    if (w.shm && a->shm[0] && on_this_machine(s, a))
+        shared_way(s, a, urls[count++], WAY_BYTES);
+    if (w.tcp && is_reachable(s, a->tcp))
+        gpc_fill_host(a->tcp, s->server, urls[count++], WAY_BYTES);
+    if (w.zmq && is_reachable(s, a->zmq))
+        gpc_fill_host(a->zmq, s->server, urls[count++], WAY_BYTES);
+    return count;
+}
+
 static bool connect_worker(struct gpc_session *s, const struct gpc_admission *a, struct ways w,
                            const char *plugins, struct gp_error *err)
 {
-    bool same_machine = on_this_machine(s, a);
-    char url[512];
-    if (!w.network && !(same_machine && a->shm[0])) {
+    char urls[WAYS_MOST][WAY_BYTES];
+    unsigned count = list_ways(s, a, w, urls);
+    if (count == 0 && !w.zmq)
         gp_error_set(err, "GPUPOOL_TRANSPORT=shm, but %s is not on this machine", s->server);
-        return false;
-    }
-    if (a->shm[0] && same_machine && w.shm) {
-        shared_way(s, a, url, sizeof url);
-        if (connect_to(s, url, plugins, err))
-            return true;
-        if (!w.network || !has_network(s, a))
-            return false;
-        gpc_log(GPC_LOG_INFO, "no shared memory with %s (%s); using the network", s->server,
-                err->text);
-    }
-    if (!has_network(s, a)) {
+    else if (count == 0)
         gp_error_set(err, "%s offers no network transport", s->server);
-        return false;
+    for (unsigned i = 0; i < count; i++) {
+        if (connect_to(s, urls[i], plugins, err))
+            return true;
+        if (i + 1 < count)
+            gpc_log(GPC_LOG_INFO, "not over %.*s:// with %s (%s); trying %.*s://",
+                    (int)strcspn(urls[i], ":"), urls[i], s->server, err->text,
+                    (int)strcspn(urls[i + 1], ":"), urls[i + 1]);
     }
-    gpc_fill_host(a->zmq, s->server, url, sizeof url);
-    return connect_to(s, url, plugins, err);
+    return false;
 }
 
 /* What the worker's answer to the greeting is made of. */

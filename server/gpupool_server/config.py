@@ -77,6 +77,11 @@ class Settings(BudgetSettings):
         False, description="true or false: encrypt tcp://; true beyond the loopback"
     )
     insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
+    tcp: bool = Field(
+        True,
+        description="true or false: workers listen by TCP (TLS 1.3 where 'curve' is true) beside"
+        " ZeroMQ",
+    )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
         "auto", description="auto, cuda, soft, or the absolute path of a driver library"

@@ -56,6 +56,7 @@ class Launcher:
         self._pending = pending
         self._jail = jail
         self._on_line = on_line
+        self._streams = worker.knows(program, "tls://")  # an earlier release's does not
         self._shm = socket_path(settings)
         self._logs = WorkerLogs(settings)
         #: Whose workers have been started and are not ready.
@@ -206,6 +207,9 @@ class Launcher:
         command += ["--listen", worker.HANDED] if self._shm is not None else []
         if self._settings.data_url is not None:
             command += ["--listen", self._settings.data_url]
+        stream = worker.stream_url(self._settings.data_url)
+        if stream is not None and self._settings.tcp and self._streams:
+            command += ["--listen", stream]
         command += ["--control", str(folder.control)]
         devices = self._jail.ordinals(allocation.devices)
         command += ["--devices", ",".join(map(str, devices))]

@@ -39,6 +39,7 @@ _NETWORK_URL = re.compile(
     r"tcp://[^\s,?]{1,200}\?(key=[0-9a-f]{64}&)?door=[0-9a-f]{32}"
     r"|ipc://[^\s,?]{1,200}(,[^\s,?]{1,200})?"
 )
+_STREAM_URL = re.compile(r"(tls|plain)://[^\s,?]{1,200}\?door=[0-9a-f]{32}")
 
 
 class WorkerError(GpupoolError):
@@ -102,12 +103,22 @@ def launch(
 HANDED = "shm://handed"
 
 
+def stream_url(data_url: str | None) -> str | None:
+    """Where a worker listens by TCP of our own that listens at ``data_url`` by ZeroMQ."""
+    if data_url is None or not data_url.startswith("tcp://"):
+        return None
+    address, _, key = data_url.partition("?")
+    host = address.removeprefix("tcp://").rpartition(":")[0]
+    return f"{'tls' if key else 'plain'}://{host}:*"
+
+
 @dataclass(frozen=True)
 class Ready:
-    """How a worker is reached; ``zmq`` is None if it was given no network address."""
+    """How a worker is reached; None: not so."""
 
     shm: bool
     zmq: str | None
+    tcp: str | None = None
 
 
 def parse_ready(line: str) -> Ready:
@@ -119,15 +130,24 @@ def parse_ready(line: str) -> Ready:
         urls = None
     if not isinstance(urls, dict):
         raise WorkerError(f"the worker's first line is not 'ready {{…}}' but {line[:80]!r}")
-    shm, network = urls.get("shm"), urls.get("zmq")
+    shm = urls.get("shm")
     if shm not in (None, HANDED):
         raise WorkerError(f"the worker's ready line has another shm address than {HANDED}")
-    if network is None or network == "":
-        return Ready(shm is not None, None)
-    if not isinstance(network, str) or _NETWORK_URL.fullmatch(network) is None:
+    return Ready(
+        shm is not None,
+        _address(urls, "zmq", _NETWORK_URL),
+        _address(urls, "tcp", _STREAM_URL),
+    )
+
+
+def _address(urls: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str | None:
+    url = urls.get(name)
+    if url is None or url == "":
+        return None
+    if not isinstance(url, str) or form.fullmatch(url) is None:
         # the address holds the secret of the worker's endpoint
-        raise WorkerError("the worker's ready line has a bad zmq address")
-    return Ready(shm is not None, network)
+        raise WorkerError(f"the worker's ready line has a bad {name} address")
+    return url
 
 
 class Control:

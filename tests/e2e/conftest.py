@@ -108,6 +108,6 @@ def talk() -> Iterator[Callable[[list[str], dict[str, str]], Talk]]:
         one.close()
 
 
-@pytest.fixture(params=["shm", "zmq"])
+@pytest.fixture(params=["shm", "tcp", "zmq"])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -72,7 +72,7 @@ def main() -> int:
         server = PoolServer(confinement="off")
         try:
             server.start()
-            runs = [(name, t) for name in PROGRAMS for t in ("shm", "zmq")]
+            runs = [(name, t) for name in PROGRAMS for t in ("shm", "tcp", "zmq")]
             good = [check(server, name, binaries[name], t, log) for name, t in runs]
         finally:
             server.close()

@@ -25,7 +25,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--each", type=float, default=2e5, help="in one run of the program")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
-    parser.add_argument("--transport", action="append", choices=["shm", "zmq"])
+    parser.add_argument("--transport", action="append", choices=["shm", "tcp", "zmq"])
     parser.add_argument("--patience", type=float, default=1800, help="seconds for one run")
     return parser.parse_args()
 
@@ -39,7 +39,7 @@ def processes(server: PoolServer) -> dict[str, int]:
 
 
 def soak(wanted: argparse.Namespace, server: PoolServer, binary: Path) -> int:
-    transports = wanted.transport or ["shm", "zmq"]
+    transports = wanted.transport or ["shm", "tcp", "zmq"]
     done, run = 0, 0
     while done < wanted.operations:
         seed, transport = wanted.seed + run, transports[run % len(transports)]

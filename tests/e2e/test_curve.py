@@ -97,9 +97,18 @@ def test_a_program_runs(
         assert result.stats[count] == plain.stats[count]
 
 
-def test_memory_of_all_sizes_comes_back(encrypting: PoolServer, toolchain: Toolchain) -> None:
+@pytest.mark.parametrize("way", ["tcp", "zmq"])
+def test_memory_of_all_sizes_comes_back(
+    encrypting: PoolServer, toolchain: Toolchain, way: str
+) -> None:
     program = toolchain.driver_program("driver_memory")
-    assert_passes(encrypting.run([str(program)], "zmq"), "driver_memory")
+    assert_passes(encrypting.run([str(program)], way), "driver_memory")
+
+
+def test_tcp_is_encrypted_where_curve_is(encrypting: PoolServer, server: PoolServer) -> None:
+    """Who asks by a key is told no address in clear."""
+    assert ask_for_session(encrypting)["tcp"].startswith("tls://")
+    assert ask_for_session(server)["tcp"].startswith("plain://")
 
 
 def test_every_worker_has_a_key_of_its_own(encrypting: PoolServer) -> None:

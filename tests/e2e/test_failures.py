@@ -208,8 +208,9 @@ def test_a_worker_that_stands_still_is_waited_for(
     assert "PASS hold" in program.finish().stdout
 
 
-def test_a_silence_that_is_none_is_refused(server: PoolServer, vector_add: str) -> None:
-    assert_refused(server.run([vector_add], "zmq", GPUPOOL_SILENCE="soon"), "GPUPOOL_SILENCE")
+@pytest.mark.parametrize("way", ["tcp", "zmq"])
+def test_a_silence_that_is_none_is_refused(server: PoolServer, vector_add: str, way: str) -> None:
+    assert_refused(server.run([vector_add], way, GPUPOOL_SILENCE="soon"), "GPUPOOL_SILENCE")
 
 
 def test_a_silence_that_changes_nothing_is_said(
@@ -379,12 +380,18 @@ def test_garbage_at_the_front_end_harms_nobody(server: PoolServer, vector_add: s
 def test_unknown_transport(server: PoolServer, vector_add: str, value: str) -> None:
     """Before a session is opened that nobody would come to."""
     opened = server.log.read_text().count("session opened")
-    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT", "auto, shm or zmq")
+    assert_refused(server.run([vector_add], value), "GPUPOOL_TRANSPORT", "auto, shm, tcp or zmq")
     assert server.log.read_text().count("session opened") == opened
 
 
-def test_tcp_is_a_name_of_the_network(server: PoolServer, vector_add: str) -> None:
+def test_tcp_where_a_server_offers_none(
+    make_server: MakeServer, server: PoolServer, vector_add: str
+) -> None:
+    """As a server of an earlier release: there it was another name of zmq."""
     result = server.run([vector_add], "tcp")
+    assert result.returncode == 0, result.explain()
+    assert result.stats["transport"] == "tcp"
+    result = make_server(tcp="false").run([vector_add], "tcp")
     assert result.returncode == 0, result.explain()
     assert result.stats["transport"] == "zmq"
 
@@ -462,7 +469,7 @@ def test_a_program_is_told_once_that_its_gpus_are_simulated(
         server = PoolServer(driver)
         try:
             server.start()
-            for transport in ("shm", "zmq"):
+            for transport in ("shm", "tcp", "zmq"):
                 result = run_program([vector_add], server.environment(transport))
                 assert result.returncode == 0, result.explain()
                 said = [line for line in result.own_lines() if "simulated" in line]

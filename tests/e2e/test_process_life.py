@@ -38,7 +38,8 @@ def test_a_thread_is_cancelled_inside_a_call(
 
 
 # While another thread is inside ZeroMQ, nothing can keep it from noticing (docs/limits.md).
-CLOSING = [("close", "shm"), ("close-waiting", "shm"), ("close", "zmq")]
+CLOSING = [(how, t) for how in ("close", "close-waiting") for t in ("shm", "tcp")]
+CLOSING += [("close", "zmq")]
 
 
 @pytest.mark.parametrize(("case", "way"), CLOSING)

@@ -15,9 +15,9 @@ REAL = ("driver_contextless",)
 
 # One variant goes over both transports: the runtime inside does not know which it is.
 RUNS = [(p, v, "shm") for v in VARIANTS for p in RUNTIME_PROGRAMS]
-RUNS += [(p, "static13", "zmq") for p in RUNTIME_PROGRAMS]
-RUNS += [(PER_THREAD, "static13", t) for t in ("shm", "zmq")]
-RUNS += [(p, "driver", t) for t in ("shm", "zmq") for p in DRIVER_PROGRAMS]
+RUNS += [(p, "static13", t) for t in ("tcp", "zmq") for p in RUNTIME_PROGRAMS]
+RUNS += [(PER_THREAD, "static13", t) for t in ("shm", "tcp", "zmq")]
+RUNS += [(p, "driver", t) for t in ("shm", "tcp", "zmq") for p in DRIVER_PROGRAMS]
 #: Those whose answers are a real driver's are asked of one, too.
 MARKED = [
     pytest.param(*run, marks=[pytest.mark.real_gpu] if run[0].source in REAL else [])

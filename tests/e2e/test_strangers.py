@@ -85,20 +85,21 @@ def test_connections_that_break_off_at_the_front_end(
     assert "PASS hold" in program.finish().stdout
 
 
-def test_connections_that_break_off_at_a_worker(make_server: MakeServer) -> None:
+@pytest.mark.parametrize("way", ["tcp", "zmq"])
+def test_connections_that_break_off_at_a_worker(make_server: MakeServer, way: str) -> None:
     """Before its client comes; the client then gets in all the same."""
     from raw_client import RawClient
 
     server = make_server()
     session = ask_for_session(server)
     (worker,) = server.worker_pids()
-    found = storm(port_of(session["zmq"]), 5000)
+    found = storm(port_of(session[way]), 5000)
     assert found == 5000
     assert alive(worker)
     with RawClient(session) as client:
         assert client.greet()
         # Behind its client the door is shut.
-        assert storm(port_of(session["zmq"]), 100) == 0
+        assert storm(port_of(session[way]), 100) == 0
         assert alive(worker)
 
 

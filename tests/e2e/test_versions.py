@@ -77,7 +77,7 @@ def answers(result: Result) -> dict[str, str]:
     return dict(line.split(" ", 1) for line in result.stdout.splitlines())
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq"])
+@pytest.mark.parametrize("transport", ["shm", "tcp", "zmq"])
 def test_what_one_side_lacks(
     run: Callable[..., Result], toolchain: Toolchain, transport: str
 ) -> None:
@@ -105,7 +105,7 @@ def test_what_one_side_lacks(
         assert not said
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq"])
+@pytest.mark.parametrize("transport", ["shm", "tcp", "zmq"])
 @pytest.mark.parametrize("name", ["driver_memory", "driver_events", "driver_module"])
 def test_programs_run(
     run: Callable[..., Result], toolchain: Toolchain, name: str, transport: str

@@ -186,11 +186,19 @@ def test_its_files_are_hardened(unpacked: Path) -> None:
 def test_brings_the_libraries_of_its_plug_ins(unpacked: Path) -> None:
     """Under changed names, so that they do not meet the application's own."""
     inside = {path.name for path in (unpacked / "gpupool.libs").iterdir()}
-    for part in ("lib/plugins/libgpupool_zmq.so", "lib/driver/libgpupool_softgpu.so"):
-        own = [n for n in needed(unpacked / "gpupool" / part) if re.match(r"lib(zmq|lz4|zstd)", n)]
+    parts = (
+        "plugins/libgpupool_zmq.so",
+        "plugins/libgpupool_tcp.so",
+        "driver/libgpupool_softgpu.so",
+    )
+    for part in (f"lib/{part}" for part in parts):
+        own = [
+            n for n in needed(unpacked / "gpupool" / part) if re.match(r"lib(zmq|ssl|lz4|zstd)", n)
+        ]
         assert own, part
         assert set(own) <= inside, part
-    assert not inside & {"libzmq.so.5", "liblz4.so.1", "libzstd.so.1", "libsodium.so.23"}
+    plain = {"libzmq.so.5", "libssl.so.3", "liblz4.so.1", "libzstd.so.1", "libsodium.so.23"}
+    assert not inside & plain
     assert any(name.startswith("libsodium-") for name in inside), "libzmq cannot encrypt"
 
 
@@ -200,11 +208,11 @@ def test_has_the_licences_of_the_libraries_that_it_brings(unpacked: Path) -> Non
     named = re.findall(r"^License-File: (.+)$", metadata, re.MULTILINE)
     there = [p for p in (information / "licenses").rglob("*") if p.is_file()]
     assert {str(p.relative_to(information / "licenses")) for p in there} == set(named)
-    for library in ("libzmq5", "libsodium23", "liblz4-1", "libzstd1"):
+    for library in ("libzmq5", "libssl3", "libsodium23", "liblz4-1", "libzstd1"):
         assert f"third_party/{library}.txt" in named
     bill = json.loads((information / "sboms/auditwheel.cdx.json").read_text(encoding="utf-8"))
     brought = {part["name"] for part in bill["components"]}
-    assert {"libzmq5", "libsodium23", "liblz4-1", "libzstd1"} <= brought
+    assert {"libzmq5", "libssl3", "libsodium23", "liblz4-1", "libzstd1"} <= brought
 
 
 def test_names_no_path_of_the_machine_that_built_it(unpacked: Path, wheel_work: Path) -> None:
@@ -246,7 +254,7 @@ def test_info_without_a_server(installed: Installed) -> None:
     assert len(said.splitlines()) == 1, said
 
 
-@pytest.mark.parametrize("wanted", ["shm", "zmq"])
+@pytest.mark.parametrize("wanted", ["shm", "tcp", "zmq"])
 def test_run_a_program(
     wanted: str, installed: Installed, toolchain: Toolchain, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS  # noqa: E402
 from harness import PoolServer, Result, Talk, run_program  # noqa: E402
 from toolchain import Toolchain, ToolchainError  # noqa: E402
 
-WAYS = ("native", "shm", "zmq")
+WAYS = ("native", "shm", "tcp", "zmq")
 TORCH_PROGRAMS = (
     ("tensors", "autograd", "properties", "memory_info", "pinned", "streams", "graph", "matmul")
     + ("resnet_train", "resnet_infer", "small_calls", "compiled", "fft", "solver")

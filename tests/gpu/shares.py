@@ -364,7 +364,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--driver", default="cuda", help="of the server (soft: to try this script)")
-    parser.add_argument("--way", choices=("shm", "zmq"), default="shm")
+    parser.add_argument("--way", choices=("shm", "tcp", "zmq"), default="shm")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--list", action="store_true", help="name the sections and stop")
     given = parser.parse_args()

@@ -100,11 +100,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(DEFAULT))
-    parser.add_argument("--ways", nargs="+", choices=("native", "shm", "zmq"), default=None)
+    parser.add_argument("--ways", nargs="+", choices=("native", "shm", "tcp", "zmq"), default=None)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     given = parser.parse_args()
-    ways = given.ways or ["native", "shm", "zmq"]
+    ways = given.ways or ["native", "shm", "tcp", "zmq"]
     given.out.mkdir(parents=True, exist_ok=True)
     server = PoolServer(driver="cuda", **{"max-sessions": "16"})
     rows: list[Report] = []

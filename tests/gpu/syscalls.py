@@ -146,7 +146,7 @@ class Learner:
             if visible_gpus() > 1:
                 commands |= {name: [self.python, script, name] for name in TWO_GPUS}
         for name, command in commands.items():
-            for way in ("shm", "zmq"):
+            for way in ("shm", "tcp", "zmq"):
                 result = server.run(command, way, LIMIT)
                 self.say(f"{way} {name}", result.returncode, result.stderr)
 

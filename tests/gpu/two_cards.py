@@ -104,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="one server with two GPUs")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--ways", nargs="+", choices=("shm", "zmq"), default=["shm", "zmq"])
+    parser.add_argument("--ways", nargs="+", choices=("shm", "tcp", "zmq"), default=["shm", "tcp"])
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--driver", default="cuda", help="of the server (soft: to try this)")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds for one program")

@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="one process with GPUs of two servers")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS)
-    parser.add_argument("--ways", nargs="+", choices=("shm", "zmq"), default=["shm", "zmq"])
+    parser.add_argument("--ways", nargs="+", choices=("shm", "tcp", "zmq"), default=["shm", "tcp"])
     parser.add_argument("--python", default=os.environ.get("GPUPOOL_GPU_PYTHON", sys.executable))
     parser.add_argument("--driver", default="cuda", help="of the servers (soft: to try this)")
     given = parser.parse_args()

@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--session", required=True)
     parser.add_argument("--driver", required=True)
-    parser.add_argument("--listen", required=True, action="append")
+    parser.add_argument("--listen", required=True, action="append", help="such as tls://")
     parser.add_argument("--control", required=True)
     parser.add_argument("--devices", required=True)
     parser.add_argument("--log-level", required=True)
@@ -68,7 +68,7 @@ def unix_listener(path: str) -> socket.socket:
 
 
 def tcp_listener(url: str) -> tuple[socket.socket, int]:
-    host, _, port = url.removeprefix("tcp://").rpartition(":")
+    host, _, port = url.partition("://")[2].rpartition(":")
     assert port == "*", url
     listener = socket.create_server((host, 0))
     return listener, int(listener.getsockname()[1])
@@ -134,7 +134,9 @@ def main() -> None:
         else:
             listener, port = tcp_listener(url)
             kept.append(listener)
-            urls["zmq"] = url.removesuffix("*") + f"{port}?door={'0123456789abcdef' * 2}"
+            urls["zmq" if url.startswith("tcp:") else "tcp"] = (
+                url.removesuffix("*") + f"{port}?door={'0123456789abcdef' * 2}"
+            )
     if mode == "badurl":
         urls["shm"] = "http://example.org"
     control = unix_listener(args.control)

@@ -18,7 +18,7 @@ from gpupool_common.keys import load_keys
 from gpupool_common.protocol import Message
 from gpupool_server.config import Settings
 from gpupool_server.server import Server
-from gpupool_server.worker import Ready, WorkerError, parse_ready
+from gpupool_server.worker import Ready, WorkerError, parse_ready, stream_url
 from ports import free_port
 from server_harness import TOKEN, MakeServer, eventually, hello_fields
 
@@ -126,3 +126,24 @@ def test_a_workers_ready_line_may_have_a_key() -> None:
     for bad in (f"{url}0", url[:-1], url.replace("?key=", "?"), f"{url}?key={OTHER}", url[:-38]):
         with pytest.raises(WorkerError, match="zmq address"):
             parse_ready(f'ready {{"shm": "shm://handed", "zmq": "{bad}"}}')
+
+
+def test_a_workers_ready_line_may_have_tcp() -> None:
+    url = f"tls://[::]:4?door={OTHER[:32]}"
+    assert parse_ready(f'ready {{"tcp": "{url}"}}') == Ready(False, None, url)
+    plain = url.replace("tls", "plain")
+    assert parse_ready(f'ready {{"tcp": "{plain}"}}').tcp == plain
+    for bad in (f"{url}0", url[:-1], url.replace("tls", "tcp"), f"{url}&key={OTHER}", url[:-38]):
+        with pytest.raises(WorkerError, match="tcp address"):
+            parse_ready(f'ready {{"tcp": "{bad}"}}')
+
+
+def test_what_workers_are_told_to_listen_at_by_tcp() -> None:
+    def told(**values: object) -> str | None:
+        return stream_url(Settings.model_validate(values).data_url)
+
+    assert told() == "plain://127.0.0.1:*"
+    assert told(curve=True, listen="tcp://*:7700") == "tls://0.0.0.0:*"
+    assert told(curve=True, data_listen="tcp://[::1]:*") == "tls://[::1]:*"
+    assert told(listen="ipc:///run/x") is None
+    assert told(data_listen="none") is None

@@ -61,7 +61,7 @@ static int usage(const char *problem)
 {
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
-            "[--listen URL] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
+            "[--listen tls://HOST:*] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
             "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level "
             "LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
@@ -218,19 +218,29 @@ struct listeners {
     unsigned count;
 };
 
+/* A host without OpenSSL serves its clients all the same: by tcp:// alone. */
+static bool is_spare(const struct options *o, unsigned which)
+{
+    return o->listen_count > 1 && (strncmp(o->listen[which], "tls://", 6) == 0 ||
+                                   strncmp(o->listen[which], "plain://", 8) == 0);
+}
+
 static int listeners_open(struct listeners *l, const struct options *o, struct gpw_control *control)
 {
     struct gp_error err = {""};
     for (unsigned i = 0; i < o->listen_count; i++) {
         const struct gp_transport *t = gp_transport_find(o->listen[i], o->plugins, &err);
-        if (!t || t->listen(o->listen[i], &l->listener[i], &err) != 0) {
+        if (!t && is_spare(o, i)) {
+            gpw_log("warn", "not listening at %s: %s", o->listen[i], err.text);
+            continue;
+        }
+        if (!t || t->listen(o->listen[i], &l->listener[l->count], &err) != 0) {
             gpw_log("error", "cannot listen at %s: %s", o->listen[i], err.text);
             return -1;
         }
         if (strcmp(o->listen[i], SHM_HANDED) == 0)
-            gpw_control_clients_to(control, l->listener[i]);
-        l->transport[i] = t;
-        l->count++;
+            gpw_control_clients_to(control, l->listener[l->count]);
+        l->transport[l->count++] = t;
     }
     printf("ready {");
     for (unsigned i = 0; i < l->count; i++)

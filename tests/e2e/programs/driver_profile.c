@@ -141,7 +141,7 @@ static void mapped_memory(CUfunction increment)
     for (int i = 0; i < 64; i++)
         host[i] = i;
     CUresult result = cuMemHostGetDevicePointer(&device, host, 0);
-    if (result == CUDA_ERROR_NOT_SUPPORTED && transport && strcmp(transport, "zmq") == 0) {
+    if (result == CUDA_ERROR_NOT_SUPPORTED && transport && strcmp(transport, "shm") != 0) {
         CU(cuMemFreeHost(host));
         return;
     }
