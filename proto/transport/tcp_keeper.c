@@ -17,7 +17,8 @@ static void keeper_sleep(struct gp_channel *ch)
     /* Announced first, then looked: pairs with tcp_keeper_nudge, where the sender gathers
      * first and looks at the announcement after. */
     atomic_store(&ch->keeper.sleeps, true);
-    if (atomic_load(&ch->waiting) && atomic_exchange(&ch->keeper.sleeps, false))
+    bool flush = atomic_load(&ch->waiting) && !ch->dead;
+    if (flush && atomic_exchange(&ch->keeper.sleeps, false))
         return;
     while (sem_wait(&ch->keeper.wake) != 0 && errno == EINTR)
         ;
