@@ -391,7 +391,7 @@ def test_tcp_where_a_server_offers_none(
     result = server.run([vector_add], "tcp")
     assert result.returncode == 0, result.explain()
     assert result.stats["transport"] == "tcp"
-    result = make_server(tcp="false").run([vector_add], "tcp")
+    result = make_server(**{"no-tcp": ""}).run([vector_add], "tcp")
     assert result.returncode == 0, result.explain()
     assert result.stats["transport"] == "zmq"
 

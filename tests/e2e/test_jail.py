@@ -345,9 +345,12 @@ def test_programs_run_in_it_over_shm(local: PoolServer, toolchain: Toolchain, na
     assert result.returncode == 0 and "PASS" in result.stdout, result.explain()
 
 
-def test_a_program_runs_in_it_over_tcp(server: PoolServer, toolchain: Toolchain) -> None:
+@pytest.mark.parametrize("way", ["tcp", "zmq"])
+def test_a_program_runs_in_it_over_a_network(
+    server: PoolServer, toolchain: Toolchain, way: str
+) -> None:
     assert confinement(server)["root"] == "on"
-    result = server.run([str(toolchain.runtime_program("vector_add"))], "zmq")
+    result = server.run([str(toolchain.runtime_program("vector_add"))], way)
     assert result.returncode == 0 and "PASS" in result.stdout, result.explain()
 
 

@@ -1,0 +1,77 @@
+"""What only TCP of our own has: TLS under a program that takes its descriptors away, and hosts
+that lack OpenSSL."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpupool_common import paths
+from gpupool_server.worker import parse_ready
+from harness import PoolServer
+from test_curve import assert_passes
+from toolchain import Toolchain
+
+ZMQ_PLUGIN = "libgpupool_zmq.so"
+
+
+@pytest.fixture(scope="module")
+def encrypting(home: paths.Home) -> Iterator[PoolServer]:
+    server = PoolServer(curve="")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("turn", range(5))
+@pytest.mark.parametrize("case", ["close", "close-waiting"])
+def test_descriptors_are_closed_under_tls(
+    encrypting: PoolServer, toolchain: Toolchain, case: str, turn: int
+) -> None:
+    """Inside a call of another thread or not: one line, and neither a hang nor an abort."""
+    program = str(toolchain.driver_program("driver_process"))
+    result = encrypting.run([program, case], "tcp", GPUPOOL_SERVER=encrypting.address)
+    assert result.returncode == 0, result.explain()
+    (line,) = result.own_lines()
+    assert "the program has closed descriptors that were gpupool's" in line
+
+
+def test_a_client_without_openssl_takes_zmq(
+    encrypting: PoolServer, toolchain: Toolchain, tmp_path: Path
+) -> None:
+    """As one of an earlier release does, which has no such plug-in either."""
+    shutil.copy(encrypting.home.root / paths.PLUGINS / ZMQ_PLUGIN, tmp_path / ZMQ_PLUGIN)
+    program = str(toolchain.runtime_program("vector_add"))
+    where = encrypting.address
+    result = encrypting.run([program], "tcp", GPUPOOL_PLUGINS=str(tmp_path), GPUPOOL_SERVER=where)
+    assert_passes(result, "vector_add")
+    assert result.stats["transport"] == "zmq"
+    assert result.own_lines() == []
+
+
+def test_a_worker_without_openssl_listens_by_zmq(home: paths.Home, tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    shutil.copy(home.root / paths.PLUGINS / ZMQ_PLUGIN, plugins)
+    command = [str(home.part(paths.WORKER)), "--session", "x", "--plugins", str(plugins)]
+    command += ["--driver", str(home.part(paths.SOFT_GPU)), "--control", str(tmp_path / "c")]
+    command += ["--listen", "tcp://127.0.0.1:*", "--listen", "tls://127.0.0.1:*"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write("0" * 32)
+        worker.stdin.close()
+        line = worker.stdout.readline()
+        worker.kill()
+        assert worker.stderr is not None
+        said = worker.stderr.read()
+    ready = parse_ready(line.rstrip())
+    assert ready.zmq is not None and ready.tcp is None
+    assert "not listening at tls://" in said
