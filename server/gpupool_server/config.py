@@ -78,7 +78,7 @@ class Settings(BudgetSettings):
     )
     insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
     tcp: bool = Field(
-        True,
+        False,
         description="true or false: workers listen by TCP (TLS 1.3 where 'curve' is true) beside"
         " ZeroMQ",
     )

@@ -254,7 +254,7 @@ def test_info_without_a_server(installed: Installed) -> None:
     assert len(said.splitlines()) == 1, said
 
 
-@pytest.mark.parametrize("wanted", ["shm", "tcp", "zmq"])
+@pytest.mark.parametrize("wanted", ["shm", "zmq"])
 def test_run_a_program(
     wanted: str, installed: Installed, toolchain: Toolchain, tmp_path: Path
 ) -> None:

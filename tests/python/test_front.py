@@ -50,7 +50,7 @@ async def test_hello_opens_a_session(make_office: MakeOffice) -> None:
 
 
 async def test_a_wildcard_address_is_left_to_the_client(make_office: MakeOffice) -> None:
-    office = await make_office(data_listen="tcp://0.0.0.0:*")
+    office = await make_office(data_listen="tcp://0.0.0.0:*", tcp=True)
     fields = accepted(await office.handler.answer(hello()))
     assert fields["zmq"].startswith("tcp://*:")
     assert fields["tcp"].startswith("plain://*:")
@@ -61,8 +61,8 @@ async def test_no_network_address_where_none_is_served(make_office: MakeOffice) 
     assert not {"tcp", "zmq"} & accepted(await office.handler.answer(hello())).keys()
 
 
-async def test_no_tcp_where_none_is_served(make_office: MakeOffice) -> None:
-    office = await make_office(tcp=False)
+async def test_no_tcp_unless_it_is_asked_for(make_office: MakeOffice) -> None:
+    office = await make_office()
     fields = accepted(await office.handler.answer(hello()))
     assert "tcp" not in fields and "zmq" in fields
 
