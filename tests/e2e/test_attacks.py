@@ -39,6 +39,8 @@ from tenants import (
 from toolchain import Toolchain
 
 OUT_OF_MEMORY = 2
+KIND_MODULE = 2
+IMAGE_MISSING = 1
 INVALID_CONTEXT = 201
 REFUSED = "refused CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -382,7 +384,11 @@ def test_an_image_of_absurd_size(pool: Pool) -> None:
         for number, total in enumerate(((1 << 63), (1 << 40), (1 << 64) - 1)):
             fixed = struct.pack("<IIQQII", 32, 0, total, 0, 8, 8)
             body = fixed + bytes([number]) * 32 + bytes(8)
-            assert client.result("gp_image_put", body) == OUT_OF_MEMORY
+            assert client.result("gp_image_put", body) == 0
+            load = struct.pack("<QIIIII4x", handle(KIND_MODULE, 1), 32, 0, 0, 0, 0)
+            answer = client.call("gp_module_load", load + bytes([number]) * 32)
+            result, state = struct.unpack_from("<i4xI", answer)
+            assert (result, state) == (0, IMAGE_MISSING), "nothing of it was kept"
         assert most_resident(pid) < before + 64 * MIB
 
 
