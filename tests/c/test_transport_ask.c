@@ -113,7 +113,7 @@ static void test_wrong_service(void **state)
     (void)state;
     struct raw_server server;
     struct gp_error err = {.text = ""};
-    assert_int_equal(raw_server_start(&server, RAW_TCP, ""), 0);
+    assert_int_equal(raw_server_start(&server, RAW_TCP, "tcp://"), 0);
     *strchr(server.url, '?') = '\0';
     int rc = ask_nobody(server.url, PATIENCE_MS, &err);
     raw_server_stop(&server);
