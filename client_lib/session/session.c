@@ -32,6 +32,8 @@
 
 static bool sync_mode;
 
+static bool relieve(void *session);
+
 void gpc_session_start(struct gpc_session *s, bool sync)
 {
     sync_mode = sync;
@@ -39,6 +41,8 @@ void gpc_session_start(struct gpc_session *s, bool sync)
     pthread_mutex_init(&s->submit_lock, NULL);
     pthread_mutex_init(&s->wait_lock, NULL);
     pthread_cond_init(&s->wait_changed, NULL);
+    if (s->transport->relieve)
+        s->transport->relieve(s->channel, relieve, s);
 }
 
 bool gpc_session_sync(void)
@@ -390,23 +394,39 @@ CUresult gpc_call_exchange(struct gpc_call *call)
     return r == CUDA_SUCCESS ? gpc_call_finish(call) : r;
 }
 
-void gpc_session_poll(struct gpc_session *s)
+/* Read what has come, unless another thread reads; whether anything had. */
+static bool read_some(struct gpc_session *s)
 {
+    bool some = false;
     if (!gpc_session_works(s) || pthread_mutex_trylock(&s->wait_lock) != 0)
-        return;
+        return false;
     bool mine = !s->reading;
     s->reading = true;
     pthread_mutex_unlock(&s->wait_lock);
     if (!mine)
-        return;
+        return false;
     int cancel = gpc_cancel_off();
     while (read_one(s, 0) && gpc_session_works(s))
-        ;
+        some = true;
     pthread_mutex_lock(&s->wait_lock);
     s->reading = false;
     pthread_cond_broadcast(&s->wait_changed);
     pthread_mutex_unlock(&s->wait_lock);
     gpc_cancel_back(cancel);
+    return some;
+}
+
+void gpc_session_poll(struct gpc_session *s)
+{
+    read_some(s);
+}
+
+/* A send is blocked (transport.h). The worker may be blocked in one as well, with what a copy
+ * brings, and takes nothing until that is received. The thread holds submit_lock, under which
+ * reading is allowed. */
+static bool relieve(void *session)
+{
+    return read_some(session);
 }
 
 uint64_t gpc_session_notices(const struct gpc_session *s)

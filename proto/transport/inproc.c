@@ -47,6 +47,7 @@ struct gp_channel {
     struct pair *pair;
     int end;
     struct letter *borrowed; /* the receiving thread's */
+    struct gp_relief relief;
 };
 
 struct gp_listener {
@@ -262,13 +263,31 @@ static int inproc_connect(const char *url, int timeout_ms, struct gp_channel **o
 
 /* --- messages ------------------------------------------------------------ */
 
-static int queue_push(struct pair *p, int end, struct letter *letter)
+/* With the pair's lock held, which is released meanwhile. `relief` is this sender's own. */
+static void room_wait(struct pair *p, struct queue *q, struct gp_relief *relief)
 {
+    if (!relief->call) {
+        pthread_cond_wait(&q->changed, &p->lock);
+        return;
+    }
+    int64_t pause_us = (int64_t)gp_relief_pause_ms(relief, 1000) * 1000;
+    if (cond_wait(&q->changed, &p->lock, gp_deadline_us(pause_us)))
+        return;
+    pthread_mutex_unlock(&p->lock);
+    gp_relief_give(relief);
+    pthread_mutex_lock(&p->lock);
+}
+
+static int queue_push(struct gp_channel *ch, struct letter *letter)
+{
+    struct pair *p = ch->pair;
+    int end = ch->end;
     struct queue *q = &p->queues[end];
+    struct gp_relief relief = ch->relief;
     int rc = 0;
     pthread_mutex_lock(&p->lock);
     while (p->open[!end] && p->open[end] && q->bytes + letter->size > QUEUE_BYTES_MAX)
-        pthread_cond_wait(&q->changed, &p->lock);
+        room_wait(p, q, &relief);
     if (!p->open[!end] || !p->open[end]) {
         rc = -EPIPE;
     } else {
@@ -297,10 +316,15 @@ static int inproc_send(struct gp_channel *ch, const struct iovec *iov, int count
     letter->next = NULL;
     letter->size = size;
     gp_gather_copy(letter->bytes, iov, count);
-    rc = queue_push(ch->pair, ch->end, letter);
+    rc = queue_push(ch, letter);
     if (rc)
         free(letter);
     return rc;
+}
+
+static void inproc_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
+{
+    gp_relief_set(&ch->relief, relief, owner);
 }
 
 static int inproc_flush(struct gp_channel *ch)
@@ -432,6 +456,7 @@ const struct gp_transport gp_transport_inproc = {
     .connect = inproc_connect,
     .send = inproc_send,
     .flush = inproc_flush,
+    .relieve = inproc_relieve,
     .recv = inproc_recv,
     .release = inproc_release,
     .share = inproc_share,

@@ -14,7 +14,7 @@
 
 /* How long a sleeper trusts that a living peer would wake it. A peer that was
  * killed wakes nobody, so this bounds how long that goes unnoticed. */
-#define SLEEP_SLICE_NS 100000000
+#define SLEEP_SLICE_MS 100
 /* How often a thread that does not sleep looks whether the peer lives. */
 #define LOOK_INTERVAL_NS 10000000
 
@@ -134,7 +134,7 @@ static int room_wait_step(struct gp_channel *ch, size_t size, void **at)
     sleeper_announce(word);
     rc = gp_ring_reserve(&ch->writer, size, at);
     if (rc == -EAGAIN && !reader_closed(ch) && !dead_reason(ch)) {
-        futex_wait(word, 1, SLEEP_SLICE_NS);
+        futex_wait(word, 1, (int64_t)gp_relief_pause_ms(&ch->relief, SLEEP_SLICE_MS) * 1000000);
         rc = gp_ring_reserve(&ch->writer, size, at);
     }
     sleeper_withdraw(word);
@@ -152,6 +152,7 @@ static int room_wait(struct gp_channel *ch, size_t size, void **at)
         rc = peer_look(ch);
         if (rc)
             return rc;
+        gp_relief_give(&ch->relief);
     }
 }
 
@@ -201,6 +202,11 @@ static int shm_flush(struct gp_channel *ch)
     return dead_reason(ch) || reader_closed(ch) || peer_glance(ch) ? -EPIPE : 0;
 }
 
+static void shm_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
+{
+    gp_relief_set(&ch->relief, relief, owner);
+}
+
 /* --- receiving ----------------------------------------------------------- */
 
 static bool writer_closed(const struct gp_channel *ch)
@@ -241,7 +247,7 @@ static int message_wait_sleep(struct gp_channel *ch, int64_t deadline, const voi
     sleeper_announce(word);
     int rc = gp_ring_peek(&ch->reader, message, size);
     if (rc == -EAGAIN && !writer_closed(ch) && !dead_reason(ch)) {
-        int64_t ns = SLEEP_SLICE_NS;
+        int64_t ns = (int64_t)SLEEP_SLICE_MS * 1000000;
         if (deadline != INT64_MAX && deadline - gp_clock_ns() < ns)
             ns = deadline - gp_clock_ns();
         if (ns > 0)
@@ -405,6 +411,7 @@ const struct gp_transport gp_transport_shm = {
     .connect = shm_connect,
     .send = shm_send,
     .flush = shm_flush,
+    .relieve = shm_relieve,
     .recv = shm_recv,
     .release = shm_release,
     .share = shm_share,

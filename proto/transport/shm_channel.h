@@ -82,7 +82,8 @@ struct gp_channel {
     _Atomic int dead;
     _Atomic int64_t looked_ns; /* when the peer's life was last checked */
 
-    struct gp_turnstile sending; /* writer, spin_send */
+    struct gp_turnstile sending; /* writer, spin_send, relief */
+    struct gp_relief relief;
     struct gp_ring_writer writer;
     struct gp_spin spin_send;
 

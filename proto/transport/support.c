@@ -143,6 +143,27 @@ void gp_turnstile_leave(struct gp_turnstile *t)
     pthread_mutex_unlock(&t->lock);
 }
 
+#define RELIEF_FIRST_MS 1
+#define RELIEF_MOST_MS 64
+
+void gp_relief_set(struct gp_relief *r, gp_relief_fn *call, void *owner)
+{
+    *r = (struct gp_relief){.call = call, .owner = owner, .pause_ms = RELIEF_FIRST_MS};
+}
+
+int gp_relief_pause_ms(const struct gp_relief *r, int most_ms)
+{
+    return r->call && r->pause_ms < most_ms ? r->pause_ms : most_ms;
+}
+
+void gp_relief_give(struct gp_relief *r)
+{
+    if (r->call && r->call(r->owner))
+        r->pause_ms = RELIEF_FIRST_MS;
+    else if (r->pause_ms < RELIEF_MOST_MS)
+        r->pause_ms *= 2;
+}
+
 static _Atomic unsigned fork_count;
 
 static void fork_count_child(void)

@@ -75,6 +75,20 @@ void gp_turnstile_enter(struct gp_turnstile *t);
 bool gp_turnstile_try(struct gp_turnstile *t);
 void gp_turnstile_leave(struct gp_turnstile *t);
 
+/*
+ * What a blocked sender does between two looks for room (transport.h, relieve): under the
+ * channel's sending lock. Zeroed: nothing, and it waits as long as its transport likes.
+ */
+struct gp_relief {
+    gp_relief_fn *call;
+    void *owner;
+    int pause_ms; /* from one call to the next: more, the longer nothing comes */
+};
+void gp_relief_set(struct gp_relief *r, gp_relief_fn *call, void *owner);
+/* Until when to wait for room before gp_relief_give, at most `most_ms`. */
+int gp_relief_pause_ms(const struct gp_relief *r, int most_ms);
+void gp_relief_give(struct gp_relief *r);
+
 /* How many forks this process is away from its ancestor that first asked.
  * A channel that remembers another number belongs to the parent. */
 unsigned gp_fork_generation(void);

@@ -45,7 +45,12 @@ static int room_wait(struct gp_channel *ch, int64_t deadline)
     int left = gp_deadline_left_ms(deadline, 1000);
     if (ch->dead)
         return ch->dead;
-    return left == 0 ? -EAGAIN : tcp_socket_wait(&ch->socket, POLLOUT, left);
+    if (left == 0)
+        return -EAGAIN;
+    int rc = tcp_socket_wait(&ch->socket, POLLOUT, gp_relief_pause_ms(&ch->relief, left));
+    if (rc == 0 && deadline == INT64_MAX)
+        gp_relief_give(&ch->relief);
+    return rc;
 }
 
 /* Take `n` bytes off the front of a list. */
@@ -227,6 +232,11 @@ static int tcp_flush(struct gp_channel *ch)
     return rc;
 }
 
+static void tcp_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
+{
+    gp_relief_set(&ch->relief, relief, owner);
+}
+
 void tcp_flush_try(struct gp_channel *ch)
 {
     if (!gp_turnstile_try(&ch->sending))
@@ -403,6 +413,7 @@ const struct gp_transport gp_transport_tcp = {
     .connect = tcp_connect,
     .send = tcp_send,
     .flush = tcp_flush,
+    .relieve = tcp_relieve,
     .recv = tcp_recv,
     .release = tcp_release,
     .close = tcp_close,

@@ -49,6 +49,7 @@ struct gp_channel {
 
     /* Sending: under the turnstile. */
     struct gp_turnstile sending;
+    struct gp_relief relief;
     unsigned char *gather; /* GATHER_BYTES */
     size_t gather_at, gather_used;
     _Atomic bool waiting; /* something is gathered or sealed, and not sent */

@@ -45,6 +45,9 @@ enum gp_send_flags {
     GP_SEND_LATER = 1u << 0,
 };
 
+/* See `relieve`. True: something was received. */
+typedef bool gp_relief_fn(void *owner);
+
 enum gp_transport_caps {
     /* share/accept_share work: both sides can map the same memory. */
     GP_CAP_SHARE = 1u << 0,
@@ -94,6 +97,13 @@ struct gp_transport {
     /* Send what waits because of GP_SEND_LATER. -EPIPE if the peer is known to be gone,
      * also when there is nothing to send: who does not receive for long may ask so. */
     int (*flush)(struct gp_channel *ch);
+
+    /* Two peers that are both blocked in `send`, because neither receives, would stay so. What
+     * is set here is called by a thread that is blocked in `send` or `flush` for want of room,
+     * again and again: it receives what has come, unless another thread does so. It holds the
+     * channel's sending lock, so it may not send. To be set before a second thread has the
+     * channel, and at most once. NULL where a send never blocks. */
+    void (*relieve)(struct gp_channel *ch, gp_relief_fn *relief, void *owner);
 
     /* Borrow the next message until `release` (exactly one at a time; the bytes
      * are 8-byte aligned). timeout_us: 0 polls (must be cheap: no system call

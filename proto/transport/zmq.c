@@ -107,7 +107,9 @@ static int credit_wait(struct gp_channel *ch, size_t size, int64_t deadline)
         int left = gp_deadline_left_ms(deadline, 1000);
         if (left == 0)
             return -EAGAIN;
-        news_wait(ch->send_fd, ch->send_dead_fd, left);
+        news_wait(ch->send_fd, ch->send_dead_fd, gp_relief_pause_ms(&ch->relief, left));
+        if (deadline == INT64_MAX)
+            gp_relief_give(&ch->relief);
     }
     return 0;
 }
@@ -225,6 +227,11 @@ static int gpz_flush(struct gp_channel *ch)
     int rc = send_result(ch, gather_send(ch, INT64_MAX));
     gp_turnstile_leave(&ch->sending);
     return rc;
+}
+
+static void gpz_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
+{
+    gp_relief_set(&ch->relief, relief, owner);
 }
 
 void gpz_flush_try(struct gp_channel *ch)
@@ -466,6 +473,7 @@ const struct gp_transport gp_transport_zmq = {
     .connect = gpz_connect,
     .send = gpz_send,
     .flush = gpz_flush,
+    .relieve = gpz_relieve,
     .recv = gpz_recv,
     .release = gpz_release,
     .close = gpz_close,

@@ -14,6 +14,7 @@ struct gp_channel {
 
     /* Sending: under the turnstile. */
     struct gp_turnstile sending;
+    struct gp_relief relief;
     void *send_socket;
     unsigned char *gather;      /* GATHER_BYTES */
     _Atomic size_t gather_used; /* written under the lock, looked at without */

@@ -61,6 +61,7 @@ int transport_suite_run(const struct transport_suite *which)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_recv_timeout),
         cmocka_unit_test(test_many_senders),
+        cmocka_unit_test(test_both_send),
         cmocka_unit_test(test_small_beside_huge),
         cmocka_unit_test(test_slow_peer),
         cmocka_unit_test(test_close_drains),

@@ -73,6 +73,7 @@ void test_later_needs_no_flush(void **state);
 void test_limits(void **state);
 void test_recv_timeout(void **state);
 void test_many_senders(void **state);
+void test_both_send(void **state);
 void test_small_beside_huge(void **state);
 void test_slow_peer(void **state);
 void test_close_drains(void **state);

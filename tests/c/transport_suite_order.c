@@ -93,6 +93,66 @@ void test_recv_timeout(void **state)
     ends_close(&e);
 }
 
+/* More than any transport has under way, so that two that only send are both blocked. */
+#define BOTH_COUNT 48
+#define BOTH_SIZE ((size_t)1 << 20)
+
+struct receiver {
+    struct gp_channel *channel;
+    uint64_t next;
+    bool wrong;
+};
+
+static bool receive(struct receiver *r, int64_t timeout_us)
+{
+    const void *message;
+    size_t size;
+    if (tp->recv(r->channel, timeout_us, &message, &size) != 0)
+        return false;
+    r->wrong |= size != BOTH_SIZE || !message_is(message, r->next++, size);
+    tp->release(r->channel);
+    return true;
+}
+
+static bool receive_some(void *owner)
+{
+    struct receiver *r = owner;
+    uint64_t before = r->next;
+    while (receive(r, 0))
+        ;
+    return r->next != before;
+}
+
+static void *send_then_receive(void *arg)
+{
+    struct receiver *r = arg;
+    struct stream out = {.channel = r->channel, .count = BOTH_COUNT, .size = BOTH_SIZE};
+    stream_main(&out);
+    r->wrong = out.rc != 0;
+    while (r->next < BOTH_COUNT && receive(r, PATIENCE_US))
+        ;
+    return NULL;
+}
+
+/* Neither receives before it has sent everything, but for what the blocked sender does. */
+void test_both_send(void **state)
+{
+    (void)state;
+    struct ends e;
+    pthread_t thread;
+    ends_open(&e);
+    struct receiver client = {.channel = e.client}, worker = {.channel = e.worker};
+    assert_non_null(tp->relieve);
+    tp->relieve(e.client, receive_some, &client);
+    assert_int_equal(pthread_create(&thread, NULL, send_then_receive, &worker), 0);
+    send_then_receive(&client);
+    pthread_join(thread, NULL);
+    assert_int_equal(client.next, BOTH_COUNT);
+    assert_int_equal(worker.next, BOTH_COUNT);
+    assert_false(client.wrong || worker.wrong);
+    ends_close(&e);
+}
+
 #define MANY_THREADS 8
 
 void test_many_senders(void **state)

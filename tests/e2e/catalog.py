@@ -60,6 +60,7 @@ DRIVER_PROGRAMS = (
     Program("driver_memory", "driver_memory", driver=True),
     Program("driver_events", "driver_events", driver=True),
     Program("driver_streams", "driver_streams", driver=True),
+    Program("driver_both_ways", "driver_both_ways", driver=True),
     Program("driver_reset", "driver_reset", driver=True),
     Program("driver_contextless", "driver_contextless", driver=True),
     Program("driver_graph", "driver_graph", driver=True),
