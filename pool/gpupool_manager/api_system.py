@@ -46,7 +46,7 @@ async def _may_look(
 def _is_rebound(request: Request) -> bool:
     """Beyond the loopback, names are the network's, and TLS proves them."""
     at = (request.scope.get("server") or ("",))[0]
-    plain = request.url.scheme == "http"
+    plain: bool = request.app.state.plain
     return plain and is_loopback(str(at)) and is_rebound(request.headers)
 
 

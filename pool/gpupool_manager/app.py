@@ -51,8 +51,12 @@ def make_app(
     open_metrics: bool = False,
     attempts: Attempts | None = None,
     budgets: RequestBudgets | None = None,
+    plain: bool = True,
 ) -> FastAPI:
-    """The REST API of an open pool. Without ``attempts`` and ``budgets`` nobody is slowed down."""
+    """The REST API of an open pool. Without ``attempts`` and ``budgets`` nobody is slowed down.
+
+    ``plain``: it is served without a certificate.
+    """
     app = FastAPI(
         title="gpupool manager",
         version=__version__,
@@ -64,6 +68,7 @@ def make_app(
     )
     app.state.pool = pool
     app.state.open_metrics = open_metrics
+    app.state.plain = plain
     app.state.metrics = Metrics(pool, budgets)
     router = APIRouter(prefix="/v1", responses=PROBLEMS)
     for part in (

@@ -153,7 +153,11 @@ class Manager:
         await self._open_link(pool, state_dir)
         pool.run_clock()
         app = make_app(
-            pool, settings.open_metrics, Attempts(), RequestBudgets(settings.tenant_requests)
+            pool,
+            settings.open_metrics,
+            Attempts(),
+            RequestBudgets(settings.tenant_requests),
+            plain=certificate is None,
         )
         config = uvicorn.Config(
             app,
@@ -162,6 +166,8 @@ class Manager:
             access_log=False,
             server_header=False,
             ws="none",
+            # Who is on this machine is no proxy: neither address nor scheme is a header's to say.
+            proxy_headers=False,
             timeout_graceful_shutdown=3,
             ssl_certfile=None if certificate is None else str(certificate.path),
             ssl_keyfile=None if certificate is None else str(certificate.key),

@@ -85,6 +85,22 @@ def test_descriptors_that_are_gone_come_back(manager: Manager) -> None:
     assert health(manager) == 200
 
 
+def test_nobody_is_a_proxy(manager: Manager) -> None:
+    """What a header says of scheme and address is not believed, on the loopback either."""
+    manager.start("--open-metrics")
+    with httpx.Client(base_url=f"{manager.url}/v1", trust_env=False, timeout=PATIENCE) as client:
+        rebound = {"Host": "evil.example", "X-Forwarded-Proto": "https"}
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/metrics", headers=rebound).status_code == 401
+        answers = [
+            client.get(
+                "/leases", headers={"X-Forwarded-For": f"10.0.0.{n}", **bearer(new_secret("admin"))}
+            ).status_code
+            for n in range(60)
+        ]
+    assert 429 in answers
+
+
 def test_one_address_leaves_room_for_others(manager: Manager) -> None:
     manager.start("--connections-each", "5")
     with contextlib.ExitStack() as stack:
