@@ -9,11 +9,11 @@ from fastapi.security import HTTPAuthorizationCredentials
 from sqlalchemy import literal, select
 
 from gpupool_common import __version__
-from gpupool_common.browser import is_rebound
+from gpupool_common.browser import is_rebound, of_rebound
 from gpupool_common.hosts import is_loopback
 from gpupool_manager.api_common import ThePool, bearer, need, send
 from gpupool_manager.metrics import CONTENT_TYPE, Metrics
-from gpupool_manager.problems import unavailable
+from gpupool_manager.problems import Problem, unavailable
 from gpupool_manager.schemas import HealthOut, ReadyOut
 
 router = APIRouter(tags=["system"])
@@ -39,7 +39,11 @@ async def _may_look(
     pool: ThePool,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
 ) -> None:
-    if not request.app.state.open_metrics or _is_rebound(request):
+    if not request.app.state.open_metrics:
+        await need("admin")(request, pool, given)
+    elif _is_rebound(request):
+        if given is None:
+            raise Problem(401, "bad-token", f"{of_rebound(request.headers)}, or show a token")
         await need("admin")(request, pool, given)
 
 
@@ -47,7 +51,9 @@ def _is_rebound(request: Request) -> bool:
     """Beyond the loopback, names are the network's, and TLS proves them."""
     at = (request.scope.get("server") or ("",))[0]
     plain: bool = request.app.state.plain
-    return plain and is_loopback(str(at)) and is_rebound(request.headers)
+    return (
+        plain and is_loopback(str(at)) and is_rebound(request.headers, request.app.state.host_names)
+    )
 
 
 @router.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -52,10 +52,11 @@ def make_app(
     attempts: Attempts | None = None,
     budgets: RequestBudgets | None = None,
     plain: bool = True,
+    host_names: Collection[str] = (),
 ) -> FastAPI:
     """The REST API of an open pool. Without ``attempts`` and ``budgets`` nobody is slowed down.
 
-    ``plain``: it is served without a certificate.
+    ``plain``: it is served without a certificate. By ``host_names`` open metrics may be asked for.
     """
     app = FastAPI(
         title="gpupool manager",
@@ -69,6 +70,7 @@ def make_app(
     app.state.pool = pool
     app.state.open_metrics = open_metrics
     app.state.plain = plain
+    app.state.host_names = host_names
     app.state.metrics = Metrics(pool, budgets)
     router = APIRouter(prefix="/v1", responses=PROBLEMS)
     for part in (

@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 
 from gpupool_common import hosts
 from gpupool_common.ask import split_tcp
+from gpupool_common.browser import HOST_NAMES_ALLOWED, HostNames
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.settings import Given
 from gpupool_manager.pool import Rules
@@ -80,6 +81,7 @@ class Settings(BaseModel):
         description="requests a second of one tenant, 0.1 .. 1000000; ten seconds' worth at once",
     )
     open_metrics: bool = Field(False, description="true or false: metrics need no token")
+    metrics_hosts: HostNames = Field((), description=HOST_NAMES_ALLOWED)
     new_admin_token: bool = Field(
         False, description="true or false: make another admin token at this start, a way back in"
     )

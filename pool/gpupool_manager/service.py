@@ -14,6 +14,7 @@ from pathlib import Path
 import uvicorn
 
 from gpupool_common import __version__, logs
+from gpupool_common.browser import own_names
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.keys import load_keys
 from gpupool_common.secret_file import read_secret, replace_secret
@@ -152,12 +153,14 @@ class Manager:
         pool.signer = Signer(secret, ring, settings.lease_token_seconds)
         await self._open_link(pool, state_dir)
         pool.run_clock()
+        own = await asyncio.to_thread(own_names)
         app = make_app(
             pool,
             settings.open_metrics,
             Attempts(),
             RequestBudgets(settings.tenant_requests),
             plain=certificate is None,
+            host_names=own | set(settings.metrics_hosts),
         )
         config = uvicorn.Config(
             app,

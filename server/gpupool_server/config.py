@@ -32,6 +32,7 @@ from gpupool_common.quantities import SizeSetting
 from gpupool_common.settings import Given
 from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.device_indexes import check_indexes, parse_indexes
+from gpupool_server.metrics_settings import MetricsSettings
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,
@@ -49,7 +50,7 @@ JOIN_PREFIX = "gpn_"
 DEFAULT_TENANT = "default"
 
 
-class Settings(BudgetSettings):
+class Settings(BudgetSettings, MetricsSettings):
     """What an operator may choose. The description of a field says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
@@ -138,11 +139,6 @@ class Settings(BudgetSettings):
         "info", description="debug, info, warning or error"
     )
     log_json: bool = Field(False, description="true or false: one JSON object an event")
-    metrics_listen: str = Field(
-        "none",
-        description="none, or http://ADDRESS:PORT with an address of this machine's"
-        " loopback (127.0.0.1, [::1] or localhost)",
-    )
     pool: str | None = Field(
         None, description="tcp://HOST:PORT, where the pool's manager takes servers"
     )
@@ -256,17 +252,6 @@ class Settings(BudgetSettings):
     def _check_devices(cls, value: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if value is not None:
             check_indexes(value)
-        return value
-
-    @field_validator("metrics_listen")
-    @classmethod
-    def _check_metrics_listen(cls, value: str) -> str:
-        if value != "none":
-            if not value.startswith("http://"):
-                raise ValueError("no such address")
-            host, _ = split_tcp(value.replace("http://", "tcp://", 1).removesuffix("/"))
-            if not is_loopback(host):
-                raise ValueError("not on the loopback")
         return value
 
     @field_validator("pool", "advertise")

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from gpupool_common.ask import split_tcp
-from gpupool_common.browser import FROM_A_PAGE, is_from_a_page, is_rebound
+from gpupool_common.browser import FROM_A_PAGE, is_from_a_page, is_rebound, of_rebound, own_names
 from gpupool_common.errors import GpupoolError
 from gpupool_server.board import Account
 from gpupool_server.budget_metrics import BudgetCollector
@@ -102,7 +102,11 @@ def _labels(gpu: Gpu, name: str) -> list[str]:
 class MetricsServer:
     """A small HTTP server for GET /metrics, in the event loop, where the boards are."""
 
-    def __init__(self, gpus: Gpus, supervisor: SessionSupervisor) -> None:
+    def __init__(
+        self, gpus: Gpus, supervisor: SessionSupervisor, names: Iterable[str] = ()
+    ) -> None:
+        """``names``: further ones by which scrapers may ask."""
+        self._names = frozenset(names)
         self._registry = CollectorRegistry()
         self._registry.register(GpuCollector(gpus, supervisor.__len__))
         self._supervisor = supervisor
@@ -114,6 +118,7 @@ class MetricsServer:
     async def open(self, listen: str) -> None:
         """Listen at ``http://ADDRESS:PORT``; GpupoolError if that cannot be."""
         host, port = split_tcp(listen.replace("http://", "tcp://", 1).removesuffix("/"))
+        self._names |= await asyncio.to_thread(own_names)
         try:
             self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_HEAD)
         except OSError as error:
@@ -138,8 +143,10 @@ class MetricsServer:
         if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
             return _response("405 Method Not Allowed", b"only GET\n")
         headers = _headers(head)
-        if is_from_a_page(headers) or is_rebound(headers):
+        if is_from_a_page(headers):
             return _response("403 Forbidden", f"{FROM_A_PAGE}\n".encode())
+        if is_rebound(headers, self._names):
+            return _response("403 Forbidden", f"{of_rebound(headers)}\n".encode())
         if words[1].partition(b"?")[0] != b"/metrics":
             return _response("404 Not Found", b"what there is: /metrics\n")
         sessions = await self._supervisor.describe()

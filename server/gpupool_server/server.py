@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +126,7 @@ class Server:
         )
         await self._admin.open()
         if settings.metrics_listen != "none":
-            self._metrics = _metrics_server(gpus, self._supervisor)
+            self._metrics = _metrics_server(gpus, self._supervisor, settings.metrics_hosts)
             await self._metrics.open(settings.metrics_listen)
         await asyncio.to_thread(self._load_keys)
         member = self._make_member(gpus, handler)
@@ -284,7 +285,9 @@ def key_folder(settings: Settings) -> Path:
     return make_state_dir(settings, settings.run_dir or paths.default_run_dir())
 
 
-def _metrics_server(gpus: Gpus, supervisor: SessionSupervisor) -> MetricsServer:
+def _metrics_server(
+    gpus: Gpus, supervisor: SessionSupervisor, names: Sequence[str]
+) -> MetricsServer:
     """Loads Prometheus' library, which only a server with metrics needs."""
     try:
         from gpupool_server.metrics import MetricsServer
@@ -292,7 +295,7 @@ def _metrics_server(gpus: Gpus, supervisor: SessionSupervisor) -> MetricsServer:
         raise InstallError(
             "key 'metrics_listen' needs the Python package prometheus-client; reinstall gpupool"
         ) from None
-    return MetricsServer(gpus, supervisor)
+    return MetricsServer(gpus, supervisor, names)
 
 
 def _raise_file_limit() -> None:
