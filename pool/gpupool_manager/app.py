@@ -41,6 +41,9 @@ MOST_BODY = 1 << 20
 #: When to ask again after a 503 or a 429.
 RETRY_SECONDS = "5"
 
+#: A flood of refused requests is told of so often.
+TELL_A_SECOND = 0.1
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _log = logs.get("rest")
@@ -182,6 +185,8 @@ class RequestGuard:
         self._budgets = budgets
         #: Of refusals that cost nothing: who is refused may go on asking.
         self._lines = logs.Meter()
+        #: Of saying that some had no line, while there is never room for that.
+        self._telling = logs.Meter(burst=1, rate=TELL_A_SECOND)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -191,7 +196,7 @@ class RequestGuard:
         request_id = _request_id(scope)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        status = 0
+        status, is_refused = 0, False
 
         async def send_named(message: Message) -> None:
             nonlocal status
@@ -203,6 +208,7 @@ class RequestGuard:
         try:
             problem = self._refusal(scope)
             if problem is not None:
+                is_refused = True
                 await _answer(Request(scope), problem)(scope, receive, send_named)
                 return
             await self._app(scope, _limited(receive), send_named)
@@ -218,7 +224,7 @@ class RequestGuard:
                 self._attempts.failed(_address(scope))
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, seconds)
-            if status != 429 or self._lines.admit():
+            if not is_refused or self._may_log():
                 _log.info(
                     "request",
                     method=scope["method"],
@@ -228,8 +234,16 @@ class RequestGuard:
                     actor=state.get("actor", ""),
                     request=request_id,
                 )
-            elif left_out := self._lines.left_out():
-                _log.warning("too many requests are refused to log them all", count=left_out)
+
+    def _may_log(self) -> bool:
+        """Whether another refusal has a line; says how many had none, also while they come."""
+        left_out = self._lines.left_out()
+        admitted = self._lines.admit() > 0
+        if not admitted and self._telling.admit():
+            left_out += self._lines.untold()
+        if left_out:
+            _log.warning("too many requests are refused to log them all", count=left_out)
+        return admitted
 
     def _refusal(self, scope: Scope) -> Problem | None:
         """Before anything of the request is done."""

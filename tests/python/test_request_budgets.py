@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import httpx
 import pytest
 
+from gpupool_common import logs
+from gpupool_common.logs import Meter
 from gpupool_manager import request_budgets
 from gpupool_manager.app import make_app
 from gpupool_manager.request_budgets import RequestBudgets
@@ -42,11 +46,17 @@ def test_it_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(budgets) == 3
 
 
-async def test_a_flood_over_rest(rest: Rest) -> None:
+def told(rest: Rest) -> list[int]:
+    """How many refusals were said to have no line of their own."""
+    return [each["count"] for each in rest.logged if each["event"].startswith("too many requests")]
+
+
+async def test_a_flood_over_rest(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("red", "blue"):
         await rest.tenant(name)
     clock = Clock()
     budgets = RequestBudgets(1.0, clock)
+    monkeypatch.setattr(logs, "Meter", partial(Meter, clock))
     rest.app = make_app(rest.world.pool, budgets=budgets)
     await rest.client.aclose()
     rest.client = httpx.AsyncClient(
@@ -57,7 +67,8 @@ async def test_a_flood_over_rest(rest: Rest) -> None:
     assert [each.status_code for each in answers] == [200] * 10 + [429] * 990
     assert int(answers[-1].headers["retry-after"]) > 0
     of_requests = [each for each in rest.logged[first:] if each["event"] == "request"]
-    assert len(of_requests) < 300, "what is refused fills no log"
+    assert len(of_requests) == 10 + Meter.BURST, "what is refused fills no log"
+    assert told(rest) == [1], "and that is said while it goes on"
     problem = await rest.no(429, "too-many", "POST", "/leases", {}, by="blue")
     assert "'blue' makes more than 1 requests a second" in problem["detail"]
     # Others are as before: tenants, operators, and who shows a wrong token or none.
@@ -70,3 +81,20 @@ async def test_a_flood_over_rest(rest: Rest) -> None:
     assert 'gpupool_manager_tenant_requests_refused_total{tenant="red"} 0.0' in shown
     clock.now += 1.0
     assert (await rest.ask("GET", "/leases", by="blue")).status_code == 200
+    assert (await rest.ask("GET", "/leases", by="blue")).status_code == 429
+    assert told(rest) == [1, 990 - Meter.BURST], "of all that had no line"
+
+
+async def test_a_page_fills_no_log(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "Meter", partial(Meter, Clock()))
+    rest.app = make_app(rest.world.pool)
+    await rest.client.aclose()
+    rest.client = httpx.AsyncClient(
+        transport=httpx.ASGITransport(rest.app), base_url="http://pool/v1"
+    )
+    first = len(rest.logged)
+    for _ in range(Meter.BURST + 50):
+        assert (await rest.ask("GET", "/health", origin="https://evil.example")).status_code == 403
+    of_requests = [each for each in rest.logged[first:] if each["event"] == "request"]
+    assert len(of_requests) == Meter.BURST
+    assert told(rest) == [1]
