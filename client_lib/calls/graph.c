@@ -139,6 +139,13 @@ GPC_EXPORT CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
     return r;
 }
 
+/* What a worker says is a CUgraphExecUpdateResult, or an error as good as any. */
+static CUgraphExecUpdateResult update_result_from(uint32_t said)
+{
+    return said > CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED ? CU_GRAPH_EXEC_UPDATE_ERROR
+                                                                : (CUgraphExecUpdateResult)said;
+}
+
 CUresult gpc_exec_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info,
                          CUgraphNode *node, CUgraphExecUpdateResult *result)
 {
@@ -150,11 +157,11 @@ CUresult gpc_exec_update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResul
     if (r != CUDA_SUCCESS)
         return r;
     if (info)
-        *info = (CUgraphExecUpdateResultInfo){(CUgraphExecUpdateResult)why, (CUgraphNode)error_node,
+        *info = (CUgraphExecUpdateResultInfo){update_result_from(why), (CUgraphNode)error_node,
                                               (CUgraphNode)from};
     if (node)
         *node = (CUgraphNode)error_node;
     if (result)
-        *result = (CUgraphExecUpdateResult)why;
-    return (CUresult)status;
+        *result = update_result_from(why);
+    return gpc_result_from((int32_t)status);
 }

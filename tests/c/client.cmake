@@ -10,5 +10,6 @@ endfunction()
 
 gp_client_test(test_session)
 gp_client_test(test_lying_worker)
+gp_client_test(test_lying_update)
 gp_client_test(test_copy_plan)
 gp_client_test(test_route)
