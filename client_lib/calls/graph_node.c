@@ -46,20 +46,33 @@ const CUDA_KERNEL_NODE_PARAMS *gpc_kernel_of_v1(const CUDA_KERNEL_NODE_PARAMS_v1
     return to;
 }
 
-/* The node's own copy, which cuGraphKernelNodeGetParams gives. */
-static CUresult keep_parameters(struct gpc_node *noted, const struct gpc_kernel *k,
-                                const unsigned char *packed)
+static struct gpc_node_parameters *parameters_new(const struct gpc_kernel *k)
 {
     size_t table = k->count * sizeof(void *), at = (k->bytes + 15) & ~(size_t)15;
     struct gpc_node_parameters *p = malloc(sizeof *p + at + table + 16);
     if (!p)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(p->bytes, packed, k->bytes);
+        return NULL;
+    p->count = k->count;
+    p->size = k->bytes;
     p->pointers = (void **)(((uintptr_t)p->bytes + at + 15) & ~(uintptr_t)15);
     for (uint32_t i = 0; i < k->count; i++)
         p->pointers[i] = p->bytes + k->parameters[i].offset;
-    free(noted->parameters);
-    noted->parameters = p;
+    return p;
+}
+
+/* The node's own copy, which cuGraphKernelNodeGetParams gives. It stays where it is for as long
+ * as it has the same layout: the application may still hold what it was given before. */
+static CUresult keep_parameters(struct gpc_node *noted, const struct gpc_kernel *k,
+                                const unsigned char *packed)
+{
+    struct gpc_node_parameters *p = noted->parameters;
+    if (!p || p->count != k->count || p->size != k->bytes) {
+        if (!(p = parameters_new(k)))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        free(noted->parameters);
+        noted->parameters = p;
+    }
+    memcpy(p->bytes, packed, k->bytes);
     noted->work.kernel.kernelParams = k->count ? p->pointers : NULL;
     noted->work.kernel.extra = NULL;
     return CUDA_SUCCESS;
@@ -345,7 +358,7 @@ CUresult gpc_node_set_any(uint16_t op, const CUgraphExec *exec, CUgraphNode node
 /* --- asked for ---------------------------------------------------------------------------------- */
 
 /* Parameters that the worker has told are kept for whoever asked, until the node's place is
- * another one's: by index. */
+ * another one's, whose id is of a later generation: by index. */
 static struct gpc_node **told;
 static uint32_t told_room;
 
@@ -366,9 +379,22 @@ static struct gpc_node *told_place(CUgraphNode id)
         told = more;
         told_room = room;
     }
-    if (!told[at])
-        told[at] = gpc_node_new();
+    if (told[at] && told[at]->id != id) { /* of a node that is gone */
+        gpc_node_free(told[at]);
+        told[at] = NULL;
+    }
+    if (!told[at] && (told[at] = gpc_node_new()))
+        told[at]->id = id;
     return told[at];
+}
+
+/* What was given of another function has another layout. */
+static void told_function(struct gpc_node *node, CUfunction f)
+{
+    if (node->work.kernel.func == f)
+        return;
+    free(node->parameters);
+    node->parameters = NULL;
 }
 
 static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t size)
@@ -386,19 +412,17 @@ static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t si
         return CUDA_ERROR_UNKNOWN;
     gpc_graphs_lock();
     struct gpc_node *node = told_place(id);
-    if (node)
-        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){(CUfunction)function,
-                                                      shape[0],
-                                                      shape[1],
-                                                      shape[2],
-                                                      shape[3],
-                                                      shape[4],
-                                                      shape[5],
-                                                      shape[6],
-                                                      NULL,
-                                                      NULL,
-                                                      NULL,
-                                                      NULL};
+    if (node) {
+        told_function(node, (CUfunction)function);
+        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)function,
+                                                      .gridDimX = shape[0],
+                                                      .gridDimY = shape[1],
+                                                      .gridDimZ = shape[2],
+                                                      .blockDimX = shape[3],
+                                                      .blockDimY = shape[4],
+                                                      .blockDimZ = shape[5],
+                                                      .sharedMemBytes = shape[6]};
+    }
     r = node ? keep_parameters(node, k, packed) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         memcpy(p, &node->work.kernel, size);

@@ -8,6 +8,7 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* What a node does, by its type. */
 union gpc_node_work {
@@ -22,6 +23,7 @@ union gpc_node_work {
 /* Its bytes, as a launch packs them, and where each lies. */
 struct gpc_node_parameters {
     void **pointers;
+    uint32_t count, size; /* of parameters; of their bytes */
     unsigned char bytes[];
 };
 

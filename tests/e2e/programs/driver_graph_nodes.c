@@ -308,7 +308,7 @@ static void clones_and_children(void)
     CUgraphNode node, found, list[8];
     CUgraphExec exec;
     CUgraphNodeType type;
-    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUDA_KERNEL_NODE_PARAMS kernel, asked_again;
     CUDA_MEMSET_NODE_PARAMS set;
     size_t count = 8;
 
@@ -323,6 +323,11 @@ static void clones_and_children(void)
     CU(cuGraphKernelNodeGetParams(found, &kernel));
     EXPECT(kernel.gridDimX == 2 && *(int *)kernel.kernelParams[2] == 3,
            "the clone's kernel has the factor %d", *(int *)kernel.kernelParams[2]);
+    /* what was given first is the node's until it changes */
+    CU(cuGraphKernelNodeGetParams(found, &asked_again));
+    EXPECT(asked_again.kernelParams == kernel.kernelParams, "the parameters have moved");
+    EXPECT(*(CUdeviceptr *)kernel.kernelParams[0] == values, "they lie at %llx, not %llx",
+           *(CUdeviceptr *)kernel.kernelParams[0], values);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphMemsetNodeGetParams(found, &set));
     CU(cuGraphNodeFindInClone(&found, c.set, clone));
     CU(cuGraphMemsetNodeGetParams(found, &set));
