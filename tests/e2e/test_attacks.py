@@ -350,7 +350,9 @@ def test_work_without_a_context_is_charged_as_with_one(pool: Pool, transport: st
     end(program)
 
 
-@pytest.mark.parametrize("made", [[], ["built"]], ids=["captured", "built"])
+@pytest.mark.parametrize(
+    "made", [[], ["built"], ["replaced"]], ids=["captured", "built", "replaced"]
+)
 def test_a_graph_is_no_way_to_another_gpu(
     make_server: MakeServer, toolchain: Toolchain, tmp_path: Path, transport: str, made: list[str]
 ) -> None:

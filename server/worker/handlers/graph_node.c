@@ -145,6 +145,23 @@ CUresult gpw_noted_gp_node_child(struct gpw_session *s, CUgraphNode node, CUgrap
     return CUDA_SUCCESS;
 }
 
+/* An executable graph works where a graph does that it has taken over. */
+static void exec_takes_over(struct gpw_session *s, CUgraphExec exec, CUgraph graph)
+{
+    uint64_t own = gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec);
+    uint64_t other = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
+    gpw_graph_works_as(s, own, other);
+    gpw_handle_join_contexts(s, own, other);
+}
+
+CUresult gpw_noted_cuGraphExecChildGraphNodeSetParams(struct gpw_session *s, CUgraphExec exec,
+                                                      CUgraphNode node, CUgraph child)
+{
+    (void)node;
+    exec_takes_over(s, exec, child);
+    return CUDA_SUCCESS;
+}
+
 /* --- edges ---------------------------------------------------------------------------- */
 
 struct edges {
@@ -358,8 +375,6 @@ CUresult gpw_gp_graph_exec_update(struct gpw_session *s, CUgraphExec exec, CUgra
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     CUresult r = s->driver->cuGraphExecUpdate_v2(exec, graph, &info);
-    uint64_t own = gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec);
-    uint64_t other = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
     *status = r;
     *result = info.result;
     *node = *from = 0;
@@ -367,9 +382,7 @@ CUresult gpw_gp_graph_exec_update(struct gpw_session *s, CUgraphExec exec, CUgra
         *node = gpw_handle_name(s, (uint64_t)info.errorNode, (uint64_t)graph);
     if (info.errorFromNode)
         *from = gpw_handle_name(s, (uint64_t)info.errorFromNode, (uint64_t)graph);
-    if (r == CUDA_SUCCESS) {
-        gpw_graph_works_as(s, own, other);
-        gpw_handle_join_contexts(s, own, other);
-    }
+    if (r == CUDA_SUCCESS)
+        exec_takes_over(s, exec, graph);
     return CUDA_SUCCESS;
 }

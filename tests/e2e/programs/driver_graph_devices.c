@@ -1,6 +1,7 @@
 /*
  * A graph that is launched on one device and has work on another: captured through an event
- * that both streams wait for, or (with an argument) built by hand. Says with which error it ended.
+ * that both streams wait for, or (with an argument) built by hand or
+ * brought by another child graph. Says with which error it ended.
  */
 #include "driver.h"
 
@@ -42,25 +43,52 @@ static CUgraphExec captured(void)
     return exec;
 }
 
-static CUgraphExec built(void)
+/* A graph that sets memory of a device, in its context. */
+static CUgraph setting(CUdeviceptr memory, CUcontext context)
 {
     CUgraph graph;
     CUgraphNode node;
-    CUgraphExec exec;
     const CUDA_MEMSET_NODE_PARAMS set = {
-        .dst = at, .value = 2, .elementSize = 1, .width = BYTES, .height = 1};
+        .dst = memory, .value = 2, .elementSize = 1, .width = BYTES, .height = 1};
     CU(cuGraphCreate(&graph, 0));
-    CU(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, its_context));
+    CU(cuGraphAddMemsetNode(&node, graph, NULL, 0, &set, context));
+    return graph;
+}
+
+static CUgraphExec built(void)
+{
+    CUgraph graph = setting(at, its_context);
+    CUgraphExec exec;
     CU(cuGraphInstantiate(&exec, graph, 0));
     CU(cuGraphDestroy(graph));
     return exec;
 }
 
+/* The work on the other device comes with a child that takes the place of an own one. */
+static CUgraphExec replaced(void)
+{
+    CUdeviceptr memory;
+    CU(cuMemAlloc(&memory, BYTES));
+    CUgraph before = setting(memory, driver_context), now = setting(at, its_context), graph;
+    CUgraphNode child;
+    CUgraphExec exec;
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddChildGraphNode(&child, graph, NULL, 0, before));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    CU(cuGraphLaunch(exec, own));
+    CU(cuStreamSynchronize(own));
+    CU(cuGraphExecChildGraphNodeSetParams(exec, child, now));
+    CU(cuGraphDestroy(graph));
+    CU(cuGraphDestroy(before));
+    CU(cuGraphDestroy(now));
+    CU(cuMemFree(memory));
+    return exec;
+}
+
 int main(int argc, char **argv)
 {
-    (void)argv;
     start();
-    CUgraphExec exec = argc > 1 ? built() : captured();
+    CUgraphExec exec = argc < 2 ? captured() : strcmp(argv[1], "built") == 0 ? built() : replaced();
     CUresult launched = cuGraphLaunch(exec, own), waited = cuStreamSynchronize(own);
     printf("launched %s\n", driver_name(launched == CUDA_SUCCESS ? waited : launched));
     CU(cuGraphExecDestroy(exec));
