@@ -9,6 +9,8 @@
 struct hidden {
     CUgraphNode node;
     CUgraph graph;
+    uint64_t capture; /* the driver's number of it while it goes on; 0: it has left the graph */
+    CUstream stream;
 };
 
 struct gpw_graphs {
@@ -26,6 +28,31 @@ int gpw_graphs_open(struct gpw_session *s)
     return s->graphs ? 0 : -1;
 }
 
+/* The driver lets go of the graph of a capture that it has given up: what is at these addresses
+ * then is the application's. */
+static bool is_given_up(struct gpw_session *s, const struct hidden *n)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph graph = NULL;
+    if (n->capture == 0)
+        return false;
+    if (!gpw_handle_find(s, GP_HANDLE_STREAM, (uint64_t)n->stream)) /* another may go on */
+        return s->graphs->captures == 0;
+    return gpw_capture_of(s, n->stream, &state, &id, &graph) != CUDA_SUCCESS ||
+           state != CU_STREAM_CAPTURE_STATUS_ACTIVE || id != n->capture;
+}
+
+static void drop_given_up(struct gpw_session *s)
+{
+    struct gpw_graphs *g = s->graphs;
+    size_t kept = 0;
+    for (size_t i = 0; i < g->count; i++)
+        if (!is_given_up(s, &g->hidden[i]))
+            g->hidden[kept++] = g->hidden[i];
+    g->count = kept;
+}
+
 static bool is_hidden(const struct gpw_graphs *g, CUgraphNode node)
 {
     for (size_t i = 0; i < g->count; i++)
@@ -34,8 +61,9 @@ static bool is_hidden(const struct gpw_graphs *g, CUgraphNode node)
     return false;
 }
 
-bool gpw_graph_has_hidden(const struct gpw_session *s, CUgraph graph)
+bool gpw_graph_has_hidden(struct gpw_session *s, CUgraph graph)
 {
+    drop_given_up(s);
     for (size_t i = 0; i < s->graphs->count; i++)
         if (s->graphs->hidden[i].graph == graph)
             return true;
@@ -91,6 +119,7 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
     if (r != CUDA_SUCCESS || state != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1)
         return r;
     struct gpw_graphs *g = s->graphs;
+    drop_given_up(s);
     if (g->count == g->room) {
         size_t room = g->room ? 2 * g->room : 64;
         struct hidden *more = realloc(g->hidden, room * sizeof *more);
@@ -99,7 +128,7 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
         g->hidden = more;
         g->room = room;
     }
-    g->hidden[g->count++] = (struct hidden){nodes[0], graph};
+    g->hidden[g->count++] = (struct hidden){nodes[0], graph, id, stream};
     return CUDA_SUCCESS;
 }
 
@@ -122,6 +151,14 @@ void gpw_capture_begun(struct gpw_session *s, CUresult r)
     gpw_captures_note(s);
 }
 
+/* What is hidden in a graph that a capture has left goes with that graph from now on. */
+static void hidden_left(struct gpw_graphs *g, CUgraph graph)
+{
+    for (size_t i = 0; i < g->count; i++)
+        if (g->hidden[i].graph == graph)
+            g->hidden[i].capture = 0;
+}
+
 void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph)
 {
     struct gpw_graphs *g = s->graphs;
@@ -132,6 +169,9 @@ void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph)
                 r != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     if (over && g->captures && --g->captures == 0)
         g->captured_contexts = 0;
+    if (r == CUDA_SUCCESS)
+        hidden_left(g, graph);
+    drop_given_up(s);
 }
 
 CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
@@ -190,6 +230,7 @@ static CUresult list_nodes(struct gpw_session *s, CUgraph graph, bool roots, CUg
     __typeof__(s->driver->cuGraphGetNodes) get = roots ? s->driver->cuGraphGetRootNodes
                                                        : s->driver->cuGraphGetNodes;
     size_t total = 0, kept = 0;
+    drop_given_up(s);
     CUresult r = get(graph, NULL, &total);
     CUgraphNode *nodes = calloc(total ? total : 1, sizeof *nodes);
     if (r == CUDA_SUCCESS && !nodes)

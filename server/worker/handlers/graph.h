@@ -12,7 +12,7 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
 /* Whether a graph has such nodes; whether a node is one's neighbour. What the client would do
  * to the edges there cannot be done. */
-bool gpw_graph_has_hidden(const struct gpw_session *s, CUgraph graph);
+bool gpw_graph_has_hidden(struct gpw_session *s, CUgraph graph);
 bool gpw_graph_is_beside_hidden(struct gpw_session *s, CUgraphNode node);
 
 /* Its nodes' addresses may come again. */
