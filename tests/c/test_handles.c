@@ -145,6 +145,50 @@ static void nodes_go_with_their_graph(void **state)
     assert_true(gpw_handle_name(&session, REAL(2), REAL(1)) != node);
 }
 
+/* The driver gives their addresses again, to a graph that is another's child or nobody's. */
+static void nodes_go_with_the_parent_of_their_graph(void **state)
+{
+    (void)state;
+    uint64_t outer = made(GP_HANDLE_GRAPH, 1, REAL(1), 0, false);
+    uint64_t node = made(GP_HANDLE_GRAPH_NODE, 1, REAL(2), outer, false);
+    made(GP_HANDLE_GRAPH, 2, REAL(3), node, false);
+    uint64_t within = gpw_handle_name(&session, REAL(4), REAL(3));
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, within), CUDA_SUCCESS);
+    destroyed(GP_HANDLE_GRAPH, outer);
+    uint64_t other = made(GP_HANDLE_GRAPH, 3, REAL(3), 0, false);
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, within), CUDA_ERROR_INVALID_VALUE);
+    assert_true(gpw_handle_name(&session, REAL(4), REAL(3)) != within);
+    assert_int_equal(gpw_handle_graph_of(&session, REAL(4)), other);
+}
+
+static void a_node_takes_the_graph_that_it_has_along(void **state)
+{
+    (void)state;
+    uint64_t outer = made(GP_HANDLE_GRAPH, 1, REAL(1), 0, false);
+    uint64_t node = made(GP_HANDLE_GRAPH_NODE, 1, REAL(2), outer, false);
+    made(GP_HANDLE_GRAPH, 2, REAL(3), node, false);
+    uint64_t within = gpw_handle_name(&session, REAL(4), REAL(3));
+    gpw_handle_node_gone(&session, REAL(2));
+    made(GP_HANDLE_GRAPH, 3, REAL(3), 0, false);
+    assert_int_equal(asked(GP_HANDLE_GRAPH_NODE, within), CUDA_ERROR_INVALID_VALUE);
+}
+
+/* A name of another graph, which the driver has let go of unasked, says nothing of a node. */
+static void a_node_is_of_a_graph_that_lives(void **state)
+{
+    (void)state;
+    uint64_t stream = made(GP_HANDLE_STREAM, 1, REAL(1), 0, false);
+    capturing = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    captured_graph = REAL(2);
+    gpw_handle_next_graph(&session, 0, 7);
+    made(GP_HANDLE_GRAPH, 1, REAL(2), stream, false);
+    gpw_handle_name(&session, REAL(3), REAL(2));
+    capturing = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    uint64_t graph = made(GP_HANDLE_GRAPH, 2, REAL(4), 0, false);
+    gpw_handle_name(&session, REAL(3), REAL(4));
+    assert_int_equal(gpw_handle_graph_of(&session, REAL(3)), graph);
+}
+
 static void a_graph_is_lent_while_it_is_captured(void **state)
 {
     uint64_t real;
@@ -202,6 +246,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_contexts_own_go_with_it, begin, end),
         cmocka_unit_test_setup_teardown(nothing_comes_to_life_with_an_id, begin, end),
         cmocka_unit_test_setup_teardown(nodes_go_with_their_graph, begin, end),
+        cmocka_unit_test_setup_teardown(nodes_go_with_the_parent_of_their_graph, begin, end),
+        cmocka_unit_test_setup_teardown(a_node_takes_the_graph_that_it_has_along, begin, end),
+        cmocka_unit_test_setup_teardown(a_node_is_of_a_graph_that_lives, begin, end),
         cmocka_unit_test_setup_teardown(a_graph_is_lent_while_it_is_captured, begin, end),
         cmocka_unit_test_setup_teardown(what_the_driver_still_has_is_charged, begin, end),
         cmocka_unit_test_setup_teardown(what_has_gone_is_charged_no_more, begin, end),

@@ -72,10 +72,11 @@ uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node)
     uint64_t id = gpw_handle_find(s, GP_HANDLE_GRAPH_NODE, node);
     if (id)
         return gpw_slot_of(s, GP_HANDLE_GRAPH_NODE, id, false)->parent;
-    for (uint32_t i = 0; i < s->handles->named_count; i++)
+    uint64_t graph = 0; /* a name may be left of another node, which went with its graph */
+    for (uint32_t i = 0; !graph && i < s->handles->named_count; i++)
         if (s->handles->named[i].real == node)
-            return gpw_handle_find(s, GP_HANDLE_GRAPH, s->handles->named[i].graph);
-    return 0;
+            graph = gpw_handle_find(s, GP_HANDLE_GRAPH, s->handles->named[i].graph);
+    return graph;
 }
 
 /* --- graphs ----------------------------------------------------------------------- */
@@ -92,6 +93,23 @@ static bool is_node_of(struct gpw_session *s, const struct slot *node, uint64_t 
     return of && of->birth == node->parent_birth && of->real == graph;
 }
 
+/* With a graph, or a node, those go that were its children. */
+static void orphans_gone(struct gpw_session *s)
+{
+    uint64_t graph = 0; /* the one looked up last: nodes of one lie together */
+    bool lives = false;
+    for (uint32_t i = 0; i < s->handles->named_count; i++) {
+        struct named *n = &s->handles->named[i];
+        if (!n->real)
+            continue;
+        if (n->graph != graph)
+            lives = gpw_handle_find(s, GP_HANDLE_GRAPH, n->graph) != 0;
+        graph = n->graph;
+        if (!lives)
+            named_gone(n);
+    }
+}
+
 void gpw_nodes_gone(struct gpw_session *s, uint64_t graph)
 {
     for (uint32_t index = 1; index < s->handles->rooms[GP_HANDLE_GRAPH_NODE]; index++) {
@@ -104,6 +122,7 @@ void gpw_nodes_gone(struct gpw_session *s, uint64_t graph)
         if (n->graph == graph && n->real)
             named_gone(n);
     }
+    orphans_gone(s);
 }
 
 void gpw_handle_node_gone(struct gpw_session *s, uint64_t real)
@@ -114,6 +133,7 @@ void gpw_handle_node_gone(struct gpw_session *s, uint64_t real)
     for (uint32_t i = 0; i < s->handles->named_count; i++)
         if (s->handles->named[i].real == real)
             named_gone(&s->handles->named[i]);
+    orphans_gone(s);
 }
 
 void gpw_handle_next_graph(struct gpw_session *s, uint64_t contexts, uint64_t capture)
