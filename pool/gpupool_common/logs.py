@@ -113,9 +113,21 @@ class Meter:
 
 
 def forward_line(log: Log, line: str) -> str:
-    """Pass on one line of a worker's stderr: JSON keeps its fields, text becomes the event.
+    """Pass on one line of a worker's stderr: JSON keeps its fields. Returns the event."""
+    level, event, fields = _read_line(line)
+    log.log(level, event, **{f"worker_{k}": v for k, v in fields.items()})
+    return event
 
-    A text's level is its first word, where that is one of a worker's. Returns the event.
+
+def event_of(line: str) -> str:
+    """What :func:`forward_line` makes of a line, without passing it on."""
+    return _read_line(line)[1]
+
+
+def _read_line(line: str) -> tuple[int, str, EventDict]:
+    """Its level, event and further fields: JSON has them, text becomes the event.
+
+    A text's level is its first word, where that is one of a worker's.
     """
     fields: EventDict = {}
     try:
@@ -130,7 +142,4 @@ def forward_line(log: Log, line: str) -> str:
     event = str(fields.pop("event", None) or fields.pop("message", None) or line)
     level = str(fields.pop("level", "info")).lower()
     fields.pop("timestamp", None)
-    log.log(
-        LEVELS.get(level, LEVELS["info"]), event, **{f"worker_{k}": v for k, v in fields.items()}
-    )
-    return event
+    return LEVELS.get(level, LEVELS["info"]), event, fields

@@ -128,7 +128,7 @@ class Launcher:
             on_stdout = self._stdout_handler(folder.session, answer, log)
             readers = [LineReader(folder.stdout, on_stdout, logs.Meter().admit)]
             undo.callback(readers[0].close)
-            readers.append(LineReader(folder.stderr, log.pass_on, log.admit))
+            readers.append(LineReader(folder.stderr, log.pass_on, log.admit, log.note_last))
             undo.callback(readers[1].close)
             stdin = worker.secret_pipe(secret + self._peers.key_for(request.tenant))
             ends.callback(os.close, stdin)
@@ -243,14 +243,12 @@ class Launcher:
     def adopt_output(self, session: Session) -> None:
         """Read on what the worker of an earlier server's session writes."""
         folder, log = session.folder, session.log
-        hearers = (
-            (folder.stdout, self._stdout_handler(folder.session, None, log), logs.Meter().admit),
-            (folder.stderr, log.pass_on, log.admit),
-        )
-        for path, handle, admit in hearers:
-            # Without its FIFOs a session continues; only its log is lost.
-            with contextlib.suppress(OSError):
-                session.readers.append(LineReader(path, handle, admit))
+        on_stdout = self._stdout_handler(folder.session, None, log)
+        # Without its FIFOs a session continues; only its log is lost.
+        with contextlib.suppress(OSError):
+            session.readers.append(LineReader(folder.stdout, on_stdout, logs.Meter().admit))
+        with contextlib.suppress(OSError):
+            session.readers.append(LineReader(folder.stderr, log.pass_on, log.admit, log.note_last))
 
     def log_of(self, meta: Meta) -> WorkerLog:
         """For the lines of a worker that an earlier server has started."""

@@ -33,12 +33,20 @@ class LineReader:
     """Lines of a FIFO, handed over one by one; longer than MAX_LINE they are cut."""
 
     def __init__(
-        self, path: Path, on_line: Callable[[str], None], admit: Callable[[int], int]
+        self,
+        path: Path,
+        on_line: Callable[[str], None],
+        admit: Callable[[int], int],
+        on_last: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``admit`` says how many of so many lines are to be handed over."""
+        """``admit`` says how many of so many lines are to be handed over.
+
+        ``on_last`` gets the last line of what was read at once, also if none was admitted.
+        """
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._on_line = on_line
         self._admit = admit
+        self._on_last = on_last
         self._rest = b""
         self._loop = asyncio.get_running_loop()
         self._window = (0.0, 0)  # its end, and what was read in it
@@ -78,9 +86,10 @@ class LineReader:
 
     def _deliver(self, lines: list[bytes]) -> None:
         for line in lines[: self._admit(len(lines)) if lines else 0]:
-            text = line[:MAX_LINE].decode("utf-8", errors="replace").rstrip("\r")
-            if text:
+            if text := _text(line):
                 self._on_line(text)
+        if last := next(filter(None, map(_text, reversed(lines))), ""):
+            self._on_last(last)
 
     def close(self) -> None:
         """Read what is there, then let go."""
@@ -99,6 +108,10 @@ class LineReader:
             self._deliver([rest])
 
 
+def _text(line: bytes) -> str:
+    return line[:MAX_LINE].decode("utf-8", errors="replace").rstrip("\r")
+
+
 class WorkerLog:
     """The lines of one session's worker in the server's log."""
 
@@ -113,8 +126,16 @@ class WorkerLog:
             rate=settings.session_log_rate, most=settings.session_log_lines, above=of_tenant
         )
         self._told_end = False
-        #: The last line that was passed on.
-        self.last = ""
+        self._last = ""
+
+    def note_last(self, line: str) -> None:
+        """The last line so far, whether the log takes it or not."""
+        self._last = line
+
+    @property
+    def last(self) -> str:
+        """What the worker said last: a flood before it does not hide why it ended."""
+        return logs.event_of(self._last) if self._last else ""
 
     @property
     def lines(self) -> int:
@@ -140,7 +161,7 @@ class WorkerLog:
 
     def pass_on(self, line: str) -> None:
         """A line of its own, which was admitted."""
-        self.last = logs.forward_line(self._log, line)
+        logs.forward_line(self._log, line)
 
     def unexpected(self, line: str) -> None:
         """A line where it has nothing to say."""

@@ -89,6 +89,17 @@ async def test_a_worker_that_writes_on_does_not_keep_the_server(fifo: tuple[Path
     assert len(got) - admitted <= FIFO_BYTES
 
 
+async def test_a_flood_hides_no_last_word(fifo: tuple[Path, int], entries: list[Any]) -> None:
+    path, end = fifo
+    log = WorkerLogs(settings()).of("red", "abc", "")
+    reader = LineReader(path, log.pass_on, log.admit, log.note_last)
+    os.write(end, b"error: noise\n" * (logs.Meter.BURST + 100) + b"error: ptrace was refused\n")
+    await eventually(lambda: log.dropped > 0)
+    reader.close()
+    assert "ptrace was refused" not in {entry["event"] for entry in entries}
+    assert log.last == "ptrace was refused"
+
+
 def test_a_session_has_so_many_lines(entries: list[Any]) -> None:
     log = WorkerLogs(settings(session_log_lines=150)).of("red", "abc", "")
     passed = sum(log.admit(1) for _ in range(1000))
