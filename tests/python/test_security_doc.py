@@ -13,6 +13,8 @@ ATTACKERS = (
     "A stranger",
     "A tenant",
     "A tenant with code in its worker",
+    "What it says to the arbiter",
+    "A worker that uses the driver by itself",
     "A node",
     "An operator's browser",
     "A thief of the database",
