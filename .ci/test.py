@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,12 +59,32 @@ class Count:
         self.skipped += other.skipped
 
 
+@dataclass
+class Builds:
+    """A process beside the stages that wait more than they compute."""
+
+    process: subprocess.Popen[bytes] | None = None
+
+    def wait(self) -> None:
+        """Behind this nothing of it takes a core."""
+        if self.process is not None:
+            self.process.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever ended us; its compilers are in its group."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait()
+
+
 @dataclass(frozen=True)
 class Place:
     """Where things are built."""
 
     build: Path
     jobs: int
+    #: The sanitized builds, while they are made beside other stages.
+    builds: Builds = field(default_factory=lambda: Builds())
 
     @property
     def sanitize(self) -> Path:
@@ -191,6 +211,7 @@ def stage_threads(place: Place) -> Count:
 def stage_e2e(place: Place) -> Count:
     """Side by side, because most tests wait for processes; behind them what has to be alone."""
     count = pytest(place, "tests/e2e", "-m", "not alone", *BESIDE)
+    place.builds.wait()
     count.add(pytest(place, "tests/e2e", "-m", "alone", name="alone"))
     return count
 
@@ -241,7 +262,7 @@ def stage_figures(place: Place) -> Count:
     return one(run([sys.executable, ".ci/figures.py"]))
 
 
-def begin_builds(place: Place) -> subprocess.Popen[bytes]:
+def begin_builds(place: Place) -> None:
     """Make the sanitized builds in the time for which other stages wait.
 
     They are last in the queue for a core. What is said is in a file: a build that fails is made
@@ -250,7 +271,9 @@ def begin_builds(place: Place) -> subprocess.Popen[bytes]:
     command = ["nice", "-n", "19", sys.executable, __file__, "--only", "sanitize-builds"]
     command += ["--build", str(place.build), "--jobs", str(place.jobs)]
     with (place.build / "sanitize-builds.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log)
+        place.builds.process = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 STAGES: dict[str, Callable[[Place], Count]] = {
@@ -275,7 +298,8 @@ WAITING = ("python", "e2e", "chaos")
 def hear_signals() -> None:
     """Tests end programs by these: `nohup make test &` leaves them ignored in all it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGTERM):  # what we started ends with us
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def main() -> int:
@@ -288,16 +312,23 @@ def main() -> int:
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
     stages = {args.only: {**STAGES, **EXTRA}[args.only]} if args.only else STAGES
+    try:
+        return run_stages(place, stages, beside=not args.only)
+    finally:
+        place.builds.end()
+
+
+def run_stages(place: Place, stages: Mapping[str, Callable[[Place], Count]], beside: bool) -> int:
+    """The exit status; ``beside``: the sanitized builds are made in the time of others."""
     total = Count()
     rows: list[str] = []
-    builds: subprocess.Popen[bytes] | None = None
     for name, stage in stages.items():
         print(f"== {name}", flush=True)
         began = time.monotonic()
-        if name in WAITING and not builds and not args.only:
-            builds = begin_builds(place)
-        elif builds and name not in WAITING:
-            builds.wait()
+        if name in WAITING and not place.builds.process and beside:
+            begin_builds(place)
+        elif name not in WAITING:
+            place.builds.wait()
         count = stage(place)
         total.add(count)
         rows.append(
