@@ -5,7 +5,7 @@ Ed25519 (RFC 8037). The header names nothing but the algorithm and the key's id.
 MessagePack: version, lease, tenant, when it was issued and when it expires (seconds since 1970
 by the manager's clock), priority, the id of the request, for every node its name and its grants
 (ordinal, GPU, bytes, thousandths of its compute), which are the limits of sessions there, and how
-many of these each server serves at once (nil: any number).
+many of these each server serves at once (version 2 has no such field: any number).
 
 Servers have public keys alone, so nothing of theirs forges a token, for others or themselves.
 A JWS and no PASETO: PyJWT is kept by many, and brings nothing but ``cryptography``. What JOSE is
@@ -30,7 +30,9 @@ from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY, MOST_SESSIONS
 from gpupool_common.sizes import WHOLE_GPU
 
 PREFIX = "gpl_"
-VERSION = 3
+#: Without a limit of sessions a token is as the releases before that had it: an upgrade begins
+#: with the manager, and its servers go on opening sessions.
+UNLIMITED, VERSION = 2, 3
 ALGORITHM = "EdDSA"
 
 #: A question to a front end has 8 KiB; the rest of it needs less than half of that.
@@ -80,9 +82,10 @@ def key_id(public: bytes) -> str:
 
 def issue(token: LeaseToken, key: Ed25519PrivateKey) -> str:
     """The text of a token."""
+    limit = [] if token.sessions is None else [token.sessions]
     payload = msgpack.packb(
         [
-            VERSION,
+            VERSION if limit else UNLIMITED,
             token.lease,
             token.tenant,
             token.issued,
@@ -99,7 +102,7 @@ def issue(token: LeaseToken, key: Ed25519PrivateKey) -> str:
                 ]
                 for node, grants in token.nodes.items()
             ],
-            token.sessions,
+            *limit,
         ]
     )
     return sign(payload, key)
@@ -150,11 +153,13 @@ def _read(payload: Any) -> LeaseToken:
     try:
         raw: Any = msgpack.unpackb(payload, raw=False)
         version, *fields = raw
-        if version != VERSION:
+        if version not in (UNLIMITED, VERSION):
             raise ProtocolError(
-                f"it is of version {version}, this server knows version {VERSION};"
+                f"it is of version {version}, this server knows versions {UNLIMITED} and {VERSION};"
                 " install the same gpupool release as the manager's"
             )
+        if version == UNLIMITED:
+            fields.append(None)
         lease, tenant, issued, expires, priority, request_id, nodes, sessions = fields
         token = LeaseToken(
             _name(lease),

@@ -180,8 +180,26 @@ def test_no_signed_field_is_taken_that_cannot_be(place: int, value: object) -> N
         lease_token.check(signed(msgpack.packb(fields)), KEYS)
 
 
+def payload_of(text: str) -> list[Any]:
+    body = text.removeprefix(lease_token.PREFIX).split(".")[1]
+    fields: list[Any] = msgpack.unpackb(base64.urlsafe_b64decode(body + "=="), raw=False)
+    return fields
+
+
+def test_an_older_server_reads_a_token_without_a_limit() -> None:
+    """The manager is upgraded first: what it need not say, it says as the release before."""
+    version, *fields = payload_of(issued())
+    assert version == 2 and len(fields) == 7
+    assert lease_token.check(issued(), KEYS) == token_of()
+    version, *limited = payload_of(issued(sessions=7))
+    assert version == 3 and limited == [*fields, 7]
+    for bad in ([2, *limited], [3, *fields]):
+        with pytest.raises(ProtocolError, match="malformed"):
+            lease_token.check(lease_token.sign(msgpack.packb(bad), KEY), KEYS)
+
+
 def test_another_version_is_named() -> None:
-    with pytest.raises(ProtocolError, match="version 4, this server knows version 3"):
+    with pytest.raises(ProtocolError, match="version 4, this server knows versions 2 and 3"):
         lease_token.check(signed(msgpack.packb([4, "new"])), KEYS)
 
 
