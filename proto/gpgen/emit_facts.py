@@ -36,6 +36,7 @@ struct gp_op_info {
     uint16_t graph_run_at; /* what is instantiated, and put on the GPU */
     uint16_t graph_exec_at; /* what is instantiated, however it is meant */
     uint16_t graph_grown_at; /* a graph that gets a node, of the one at graph_from_at if any is */
+    uint16_t graph_node_at; /* the node that it gets */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 
@@ -94,7 +95,8 @@ class _Facts:
     def _graphs(self) -> dict[str, str]:
         f = self.function
         made = next((p for p in f.creates if p.handle in _GRAPHS), None)
-        grown = next((f.parent(p) for p in f.creates if p.handle == "graph_node"), None)
+        node = next((p for p in f.creates if p.handle == "graph_node"), None)
+        grown = f.parent(node) if node else None
         child = next((p for p in f.params if p.handle == "graph" and p not in (made, grown)), None)
         parent = f.parent(made) if made else child if grown else None
         held = next((p for p in f.params if p.handle == "graph_exec" and p is not made), None)
@@ -108,6 +110,7 @@ class _Facts:
             "graph_run_at": self.at(run),
             "graph_exec_at": self.at(held or instance),
             "graph_grown_at": self.at(grown),
+            "graph_node_at": self.at(node if grown else None),
         }
 
     def _ended(self, *kinds: str) -> Param | None:

@@ -40,6 +40,8 @@ SPEC = ROOT / "proto" / "spec"
 KIND_CONTEXT = 1
 KIND_STREAM = 5
 KIND_EVENT = 6
+KIND_GRAPH = 7
+KIND_GRAPH_NODE = 9
 
 
 def _numbers() -> dict[str, int]:

@@ -15,6 +15,8 @@ from harness import PATIENCE, alive, wait_until
 from ports import free_port
 from raw_client import (
     KIND_EVENT,
+    KIND_GRAPH,
+    KIND_GRAPH_NODE,
     KIND_STREAM,
     NUMBERS,
     RawClient,
@@ -138,6 +140,11 @@ def test_a_captured_graph_without_end(tight: Pool) -> None:
         is_ended(tight, pid, "its graphs need more host memory")
 
 
+def charged_for_graphs(pool: Pool) -> int:
+    (shown,) = pool.ask(do="status")["sessions"]
+    return int(shown["host_bytes_by_kind"]["graphs"])
+
+
 def test_a_capture_whose_stream_is_destroyed(tight: Pool) -> None:
     """What would have been its graph was charged for good, and asked for at every message."""
     client, _ = greeted(tight)
@@ -145,13 +152,24 @@ def test_a_capture_whose_stream_is_destroyed(tight: Pool) -> None:
         stream, node = begin_capture(client)
         assert client.result("cuMemsetD8Async", node) == 0
 
-        def charged() -> int:
-            (shown,) = tight.ask(do="status")["sessions"]
-            return int(shown["host_bytes_by_kind"]["graphs"])
-
-        assert charged() > 0
+        assert charged_for_graphs(tight) > 0
         assert client.result("cuStreamDestroy_v2", struct.pack("<Q", stream)) == 0
-        wait_until(lambda: charged() == 0, "it was given back, behind the answer")
+        wait_until(lambda: charged_for_graphs(tight) == 0, "it was given back, behind the answer")
+
+
+def test_nodes_that_come_and_go(tight: Pool) -> None:
+    """They were charged until their graph went: whoever changed one for long was ended."""
+    client, _ = greeted(tight)
+    graph, node = handle(KIND_GRAPH, 1), handle(KIND_GRAPH_NODE, 1)
+    with client:
+        assert client.result("cuGraphCreate", struct.pack("<QI", graph, 0)) == 0
+        assert client.result("gp_node_empty", struct.pack("<QQ", node, graph)) == 0
+        assert charged_for_graphs(tight) > 0
+        assert client.result("cuGraphDestroyNode", struct.pack("<Q", node)) == 0
+        wait_until(lambda: charged_for_graphs(tight) == 0, "a node's bytes were given back")
+        none = struct.pack("<QQQ", node, graph, handle(KIND_GRAPH, 2))
+        assert client.result("gp_node_child", none) != 0
+        wait_until(lambda: charged_for_graphs(tight) == 0, "one that was refused costs nothing")
 
 
 def test_it_is_counted_and_shown(

@@ -238,8 +238,10 @@ CUresult gpw_cuGraphDestroyNode(struct gpw_session *s, CUgraphNode hNode)
     if (gpw_graph_is_beside_hidden(s, hNode))
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult r = s->driver->cuGraphDestroyNode(hNode);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
+        gpw_graph_shrinks(s, (uint64_t)hNode);
         gpw_handle_node_gone(s, (uint64_t)hNode);
+    }
     return r;
 }
 

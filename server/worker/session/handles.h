@@ -54,6 +54,9 @@ void gpw_handle_capture_over(struct gpw_session *s, uint64_t real);
 uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
 /* The id of the graph that has a node, 0 if none is known to. */
 uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node);
+/* What its graph is charged for a node, both by their ids; 0 for one that is not live. */
+void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes);
+uint64_t gpw_handle_share_of(struct gpw_session *s, uint64_t node, uint64_t *graph);
 /* The driver has let a node go before its graph. */
 void gpw_handle_node_gone(struct gpw_session *s, uint64_t node);
 /* The id of the context that the driver's object goes with, 0 if it goes with none; and its tag. */

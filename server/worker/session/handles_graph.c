@@ -79,6 +79,20 @@ uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node)
     return graph;
 }
 
+void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes)
+{
+    struct slot *slot = gpw_slot_live(s, node, 0);
+    if (slot)
+        slot->share = bytes;
+}
+
+uint64_t gpw_handle_share_of(struct gpw_session *s, uint64_t node, uint64_t *graph)
+{
+    const struct slot *slot = gpw_slot_live(s, node, 0);
+    *graph = slot ? slot->parent : 0;
+    return slot ? slot->share : 0;
+}
+
 /* --- graphs ----------------------------------------------------------------------- */
 
 static void named_gone(struct named *n)

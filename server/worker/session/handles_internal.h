@@ -14,6 +14,7 @@ struct slot {
     uint64_t contexts; /* of a graph: those that it was captured in, a bit each */
     uint64_t capture;  /* of a graph that is being captured: which; `parent` is the stream */
     uint64_t bytes;    /* of the host's memory that the driver keeps for it */
+    uint64_t share;    /* of a node: what its graph is charged for it */
     uint32_t generation;
     uint16_t state;  /* slot_state */
     uint16_t result; /* of a failed creation */

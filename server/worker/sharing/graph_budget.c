@@ -179,15 +179,21 @@ static uint64_t node_bytes(const struct gp_header *h)
     return ID(graph_grown_at) ? NODE_BYTES + h->size : 0;
 }
 
-/* A graph has another node, whose bytes are taken; of a child it has all that the child has. */
+/* A graph has another node, whose bytes are taken; of a child it has all that the child has. One
+ * that was refused costs nothing. */
 static void grown(struct gpw_session *s, const struct gp_header *h)
 {
-    uint64_t id = ID(graph_grown_at);
+    uint64_t id = ID(graph_grown_at), node = ID(graph_node_at);
     struct cost cost = copy_of(s, h);
     int ordinal = gp_op_info(h->op)->in_context ? gpw_current_ordinal(s) : -1;
     cost.bytes += node_bytes(h);
     if (ordinal >= 0)
         cost.devices |= UINT64_C(1) << ordinal;
+    if (!live(s, GP_HANDLE_GRAPH_NODE, node)) {
+        gpw_budget_give(s, GPW_USE_GRAPHS, cost.bytes);
+        return;
+    }
+    gpw_handle_share(s, node, cost.bytes);
     struct gpw_graph_cost *g = live(s, GP_HANDLE_GRAPH, id) ? graph_of(s, id) : NULL;
     if (!g) {
         made(s, GP_HANDLE_GRAPH, id, cost);
@@ -195,6 +201,17 @@ static void grown(struct gpw_session *s, const struct gp_header *h)
     }
     g->cost.bytes += cost.bytes;
     g->cost.devices |= cost.devices;
+}
+
+void gpw_graph_shrinks(struct gpw_session *s, uint64_t real)
+{
+    uint64_t id = 0;
+    uint64_t bytes = gpw_handle_share_of(s, gpw_handle_find(s, GP_HANDLE_GRAPH_NODE, real), &id);
+    struct gpw_graph_cost *g = bytes ? graph_of(s, id) : NULL;
+    if (!g || g->cost.bytes < bytes)
+        return;
+    g->cost.bytes -= bytes;
+    gpw_budget_give(s, GPW_USE_GRAPHS, bytes);
 }
 
 void gpw_graph_works_here(struct gpw_session *s, uint64_t id)

@@ -122,6 +122,7 @@ struct gp_op_info {
     uint16_t graph_run_at; /* what is instantiated, and put on the GPU */
     uint16_t graph_exec_at; /* what is instantiated, however it is meant */
     uint16_t graph_grown_at; /* a graph that gets a node, of the one at graph_from_at if any is */
+    uint16_t graph_node_at; /* the node that it gets */
 };
 extern const struct gp_op_info gp_op_table[GP_OP_COUNT];
 
