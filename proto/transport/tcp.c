@@ -237,14 +237,15 @@ static void tcp_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner
     gp_relief_set(&ch->relief, relief, owner);
 }
 
-void tcp_flush_try(struct gp_channel *ch)
+int tcp_flush_try(struct gp_channel *ch)
 {
     if (!gp_turnstile_try(&ch->sending))
-        return; /* somebody is sending; the keeper looks again soon */
+        return -EAGAIN; /* somebody is sending; the keeper looks again soon */
     int rc = ch->dead ? ch->dead : gather_send(ch, 0);
     if (rc != -EAGAIN)
-        send_result(ch, rc);
+        rc = send_result(ch, rc);
     gp_turnstile_leave(&ch->sending);
+    return rc;
 }
 
 /* --- receiving ----------------------------------------------------------- */

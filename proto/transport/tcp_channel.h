@@ -89,8 +89,8 @@ __attribute__((visibility("default"))) extern const struct gp_transport gp_trans
 /* Takes the socket and `tls` over on success. */
 int tcp_channel_new(int fd, struct tcp_tls *tls, const struct gp_silence *silence, bool accepted,
                     struct gp_channel **out);
-/* Send what is gathered, if nobody is sending and the socket takes it. */
-void tcp_flush_try(struct gp_channel *ch);
+/* Send what is gathered: 0, -EAGAIN somebody is sending or the socket is full, -EPIPE, -EBADF. */
+int tcp_flush_try(struct gp_channel *ch);
 
 /* tcp_keeper.c */
 int tcp_keeper_start(struct gp_channel *ch);

@@ -1,8 +1,9 @@
 /*
  * What was sent with GP_SEND_LATER goes within 100 us although nobody asks. The keeper has
- * no descriptor, reads nothing, and sleeps where nothing is gathered.
+ * no descriptor, reads nothing, and sleeps where nothing is gathered or the socket is full.
  */
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <time.h>
 
@@ -11,6 +12,8 @@
 /* Ticks without anything to flush after which the keeper goes to sleep. Until
  * then a burst of gathered messages costs its sender no system call. */
 #define IDLE_TICKS 20
+/* How long it waits for room in a full socket before it looks whether it is to end. */
+#define ROOM_WAIT_MS 20
 
 static void keeper_sleep(struct gp_channel *ch)
 {
@@ -31,8 +34,8 @@ static void *keeper_main(void *arg)
     int idle = 0;
     while (!atomic_load(&ch->keeper.stop)) {
         bool flush = atomic_load(&ch->waiting) && !ch->dead;
-        if (flush)
-            tcp_flush_try(ch);
+        if (flush && tcp_flush_try(ch) == -EAGAIN)
+            tcp_socket_wait(&ch->socket, POLLOUT, ROOM_WAIT_MS);
         idle = flush ? 0 : idle + 1;
         if (idle > IDLE_TICKS || ch->dead)
             keeper_sleep(ch);

@@ -1,6 +1,7 @@
 /* Our own TCP: frames in a stream, who is let in, what is seen of it on its way, and
  * descriptors that the program takes away. */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -309,6 +310,50 @@ static void test_more_than_one_key_carries(void **state)
     ends_close(&e);
 }
 
+/* --- what was gathered, and a full socket ----------------------------------- */
+
+/* What sockets took, and how often they did not. */
+static _Atomic size_t taken;
+static _Atomic unsigned refused;
+
+/* The plug-in's, counted. */
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *message,
+                                                       int flags)
+{
+    static ssize_t (*real)(int, const struct msghdr *, int);
+    if (!real)
+        real = (ssize_t (*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg");
+    ssize_t n = real(fd, message, flags);
+    if (n >= 0)
+        taken += (size_t)n;
+    else if (errno == EAGAIN)
+        refused++;
+    return n;
+}
+
+/* It waits for room: it does not try and try again. */
+static void test_the_keeper_of_a_full_socket(void **state)
+{
+    (void)state;
+    struct ends e;
+    uint64_t count = 0;
+    use("plain://");
+    ends_open(&e);
+    taken = refused = 0;
+    do { /* as much at once as is gathered: the sender itself must not wait */
+        for (int i = 0; i < 16; i++)
+            assert_int_equal(send_numbered(e.client, count++, 3000, GP_SEND_LATER), 0);
+        while (refused == 0 && taken < count * gp_batch_room(3000))
+            usleep(1000);
+    } while (refused == 0);
+    unsigned before = refused;
+    usleep(500000);
+    assert_in_range(refused - before, 0, 100);
+    for (uint64_t n = 0; n < count; n++)
+        expect_numbered(e.worker, n, 3000);
+    ends_close(&e);
+}
+
 /* --- descriptors that the program takes away ---------------------------------- */
 
 /* The client's end of the connection to this port. */
@@ -421,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_readable_on_its_way),
         cmocka_unit_test(test_a_changed_bit_ends_it),
         cmocka_unit_test(test_more_than_one_key_carries),
+        cmocka_unit_test(test_the_keeper_of_a_full_socket),
         cmocka_unit_test(test_a_closed_descriptor),
         cmocka_unit_test(test_a_replaced_descriptor),
         cmocka_unit_test(test_a_descriptor_closed_inside_a_call),
