@@ -195,6 +195,59 @@ static void test_a_peer_that_vanished_while_it_was_sent_to(void **state)
     ends_close(&e);
 }
 
+/* A thread that sends more than there is room for; it has met the end of it. */
+static void stuff(struct ends *e, struct stream *s, pthread_t *thread)
+{
+    uint64_t sent;
+    setenv("GPUPOOL_SILENCE", "2", 1);
+    ends_open(e);
+    unsetenv("GPUPOOL_SILENCE");
+    *s = (struct stream){.channel = e->client, .count = 64, .size = GP_MESSAGE_MAX};
+    assert_int_equal(pthread_create(thread, NULL, stream_main, s), 0);
+    do {
+        sent = s->sent;
+        sleep(1);
+    } while (sent == 0 || s->sent != sent);
+    assert_true(sent < s->count);
+}
+
+/* Its machine answers, though it is asked ever more rarely: it may take its time. */
+static void test_a_peer_that_takes_nothing(void **state)
+{
+    (void)state;
+    struct ends e;
+    struct stream s;
+    pthread_t thread;
+    if (is_zmq)
+        skip(); /* docs/limits.md */
+    stuff(&e, &s, &thread);
+    sleep(9);
+    assert_int_equal(s.rc, 0);
+    for (uint64_t n = 0; n < s.count; n++)
+        expect_numbered(e.worker, n, GP_MESSAGE_MAX);
+    pthread_join(thread, NULL);
+    assert_int_equal(s.rc, 0);
+    ends_close(&e);
+}
+
+/* We say so, long before the kernel does: for it our end is still connected. */
+static void test_a_peer_that_vanished_without_room(void **state)
+{
+    (void)state;
+    struct ends e;
+    struct stream s;
+    int fds[8];
+    pthread_t thread;
+    if (is_zmq)
+        skip();
+    stuff(&e, &s, &thread);
+    cut(fds, sockets_find(connected, fds, 8));
+    pthread_join(thread, NULL);
+    assert_int_equal(s.rc, -EPIPE);
+    assert_true(sockets_find(connected, fds, 8) > 0);
+    ends_close(&e);
+}
+
 /* By default a silence of a minute is none. */
 static void test_how_long_silence_may_last(void **state)
 {
@@ -247,6 +300,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_ports_are_shut_behind_the_client),
         cmocka_unit_test(test_a_peer_that_vanished),
         cmocka_unit_test(test_a_peer_that_vanished_while_it_was_sent_to),
+        cmocka_unit_test(test_a_peer_that_takes_nothing),
+        cmocka_unit_test(test_a_peer_that_vanished_without_room),
         cmocka_unit_test(test_how_long_silence_may_last),
         cmocka_unit_test(test_a_silence_that_is_none),
     };
