@@ -1,6 +1,7 @@
 #include "transport/dial.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "transport/support.h"
 
 bool gp_port_ok(const char *text, size_t length, bool listening)
 {
@@ -44,15 +47,19 @@ int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **fou
 
 int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms)
 {
+    int64_t deadline = gp_deadline_us((int64_t)timeout_ms * 1000);
     if (connect(fd, address, length) == 0)
         return 0;
     if (errno != EINPROGRESS)
         return -errno;
     struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int error = 0;
+    int error = 0, ready;
     socklen_t size = sizeof error;
-    if (poll(&p, 1, timeout_ms) <= 0)
-        return -ETIMEDOUT;
+    do /* the application's signals, an interval timer's among them, end no wait */
+        ready = poll(&p, 1, gp_deadline_left_ms(deadline, INT_MAX));
+    while (ready < 0 && errno == EINTR);
+    if (ready <= 0)
+        return ready == 0 ? -ETIMEDOUT : -errno;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         return -errno;
     return -error;
