@@ -113,10 +113,15 @@ def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 
-def total(sessions: Iterable[Mapping[str, Any]], tenant: Tenant) -> dict[str, State]:
-    """The sums of a tenant's sessions as ``Session.describe`` has them, and its limits."""
+def total(
+    sessions: Iterable[Mapping[str, Any]], tenant: Tenant, ended: Mapping[str, int]
+) -> dict[str, State]:
+    """The sums of a tenant's sessions as ``Session.describe`` has them, and its limits.
+
+    ``ended`` is what those were refused that have ended: it is a counter, and never falls.
+    """
     used: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
+    refused = Counter(ended)
     for session in sessions:
         for name, each in session["budgets"].items():
             used[name] += each["used"]

@@ -45,6 +45,8 @@ class Session:
     watcher: asyncio.Task[None] | None = None
     #: Whether it was told to end.
     ending: bool = False
+    #: How often its worker refused more of a budget, when it was asked last.
+    told: dict[str, int] = field(default_factory=dict)
 
     @property
     def confined(self) -> Confined:
@@ -57,6 +59,11 @@ class Session:
             reader.close()
         self.log.over()
         self.control.close()
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """How often it was refused more of each budget, as far as that is known."""
+        return {**self.told, "log_lines": self.log.dropped}
 
     async def describe(self, state: SessionState) -> dict[str, Any]:
         """What is known of it, with its worker's own counts if that answers."""
@@ -88,7 +95,9 @@ class Session:
         for key in COUNTERS:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
-        known["budgets"] |= budgets.read(status.get("budgets"), meta.budgets)
+        read = budgets.read(status.get("budgets"), meta.budgets)
+        self.told = {name: each["refused"] or 0 for name, each in read.items()}
+        known["budgets"] |= read
         if isinstance(kinds := status.get("host"), dict):
             known["host_bytes_by_kind"] = {
                 str(k): v for k, v in kinds.items() if isinstance(v, int)

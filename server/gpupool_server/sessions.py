@@ -28,6 +28,7 @@ from gpupool_server.launcher import Launcher
 from gpupool_server.liars import Liars
 from gpupool_server.pending import Pending
 from gpupool_server.process import Process
+from gpupool_server.refusals import Refusals, TooManySessions
 from gpupool_server.rundir import Meta, RunDir, SessionDir
 from gpupool_server.session import Opened, Session, log_fields
 from gpupool_server.session_request import SessionRequest
@@ -95,8 +96,8 @@ class SessionSupervisor:
         self._jail = jail
         #: How many clients of each tenant wait for others to end.
         self._patient: Counter[str] = Counter()
-        #: How often each has been refused a session for its number of them.
-        self._refused: Counter[str] = Counter()
+        #: Sessions that tenants were refused for their number, and what ended ones were refused.
+        self._refused = Refusals()
         self._pending = Pending(settings.max_sessions)
         self._launcher = Launcher(
             settings, inventory, run_dir, program, plugins, gpus, self._pending, jail, self._hear
@@ -122,7 +123,11 @@ class SessionSupervisor:
 
     async def open(self, request: SessionRequest) -> Opened:
         """Start a worker for a client; Refusal says why not."""
-        return await self._patiently(request.tenant.name, lambda: self._open(request))
+        try:
+            return await self._patiently(request.tenant.name, lambda: self._open(request))
+        except TooManySessions:  # once, however often it was tried
+            self._refused.add(request.tenant.name, {"sessions": 1})
+            raise
 
     async def check(self, request: SessionRequest) -> None:
         """Refusal if :meth:`open` would refuse what is asked for; nothing is changed."""
@@ -209,11 +214,7 @@ class SessionSupervisor:
         most = self._most_of(tenant)
         running = self._running(tenant.name)
         if running >= most:
-            self._refused[tenant.name] += 1
-            raise Refusal(
-                "over-quota",
-                f"tenant '{tenant.name}' has {running} of {most} sessions; wait for one to end",
-            )
+            raise TooManySessions(tenant.name, running, most)
 
     def _most_of(self, tenant: Tenant) -> int:
         several = self._settings.pool is not None or len(self._gpus.tenants) > 1
@@ -283,6 +284,7 @@ class SessionSupervisor:
     async def _watch(self, session: Session) -> None:
         reason = await session.process.wait()
         session.let_go()
+        self._refused.add(session.meta.tenant, session.refused)
         if reason == "killed by SIGSYS":  # the worker said which call, just before
             said = session.log.last or "it did not say which"
             reason = f"a system call was refused: {said}"
@@ -395,10 +397,11 @@ class SessionSupervisor:
         for name in sorted({str(session["tenant"]) for session in described}):
             tenant = self._gpus.tenants.named(name) or Tenant(name)
             running, most = self._running(name), self._most_of(tenant)
+            refused = self._refused.of(name)
             found[name] = {
-                "sessions": budgets.state(running, most, self._refused[name]),
+                "sessions": budgets.state(running, most, refused.get("sessions", 0)),
                 "pending": self._pending.state(name),
-                **budgets.total([s for s in described if s["tenant"] == name], tenant),
+                **budgets.total([s for s in described if s["tenant"] == name], tenant, refused),
             }
         return found
 

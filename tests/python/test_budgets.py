@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
+from gpupool_common import protocol
 from gpupool_common.errors import ConfigError
-from gpupool_server import budgets
+from gpupool_server import budgets, refusals, sessions
 from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings, load_settings
+from gpupool_server.refusals import Refusals
 from gpupool_server.tenants import Tenant
-from server_harness import MakeOffice, accepted, hello, refused
+from server_harness import MakeOffice, accepted, eventually, hello, hello_fields, refused
 
 MIB = 1 << 20
 
@@ -105,3 +109,54 @@ async def test_what_waits_and_runs_is_counted(make_office: MakeOffice) -> None:
     assert of_default["log_lines"]["used"] == sum(
         each["budgets"]["log_lines"]["used"] for each in described
     )
+
+
+async def test_what_a_tenant_was_refused_never_falls(make_office: MakeOffice) -> None:
+    """It is a counter: one that fell would be taken for a server that began anew."""
+    office = await make_office()
+    opened = [accepted(await office.handler.answer(hello()))["session"] for _ in range(2)]
+
+    async def refused_lines() -> int | None:
+        described = await office.supervisor.describe()
+        return office.supervisor.budgets(described)["default"]["log_lines"]["refused"]
+
+    for name in opened:
+        office.supervisor._sessions[name].log.admit(10_000)
+    total = await refused_lines()
+    office.supervisor._sessions[opened[0]].process.kill()
+    await eventually(lambda: len(office.supervisor) == 1)
+    assert total is not None and total > 0 and await refused_lines() == total
+
+
+async def test_a_refused_session_counts_once(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it was tried, and not where somebody only asks whether it would be."""
+    monkeypatch.setattr(sessions, "LEAVING_SECONDS", 0.5)
+    office = await make_office(tenant_sessions=1)
+    accepted(await office.handler.answer(hello()))
+
+    async def leave() -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            office.supervisor._left.set()
+            office.supervisor._left = asyncio.Event()
+
+    leaving = asyncio.create_task(leave())
+    answer = await office.handler.answer(hello())
+    assert refused(answer)[0] == "over-quota"
+    asked = protocol.encode("info", {**hello_fields(), "check": "1"})
+    assert refused(await office.handler.answer(asked))[0] == "over-quota"
+    leaving.cancel()
+    described = await office.supervisor.describe()
+    assert office.supervisor.budgets(described)["default"]["sessions"]["refused"] == 1
+
+
+def test_refusals_of_tenants_without_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "MOST_TENANTS", 3)
+    counts = Refusals()
+    for n in range(100):
+        counts.add(f"tenant-{n}", {"shares": n})
+    assert len(counts) == 3 and counts.of("tenant-99") == {"shares": 99}
+    counts.add("tenant-99", {"shares": 1})
+    assert counts.of("tenant-99") == {"shares": 100} and counts.of("tenant-0") == {}
