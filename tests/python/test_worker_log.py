@@ -136,4 +136,5 @@ def test_output_where_there_is_none_is_metered_too(entries: list[Any]) -> None:
     log = WorkerLogs(settings()).of("red", "abc", "")
     for _ in range(10_000):
         log.unexpected("boo")
-    assert len(entries) == logs.Meter.BURST
+    # It lets a few more in while this runs: ten a second.
+    assert logs.Meter.BURST <= len(entries) < 2 * logs.Meter.BURST
