@@ -20,6 +20,8 @@ class Kin:
     parent: int
     #: The process session (setsid) that it is in; each worker has one of its own.
     session: int
+    #: When it was started, in ticks since the machine was: the next process of its pid has another.
+    started: int = 0
 
 
 Look = Callable[[int], Kin | None]
@@ -32,7 +34,7 @@ def look_up(pid: int) -> Kin | None:
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
-    return Kin(int(fields[1]), int(fields[3])) if len(fields) > 3 else None
+    return Kin(int(fields[1]), int(fields[3]), int(fields[19])) if len(fields) > 19 else None
 
 
 def owner_of(pid: int, workers: Iterable[int], look: Look = look_up) -> int | None:

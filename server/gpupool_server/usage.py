@@ -10,13 +10,14 @@ import ctypes
 import json
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from gpupool_common import json_text
 from gpupool_server.inventory import Device, Inventory
+from gpupool_server.process_tree import Look, look_up
 from gpupool_server.watch import Own
 from gpupool_server.watch_settings import WatchSettings
 
@@ -26,6 +27,9 @@ RECENT = 64
 
 #: What is further apart is not one stretch of work, and no interval of any driver.
 GAP_US = 1_500_000
+
+#: For so long a process that the driver does not list any more is remembered.
+FORGET_US = 60_000_000
 
 #: NVML's answer that there are no samples; 0 is what its Python module makes of an empty list.
 _NO_SAMPLES = (0, 6)
@@ -73,42 +77,49 @@ class BlindReader:
 class NvmlReader:
     """Real GPUs, by pids as this process sees them."""
 
-    def __init__(self, nvml: Any) -> None:
+    def __init__(self, nvml: Any, look: Look = look_up) -> None:
         self._nvml = nvml
+        self._look = look
         self._samples: dict[str, _Samples] = {}
 
     def own(self, settings: WatchSettings) -> Own:
         return Own(settings.context_memory, settings.driver_memory)
 
     def read(self, device: Device) -> Usage:
-        memory, memory_off = self._memory(device)
-        times, time_off = self._times(device)
+        listed, memory_off = self._listed(device)
+        memory = {pid: used for pid, used in listed.items() if used is not None}
+        if listed and not memory:
+            memory_off = "NVML lists processes without their memory"
+        times, time_off = self._times(device, None if memory_off and not listed else listed)
         return Usage(memory, times, memory_off, time_off)
 
-    def _memory(self, device: Device) -> tuple[dict[int, int], str]:
-        found: dict[int, int] = {}
+    def _listed(self, device: Device) -> tuple[dict[int, int | None], str]:
+        """The processes on a GPU, and what each has; None: that is not said."""
+        found: dict[int, int | None] = {}
         try:
             card = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-            listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(card)
-            for process in listed:  # one for each instance that it has of a GPU that is divided
-                if isinstance(process.usedGpuMemory, int):
-                    found[process.pid] = found.get(process.pid, 0) + process.usedGpuMemory
+            for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(card):
+                used = getattr(process, "usedGpuMemory", None)
+                before = found.setdefault(process.pid, None)
+                if isinstance(used, int):  # one for each instance of a GPU that is divided
+                    found[process.pid] = (before or 0) + used
         except Exception as error:  # whatever is wrong with it
             return {}, f"NVML does not say what processes have: {error}"
-        if listed and not found:
-            return {}, "NVML lists processes without their memory"
         return found, ""
 
-    def _times(self, device: Device) -> tuple[Mapping[int, int], str]:
+    def _times(
+        self, device: Device, listed: Mapping[int, object] | None
+    ) -> tuple[Mapping[int, int], str]:
         samples = self._samples.setdefault(device.uuid, _Samples())
+        samples.keep({pid: kin.started if (kin := self._look(pid)) else 0 for pid in listed or ()})
         try:
             card = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-            listed = self._nvml.nvmlDeviceGetProcessUtilization(card, samples.last_us)
-            samples.add([(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in listed])
+            sampled = self._nvml.nvmlDeviceGetProcessUtilization(card, samples.last_us)
+            samples.add([(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in sampled])
         except Exception as error:
             if getattr(error, "value", None) not in _NO_SAMPLES:
                 return {}, f"NVML does not say how long processes work: {error}"
-        return samples.total_ns(), ""
+        return samples.total_ns(listed), ""
 
 
 class _Samples:
@@ -118,6 +129,7 @@ class _Samples:
         self.last_us = 0
         self._seen: dict[int, int] = {}
         self._busy: dict[int, int] = {}
+        self._started: dict[int, int] = {}
         self._gaps: deque[int] = deque(maxlen=RECENT)
 
     def add(self, samples: list[tuple[int, int, int]]) -> None:
@@ -132,8 +144,26 @@ class _Samples:
             self._seen[pid] = at
             self.last_us = max(self.last_us, at)
 
-    def total_ns(self) -> Mapping[int, int]:
-        return {pid: self._busy.get(pid, 0) for pid in self._seen}
+    def keep(self, started: Mapping[int, int]) -> None:
+        """These are there, and began then; forget who is not, and who had a pid before them."""
+        for pid, at in started.items():
+            if self._started.get(pid) != at:
+                self._forget(pid)
+                self._started[pid] = at
+        for pid in self._seen.keys() - started.keys():
+            if self.last_us - self._seen[pid] > FORGET_US:
+                self._forget(pid)
+        for pid in self._started.keys() - started.keys() - self._seen.keys():
+            del self._started[pid]
+
+    def total_ns(self, listed: Iterable[int] | None) -> Mapping[int, int]:
+        """Of those that are listed; None: of all that were sampled in the last minute."""
+        known = self._seen if listed is None else self._seen.keys() & set(listed)
+        return {pid: self._busy.get(pid, 0) for pid in known}
+
+    def _forget(self, pid: int) -> None:
+        for known in (self._seen, self._busy, self._started):
+            known.pop(pid, None)
 
 
 class SoftReader:

@@ -29,12 +29,18 @@ S = 1_000_000
 
 
 class Samples(TwoCards):
-    """A card whose processes were sampled: (pid, microseconds, percent)."""
+    """A card whose processes were sampled: (pid, microseconds, percent), and run unless ended."""
 
     def __init__(self, *samples: tuple[int, int, int]) -> None:
         super().__init__()
         self.samples = list(samples)
         self.asked_since: list[int] = []
+        self.ended: set[int] = set()
+
+    def nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[Any]:
+        sampled = {pid for pid, _, _ in self.samples} - self.ended
+        found = [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in sorted(sampled)]
+        return super().nvmlDeviceGetComputeRunningProcesses(card) + found
 
     def nvmlDeviceGetProcessUtilization(self, card: int, since: int) -> list[Any]:
         self.asked_since.append(since)
@@ -102,6 +108,55 @@ def test_a_process_that_works_now_and_then() -> None:
     cards.samples += [(8, 18 * S + i * S // 6, 1) for i in range(100)]
     found = reader.read(CARD).time_ns[7]
     assert 0.9e9 < found <= 1e9  # and not six seconds
+
+
+class Starts:
+    """When processes were started; counts the look-ups."""
+
+    def __init__(self) -> None:
+        self.ticks: dict[int, int] = {}
+        self.asked = 0
+
+    def __call__(self, pid: int) -> Kin | None:
+        self.asked += 1
+        return Kin(1, pid, self.ticks.get(pid, 0))
+
+
+def test_processes_that_have_ended_are_forgotten() -> None:
+    starts = Starts()
+    cards = Samples((7, S, 50))
+    reader = NvmlReader(cards, starts)
+    ended = range(1000, 101_000)
+    cards.samples += [(pid, 2 * S + i, 50) for i, pid in enumerate(ended)]
+    cards.ended = set(ended)
+    first = reader.read(CARD)
+    assert first.time_ns.keys() == {7}
+    assert attributed(first.time_ns, [20], starts) == {}
+    cards.samples = [(7, 70 * S, 50)]
+    reader.read(CARD)
+    assert len(reader._samples[CARD.uuid]._seen) > len(ended)  # none is a minute old
+    reader.read(CARD)
+    assert reader._samples[CARD.uuid]._seen.keys() == {7}
+    assert starts.asked < 30  # and not one of each
+
+
+def test_the_next_process_of_a_pid_begins_anew() -> None:
+    starts = Starts()
+    cards = Samples((7, S, 100), (7, 2 * S, 100))
+    reader = NvmlReader(cards, starts)
+    assert reader.read(CARD).time_ns == {7: 1_000_000_000}
+    cards.samples += [(7, 3 * S, 100)]
+    assert reader.read(CARD).time_ns == {7: 2_000_000_000}
+    starts.ticks[7] = 99
+    assert reader.read(CARD).time_ns == {}
+    cards.samples += [(7, 4 * S, 100)]
+    assert reader.read(CARD).time_ns == {7: 0}
+
+
+def test_time_is_known_where_nothing_is_listed() -> None:
+    cards = Samples((7, S, 100), (7, 2 * S, 100))
+    cards.nvmlDeviceGetComputeRunningProcesses = not_found().with_traceback  # type: ignore[method-assign,assignment]
+    assert NvmlReader(cards).read(CARD).time_ns == {7: 1_000_000_000}
 
 
 def test_samples_that_cannot_be() -> None:
