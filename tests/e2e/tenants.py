@@ -42,10 +42,12 @@ MakeServer = Callable[..., PoolServer]
 StartTalk = Callable[[list[str], dict[str, str]], Talk]
 
 
-def configured(make_server: MakeServer, folder: Path, **settings: str) -> PoolServer:
-    """A server of the test's own that knows red and blue."""
+def configured(
+    make_server: MakeServer, folder: Path, more: str = "", **settings: str
+) -> PoolServer:
+    """A server of the test's own that knows red and blue; ``more`` is added to its file."""
     path = folder / "server.toml"
-    path.write_text(CONFIG)
+    path.write_text(CONFIG + more)
     return make_server(config=str(path), **settings)
 
 
