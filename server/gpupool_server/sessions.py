@@ -8,7 +8,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -262,9 +262,7 @@ class SessionSupervisor:
         if session in self._leaving:
             return
         self._leaving.add(session)
-        task = asyncio.create_task(self._reap(session))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._begin(self._reap(session))
 
     async def _reap(self, session: str) -> None:
         await asyncio.sleep(GONE_SECONDS)
@@ -347,6 +345,12 @@ class SessionSupervisor:
                 self.liars.add(session.meta, gpu.device, tenant, cause, reason)
                 session.process.kill()
                 self.on_change()
+
+    def ask_to_end(self, pid: int, reason: str) -> None:
+        """A worker has more than it may, perhaps by no fault of its own: its client is told."""
+        for s in [s for s in self._sessions.values() if s.meta.pid == pid and not s.ending]:
+            self._log.warning("asking a session to end", session=s.meta.session, reason=reason)
+            self._begin(self._tell(s.control.stop(reason)))
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:
@@ -433,15 +437,9 @@ class SessionSupervisor:
         found = [s for s in self._sessions.values() if chosen(s.meta) and not s.ending]
         for session in found:
             session.ending = True
-            self._log.info(
-                "ending a session",
-                session=session.meta.session,
-                reason=reason,
-                **log_fields(session.meta),
-            )
-            task = asyncio.create_task(self._end(session, reason))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            meta, more = session.meta, log_fields(session.meta)
+            self._log.info("ending a session", session=meta.session, reason=reason, **more)
+            self._begin(self._end(session, reason))
         return len(found)
 
     async def close(self) -> None:
@@ -470,17 +468,20 @@ class SessionSupervisor:
 
     def say(self, chosen: Callable[[Meta], bool], text: str) -> None:
         """Send the users of some sessions a message, as far as they can be reached."""
-        for session in self._sessions.values():
-            if chosen(session.meta):
-                task = asyncio.create_task(self._say(session, text))
-                self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+        for session in filter(lambda session: chosen(session.meta), self._sessions.values()):
+            self._begin(self._tell(session.control.say(text)))
 
-    async def _say(self, session: Session, text: str) -> None:
+    async def _tell(self, told: Awaitable[None]) -> None:
         try:
-            await session.control.say(text)
+            await told
         except WorkerError as error:
-            self._log.debug("a message cannot be sent to a client", text=text, reason=str(error))
+            self._log.debug("a worker cannot be told", reason=str(error))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with it; :meth:`close` does not wait for it."""
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _end(self, session: Session, reason: str) -> None:
         watcher = session.watcher

@@ -7,7 +7,7 @@ where something is not known, or is what an honest worker does now and then, nob
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +21,12 @@ GRANULE = 2 << 20
 #: So many looks in a row must find too much memory: a module or a context that does not fit is
 #: there for a moment, until its worker has taken it back.
 LOOKS = 4
+
+#: A worker that was asked to end its session has so long for it: honest ones do.
+ASKED_SECONDS = 3
+
+#: Looks that are further apart say nothing of time: a long kernel may fit between them.
+APART_MS = 1250
 
 #: How soon to look again meanwhile.
 HURRY_SECONDS = 0.1
@@ -43,6 +49,8 @@ class SeenWorker:
     busy_ns: int = 0
     #: Whether it is still at the work for which it lost its turn, as a long kernel is.
     late: bool = False
+    #: How often it has lost its turn so.
+    overdue: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,20 @@ class Verdict:
     tenant: str
     cause: Cause
     reason: str
+    #: False: it is asked to end its session first, for the driver may have taken that by itself.
+    liar: bool = True
+
+
+@dataclass
+class _Beyond:
+    """A worker that has had too much memory."""
+
+    #: Since when it has; None: it has not at the moment.
+    since_ns: int | None = None
+    #: How many looks in a row have found far too much.
+    far: int = 0
+    #: When it was asked to end its session.
+    asked_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,15 +124,20 @@ def too_much_memory(look: Look, tenant: str, own: int) -> int:
     return max(0, sum(held) - limit - len(held) * (own + GRANULE))
 
 
-def who_hides_memory(look: Look, tenant: str) -> SeenWorker | None:
-    """Of a tenant that has too much: who has most that it has not asked for, else most."""
+def who_has_too_much(look: Look, tenant: str, own: int) -> list[SeenWorker]:
+    """Of a tenant that has too much: who has more than it has said, or more than all may have.
 
-    def hidden(worker: SeenWorker) -> tuple[int, int]:
-        held = worker.held or 0
-        beyond = held - worker.charged
-        return (beyond if beyond > GRANULE else 0, held)
-
-    return max(look.of(tenant), key=hidden, default=None)
+    Workers that have said it all may be beyond the limit together once their arbiter was away.
+    They get no more, and none of them has lied.
+    """
+    if not too_much_memory(look, tenant, own):
+        return []
+    limit = look.tenants[tenant].limit
+    return [
+        worker
+        for worker in look.of(tenant)
+        if (worker.held or 0) > min(worker.charged, limit) + own + GRANULE
+    ]
 
 
 def time_beyond(first: Look, last: Look, tenant: str) -> int | None:
@@ -145,6 +172,12 @@ def others_demand(first: Look, last: Look, tenant: str) -> int:
     )
 
 
+def lost_turns(first: Look, last: Look, tenant: str) -> bool:
+    """Whether a worker was at work for so long meanwhile that it lost its turn."""
+    before = {worker.pid: worker.overdue for worker in first.workers}
+    return any(worker.overdue > before.get(worker.pid, 0) for worker in last.of(tenant))
+
+
 def who_takes_time(first: Look, last: Look, tenant: str) -> SeenWorker | None:
     """Of a tenant that works outside its turns: who has most that it did not account for."""
     claimed = {worker.pid: worker.busy_ns for worker in first.workers}
@@ -163,49 +196,56 @@ class History:
         self._own = own
         self._gpu = gpu
         self._looks: deque[Look] = deque()
-        #: How many looks in a row have found far too much memory, and since when too much.
-        self._far: Counter[str] = Counter()
-        self._since: dict[str, int] = {}
+        #: By pid.
+        self._beyond: dict[int, _Beyond] = {}
 
     @property
     def hurried(self) -> bool:
         """Whether to look again soon."""
-        return bool(self._far)
+        return any(beyond.far for beyond in self._beyond.values())
 
     def look(self, now: Look) -> list[Verdict]:
-        """Who is to be ended now; at most one of each tenant."""
+        """Who is to be ended now, each once."""
         found = [*self._look_at_memory(now), *self._look_at_time(now)]
-        once = {verdict.tenant: verdict for verdict in reversed(found)}
+        once = {verdict.pid: verdict for verdict in reversed(found)}
         return list(once.values())
 
     # Memory ----------------------------------------------------------------------------
 
     def _look_at_memory(self, now: Look) -> Iterable[Verdict]:
-        for tenant in now.tenants:
-            if not self._lasts(now, tenant):
-                continue
-            self._forget_memory(tenant)
-            worker = who_hides_memory(now, tenant)
-            if worker is not None:
-                yield Verdict(worker.pid, tenant, "memory", self._memory_reason(now, worker))
-        for gone in (self._far.keys() | self._since.keys()) - now.tenants.keys():
-            self._forget_memory(gone)
+        found = self._too_much(now, self._own.driver)
+        far = self._too_much(now, self._own.context)
+        here = {worker.pid for worker in now.workers}
+        self._beyond = {pid: each for pid, each in self._beyond.items() if pid in here}
+        for pid, beyond in self._beyond.items():
+            if pid not in found:
+                beyond.since_ns, beyond.far = None, 0
+        for pid, worker in found.items():
+            beyond = self._beyond.setdefault(pid, _Beyond())
+            if self._lasts(beyond, now.now_ns, pid in far):
+                yield from self._judge(beyond, now, worker)
 
-    def _lasts(self, now: Look, tenant: str) -> bool:
-        if not too_much_memory(now, tenant, self._own.driver):
-            self._forget_memory(tenant)
-            return False
-        since = self._since.setdefault(tenant, now.now_ns)
-        if too_much_memory(now, tenant, self._own.context):
-            self._far[tenant] += 1
-        else:
-            self._far.pop(tenant, None)
-        lasting = now.now_ns - since >= self._settings.lasting_seconds * NS
-        return lasting or self._far[tenant] >= LOOKS
+    @staticmethod
+    def _too_much(now: Look, own: int) -> dict[int, SeenWorker]:
+        return {each.pid: each for name in now.tenants for each in who_has_too_much(now, name, own)}
 
-    def _forget_memory(self, tenant: str) -> None:
-        self._far.pop(tenant, None)
-        self._since.pop(tenant, None)
+    def _lasts(self, beyond: _Beyond, now_ns: int, far: bool) -> bool:
+        if beyond.since_ns is None:
+            beyond.since_ns = now_ns
+        beyond.far = beyond.far + 1 if far else 0
+        return (
+            beyond.far >= LOOKS or now_ns - beyond.since_ns >= self._settings.lasting_seconds * NS
+        )
+
+    def _judge(self, beyond: _Beyond, now: Look, worker: SeenWorker) -> Iterable[Verdict]:
+        if beyond.asked_ns is None:
+            beyond.asked_ns = now.now_ns
+            held = sum(each.held or 0 for each in now.of(worker.tenant))
+            mib = (held - now.tenants[worker.tenant].limit) >> 20
+            reason = f"the driver took {mib} MiB beyond the limit of the session"
+            yield Verdict(worker.pid, worker.tenant, "memory", reason, liar=False)
+        elif now.now_ns - beyond.asked_ns >= ASKED_SECONDS * NS:
+            yield Verdict(worker.pid, worker.tenant, "memory", self._memory_reason(now, worker))
 
     def _memory_reason(self, now: Look, worker: SeenWorker) -> str:
         total = sum(each.held or 0 for each in now.of(worker.tenant))
@@ -225,6 +265,8 @@ class History:
             self._looks.clear()
             return
         window = self._settings.time_seconds * NS
+        if self._looks and now.now_ns - self._looks[-1].now_ns > APART_MS * 1_000_000:
+            self._looks.clear()
         self._looks.append(now)
         while len(self._looks) > 1 and now.now_ns - self._looks[1].now_ns >= window:
             self._looks.popleft()
@@ -240,6 +282,8 @@ class History:
             self._looks.clear()
 
     def _takes_time(self, first: Look, now: Look, tenant: str) -> bool:
+        if lost_turns(first, now, tenant):
+            return False
         if any(worker.late for look in self._looks for worker in look.of(tenant)):
             return False
         beyond = time_beyond(first, now, tenant)

@@ -18,6 +18,7 @@ from gpupool_server.process_tree import attributed, hold_started, kill_held
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.usage import Usage, UsageReader
 from gpupool_server.watch import (
+    APART_MS,
     HURRY_SECONDS,
     History,
     Look,
@@ -42,6 +43,9 @@ HIDDEN = (
 )
 
 
+SELDOM = f"watch.interval_ms is above {APART_MS}: a long kernel would look like a stolen turn"
+
+
 @dataclass
 class _Watched:
     """One GPU under watch."""
@@ -53,8 +57,10 @@ class _Watched:
     looks: int = 0
     era: int = 0
     board: Board | None = None
-    #: In how many looks in a row a worker was in no list, by pid.
+    #: In how many looks in a row no worker was listed, by the pids of those with memory.
     missed: Counter[int] = field(default_factory=Counter)
+    #: Whether the list is of others alone.
+    hidden: bool = False
 
 
 class Watchdog:
@@ -128,11 +134,12 @@ class Watchdog:
         after = watched.gpu.snapshot()  # what is charged by now is more than what was held
         if after is None:
             return
-        self._note(watched, usage.memory_off, usage.time_off)
+        self._look_for_hidden(watched, after, theirs)
+        hidden = HIDDEN if watched.hidden else ""
+        self._note(watched, usage.memory_off or hidden, usage.time_off or hidden)
         if watched.board is not watched.gpu.board:
             watched.era, watched.board = watched.era + 1, watched.gpu.board
         watched.looks += 1
-        self._look_for_hidden(watched, after, theirs)
         for verdict in watched.history.look(_look(after, theirs, watched.era)):
             await self._act(watched.gpu.index, verdict, [*usage.memory, *usage.time_ns])
 
@@ -148,24 +155,23 @@ class Watchdog:
         return usage, theirs
 
     def _look_for_hidden(self, watched: _Watched, now: Snapshot, theirs: Usage) -> None:
-        """A worker that has memory and is in no list: none of them can be seen then."""
+        """Workers have memory, and none is listed: none of them can be seen then."""
         if theirs.memory_off:
             return
-        hidden = [
-            member.pid
-            for member in now.processes
-            if member.memory_used >= LEAST_SEEN and member.pid not in theirs.memory
-        ]
-        watched.missed = Counter({pid: watched.missed[pid] + 1 for pid in hidden})
-        if MISSED in watched.missed.values():
-            self._note(watched, HIDDEN, HIDDEN)
+        if theirs.memory:
+            watched.missed.clear()
+            watched.hidden = False
+            return
+        having = [member.pid for member in now.processes if member.memory_used >= LEAST_SEEN]
+        watched.missed = Counter({pid: watched.missed[pid] + 1 for pid in having})
+        watched.hidden = watched.hidden or MISSED in watched.missed.values()
 
     def _note(self, watched: _Watched, memory_off: str, time_off: str) -> None:
         """Say what cannot be seen, once."""
+        if not time_off and self._settings.interval_ms > APART_MS:
+            time_off = SELDOM
         for name, off in (("memory", memory_off), ("time", time_off)):
             before = watched.sees[name]
-            if before == f"off: {HIDDEN}":
-                continue  # whatever is listed, it is not our workers
             watched.sees[name] = f"off: {off}" if off else "on"
             if off and before == "on":
                 self._log.warning(
@@ -187,6 +193,9 @@ class Watchdog:
                     reason=verdict.reason,
                 )
             return
+        if not verdict.liar:
+            self._supervisor.ask_to_end(verdict.pid, verdict.reason)
+            return
         started = await asyncio.to_thread(hold_started, seen, verdict.pid)
         self._supervisor.end_liar(gpu, verdict.pid, verdict.tenant, verdict.cause, verdict.reason)
         kill_held(started)
@@ -206,6 +215,7 @@ def _look(now: Snapshot, theirs: Usage, era: int) -> Look:
                 used_ns=None if theirs.time_off else theirs.time_ns.get(member.pid),
                 busy_ns=member.busy_ns,
                 late=member.late,
+                overdue=member.overdue,
             )
             for member in now.processes
         ),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupool_server.watch import (
+    ASKED_SECONDS,
     GRANULE,
     LOOKS,
     NS,
@@ -88,10 +89,44 @@ def test_memory_that_lasts_ends_the_one_that_hides_it() -> None:
     look = looked([48 * MIB, 40 * MIB], charged=[48 * MIB, 0])
     assert after(watched, look, LOOKS - 1) == []
     assert watched.hurried
-    (verdict,) = after(watched, look, 1)
+    (asked,) = after(watched, look, 1)
+    assert (asked.pid, asked.liar) == (2, False)
+    assert asked.reason == "the driver took 24 MiB beyond the limit of the session"
+    assert after(watched, replace(look, now_ns=NS), 10) == []  # it has time to end by itself
+    (verdict,) = after(watched, replace(look, now_ns=ASKED_SECONDS * NS), 1)
     assert (verdict.pid, verdict.tenant, verdict.cause) == (2, "red", "memory")
+    assert verdict.liar
     assert "88MiB of GPU 0's memory and may have 64MiB" in verdict.reason
-    assert not watched.hurried
+
+
+def test_who_ends_when_it_is_asked_is_no_liar() -> None:
+    watched = history()
+    (asked,) = after(watched, looked([80 * MIB], charged=[0]), LOOKS)
+    assert not asked.liar
+    assert after(watched, looked([], at=1.0), 100) == []
+    (again,) = after(watched, looked([80 * MIB], charged=[0], at=90.0), LOOKS)
+    assert not again.liar  # another that has the pid
+
+
+def test_who_was_asked_does_not_begin_anew_by_giving_back() -> None:
+    watched = history()
+    after(watched, looked([80 * MIB], charged=[0]), LOOKS)
+    assert after(watched, looked([0], at=1.0), 1) == []
+    found = after(watched, looked([80 * MIB], charged=[0], at=9.0), LOOKS)
+    assert [verdict.liar for verdict in found] == [True]
+
+
+@pytest.mark.parametrize("beyond", [0, GRANULE])
+def test_who_has_said_what_it_has_does_not_lie(beyond: int) -> None:
+    """After their arbiter was away two may have more than their tenant, each within its limit."""
+    look = looked([60 * MIB + beyond, 60 * MIB + beyond], charged=[60 * MIB, 60 * MIB])
+    assert too_much_memory(look, "red", 0) > 0
+    assert after(history(), look, 1000, every=1.0) == []
+
+
+def test_who_has_said_it_is_not_held_for_who_has_not() -> None:
+    look = looked([60 * MIB, 60 * MIB], charged=[60 * MIB, 50 * MIB])
+    assert [verdict.pid for verdict in after(history(), look, LOOKS)] == [2]
 
 
 def test_memory_that_is_charged_beyond_the_limit_counts_as_well() -> None:
@@ -122,8 +157,8 @@ def test_what_the_driver_may_take_by_itself() -> None:
 def test_the_next_liar_of_a_tenant_has_its_own_looks() -> None:
     watched = history()
     look = looked([100 * MIB, 90 * MIB], charged=[0, 0])
-    found = after(watched, look, 2 * LOOKS)
-    assert [verdict.pid for verdict in found] == [1, 1]  # it has not ended yet
+    found = after(watched, look, LOOKS)
+    assert [(verdict.pid, verdict.liar) for verdict in found] == [(2, False), (1, False)]
 
 
 def test_a_tenant_that_is_gone_is_forgotten() -> None:
@@ -181,6 +216,40 @@ def test_a_worker_that_claims_to_work_has_no_turns_by_that() -> None:
         for i, k in enumerate(looks)
     ]
     assert [v.cause for v in over_time(looks)] == ["time"]
+
+
+def long_kernel(every: float) -> list[Look]:
+    """red works for 9 s and loses its turn at 2 s; looks are so far apart."""
+    looks = []
+    for i in range(int(40 / every)):
+        at = i * every
+        phase = at % 20
+        used = at // 20 * 9 + min(phase, 9)
+        held = at // 20 * 2 + min(phase, 2)
+        look = worked(at, used, held, other=at, late=2 <= phase < 9)
+        lost = int(at // 20) + (phase >= 2)
+        red = replace(look.workers[0], overdue=lost)
+        looks.append(replace(look, workers=(red, look.workers[1])))
+    return looks
+
+
+@pytest.mark.parametrize("every", [0.5, 1.0, 2.0, 9.5, 10.0])
+def test_a_long_kernel_between_looks(every: float) -> None:
+    assert over_time(long_kernel(every)) == []
+
+
+def test_a_turn_that_was_lost_between_looks() -> None:
+    looks = [worked(t / 2, t / 4, 0.0, other=t / 2) for t in range(12)]
+    lost = [
+        replace(look, workers=(replace(look.workers[0], overdue=i > 5), look.workers[1]))
+        for i, look in enumerate(looks)
+    ]
+    assert [v.cause for v in over_time(looks)] == ["time"]
+    assert over_time(lost) == []
+
+
+def test_looks_far_apart_are_not_compared() -> None:
+    assert over_time([worked(2.0 * t, t, 0.0, other=2.0 * t) for t in range(60)]) == []
 
 
 HONEST = {

@@ -15,7 +15,7 @@ from gpupool_server.admin import AdminHandler
 from gpupool_server.board import BoardGpu, Grant
 from gpupool_server.inventory import Device
 from gpupool_server.usage import Usage
-from gpupool_server.watch import LOOKS, Own
+from gpupool_server.watch import ASKED_SECONDS, LOOKS, NS, Own
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watchdog import HIDDEN, MISSED, Watchdog
 from server_harness import (
@@ -58,6 +58,12 @@ class Watch:
         for _ in range(times):
             await self.dog.look(self.dog._watched[0])
 
+    async def judge(self) -> None:
+        """Look for so long that who was asked to end has had its time."""
+        await self.look(LOOKS)
+        self.board.now_ns += ASKED_SECONDS * NS
+        await self.look()
+
     async def session(self, memory: int = 0) -> tuple[str, int]:
         session, pid = await opened(self.office)
         self.board.put("default", Grant(memory=64 * MIB))
@@ -70,14 +76,38 @@ async def watch(make_office: MakeOffice) -> Watch:
     return Watch(await make_office(), WatchSettings.model_construct())
 
 
-async def test_a_worker_with_too_much_memory_is_ended(watch: Watch) -> None:
+@pytest.fixture
+async def stubborn(make_office: MakeOffice, folder: Path) -> Watch:
+    """Its workers do not end when they are asked to."""
+    office = await make_office(worker=write_worker(folder / "worker", "stubborn"))
+    return Watch(office, WatchSettings.model_construct())
+
+
+async def test_a_worker_is_asked_to_end_first(watch: Watch) -> None:
+    """Its driver may have taken that by itself."""
+    session, pid = await watch.session()
+    watch.reader.usage = Usage({pid: 100 * MIB})
+    with capture_logs() as events:
+        await watch.look(LOOKS)
+        await eventually(lambda: not process_lives(pid))
+        await eventually(lambda: any(e["event"] == "session ended" for e in events))
+    (asked,) = [event for event in events if event["event"] == "asking a session to end"]
+    assert asked["session"] == session
+    assert asked["reason"] == "the driver took 36 MiB beyond the limit of the session"
+    (ended,) = [event for event in events if event["event"] == "session ended"]
+    assert ended["reason"] == "exit code 0"
+    assert watch.office.supervisor.liars.describe() == []
+
+
+async def test_a_worker_with_too_much_memory_is_ended(stubborn: Watch) -> None:
+    watch = stubborn
     session, liar = await watch.session()
     _, honest = await watch.session(60 * MIB)
     watch.reader.usage = Usage({liar: 40 * MIB, honest: 60 * MIB})
-    await watch.look(LOOKS - 1)
+    await watch.look(LOOKS)
     assert process_lives(liar)
     with capture_logs() as events:
-        await watch.look()
+        await watch.judge()
         await eventually(lambda: not process_lives(liar))
     assert process_lives(honest)
     (event,) = [event for event in events if event["event"].startswith("ended a liar")]
@@ -140,6 +170,25 @@ async def test_processes_that_are_hidden(watch: Watch) -> None:
     await watch.look()
     assert watch.dog.describe(0)["memory"] == watch.dog.describe(0)["time"] == f"off: {HIDDEN}"
     assert process_lives(pid)
+    watch.reader.usage = Usage({pid: 60 * MIB})
+    await watch.look()
+    assert watch.dog.describe(0)["memory"] == watch.dog.describe(0)["time"] == "on"
+
+
+async def test_one_that_is_listed_shows_that_they_can_be_seen(watch: Watch) -> None:
+    _, listed = await watch.session(20 * MIB)
+    await watch.session(20 * MIB)
+    watch.reader.usage = Usage({listed: 20 * MIB})
+    await watch.look(3 * MISSED)
+    assert watch.dog.describe(0)["memory"] == "on"
+
+
+async def test_looks_that_are_too_seldom_for_time(make_office: MakeOffice) -> None:
+    watch = Watch(await make_office(), WatchSettings.model_construct(interval_ms=2000))
+    await watch.dog.start()
+    seen = watch.dog.describe(0)
+    assert seen["memory"] == "on" and "interval_ms" in str(seen["time"])
+    await watch.dog.close()
 
 
 async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
@@ -205,31 +254,33 @@ async def test_one_that_lies_before_it_is_ready_is_ended(
     watch.board.put("default", Grant(memory=64 * MIB))
     watch.board.join(liar, "default")
     watch.reader.usage = Usage({liar: 100 * MIB})
-    await watch.look(LOOKS)
+    await watch.judge()
     assert refused(await asked)[0] == "no-worker"
     assert not process_lives(liar)
     assert [each["worker_pid"] for each in office.supervisor.liars.describe()] == [liar]
     assert office.supervisor._launcher.starting == []
 
 
-async def test_operators_see_it(watch: Watch) -> None:
+async def test_operators_see_it(stubborn: Watch) -> None:
+    watch = stubborn
     session, liar = await watch.session()
     watch.reader.usage = Usage({liar: 100 * MIB})
-    await watch.look(LOOKS)
+    await watch.judge()
     handler = AdminHandler(watch.office.supervisor, watch.office.gpus, watch.dog)
     status: dict[str, Any] = await handler._status()
     assert [each["session"] for each in status["liars"]] == [session]
-    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": LOOKS}
+    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": LOOKS + 1}
 
 
-async def test_what_the_manager_is_told(watch: Watch) -> None:
+async def test_what_the_manager_is_told(stubborn: Watch) -> None:
     """Of a lease's session, again and again until it has answered."""
+    watch = stubborn
     session, pid = await watch.session()
     supervisor = watch.office.supervisor
     kept = supervisor._sessions[session]
     kept.meta = dataclasses.replace(kept.meta, lease="lease-1")
     watch.reader.usage = Usage({pid: 100 * MIB})
-    await watch.look(LOOKS)
+    await watch.judge()
     (told,) = supervisor.liars.untold()
     assert told == ReportedLiar(
         session=session,
