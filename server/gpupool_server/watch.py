@@ -18,9 +18,9 @@ from gpupool_server.watch_settings import WatchSettings
 #: Memory is given out in such pieces.
 GRANULE = 2 << 20
 
-#: So many looks in a row must find too much memory: a module or a context that does not fit is
-#: there for a moment, until its worker has taken it back.
-LOOKS = 4
+#: So many looks in a row must find too much memory, which takes most of a second: a module or a
+#: context that does not fit is there for a moment, until its worker has taken it back.
+LOOKS = 9
 
 #: A worker that was asked to end its session has so long for it: honest ones do.
 ASKED_SECONDS = 3
