@@ -90,15 +90,25 @@ static CUresult download_pinned(struct calls *c)
                                    : cuMemcpyDtoHAsync_v2(to, from, bytes, stream(c));
 }
 
+/* A copy that was captured may run for as long as its graph is there. */
+static void *captured[64];
+static unsigned captured_count;
+
 static CUresult download(struct calls *c)
 {
     CUdeviceptr from = call_address(c);
     size_t bytes = length(c);
+    bool waits = draw_below(&c->draw, 2);
+    if (!waits && captured_count == sizeof captured / sizeof captured[0])
+        return CUDA_ERROR_OUT_OF_MEMORY;
     char *exact = malloc(bytes ? bytes : 1); /* so that a byte too many is seen */
     if (!exact)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult r = draw_below(&c->draw, 2) ? cuMemcpyDtoH_v2(exact, from, bytes)
-                                         : cuMemcpyDtoHAsync_v2(exact, from, bytes, stream(c));
+    if (!waits) {
+        captured[captured_count++] = exact;
+        return cuMemcpyDtoHAsync_v2(exact, from, bytes, stream(c));
+    }
+    CUresult r = cuMemcpyDtoH_v2(exact, from, bytes);
     free(exact); /* pageable: nothing of it is awaited any more */
     return r;
 }
