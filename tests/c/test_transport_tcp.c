@@ -339,7 +339,8 @@ static void test_the_keeper_of_a_full_socket(void **state)
     uint64_t count = 0;
     use("plain://");
     ends_open(&e);
-    taken = refused = 0;
+    taken = 0;
+    refused = 0;
     do { /* as much at once as is gathered: the sender itself must not wait */
         for (int i = 0; i < 16; i++)
             assert_int_equal(send_numbered(e.client, count++, 3000, GP_SEND_LATER), 0);
