@@ -98,7 +98,8 @@ def test_connections_that_break_off_at_a_worker(make_server: MakeServer, way: st
     assert alive(worker)
     with RawClient(session) as client:
         assert client.greet()
-        # Behind its client the door is shut.
+        # Behind its client the door is shut, a moment after it was let in.
+        wait_until(lambda: storm(port_of(session[way]), 1) == 0, "the door is shut")
         assert storm(port_of(session[way]), 100) == 0
         assert alive(worker)
 
