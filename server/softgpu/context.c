@@ -451,7 +451,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int flags)
     SG_TRY(sg_context_current(&context));
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!sg_handle_is(peerContext, SG_CONTEXT) || !peerContext->alive || peerContext == context)
+    if (!sg_handle_is(peerContext, SG_CONTEXT) || !peerContext->alive)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (peerContext->device == context->device)
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;

@@ -39,12 +39,20 @@ def nvml() -> Report:
             if one is not other
         ],
         "levels": [
-            [nv.nvmlDeviceGetTopologyCommonAncestor(one, other) for other in handles]
+            [ancestor(nv, one, other) for other in handles if one is not other]
             for one in handles
         ],
         "links": [nvlinks(nv, handle) for handle in handles],
         "_driver": nv.nvmlSystemGetDriverVersion(),
     }
+
+
+def ancestor(nv: Any, one: Any, other: Any) -> Any:
+    """What lies between two cards; some virtual machines do not say."""
+    try:
+        return nv.nvmlDeviceGetTopologyCommonAncestor(one, other)
+    except nv.NVMLError as error:
+        return str(error)
 
 
 def nvlinks(nv: Any, handle: Any) -> list[Any]:

@@ -44,6 +44,5 @@ int main(void)
     CU(cuMemcpyDtoH(comes, to, BYTES));
     REQUIRE(memcmp(comes, goes, BYTES) == 0, "what went did not arrive");
     driver_stop();
-    puts("PASS driver_both_ways");
-    return 0;
+    return finish("driver_both_ways");
 }
