@@ -478,5 +478,7 @@ void gpc_session_goodbye(struct gpc_session *s)
     struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++s->last_seq}};
     gpc_message_send(s, &q.h, sizeof q, NULL, 0, 0);
     s->transport->flush(s->channel);
+    if (s->transport->leave)
+        s->transport->leave(s->channel);
     pthread_mutex_unlock(&s->submit_lock);
 }

@@ -232,6 +232,12 @@ static int tcp_flush(struct gp_channel *ch)
     return rc;
 }
 
+static void tcp_leave(struct gp_channel *ch)
+{
+    if (!is_forked(ch) && tcp_socket_is_ours(&ch->socket))
+        tcp_socket_settle(&ch->socket, false, gp_deadline_us((int64_t)CLOSE_MS * 1000));
+}
+
 static void tcp_relieve(struct gp_channel *ch, gp_relief_fn *relief, void *owner)
 {
     gp_relief_set(&ch->relief, relief, owner);
@@ -414,6 +420,7 @@ const struct gp_transport gp_transport_tcp = {
     .connect = tcp_connect,
     .send = tcp_send,
     .flush = tcp_flush,
+    .leave = tcp_leave,
     .relieve = tcp_relieve,
     .recv = tcp_recv,
     .release = tcp_release,

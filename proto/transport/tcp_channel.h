@@ -81,7 +81,10 @@ ssize_t tcp_socket_recv(struct tcp_socket *s, void *to, size_t size);
 int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms);
 /* Whether the peer is known to be gone, looked at now and then only: 0, -EPIPE, -EBADF. */
 int tcp_socket_glance(struct tcp_socket *s);
-/* Say that no more comes, and wait until the peer's kernel has what was sent. */
+/* Wait until the peer's kernel has what was sent; what comes meanwhile is let go of if `drops`.
+ * From then on the end of the socket is one in order. */
+void tcp_socket_settle(struct tcp_socket *s, bool drops, int64_t deadline);
+/* Say that no more comes, and settle. */
 void tcp_socket_finish(struct tcp_socket *s, int64_t deadline);
 
 /* tcp.c */

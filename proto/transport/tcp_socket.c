@@ -37,6 +37,19 @@ static int ask_ms(const struct gp_silence *silence)
 }
 
 /*
+ * How the kernel ends the connection of a process that is killed. In order, the end comes behind
+ * all that was sent, so a peer that does not read on (a tenant that gets no turn, a stream that
+ * never goes on) never sees it. Abrupt, a reset goes out at once and overtakes all that; what the
+ * peer's kernel has already can still be read. If that one packet is lost, the peer's next probe
+ * gets another.
+ */
+static void end_set(int fd, bool abrupt)
+{
+    struct linger end = {.l_onoff = abrupt, .l_linger = 0};
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &end, sizeof end);
+}
+
+/*
  * Probes tell of a peer that vanishes while nothing is under way; of one that vanishes while
  * something is, peer_silent. Not TCP_USER_TIMEOUT: it also ends a connection whose peer is
  * there and takes nothing for so long, as a busy one may.
@@ -52,6 +65,8 @@ void tcp_socket_init(struct tcp_socket *s, int fd, const struct gp_silence *sile
     option_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, silence->interval);
     option_set(fd, IPPROTO_TCP, TCP_KEEPCNT, probes < 1 ? 1 : probes < 127 ? probes : 127);
     option_set(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, ask_ms(silence));
+    if (!accepted) /* a client reads on whenever it waits, and workers close what they have */
+        end_set(fd, true);
 }
 
 bool tcp_socket_is_ours(const struct tcp_socket *s)
@@ -131,22 +146,30 @@ int tcp_socket_wait(struct tcp_socket *s, short events, int most_ms)
     return n == 0 && peer_silent(s) ? -EPIPE : 0;
 }
 
-void tcp_socket_finish(struct tcp_socket *s, int64_t deadline)
+void tcp_socket_settle(struct tcp_socket *s, bool drops, int64_t deadline)
 {
     static const struct timespec pause = {.tv_nsec = 1000000};
     char rest[4096];
     int under_way = 0;
-    shutdown(s->fd, SHUT_WR);
-    /* A socket that is closed with something unread breaks the connection, and what is
-     * under way with it. */
-    for (;;) {
-        while (recv(s->fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
-            ;
-        if (ioctl(s->fd, SIOCOUTQ, &under_way) != 0 || under_way == 0 || gp_clock_ns() >= deadline)
-            return;
+    while (gp_clock_ns() < deadline && tcp_socket_is_ours(s)) {
         struct pollfd p = {.fd = s->fd};
-        if (poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)))
+        /* A socket that is closed with something unread breaks the connection, and what is
+         * under way with it. */
+        while (drops && recv(s->fd, rest, sizeof rest, MSG_DONTWAIT) > 0)
+            ;
+        if (ioctl(s->fd, SIOCOUTQ, &under_way) != 0 ||
+            (poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR))))
             return;
+        if (under_way == 0) {
+            end_set(s->fd, false);
+            return;
+        }
         nanosleep(&pause, NULL);
     }
+}
+
+void tcp_socket_finish(struct tcp_socket *s, int64_t deadline)
+{
+    shutdown(s->fd, SHUT_WR);
+    tcp_socket_settle(s, true, deadline);
 }

@@ -28,7 +28,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-#define GP_TRANSPORT_ABI 1u
+#define GP_TRANSPORT_ABI 2u
 
 struct gp_error {
     char text[320];
@@ -97,6 +97,11 @@ struct gp_transport {
     /* Send what waits because of GP_SEND_LATER. -EPIPE if the peer is known to be gone,
      * also when there is nothing to send: who does not receive for long may ask so. */
     int (*flush)(struct gp_channel *ch);
+
+    /* The process is about to end without `close`: wait until the peer's machine has what was
+     * sent, at most one second. What is not there then may be lost, as with a process that is
+     * killed. NULL where a process that ends takes back nothing. */
+    void (*leave)(struct gp_channel *ch);
 
     /* Two peers that are both blocked in `send`, because neither receives, would stay so. What
      * is set here is called by a thread that is blocked in `send` or `flush` for want of room,

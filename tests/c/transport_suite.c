@@ -70,6 +70,8 @@ int transport_suite_run(const struct transport_suite *which)
         cmocka_unit_test(test_killed_while_receiving),
         cmocka_unit_test(test_killed_while_sending),
         cmocka_unit_test(test_killed_while_sending_little),
+        cmocka_unit_test(test_killed_behind_a_flood),
+        cmocka_unit_test(test_leave_keeps_what_was_sent),
         cmocka_unit_test(test_fork_is_harmless),
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_shares_outstanding),

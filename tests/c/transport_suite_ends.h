@@ -82,6 +82,8 @@ void test_killed_while_idle(void **state);
 void test_killed_while_receiving(void **state);
 void test_killed_while_sending(void **state);
 void test_killed_while_sending_little(void **state);
+void test_killed_behind_a_flood(void **state);
+void test_leave_keeps_what_was_sent(void **state);
 void test_fork_is_harmless(void **state);
 void test_shares(void **state);
 void test_shares_outstanding(void **state);

@@ -1,5 +1,7 @@
 /* The suite: peers that talk nonsense, are slow, close, are killed or fork. */
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -157,6 +159,23 @@ struct victim {
     struct gp_channel *channel;   /* our end */
 };
 
+#define FLOOD_BYTES ((size_t)16 << 10)
+#define PARTING 64u
+
+/* What a victim is told to do before it ends. */
+enum order { ORDER_FLOOD = 'f', ORDER_LEAVE = 'l' };
+
+static void victim_obey(struct gp_channel *ch, char order, int out)
+{
+    uint64_t most = order == ORDER_FLOOD ? UINT64_MAX : PARTING;
+    for (uint64_t n = 0; n < most && send_numbered(ch, n, FLOOD_BYTES, 0) == 0; n++)
+        if (write(out, "", 1) != 1)
+            _exit(7);
+    if (tp->leave)
+        tp->leave(ch);
+    _exit(0);
+}
+
 static void victim_main(bool listens, int in, int out)
 {
     char url[256] = "";
@@ -179,8 +198,10 @@ static void victim_main(bool listens, int in, int out)
     }
     if (send_numbered(ch, 42, 64, 0) != 0)
         _exit(6);
-    for (;;)
-        pause();
+    char order;
+    while (read(in, &order, 1) == 1)
+        victim_obey(ch, order, out);
+    _exit(0);
 }
 
 /* Fork before this process has anything of a transport open. */
@@ -220,6 +241,17 @@ static void victim_kill(struct victim *v)
     kill(v->pid, SIGKILL);
     waitpid(v->pid, &status, 0);
     assert_true(WIFSIGNALED(status));
+}
+
+/* It sends until it cannot, or has sent `most`. */
+static void victim_send(struct victim *v, char order, unsigned most)
+{
+    struct pollfd p = {.fd = v->from, .events = POLLIN};
+    char byte;
+    assert_int_equal(write(v->to, &order, 1), 1);
+    assert_int_equal(read(v->from, &byte, 1), 1);
+    for (unsigned n = 1; n < most && poll(&p, 1, 500) > 0; n++)
+        assert_int_equal(read(v->from, &byte, 1), 1);
 }
 
 static void victim_bury(struct victim *v)
@@ -298,6 +330,24 @@ static void killed_while_sending_little(bool listens)
     victim_bury(&v);
 }
 
+/* As much as goes without waiting was sent, and nobody here takes it: the end is seen all the
+ * same, and what had come by then can be read. */
+static void killed_behind_a_flood(bool listens)
+{
+    struct victim v;
+    int rc = 0;
+    victim_start(&v, listens);
+    victim_send(&v, ORDER_FLOOD, UINT_MAX);
+    victim_kill(&v);
+    for (int i = 0; i < PATIENCE_MS && rc == 0; i++) {
+        rc = tp->flush(v.channel);
+        usleep(1000);
+    }
+    assert_int_equal(rc, -EPIPE);
+    expect_numbered(v.channel, 0, FLOOD_BYTES);
+    victim_bury(&v);
+}
+
 #define KILLED_TEST(how)                                                                           \
     void test_##how(void **state)                                                                  \
     {                                                                                              \
@@ -311,6 +361,34 @@ KILLED_TEST(killed_while_idle)
 KILLED_TEST(killed_while_receiving)
 KILLED_TEST(killed_while_sending)
 KILLED_TEST(killed_while_sending_little)
+
+/* The end of a worker that is killed comes behind its answers: its client reads those. */
+void test_killed_behind_a_flood(void **state)
+{
+    (void)state;
+    if (!can_cross_processes())
+        skip();
+    killed_behind_a_flood(false);
+}
+
+/* Whoever ends in order, though nobody closes, takes back nothing of what was sent. */
+void test_leave_keeps_what_was_sent(void **state)
+{
+    (void)state;
+    struct victim v;
+    int status = -1;
+    if (!can_cross_processes() || !tp->leave)
+        skip();
+    victim_start(&v, false);
+    victim_send(&v, ORDER_LEAVE, PARTING);
+    usleep(100000); /* one that does not wait has ended by now */
+    for (uint64_t n = 0; n < PARTING; n++)
+        expect_numbered(v.channel, n, FLOOD_BYTES);
+    expect_dead(v.channel);
+    assert_int_equal(waitpid(v.pid, &status, 0), v.pid);
+    assert_int_equal(status, 0);
+    victim_bury(&v);
+}
 
 /* A forked child has copies of everything, and must not be able to do harm. */
 void test_fork_is_harmless(void **state)

@@ -444,8 +444,6 @@ def test_a_flood_before_a_closed_gate(pool: Pool, transport: str) -> None:
 
 
 def test_a_flood_whose_sender_is_killed(pool: Pool, transport: str) -> None:
-    if transport == "tcp":
-        pytest.skip("its end comes behind what it sent and nobody reads (docs/limits.md)")
     assert pool.cli("gpu", "set", "0", "--policy", "weighted").returncode == 0
     program = pool.start(transport, GPUPOOL_WEIGHT="0", GPUPOOL_GROUP="flood")
     worker = pool.worker_of(program)
