@@ -39,8 +39,7 @@ def nvml() -> Report:
             if one is not other
         ],
         "levels": [
-            [ancestor(nv, one, other) for other in handles if one is not other]
-            for one in handles
+            [ancestor(nv, one, other) for other in handles if one is not other] for one in handles
         ],
         "links": [nvlinks(nv, handle) for handle in handles],
         "_driver": nv.nvmlSystemGetDriverVersion(),
