@@ -83,15 +83,22 @@ static uint32_t image_put(struct draw *d, struct gp_header *h)
     return at;
 }
 
+/* The image and the room for what is said of it, whatever it is loaded as; the bytes of its hash. */
+static uint32_t load(struct draw *d, struct gp_header *h, uint32_t *at, uint32_t *info,
+                     uint32_t *error)
+{
+    append_hash(h, at, draw_byte(d));
+    *info = draw_byte(d);
+    *error = draw_byte(d);
+    return 32;
+}
+
 static uint32_t module_load(struct draw *d, struct gp_header *h)
 {
     struct gp_req_gp_module_load *q = (void *)h;
     uint32_t at = sizeof *q;
     q->module = draw_new(d, GP_HANDLE_MODULE);
-    q->n_hash = 32;
-    append_hash(h, &at, draw_byte(d));
-    q->info_size = draw_byte(d);
-    q->error_size = draw_byte(d);
+    q->n_hash = load(d, h, &at, &q->info_size, &q->error_size);
     q->option_count = draw_byte(d) & 3;
     q->n_options = draw_tail(d, h, &at, (uint64_t)q->option_count * 2, sizeof(uint64_t));
     return at;
@@ -102,10 +109,7 @@ static uint32_t library_load(struct draw *d, struct gp_header *h)
     struct gp_req_gp_library_load *q = (void *)h;
     uint32_t at = sizeof *q;
     q->library = draw_new(d, GP_HANDLE_LIBRARY);
-    q->n_hash = 32;
-    append_hash(h, &at, draw_byte(d));
-    q->info_size = draw_byte(d);
-    q->error_size = draw_byte(d);
+    q->n_hash = load(d, h, &at, &q->info_size, &q->error_size);
     return at;
 }
 
