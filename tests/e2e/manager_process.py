@@ -34,6 +34,8 @@ class ManagerProcess:
         self.url = ""
         #: What it may have, e.g. descriptors.
         self.limits: dict[int, tuple[int, int]] = {}
+        #: What starts it, if it is not started directly: a program that becomes it.
+        self.wrap: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self, *flags: str) -> list[str]:
@@ -44,7 +46,7 @@ class ManagerProcess:
     def start(self, *flags: str) -> str:
         """Its URL, once it is ready."""
         ready, theirs = os.pipe()
-        command = [*self.command(*flags), "--ready-fd", str(theirs)]
+        command = [*self.wrap, *self.command(*flags), "--ready-fd", str(theirs)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
+from harness import wait_until
 from manager_process import ManagerProcess
 
 LOOK = """
@@ -25,6 +28,26 @@ def test_a_process_closes_itself() -> None:
     assert done.stdout.split() == ["1", "0", "0", "0"]
 
 
+#: Whether one of its own user that may not trace everybody gets at the memory of a process.
+PEEK = """
+import sys
+try:
+    open(f"/proc/{sys.argv[1]}/mem", "rb").close()
+    print("open")
+except PermissionError:
+    print("closed")
+"""
+
+#: Root reads everybody, unless it has given up that right, as whoever it then reads has to, too.
+WITHOUT_TRACING = ("setpriv", "--bounding-set", "-sys_ptrace") if os.geteuid() == 0 else ()
+
+
+def shows(pid: int) -> str:
+    command = [*WITHOUT_TRACING, sys.executable, "-c", PEEK, str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
 def core_limits(pid: int) -> list[str]:
     lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
     (line,) = [each for each in lines if each.startswith("Max core file size")]
@@ -36,11 +59,26 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in found]
 
 
+def test_a_process_that_does_not_is_read() -> None:
+    """Else what is below would show nothing."""
+    command = [*WITHOUT_TRACING, sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        try:
+            wait_until(lambda: shows(other.pid) == "open", "it was read")
+        finally:
+            other.kill()
+
+
 def test_the_manager_and_what_hears_strangers_for_it_do(tmp_path: Path) -> None:
     manager = ManagerProcess(tmp_path)
+    manager.wrap = WITHOUT_TRACING
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    manager.limits[resource.RLIMIT_CORE] = (hard, hard)
     try:
         manager.start()
-        assert core_limits(manager.pid) == ["0", "0"]
-        assert [core_limits(pid) for pid in children(manager.pid)] == [["0", "0"]]
+        (relay,) = children(manager.pid)
+        for pid in (manager.pid, relay):
+            assert core_limits(pid) == ["0", "0"]
+            assert shows(pid) == "closed"
     finally:
         manager.end()
