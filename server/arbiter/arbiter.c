@@ -419,19 +419,11 @@ static void handle(struct gp_arbiter *a, const struct epoll_event *e)
     }
 }
 
-static void sync_all(struct gp_arbiter *a)
-{
-    uint64_t now = gp_board_now();
-    for (int i = 0; i < a->top; i++)
-        if (a->seats[i].page)
-            gp_arbiter_sync(a, i, now);
-}
-
 void gp_arbiter_step(struct gp_arbiter *a, int timeout_ms)
 {
     struct epoll_event events[EVENTS];
     int n = epoll_wait(a->epoll, events, EVENTS, timeout_ms);
-    sync_all(a);
+    gp_arbiter_sync_all(a);
     for (int i = 0; i < n; i++)
         handle(a, &events[i]);
     if (a->muffled)

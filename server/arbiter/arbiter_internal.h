@@ -47,6 +47,8 @@ int gp_arbiter_watch(struct gp_arbiter *a, int fd, enum gp_arbiter_source source
                      uint32_t events);
 /* Look at what a page says; afterwards the board has it. */
 void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now);
+/* At all of them, and at what each has had since this was done last. */
+void gp_arbiter_sync_all(struct gp_arbiter *a);
 /* Serve the request of a page, if there is one. */
 void gp_arbiter_serve(struct gp_arbiter *a, int member);
 /* Wake the worker that waits for this word of its page. */

@@ -54,7 +54,8 @@ struct gp_board_grant {
 /* What it has had, since it came. */
 struct gp_board_usage {
     uint64_t memory_used;   /* by its members, of what they were given */
-    uint64_t memory_peak;   /* as far as the arbiter has seen it */
+    uint64_t memory_peak;   /* exact of one worker; of several between two looks: what one of
+                               them had at most, beside what the others had at the first */
     uint64_t memory_denied; /* allocations over the limit */
     uint64_t busy_ns;       /* of the GPU, charged */
     uint64_t held_ns;       /* the turn was its own, by the arbiter's clock alone */
@@ -108,6 +109,8 @@ void gp_board_leave(struct gp_board *b, int member);
 bool gp_board_memory_take(struct gp_board *b, int member, uint64_t total);
 /* It uses so much; what it was not given it is given now, over the limit or not. */
 void gp_board_memory_use(struct gp_board *b, int member, uint64_t total);
+/* At most it has used so much since it was told last. */
+void gp_board_memory_had(struct gp_board *b, int member, uint64_t most);
 uint64_t gp_board_memory_given(const struct gp_board *b, int member);
 /* What its tenant's other members use, and the limit. */
 uint64_t gp_board_memory_others(struct gp_board *b, int member, uint64_t *limit);

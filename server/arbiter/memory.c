@@ -96,8 +96,7 @@ bool gp_board_memory_take(struct gp_board *f, int member, uint64_t total)
         give(m, t, more);
         give(m, t, ahead(f, t));
     }
-    if (total > m->memory_used) /* which its page says only after the answer */
-        peak_set(t, t->usage.memory_used + (total - m->memory_used));
+    gp_board_memory_had(f, member, total); /* which its page says only after the answer */
     return true;
 }
 
@@ -110,6 +109,14 @@ void gp_board_memory_use(struct gp_board *f, int member, uint64_t total)
     t->usage.memory_used += total - m->memory_used;
     m->memory_used = total;
     peak_set(t, t->usage.memory_used);
+}
+
+void gp_board_memory_had(struct gp_board *f, int member, uint64_t most)
+{
+    const struct member_slot *m = &f->members[member];
+    struct tenant_slot *t = gp_board_tenant_of(f, m);
+    if (most > m->memory_used)
+        peak_set(t, t->usage.memory_used + (most - m->memory_used));
 }
 
 uint64_t gp_board_memory_given(const struct gp_board *f, int member)

@@ -55,6 +55,7 @@ struct gp_page {
     uint64_t copied[GP_BOARD_WAYS]; /* bytes that went without asking (alone_until) */
     uint64_t held;                  /* bytes of the GPU's memory that it has */
     uint64_t claims;                /* and with what it is about to take of what it was granted */
+    uint64_t most;                  /* it has held since the arbiter looked last, which leaves 0 */
     /* the arbiter's */
     uint32_t version __attribute__((aligned(128)));
     uint32_t answered; /* the request that `result` is of; a futex */

@@ -13,10 +13,15 @@ static uint64_t held(const struct gp_page *p)
     return __atomic_load_n(&p->held, __ATOMIC_RELAXED);
 }
 
+/* What was held in between is seen, too: either here by the arbiter or in `most`. */
 static void hold(struct gp_page *p, uint64_t total)
 {
     GP_PAGE_STORE(p->held, total);
     GP_PAGE_STORE(p->claims, total);
+    uint64_t most = __atomic_load_n(&p->most, __ATOMIC_RELAXED);
+    while (most < total && !__atomic_compare_exchange_n(&p->most, &most, total, true,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+        ;
 }
 
 /* Hold that much if it was granted. The arbiter, when it takes back, lowers the grant first and

@@ -54,6 +54,17 @@ static void sync_counters(struct gp_arbiter *a, int member)
         gp_board_host_set(a->board, member, host);
 }
 
+/* What it held at most since the last look: it may have taken and given back of what it was
+ * granted. */
+static void sync_most(struct gp_arbiter *a, int member)
+{
+    uint64_t most = __atomic_exchange_n(&a->seats[member].page->most, 0, __ATOMIC_ACQ_REL);
+    if (most > GP_PAGE_MEMORY_MOST)
+        gp_arbiter_fault(a, member, "its page says that it had more memory than there is");
+    else
+        gp_board_memory_had(a->board, member, most);
+}
+
 /* What it holds, all told: whatever it had no chance to ask for is charged. */
 static void sync_memory(struct gp_arbiter *a, int member)
 {
@@ -73,10 +84,22 @@ uint64_t gp_arbiter_keeps(struct gp_board *b, int member)
         return given;
     GP_PAGE_STORE(p->granted, 0);
     GP_PAGE_FENCE();
+    sync_most(a, member); /* while what it had is nobody else's */
     uint64_t held = GP_PAGE_LOAD(p->held), claims = GP_PAGE_LOAD(p->claims);
     uint64_t keeps = within(held > claims ? held : claims, 0, given);
     GP_PAGE_STORE(p->granted, keeps);
     return keeps;
+}
+
+void gp_arbiter_sync_all(struct gp_arbiter *a)
+{
+    uint64_t now = gp_board_now();
+    for (int i = 0; i < a->top; i++) /* before any of them is known to have what another gave */
+        if (a->seats[i].page)
+            sync_most(a, i);
+    for (int i = 0; i < a->top; i++)
+        if (a->seats[i].page)
+            gp_arbiter_sync(a, i, now);
 }
 
 void gp_arbiter_sync(struct gp_arbiter *a, int member, uint64_t now)

@@ -84,6 +84,39 @@ static void pairs_cost_no_questions(void **state)
     worker_kill(&w);
 }
 
+/* Within its advance, while the arbiter looks nowhere. */
+static int leap(struct gp_seat *seat, int page, int bell)
+{
+    (void)page, (void)bell;
+    if (!gp_seat_memory_take(seat, MIB))
+        return 1;
+    shared->flag = 1;
+    while (shared->flag != 2)
+        sleep_ms(1);
+    if (!gp_seat_memory_take(seat, 8 * MIB))
+        return 2;
+    gp_seat_memory_give(seat, 8 * MIB);
+    shared->flag = 3;
+    pause();
+    return 0;
+}
+
+static void a_peak_within_an_advance_is_seen(void **state)
+{
+    struct arbiter_process *a = *state;
+    struct worker w = worker_start(a, "a", leap);
+    AWAIT(shared->flag == 1);
+    assert_int_equal(arbiter_number(a, "\"a\"", "memory_peak"), MIB);
+    kill(a->pid, SIGSTOP);
+    shared->flag = 2;
+    AWAIT(shared->flag == 3);
+    kill(a->pid, SIGCONT);
+    assert_int_equal(arbiter_number(a, "\"a\"", "memory_peak"), 9 * MIB);
+    assert_int_equal(arbiter_number(a, "\"a\"", "memory_used"), MIB);
+    assert_int_equal(arbiter_number(a, "\"processes\"", "questions"), 1);
+    worker_kill(&w);
+}
+
 /* Takes its part of the limit in steps, and has it. */
 static int quarter(struct gp_seat *seat, int page, int bell)
 {
@@ -221,6 +254,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         MEMORY_TEST(many_take_and_give_at_once),
         MEMORY_TEST(pairs_cost_no_questions),
+        MEMORY_TEST(a_peak_within_an_advance_is_seen),
         MEMORY_TEST(together_they_have_exactly_the_limit),
         MEMORY_TEST(a_stalled_arbiter_knows_all_afterwards),
         MEMORY_TEST(an_arbiter_that_is_stopped_again_and_again),
