@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from gpupool_common import json_text
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.process_tree import Look, look_up
-from gpupool_server.watch import Own
+from gpupool_server.watch import ASKED_SECONDS, Own
 from gpupool_server.watch_settings import WatchSettings
 
 #: Of so many samples the least time between two of one process is taken for what each is about:
@@ -33,6 +33,10 @@ FORGET_US = 60_000_000
 
 #: NVML's answer that there are no samples; 0 is what its Python module makes of an empty list.
 _NO_SAMPLES = (0, 6)
+
+#: A soft GPU's driver takes nothing, so what is there for a moment counts from the first byte;
+#: and machines without a GPU are often slow ones.
+SOFT = Own(0, 0, looks=9, asked_seconds=ASKED_SECONDS)
 
 _MOST_PID = 1 << 22
 _MOST = 1 << 62
@@ -175,7 +179,7 @@ class SoftReader:
         self._describe.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)
 
     def own(self, settings: WatchSettings) -> Own:
-        return Own(0, 0)
+        return SOFT
 
     def read(self, device: Device) -> Usage:
         try:

@@ -18,12 +18,13 @@ from gpupool_server.watch_settings import WatchSettings
 #: Memory is given out in such pieces.
 GRANULE = 2 << 20
 
-#: So many looks in a row must find too much memory, which takes most of a second: a module or a
-#: context that does not fit is there for a moment, until its worker has taken it back.
-LOOKS = 9
+#: So many looks in a row must find far too much memory: a module or a context that does not fit
+#: is there for a moment, until its worker has taken it back.
+LOOKS = 5
 
-#: A worker that was asked to end its session has so long for it: honest ones do.
-ASKED_SECONDS = 3
+#: A worker that was asked to end its session has so long for it: honest ones do. One that has far
+#: too much has less: its neighbours must have their memory again within a second.
+ASKED_SECONDS, FAR_ASKED_SECONDS = 3, 0.3
 
 #: Looks that are further apart say nothing of time: a long kernel may fit between them.
 APART_MS = 1250
@@ -113,6 +114,10 @@ class Own:
 
     context: int
     driver: int
+    #: So many looks in a row must find more than ``context``, and who then was asked to end its
+    #: session has so many seconds for it.
+    looks: int = LOOKS
+    asked_seconds: float = FAR_ASKED_SECONDS
 
 
 def too_much_memory(look: Look, tenant: str, own: int) -> int:
@@ -234,7 +239,8 @@ class History:
             beyond.since_ns = now_ns
         beyond.far = beyond.far + 1 if far else 0
         return (
-            beyond.far >= LOOKS or now_ns - beyond.since_ns >= self._settings.lasting_seconds * NS
+            beyond.far >= self._own.looks
+            or now_ns - beyond.since_ns >= self._settings.lasting_seconds * NS
         )
 
     def _judge(self, beyond: _Beyond, now: Look, worker: SeenWorker) -> Iterable[Verdict]:
@@ -244,8 +250,13 @@ class History:
             mib = (held - now.tenants[worker.tenant].limit) >> 20
             reason = f"the driver took {mib} MiB beyond the limit of the session"
             yield Verdict(worker.pid, worker.tenant, "memory", reason, liar=False)
-        elif now.now_ns - beyond.asked_ns >= ASKED_SECONDS * NS:
+        elif now.now_ns - beyond.asked_ns >= self._time_to_end(beyond):
             yield Verdict(worker.pid, worker.tenant, "memory", self._memory_reason(now, worker))
+
+    def _time_to_end(self, beyond: _Beyond) -> float:
+        """Nanoseconds that it has from being asked."""
+        is_far = beyond.far >= self._own.looks
+        return (self._own.asked_seconds if is_far else ASKED_SECONDS) * NS
 
     def _memory_reason(self, now: Look, worker: SeenWorker) -> str:
         total = sum(each.held or 0 for each in now.of(worker.tenant))

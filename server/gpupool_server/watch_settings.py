@@ -19,7 +19,7 @@ class WatchSettings(BaseModel):
     mode: Literal["end", "log", "off"] = Field(
         "end", description="end, log (a worker that takes too much is named, not ended) or off"
     )
-    interval_ms: int = Field(500, ge=100, le=10000, description="a whole number 100..10000")
+    interval_ms: int = Field(250, ge=100, le=10000, description="a whole number 100..10000")
     context_memory: SizeSetting = Field(640 << 20, ge=0, le=MOST_MEMORY, description=_SIZE)
     driver_memory: SizeSetting = Field(128 << 20, ge=0, le=MOST_MEMORY, description=_SIZE)
     lasting_seconds: int = Field(30, ge=1, le=3600, description="a whole number of seconds 1..3600")

@@ -18,7 +18,7 @@ from gpupool_common import paths
 from gpupool_server import process_tree, usage
 from gpupool_server.inventory import Device, Inventory
 from gpupool_server.process_tree import Kin, attributed, owner_of
-from gpupool_server.usage import BlindReader, NvmlReader, SoftReader, open_usage
+from gpupool_server.usage import SOFT, BlindReader, NvmlReader, SoftReader, open_usage
 from gpupool_server.watch import Own
 from gpupool_server.watch_settings import WatchSettings
 
@@ -215,7 +215,7 @@ def test_nvml_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not SOFT_GPU.is_file(), reason="the soft GPU is not installed")
 def test_a_soft_gpu_and_its_file(tmp_path: Path) -> None:
     reader = SoftReader(SOFT_GPU, tmp_path)
-    assert reader.own(WatchSettings.model_construct()) == Own(0, 0)
+    assert reader.own(WatchSettings.model_construct()) == SOFT
     nobody = reader.read(CARD)
     assert (nobody.memory, nobody.memory_off) == ({}, "")
     code = (

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpupool_server.usage import SOFT
 from gpupool_server.watch import (
     ASKED_SECONDS,
     GRANULE,
-    LOOKS,
     NS,
     History,
     Look,
@@ -28,7 +28,7 @@ from gpupool_server.watch_settings import WatchSettings
 
 MIB = 1 << 20
 SETTINGS = WatchSettings.model_construct()
-SOFT, REAL = Own(0, 0), Own(640 * MIB, 128 * MIB)
+REAL = Own(640 * MIB, 128 * MIB)
 
 
 def history(own: Own = SOFT) -> History:
@@ -87,7 +87,7 @@ def test_memory_beyond_the_grant(
 def test_memory_that_lasts_ends_the_one_that_hides_it() -> None:
     watched = history()
     look = looked([48 * MIB, 40 * MIB], charged=[48 * MIB, 0])
-    assert after(watched, look, LOOKS - 1) == []
+    assert after(watched, look, SOFT.looks - 1) == []
     assert watched.hurried
     (asked,) = after(watched, look, 1)
     assert (asked.pid, asked.liar) == (2, False)
@@ -101,18 +101,18 @@ def test_memory_that_lasts_ends_the_one_that_hides_it() -> None:
 
 def test_who_ends_when_it_is_asked_is_no_liar() -> None:
     watched = history()
-    (asked,) = after(watched, looked([80 * MIB], charged=[0]), LOOKS)
+    (asked,) = after(watched, looked([80 * MIB], charged=[0]), SOFT.looks)
     assert not asked.liar
     assert after(watched, looked([], at=1.0), 100) == []
-    (again,) = after(watched, looked([80 * MIB], charged=[0], at=90.0), LOOKS)
+    (again,) = after(watched, looked([80 * MIB], charged=[0], at=90.0), SOFT.looks)
     assert not again.liar  # another that has the pid
 
 
 def test_who_was_asked_does_not_begin_anew_by_giving_back() -> None:
     watched = history()
-    after(watched, looked([80 * MIB], charged=[0]), LOOKS)
+    after(watched, looked([80 * MIB], charged=[0]), SOFT.looks)
     assert after(watched, looked([0], at=1.0), 1) == []
-    found = after(watched, looked([80 * MIB], charged=[0], at=9.0), LOOKS)
+    found = after(watched, looked([80 * MIB], charged=[0], at=9.0), SOFT.looks)
     assert [verdict.liar for verdict in found] == [True]
 
 
@@ -126,11 +126,11 @@ def test_who_has_said_what_it_has_does_not_lie(beyond: int) -> None:
 
 def test_who_has_said_it_is_not_held_for_who_has_not() -> None:
     look = looked([60 * MIB, 60 * MIB], charged=[60 * MIB, 50 * MIB])
-    assert [verdict.pid for verdict in after(history(), look, LOOKS)] == [2]
+    assert [verdict.pid for verdict in after(history(), look, SOFT.looks)] == [2]
 
 
 def test_memory_that_is_charged_beyond_the_limit_counts_as_well() -> None:
-    (verdict,) = after(history(), looked([200 * MIB], charged=[200 * MIB]), LOOKS)
+    (verdict,) = after(history(), looked([200 * MIB], charged=[200 * MIB]), SOFT.looks)
     assert verdict.pid == 1
 
 
@@ -138,7 +138,7 @@ def test_a_moment_is_nothing() -> None:
     """A module that does not fit is there until its worker has unloaded it."""
     watched = history()
     for _ in range(50):
-        assert after(watched, looked([80 * MIB], charged=[64 * MIB]), LOOKS - 1) == []
+        assert after(watched, looked([80 * MIB], charged=[64 * MIB]), SOFT.looks - 1) == []
         assert after(watched, looked([64 * MIB]), 1) == []
     assert not watched.hurried
 
@@ -151,19 +151,28 @@ def test_what_the_driver_may_take_by_itself() -> None:
     assert verdict.cause == "memory"
     code = looked([64 * MIB + 128 * MIB], charged=[64 * MIB])
     assert after(history(REAL), code, 1000, every=1.0) == []
-    assert len(after(history(REAL), looked([64 * MIB + 700 * MIB]), LOOKS)) == 1
+
+
+def test_who_has_far_too_much_of_a_real_gpu_is_ended_within_a_second() -> None:
+    watched, far = history(REAL), looked([64 * MIB + 700 * MIB])
+    (asked,) = after(watched, far, REAL.looks)
+    assert not asked.liar
+    at = int((REAL.looks - 1) * 0.1 * NS)
+    assert after(watched, replace(far, now_ns=at + 2 * NS // 10), 1) == []
+    (verdict,) = after(watched, replace(far, now_ns=at + 3 * NS // 10), 1)
+    assert verdict.liar
 
 
 def test_the_next_liar_of_a_tenant_has_its_own_looks() -> None:
     watched = history()
     look = looked([100 * MIB, 90 * MIB], charged=[0, 0])
-    found = after(watched, look, LOOKS)
+    found = after(watched, look, SOFT.looks)
     assert [(verdict.pid, verdict.liar) for verdict in found] == [(2, False), (1, False)]
 
 
 def test_a_tenant_that_is_gone_is_forgotten() -> None:
     watched = history()
-    after(watched, looked([80 * MIB], charged=[0]), LOOKS - 1)
+    after(watched, looked([80 * MIB], charged=[0]), SOFT.looks - 1)
     assert watched.look(Look(0, (), {})) == []
     assert not watched.hurried
 
@@ -321,7 +330,7 @@ def test_whoever_stays_beyond_is_ended(
     allowed = limit + len(charged) * (own.context + GRANULE)
     held: list[int | None] = [1] * len(charged)
     held[-1] = allowed + beyond
-    found = after(history(own), looked(held, charged=charged, limit=limit), LOOKS)
+    found = after(history(own), looked(held, charged=charged, limit=limit), own.looks)
     assert len(found) == 1 and found[0].tenant == "red"
 
 

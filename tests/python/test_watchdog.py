@@ -14,8 +14,8 @@ from gpupool_common.node_protocol import Heartbeat, ReportedLiar
 from gpupool_server.admin import AdminHandler
 from gpupool_server.board import BoardGpu, Grant
 from gpupool_server.inventory import Device
-from gpupool_server.usage import Usage
-from gpupool_server.watch import ASKED_SECONDS, LOOKS, NS, Own
+from gpupool_server.usage import SOFT, Usage
+from gpupool_server.watch import ASKED_SECONDS, NS, Own
 from gpupool_server.watch_settings import WatchSettings
 from gpupool_server.watchdog import HIDDEN, MISSED, Watchdog
 from server_harness import (
@@ -39,7 +39,7 @@ class Reader:
         self.usage = Usage()
 
     def own(self, settings: WatchSettings) -> Own:
-        return Own(0, 0)
+        return SOFT
 
     def read(self, device: Device) -> Usage:
         return self.usage
@@ -60,7 +60,7 @@ class Watch:
 
     async def judge(self) -> None:
         """Look for so long that who was asked to end has had its time."""
-        await self.look(LOOKS)
+        await self.look(SOFT.looks)
         self.board.now_ns += ASKED_SECONDS * NS
         await self.look()
 
@@ -88,7 +88,7 @@ async def test_a_worker_is_asked_to_end_first(watch: Watch) -> None:
     session, pid = await watch.session()
     watch.reader.usage = Usage({pid: 100 * MIB})
     with capture_logs() as events:
-        await watch.look(LOOKS)
+        await watch.look(SOFT.looks)
         await eventually(lambda: not process_lives(pid))
         await eventually(lambda: any(e["event"] == "session ended" for e in events))
     (asked,) = [event for event in events if event["event"] == "asking a session to end"]
@@ -104,7 +104,7 @@ async def test_a_worker_with_too_much_memory_is_ended(stubborn: Watch) -> None:
     session, liar = await watch.session()
     _, honest = await watch.session(60 * MIB)
     watch.reader.usage = Usage({liar: 40 * MIB, honest: 60 * MIB})
-    await watch.look(LOOKS)
+    await watch.look(SOFT.looks)
     assert process_lives(liar)
     with capture_logs() as events:
         await watch.judge()
@@ -150,14 +150,14 @@ async def test_nobody_is_ended_for_what_cannot_be_seen(watch: Watch) -> None:
     _, pid = await watch.session(60 * MIB)
     watch.reader.usage = Usage({4: 100 * MIB}, {}, "NVML: Not Supported", "NVML: Not Supported")
     with capture_logs() as events:
-        await watch.look(3 * LOOKS)
+        await watch.look(3 * SOFT.looks)
     assert process_lives(pid)
     said = [event for event in events if event["event"].startswith("what workers have")]
     assert [event["what"] for event in said] == ["memory", "time"]  # once each
     assert watch.dog.describe(0)["memory"] == "off: NVML: Not Supported"
     watch.reader.usage = Usage({pid: 60 * MIB})
     await watch.look()
-    assert watch.dog.describe(0) == {"memory": "on", "time": "on", "looks": 3 * LOOKS + 1}
+    assert watch.dog.describe(0) == {"memory": "on", "time": "on", "looks": 3 * SOFT.looks + 1}
     assert watch.dog.describe(7) == {}
 
 
@@ -197,7 +197,7 @@ async def test_it_may_only_say_so(make_office: MakeOffice) -> None:
     _, liar = await watch.session()
     watch.reader.usage = Usage({liar: 100 * MIB})
     with capture_logs() as events:
-        await watch.look(3 * LOOKS)
+        await watch.look(3 * SOFT.looks)
     assert process_lives(liar)
     named = [event for event in events if "it is not ended" in event["event"]]
     assert len(named) == 1 and named[0]["worker_pid"] == liar
@@ -269,7 +269,7 @@ async def test_operators_see_it(stubborn: Watch) -> None:
     handler = AdminHandler(watch.office.supervisor, watch.office.gpus, watch.dog)
     status: dict[str, Any] = await handler._status()
     assert [each["session"] for each in status["liars"]] == [session]
-    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": LOOKS + 1}
+    assert status["gpus"][0]["watch"] == {"memory": "on", "time": "on", "looks": SOFT.looks + 1}
 
 
 async def test_what_the_manager_is_told(stubborn: Watch) -> None:

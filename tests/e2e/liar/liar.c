@@ -15,16 +15,19 @@
 
 #include "aim.h"
 
+/* Stores in the loop: a compiler takes out one that leaves nothing behind. */
 static const char spin_ptx[] = ".version 7.0\n"
                                ".target sm_75\n"
                                ".address_size 64\n"
                                ".visible .entry spin()\n"
                                "{\n"
+                               "    .shared .b32 seen;\n"
                                "    .reg .b32 %turns;\n"
                                "    .reg .pred %more;\n"
                                "    mov.b32 %turns, 0;\n"
                                "again:\n"
                                "    add.u32 %turns, %turns, 1;\n"
+                               "    st.volatile.shared.u32 [seen], %turns;\n"
                                "    setp.lt.u32 %more, %turns, 200000;\n"
                                "    @%more bra again;\n"
                                "    ret;\n"
