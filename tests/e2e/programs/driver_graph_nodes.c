@@ -305,7 +305,7 @@ static void clones_and_children(void)
 {
     struct chain c = build(3, 1), other = build(4, 0);
     CUgraph clone, outer, child, again;
-    CUgraphNode node, found, list[8];
+    CUgraphNode node, found, none, list[8];
     CUgraphExec exec;
     CUgraphNodeType type;
     CUDA_KERNEL_NODE_PARAMS kernel, asked_again;
@@ -317,7 +317,7 @@ static void clones_and_children(void)
     CU(cuGraphNodeGetType(found, &type));
     EXPECT(type == CU_GRAPH_NODE_TYPE_KERNEL && found != c.kernel, "the clone's node is %d",
            (int)type);
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeFindInClone(&found, found, clone));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphNodeFindInClone(&none, found, clone));
     CU(cuGraphGetNodes(clone, list, &count));
     EXPECT(count == 4, "the clone has %zu nodes, expected 4", count);
     CU(cuGraphKernelNodeGetParams(found, &kernel));
