@@ -38,7 +38,7 @@ Driver = Annotated[str, StringConstraints(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$"
 PublicKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 #: The ids of the keys that a node checks lease tokens with.
 KeyIds = Annotated[list[Name], Field(max_length=8)]
-#: A CURVE public key in hexadecimal, or nothing.
+#: A CURVE public key, or as many bytes of another kind, in hexadecimal; or nothing.
 KeyHex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
 Labels = Annotated[dict[Name, Line], Field(max_length=64)]
 GpuPolicy = Literal["share", "average", "preemptive", "weighted", "fixed", "weak", "native"]
@@ -133,6 +133,8 @@ class Heartbeat(Message):
     protocol: Literal[2] = 2
     applied: Line = ""
     keys: KeyIds = Field(default_factory=list)
+    #: The newest key that it knows its manager by.
+    manager_key: KeyHex = ""
     sessions: list[ReportedSession] = Field(default_factory=list, max_length=4096)
     #: Leases that had sessions on this node and have none now.
     idle: list[Name] = Field(default_factory=list, max_length=4096)
@@ -191,6 +193,8 @@ class Apply(Message):
     gpus: list[OrderedGpu] = Field(max_length=64)
     #: What lease tokens are checked with (Ed25519): one signs, the others may be upcoming or old.
     keys: list[PublicKey] = Field(min_length=1, max_length=8)
+    #: The key that the link will have once the operator retires the one it has; empty: none.
+    manager_key: KeyHex = ""
     #: For how long a node that does not hear of its manager opens sessions of leases, in seconds.
     offline_seconds: float = Field(gt=0, le=1e9, allow_inf_nan=False)
     #: Of leases that ended lately; one may be missing here and has ended all the same.
@@ -235,6 +239,8 @@ class Join(Message):
     node: Name
     token: Line
     report: Report
+    #: Set by a node that knows the manager's next key: the answer must prove that it has it.
+    challenge: KeyHex = ""
 
 
 class Again(Message):
@@ -263,6 +269,7 @@ class Applied(Message):
     number: Number = 0
     generation: Line
     keys: KeyIds = Field(default_factory=list)
+    manager_key: KeyHex = ""
 
 
 class Rekey(Message):
@@ -290,6 +297,8 @@ class Told(Message):
     number: Number
     now: Time
     orders: Orders
+    #: The answer to the challenge of a join (link_proof.py).
+    proof: KeyHex = ""
 
 
 class Refused(Message):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from gpupool_common import logs
@@ -115,7 +116,7 @@ class Relay:
         and the clients behind it wait.
         """
         self._listener, self.url = listen_at(config.listen)
-        self._config = Config(**{**config.__dict__, "listen": self.url})
+        self._config = replace(config, listen=self.url)
         self._on_message = on_message
         self._on_gone = on_gone
         self._on_restart = on_restart
@@ -139,6 +140,12 @@ class Relay:
         """What came from there had a wrong token."""
         if self._writer is not None and address:
             self._writer.write(pack(Kind.WRONG, address.encode()))
+
+    def set_secret(self, secret: str) -> None:
+        """Another key from now on: all connections are closed, and new ones have that."""
+        self._config = replace(self._config, secret=secret)
+        if self._process is not None:
+            self._process.kill()  # it has nothing to lose, and the next one is started at once
 
     async def close(self) -> None:
         """Send what is to be sent, and stop listening."""

@@ -1,4 +1,4 @@
-"""/v1/keys: what signs lease tokens."""
+"""/v1/keys: what signs lease tokens, and what the link to nodes is encrypted with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpupool_common.errors import GpupoolError
 from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
 from gpupool_manager.problems import Problem
-from gpupool_manager.schemas import KeyOut, KeyRoll, Page
+from gpupool_manager.schemas import KeyOut, KeyRoll, LinkKeyOut, LinkKeyRetire, Page
 from gpupool_manager.transaction import Transaction
 
 router = APIRouter(prefix="/keys", tags=["keys"])
@@ -39,3 +39,33 @@ async def roll_keys(body: KeyRoll, pool: ThePool, caller: Admin, write: Write) -
         return Reply(views.key(pool, key), 202)
 
     return await write.do(caller, roll)
+
+
+@router.get("/link", response_model=LinkKeyOut)
+async def get_link_key(pool: ThePool, caller: Admin) -> Response:
+    """The keys by which nodes know the manager; never the secrets."""
+    return send(views.link_key(pool))
+
+
+@router.post("/link/roll", response_model=LinkKeyOut, status_code=202)
+async def roll_link_key(pool: ThePool, caller: Admin, write: Write) -> Response:
+    """Make the next key and tell nodes. The link has it once the current one is retired."""
+
+    def roll(transaction: Transaction) -> Reply:
+        pool.link_key_rolls.begin(transaction)
+        return Reply(views.link_key(pool), 202)
+
+    return await write.do(caller, roll)
+
+
+@router.post("/link/retire", response_model=LinkKeyOut)
+async def retire_link_key(
+    body: LinkKeyRetire, pool: ThePool, caller: Admin, write: Write
+) -> Response:
+    """The link has the next key from now on. 409 while a node does not have that."""
+
+    def retire(transaction: Transaction) -> Reply:
+        pool.link_key_rolls.retire(transaction, body.force)
+        return Reply(views.link_key(pool))
+
+    return await write.do(caller, retire)

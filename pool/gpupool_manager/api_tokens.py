@@ -51,7 +51,7 @@ async def create_token(body: TokenIn, pool: ThePool, caller: Admin, write: Write
         )
         shown = NewTokenOut(
             **views.token(token).model_dump(),
-            secret=join_token(secret, pool.join_key),
+            secret=join_token(secret, pool.link_keys.public if pool.join_url else []),
             nodes=pool.join_url if body.scope == "node" else None,
         )
         return Reply(shown, 201, keep=False)

@@ -25,6 +25,7 @@ from gpupool_manager.busy import BusyTimes
 from gpupool_manager.lease_tokens import Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
+from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_key_rolls import NodeKeyRolls, check_key
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
@@ -49,12 +50,14 @@ class Fleet:
         lost_after: float,
         signer: Callable[[], Signer],
         offline_seconds: float,
+        link_keys: Callable[[], LinkKeys],
     ) -> None:
         self._ledger = ledger
         self._signer = signer
+        self._link_keys = link_keys
         self._offline_seconds = offline_seconds
         self.node_keys = NodeKeyRolls(ledger)
-        #: By node: the ids of the keys that it says to have.
+        #: By node: the keys that it says to have, the manager's own among them.
         self.keys: dict[str, set[str]] = {}
         self._leases = leases
         self._interval = interval
@@ -359,6 +362,7 @@ class Fleet:
             grants=grants,
             gpus=gpus,
             keys=signer.public_keys(),
+            manager_key=self._link_keys().announced,
             offline_seconds=self._offline_seconds,
             ended=ended,
         )

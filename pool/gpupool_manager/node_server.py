@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpupool_common import hosts, logs
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ProtocolError
-from gpupool_common.keys import Keys
+from gpupool_common.link_proof import prove
 from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
@@ -78,9 +78,8 @@ def check_reachable(address: str, origin: str) -> None:
 class NodeServer:
     """The manager's end."""
 
-    def __init__(self, pool: Pool, keys: Keys, listen: str) -> None:
+    def __init__(self, pool: Pool, listen: str) -> None:
         self._pool = pool
-        self._keys = keys
         self._listen = listen
         self._log = logs.get("link")
         self._joined: dict[bytes, NodeConnection] = {}
@@ -90,18 +89,13 @@ class NodeServer:
         self._relay: Relay | None = None
         self.url = ""
 
-    @property
-    def key(self) -> str:
-        """The public key that servers must know, in hexadecimal."""
-        return self._keys.public
-
     def open(self) -> None:
         """Listen; GpupoolError if that cannot be."""
         config = Config(
             listen=self._listen,
             max_message=MAX_BYTES,
             receive_mark=64,
-            secret=self._keys.secret,
+            secret=self._pool.link_keys.current.secret,
             name_keys=True,
             connections=16384,
             connections_of_one=4096,
@@ -112,6 +106,12 @@ class NodeServer:
         )
         self.url = self._relay.url
         self._pool.orders_go_by(self._push_all)
+        self._pool.link_keys.on_retired = self._take_next_key
+
+    def _take_next_key(self) -> None:
+        """Servers are cut off, and join again where the link has the other key."""
+        if self._relay is not None:
+            self._relay.set_secret(self._pool.link_keys.current.secret)
 
     async def close(self) -> None:
         """Close all connections; servers continue and connect to the next manager."""
@@ -155,7 +155,7 @@ class NodeServer:
             number = message.number
             if isinstance(message, Applied):
                 if joined is not None:
-                    self._pool.applied(joined.node, message.generation, message.keys)
+                    self._pool.applied(joined.node, message.generation, message)
             elif isinstance(message, Join):
                 await self._join(connection, key, message, address or LOCAL)
             elif joined is None:
@@ -191,7 +191,17 @@ class NodeServer:
             self._joined.pop(old.connection, None)
         self._joined[connection] = self._by_node[join.node] = joined
         self._log.info("a server joined", node=join.node, address=join.report.address)
-        self._tell(joined, join.number)
+        self._tell(joined, join.number, proof=self._proof(join.challenge, key))
+
+    def _proof(self, challenge: str, key: str) -> str:
+        """What the node with this key asks for: that we have the next key of the link."""
+        following = self._pool.link_keys.following
+        if not challenge or following is None:
+            return ""
+        try:
+            return prove(following.secret, key, challenge)
+        except ValueError:
+            raise ProtocolError("the node's key is one that anybody has") from None
 
     def _token_of(self, join: Join, key: str) -> Token:
         """Its token, if it may join with it; Problem if not.
@@ -297,11 +307,13 @@ class NodeServer:
             except Exception:  # who changed something is not to suffer from it
                 self._log.exception("a server's orders could not be sent", node=node)
 
-    def _tell(self, joined: NodeConnection, number: int, orders: Orders | None = None) -> None:
+    def _tell(
+        self, joined: NodeConnection, number: int, orders: Orders | None = None, proof: str = ""
+    ) -> None:
         now = self._pool.clock()
         if orders is None:
             orders = self._pool.fleet.orders(joined.node, "", now)
-        self._say(joined.connection, Told(number=number, now=now, orders=orders))
+        self._say(joined.connection, Told(number=number, now=now, orders=orders, proof=proof))
 
     def _refuse(self, connection: bytes, number: int, code: str, message: str) -> None:
         joined = self._joined.get(connection)

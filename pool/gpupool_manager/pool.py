@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpupool_common import logs
 from gpupool_common.clock import SteadyClock
 from gpupool_common.lease import LeaseState
-from gpupool_common.node_protocol import Heartbeat, Orders
+from gpupool_common.node_protocol import Applied, Heartbeat, Orders
 from gpupool_manager.command_queue import CommandQueue
 from gpupool_manager.events import Bus
 from gpupool_manager.fleet import Fleet
@@ -20,6 +20,8 @@ from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
 from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.liars import Liars
+from gpupool_manager.link_key_rolls import LinkKeyRolls
+from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.problems import Problem
 from gpupool_manager.records import Note, Token
 from gpupool_manager.signing_keys import KeyRing
@@ -81,9 +83,9 @@ class Pool:
         self.signer = Signer(
             secrets.token_bytes(SECRET_BYTES), KeyRing.make(clock()), self.rules.token_seconds
         )
-        #: Where servers join, and the key by which they know that it is this pool.
+        #: Where servers join, and the keys by which they know that it is this pool.
         self.join_url: str | None = None
-        self.join_key: str | None = None
+        self.link_keys = LinkKeys()
         #: Told which nodes' orders have changed, once that is written down.
         self.on_orders: Callable[[set[str]], None] | None = None
         self._log = logs.get("pool")
@@ -103,6 +105,7 @@ class Pool:
         self.fleet: Fleet
         self.liars: Liars
         self.key_rolls: KeyRolls
+        self.link_key_rolls: LinkKeyRolls
         self.tenancy: Tenancy
         #: Set when the database has another manager now; whoever runs the pool must stop.
         self.dispossessed = asyncio.Event()
@@ -167,9 +170,11 @@ class Pool:
             rules.lost_after,
             lambda: self.signer,
             rules.offline_seconds,
+            lambda: self.link_keys,
         )
         self.liars = Liars(self.fleet.busy)
         self.key_rolls = KeyRolls(self.ledger, self.fleet, lambda: self.signer, rules.lost_after)
+        self.link_key_rolls = LinkKeyRolls(self.ledger, self.fleet, lambda: self.link_keys)
         self.tenancy = Tenancy(self.ledger, self.leases)
 
     def _set_clock(self, loaded: Loaded) -> None:
@@ -217,9 +222,9 @@ class Pool:
         self.on_orders = push
         self.ledger.confirming = True
 
-    def applied(self, node: str, generation: str, keys: list[str]) -> None:
-        """A node says that it has these orders, and checks tokens with these keys."""
-        self.fleet.keys[node] = set(keys)
+    def applied(self, node: str, generation: str, said: Applied | Heartbeat) -> None:
+        """A node says that it has these orders, and which keys it knows."""
+        self.fleet.keys[node] = {*said.keys, said.manager_key} - {""}
         if self.ledger.applied(node, generation):
             self._pulse()
 
@@ -276,7 +281,7 @@ class Pool:
     ) -> Orders:
         """Take a heartbeat, however it came; the orders for the node."""
         idle = self.fleet.heartbeat(token, name, beat, self.clock(), key)
-        self.applied(name, beat.applied, beat.keys)
+        self.applied(name, beat.applied, beat)
         if self.fleet.is_news(name, beat.trouble):
             trouble = beat.trouble
             await self.commands.do(

@@ -399,6 +399,18 @@ class KeyOut(BaseModel):
     without: list[str] = Field(description="nodes that have not said that they have it")
 
 
+class LinkKeyRetire(In):
+    force: bool = Field(
+        default=False, description="also where nodes would need a new join token after that"
+    )
+
+
+class LinkKeyOut(BaseModel):
+    current: str = Field(description="CURVE, public, in hexadecimal: what the link has")
+    upcoming: str | None = Field(description="what it has once the current one is retired")
+    without: list[str] = Field(description="nodes that have not said that they have the next one")
+
+
 # Looking -------------------------------------------------------------------------------
 
 

@@ -16,7 +16,6 @@ import uvicorn
 from gpupool_common import __version__, logs
 from gpupool_common.browser import own_names
 from gpupool_common.errors import ConfigError, GpupoolError
-from gpupool_common.keys import load_keys
 from gpupool_common.secret_file import read_secret, replace_secret
 from gpupool_manager import certificate as certificates
 from gpupool_manager import collector
@@ -27,6 +26,7 @@ from gpupool_manager.config import Settings
 from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
 from gpupool_manager.identity import check_identity
 from gpupool_manager.lease_tokens import SECRET_BYTES, Signer
+from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.pool import Pool
 from gpupool_manager.request_budgets import RequestBudgets
@@ -217,10 +217,10 @@ class Manager:
         listen = self.settings.nodes_url
         if listen is None:
             return
-        keys = await asyncio.to_thread(load_keys, state_dir)
-        self._nodes = NodeServer(pool, keys, listen)
+        pool.link_keys = await asyncio.to_thread(LinkKeys.load, state_dir)
+        self._nodes = NodeServer(pool, listen)
         self._nodes.open()
-        pool.join_url, pool.join_key = self._nodes.url, keys.public
+        pool.join_url = self._nodes.url
 
     def _listen(self) -> socket.socket:
         host, port = self.settings.address

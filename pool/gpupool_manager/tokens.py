@@ -18,9 +18,9 @@ def new_secret(scope: Scope = "admin") -> str:
     return (NODE_PREFIX if scope == "node" else PREFIX) + secrets.token_urlsafe(32)
 
 
-def join_token(secret: str, key: str | None) -> str:
-    """What a server is given: the token, and the key of the manager that it may trust."""
-    return f"{secret}.{key}" if key and secret.startswith(NODE_PREFIX) else secret
+def join_token(secret: str, keys: list[str]) -> str:
+    """What a server is given: the token, and the keys of the manager that it may trust."""
+    return ".".join([secret, *keys]) if secret.startswith(NODE_PREFIX) else secret
 
 
 def digest(secret: str) -> str:

@@ -16,6 +16,7 @@ from gpupool_manager.schemas import (
     GrantOut,
     KeyOut,
     LeaseOut,
+    LinkKeyOut,
     NodeOut,
     PlacementRequestOut,
     QueueOut,
@@ -77,6 +78,15 @@ def key(pool: Pool, record: SigningKey) -> KeyOut:
         signs=maybe_when(record.signs),
         until=maybe_when(record.until),
         without=pool.key_rolls.without(record),
+    )
+
+
+def link_key(pool: Pool) -> LinkKeyOut:
+    keys = pool.link_keys
+    return LinkKeyOut(
+        current=keys.current.public,
+        upcoming=keys.announced or None,
+        without=pool.link_key_rolls.without(),
     )
 
 

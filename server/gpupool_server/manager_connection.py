@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import zmq
 import zmq.asyncio
-from pydantic import SecretStr
 from zmq.utils.monitor import recv_monitor_message
 
 from gpupool_common import hosts, logs
 from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError, GpupoolError, ProtocolError
+from gpupool_common.link_proof import is_proof, new_challenge
 from gpupool_common.node_protocol import (
     MAX_BYTES,
     Again,
@@ -38,10 +36,10 @@ from gpupool_common.node_protocol import (
     decode_from_manager,
     encode,
 )
-from gpupool_server.config import Settings, join_token_given
+from gpupool_server.config import Settings
+from gpupool_server.manager_keys import ManagerKeys
 from gpupool_server.node_keys import NodeKeys
 from gpupool_server.pool_member import PoolMember
-from gpupool_server.rundir import read_token
 
 #: How long an answer may take before the connection is given up.
 ANSWER_SECONDS = 5.0
@@ -55,38 +53,12 @@ FIRST_RETRY, LAST_RETRY = 0.2, 10.0
 #: Sessions that begin and end together are told together.
 GATHER_SECONDS = 0.02
 
-_TOKEN = re.compile(r"(gpn_[A-Za-z0-9_-]{20,100})\.([0-9a-f]{64})")
 _LOST = zmq.EVENT_DISCONNECTED
 _KEY_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
-
-
-@dataclass(frozen=True)
-class JoinToken:
-    """What an operator was given for this node."""
-
-    secret: str
-    #: The manager's public key, in hexadecimal.
-    key: str
-
-    @classmethod
-    def read(cls, given: SecretStr) -> JoinToken:
-        """From the setting, or the file that it names; ConfigError."""
-        text = given.get_secret_value()
-        source = "GPUPOOL_JOIN_TOKEN or key 'join_token'"
-        if not join_token_given(given):
-            source = f"the file {text}"
-            text = read_token(Path(text))
-        match = _TOKEN.fullmatch(text.strip())
-        if match is None:
-            raise ConfigError(
-                f"{source}: holds no token for servers; they look like gpn_TEXT.KEY, and the"
-                " manager gives them: gpupool node join --name NAME"
-            )
-        return cls(match[1], match[2])
 
 
 def find_address(settings: Settings, url: str) -> str:
@@ -143,13 +115,15 @@ class ManagerConnection:
     def __init__(
         self,
         url: str,
-        token: JoinToken,
+        manager_keys: ManagerKeys,
         keys: NodeKeys,
         member: PoolMember,
         make_report: Callable[[], Report],
     ) -> None:
         self._url = url
-        self._token = token
+        self._manager_keys = manager_keys
+        #: What the manager must prove something by before anything of it is taken; None: nothing.
+        self._unproven: Join | None = None
         self._keys = keys
         self._member = member
         self._make_report = make_report
@@ -261,7 +235,7 @@ class ManagerConnection:
             (zmq.TCP_MAXRT, 60_000),
         ):
             dealer.setsockopt(option, value)
-        dealer.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(self._token.key))
+        dealer.setsockopt(zmq.CURVE_SERVERKEY, bytes.fromhex(self._manager_keys.in_use))
         keys = self._keys.in_use
         dealer.setsockopt(zmq.CURVE_PUBLICKEY, bytes.fromhex(keys.public))
         dealer.setsockopt(zmq.CURVE_SECRETKEY, bytes.fromhex(keys.secret))
@@ -283,7 +257,11 @@ class ManagerConnection:
         found = await recv_monitor_message(monitor)
         event = int(found["event"])
         if event & _KEY_FAILED:
-            raise _Unwanted("the manager there does not have the key that the token names")
+            self._manager_keys.refused()
+            raise _Unwanted(
+                "the manager there does not have the key by which this node knows it; if that was"
+                f" rolled while the node was away, give it a new token: {self._way_back}"
+            )
         return event
 
     # What is said ------------------------------------------------------------------------
@@ -295,6 +273,7 @@ class ManagerConnection:
             self._keys.refused()
             raise
         self._keys.joined()
+        self._manager_keys.joined()
         self._trouble = ""
         self._dealer = dealer
         self._log.info("joined the pool", node=self._member.node, manager=self._url)
@@ -314,7 +293,7 @@ class ManagerConnection:
             self._wake.clear()
             if self._leaving:
                 await asyncio.Event().wait()
-            beat = self._member.heartbeat()
+            beat = self._member.heartbeat(self._manager_keys.newest)
             heard = await self._ask(dealer, Beat(number=self._next(), heartbeat=beat))
             self._member.heard(beat)
 
@@ -333,12 +312,15 @@ class ManagerConnection:
         raise _Away("the manager knows the node's new key; joining with it")
 
     def _join(self) -> Join:
-        return Join(
+        join = Join(
             number=self._next(),
             node=self._member.node,
-            token=self._token.secret,
+            token=self._manager_keys.token.secret,
             report=self._make_report(),
+            challenge=new_challenge() if self._manager_keys.to_prove else "",
         )
+        self._unproven = join if join.challenge else None
+        return join
 
     def _next(self) -> int:
         self._number += 1
@@ -378,7 +360,7 @@ class ManagerConnection:
                 raise _Unwanted(f"the manager's answer cannot be read: {error}") from None
             if isinstance(message, Refused):
                 self._hear_no(message)
-            else:
+            elif self._is_proven(message):
                 self._hear(message)
                 await self._confirm(dealer, message)
 
@@ -388,8 +370,35 @@ class ManagerConnection:
             if isinstance(command, Apply):
                 await self._send(
                     dealer,
-                    Applied(generation=command.generation, keys=self._member.key_ids),
+                    Applied(
+                        generation=command.generation,
+                        keys=self._member.key_ids,
+                        manager_key=self._manager_keys.newest,
+                    ),
                 )
+
+    def _is_proven(self, told: Told) -> bool:
+        """Whether it may be taken: nothing is from who has the manager's old key alone. _Unwanted.
+
+        What is said unasked before the answer is in that, too.
+        """
+        join = self._unproven
+        if join is None or told.number != join.number:
+            return join is None
+        keys, ours = self._manager_keys, self._keys.in_use
+        if not is_proof(told.proof, ours.secret, keys.to_prove, join.challenge):
+            keys.refused()
+            raise _Unwanted(
+                "the manager there does not have the next key that this pool's manager has told"
+                " of; if that was restored from an old copy, give this node a new token:"
+                f" {self._way_back}"
+            )
+        self._unproven = None
+        return True
+
+    @property
+    def _way_back(self) -> str:
+        return f"gpupool node join --name {self._member.node}"
 
     def _hear_no(self, refused: Refused) -> None:
         if refused.code == "unknown-node":
@@ -408,12 +417,21 @@ class ManagerConnection:
         if sent is not None:
             self._set_clock(told, sent, now)
         wants_report = self._member.apply(told)
+        self._learn_key(told)
         wants_key = self._wants_key(told)
         answer = self._waiting.get(told.number)
         if answer is not None and not answer.done():
             answer.set_result(Heard(told.orders.next_heartbeat, wants_report, wants_key))
         elif wants_report or wants_key:
             self.wake()  # the next heartbeat is answered the same way
+
+    def _learn_key(self, told: Told) -> None:
+        for command in told.orders.commands:
+            if isinstance(command, Apply):
+                try:
+                    self._manager_keys.announced(command.manager_key)
+                except GpupoolError as error:
+                    self._log.error("the manager's next key cannot be saved", reason=str(error))
 
     def _wants_key(self, told: Told) -> bool:
         """Whether the key in use is to be replaced; an order about another one is an old one."""

@@ -89,7 +89,7 @@ class PoolMember:
             gpus=[_reported(gpu) for gpu in self._gpus],
         )
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self, manager_key: str = "") -> Heartbeat:
         self._end_ended()  # those that were just being opened when they should have ended
         sessions = self._supervisor.of_leases()
         busy = {meta.lease for meta in sessions}
@@ -101,6 +101,7 @@ class PoolMember:
         return Heartbeat(
             applied="" if orders is None else orders.generation,
             keys=self.key_ids,
+            manager_key=manager_key,
             sessions=[
                 ReportedSession(
                     id=meta.session,

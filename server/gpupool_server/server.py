@@ -25,8 +25,10 @@ from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import driver_environment
 from gpupool_server.jail import Jail
+from gpupool_server.join_token import JoinToken
 from gpupool_server.local_users import Admitted
-from gpupool_server.manager_connection import JoinToken, ManagerConnection, find_address
+from gpupool_server.manager_connection import ManagerConnection, find_address
+from gpupool_server.manager_keys import ManagerKeys
 from gpupool_server.node_keys import NodeKeys
 from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
@@ -64,7 +66,7 @@ class Server:
         self._admin: AdminServer | None = None
         self._watchdog: Watchdog | None = None
         self._metrics: MetricsServer | None = None
-        self._join: JoinToken
+        self._manager_keys: ManagerKeys
         self._keys: Keys | None = None
         self._node_keys: NodeKeys | None = None
         self._member: PoolMember | None = None
@@ -179,7 +181,8 @@ class Server:
         if settings.pool is None or settings.join_token is None:
             return None
         assert self._run_dir is not None and self._supervisor is not None
-        self._join = JoinToken.read(settings.join_token)
+        token = JoinToken.read(settings.join_token)
+        self._manager_keys = ManagerKeys(token, key_folder(settings))
         self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._supervisor)
         handler.join(self._member)
         return self._member
@@ -198,7 +201,9 @@ class Server:
         def make_report() -> Report:
             return member.report(address, self.front_end_key, labels)
 
-        self._connection = ManagerConnection(pool, self._join, self._node_keys, member, make_report)
+        self._connection = ManagerConnection(
+            pool, self._manager_keys, self._node_keys, member, make_report
+        )
         self._supervisor.on_change = self._connection.wake
         self._connection.start()
 

@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
-from zmq.utils import z85
 
-from gpupool_common.keys import Keys, load_keys
+from gpupool_common.keys import Keys, load_keys, make_keys
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     Apply,
@@ -28,6 +27,7 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.leases import LeaseRequest
+from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_server import NodeServer
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.pool import Pool, Rules
@@ -44,11 +44,6 @@ WANT: dict[str, Any] = {
     "capability": None,
     "labels": {},
 }
-
-
-def new_keys() -> Keys:
-    public, secret = (z85.decode(key).hex() for key in zmq.curve_keypair())
-    return Keys(public, secret)
 
 
 def report_of(node: str, gpus: int = 1, **more: Any) -> Report:
@@ -90,7 +85,8 @@ class Host:
         store = Store(f"sqlite:///{self.folder / 'manager.db'}")
         self.pool = Pool(store, self._rules, clock=lambda: time.time() + self.ahead)
         await self.pool.open()
-        self.link = NodeServer(self.pool, self.keys, self.listen)
+        self.pool.link_keys = LinkKeys.load(self.folder)
+        self.link = NodeServer(self.pool, self.listen)
         self.link.open()
         self.listen = self.link.url  # the next one is at the same place
 
@@ -136,7 +132,7 @@ class NodeConnection:
     """A raw connection, to say whatever one likes."""
 
     def __init__(self, host: Host, keys: Keys | None = None, curve: bool = True) -> None:
-        self.keys = keys or new_keys()
+        self.keys = keys or make_keys()
         self._context = zmq.asyncio.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)

@@ -16,7 +16,8 @@ from gpupool_common.node_protocol import (
 from gpupool_manager.node_server import NodeServer, check_reachable
 from gpupool_manager.problems import Problem
 from gpupool_server.config import Settings
-from gpupool_server.manager_connection import JoinToken, find_address
+from gpupool_server.join_token import JoinToken
+from gpupool_server.manager_connection import find_address
 from link_host import Host, MakePeer, no, report_of
 
 
@@ -37,8 +38,23 @@ def test_a_join_token_from_its_file(folder: Path) -> None:
         assert JoinToken.read(token) == JoinToken("gpn_" + "x" * 43, "ab" * 32)
 
 
+def test_a_join_token_that_names_the_next_key_too() -> None:
+    token = join_settings(join_token=f"{GOOD}.{'cd' * 32}").join_token
+    assert token is not None
+    assert JoinToken.read(token) == JoinToken("gpn_" + "x" * 43, "ab" * 32, "cd" * 32)
+
+
 @pytest.mark.parametrize(
-    "text", ["gpp_" + GOOD[4:], GOOD[:-1], GOOD + "0", GOOD.replace(".", ""), "xyz", GOOD.upper()]
+    "text",
+    [
+        "gpp_" + GOOD[4:],
+        GOOD[:-1],
+        GOOD + "0",
+        GOOD + ".",
+        GOOD.replace(".", ""),
+        "xyz",
+        GOOD.upper(),
+    ],
 )
 def test_a_file_without_a_join_token(folder: Path, text: str) -> None:
     path = folder / "token"

@@ -109,7 +109,7 @@ async def test_a_node_may_show_its_token_with_the_managers_key(world: World) -> 
     token, secret = await do(
         world, lambda transaction: tenancy.create_token(transaction, "node", node="n")
     )
-    shown = join_token(secret, "ab" * 32)
+    shown = join_token(secret, ["ab" * 32])
     assert shown != secret
     assert world.pool.ledger.tokens.check(shown, world.clock.now) is token
 

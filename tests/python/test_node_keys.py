@@ -9,13 +9,13 @@ import pytest
 
 from gpupool_common import keys
 from gpupool_common.errors import GpupoolError, ProtocolError
-from gpupool_common.keys import Keys, load_keys
+from gpupool_common.keys import Keys, load_keys, make_keys
 from gpupool_common.lease_token import check
 from gpupool_common.node_protocol import Apply, Beat, Heartbeat, Rekey, RollKey, Told
 from gpupool_manager.problems import Problem
 from gpupool_server.node_keys import CURRENT, NEXT, NodeKeys
 from link_end import MakeEnd
-from link_host import Host, MakePeer, applied, new_keys, no
+from link_host import Host, MakePeer, applied, no
 from server_harness import accepted, eventually, hello
 
 # The files -------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ async def test_the_key_before_is_refused_at_once(host: Host, make_peer: MakePeer
     told = await peer.told()
     assert [each.do for each in told.orders.commands] == ["apply", "roll-key"]
     assert told.orders.commands[1] == RollKey(key=peer.keys.public)
-    new = new_keys()
+    new = make_keys()
     assert isinstance(await peer.ask(Rekey(number=2, key=new.public)), Told)
     no(await peer.ask(Beat(number=3, heartbeat=Heartbeat())), "unknown-node")
     no(await make_peer(keys=peer.keys).join(secret), "forbidden", "another key")
@@ -127,7 +127,7 @@ async def test_a_node_takes_no_other_nodes_key(host: Host, make_peer: MakePeer) 
         "bad-request",
         "a node has it already",
     )
-    no(await make_peer().ask(Rekey(number=2, key=new_keys().public)), "unknown-node")
+    no(await make_peer().ask(Rekey(number=2, key=make_keys().public)), "unknown-node")
     with pytest.raises(Problem, match="there is no node 'c'"):
         await roll(host, "c")
 
@@ -165,7 +165,7 @@ async def test_the_public_half_of_a_key_opens_nothing(host: Host, make_peer: Mak
     _, secret = await host.token()
     true = make_peer()
     applied(await true.join(secret))
-    false = make_peer(keys=Keys(true.keys.public, new_keys().secret))
+    false = make_peer(keys=Keys(true.keys.public, make_keys().secret))
     with pytest.raises(TimeoutError):
         import asyncio
 

@@ -234,6 +234,21 @@ def test_a_dry_run_changes_nothing(operator: Operator, green: str) -> None:
     assert answer["decision"].startswith("no room")
 
 
+def test_the_managers_own_key(operator: Operator) -> None:
+    before = operator.do("key", "link")
+    assert columns(before, 0) == ["AGE", "KEY"] and len(before.splitlines()) == 2
+    assert "gpupool key roll --link" in operator.do("key", "retire", code=1)
+    assert "gpupool key retire" in operator.do("key", "roll", "--link", "--revoke", code=2)
+    rolled = operator.json("key", "roll", "--link")
+    shown = operator.do("key", "link")
+    assert columns(shown) == ["current", rolled["current"]] == columns(before)
+    assert columns(shown, 2) == ["upcoming", rolled["upcoming"]]
+    # Nodes of the tests do not keep it.
+    assert shown.splitlines()[3] == "hosts without the upcoming one: one, three, two"
+    assert "do not have the next key yet" in operator.do("key", "retire", code=1)
+    assert operator.json("key", "link") == rolled
+
+
 def test_the_queue_says_who_waits_and_why(operator: Operator, green: str) -> None:
     operator.json("lease", "create", "--tenant", green, "--gpus", "5")
     waiting = operator.json("lease", "create", "--tenant", green, "--gpus", "2", "--wait", "1h")

@@ -307,6 +307,6 @@ async def test_a_node_that_was_taken_for_lost_reports_again(
 
 
 async def test_an_address_in_use_is_named(host: Host) -> None:
-    second = NodeServer(host.pool, host.keys, host.link.url)
+    second = NodeServer(host.pool, host.link.url)
     with pytest.raises(GpupoolError, match=r"--nodes"):
         second.open()

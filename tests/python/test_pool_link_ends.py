@@ -12,13 +12,16 @@ import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
 
+from gpupool_common.keys import KeyPairs, make_keys
 from gpupool_manager.node_server import NodeServer
 from gpupool_server import manager_connection
-from gpupool_server.manager_connection import JoinToken, ManagerConnection
+from gpupool_server.join_token import JoinToken
+from gpupool_server.manager_connection import ManagerConnection
+from gpupool_server.manager_keys import ManagerKeys
 from gpupool_server.node_keys import NodeKeys
 from gpupool_server.pool_member import PoolMember
 from link_end import MakeEnd
-from link_host import Host, new_keys
+from link_host import Host
 from server_harness import MakeOffice, accepted, eventually, hello
 
 
@@ -87,7 +90,7 @@ async def test_a_manager_without_the_key_is_not_trusted(
     host: Host, make_end: MakeEnd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager_connection, "ANSWER_SECONDS", 1.0)
-    right, host.keys = host.keys, new_keys()
+    right, host.keys = host.keys, make_keys()
     with capture_logs() as logs:
         end = await make_end()
         await eventually(lambda: any("not joined" in entry["event"] for entry in logs))
@@ -117,7 +120,7 @@ async def test_a_manager_of_another_version_is_named(
         assert "protocol 9" in reasons[-1] and "protocol 2" in reasons[-1]
     finally:
         context.destroy(linger=0)
-        host.link = NodeServer(host.pool, keys, "tcp://127.0.0.1:*")
+        host.link = NodeServer(host.pool, "tcp://127.0.0.1:*")
         host.link.open()
 
 
@@ -125,11 +128,11 @@ async def test_a_server_goes_on_without_any_manager(make_office: MakeOffice) -> 
     office = await make_office(own_token=True)
     member = PoolMember("n", office.run_dir.path, office.gpus, office.supervisor)
     office.handler.join(member)
-    token = JoinToken("gpn_" + "x" * 43, new_keys().public)
+    token = JoinToken("gpn_" + "x" * 43, make_keys().public)
     link = ManagerConnection(
         "tcp://127.0.0.1:1",
-        token,
-        NodeKeys(new_keys()),
+        ManagerKeys(token),
+        NodeKeys(KeyPairs(make_keys())),
         member,
         lambda: member.report("tcp://h:1", "", {}),
     )
