@@ -11,6 +11,7 @@
 #include "export.h"
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
+#include "graphs.h"
 #include "handle.h"
 #include "session.h"
 
@@ -31,6 +32,79 @@ CUresult gpc_as_cuStreamBeginCapture_v2(uint16_t op, CUstream hStream, CUstreamC
     return gpc_leave(r);
 }
 
+/* Dependencies as they travel; what is not given is of the default kind. */
+struct depends {
+    uint32_t count;
+    const uint64_t *nodes;
+    const CUgraphEdgeData *data;
+};
+
+static CUresult depends_of(uint16_t op, const CUgraphNode *nodes, const CUgraphEdgeData *data,
+                           size_t count, struct depends *d)
+{
+    static const CUgraphEdgeData defaults[GP_NODES_MAX];
+    static const uint64_t none[1];
+    if (count && !nodes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (count > GP_NODES_MAX)
+        return gpc_refuse_because(op, "so many dependencies of a capture");
+    *d = (struct depends){(uint32_t)count, count ? (const uint64_t *)nodes : none,
+                          count && data ? data : defaults};
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                                const CUgraphNode *dependencies,
+                                                const CUgraphEdgeData *dependencyData,
+                                                size_t numDependencies, CUstreamCaptureMode mode)
+{
+    struct gpc_route on;
+    struct depends d = {0, NULL, NULL};
+    uint64_t wire, id = 0;
+    CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamBeginCaptureToGraph, hStream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((unsigned)mode > CU_STREAM_CAPTURE_MODE_RELAXED ||
+        !gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)hGraph))
+        return CUDA_ERROR_INVALID_VALUE;
+    r = depends_of(GP_OP_cuStreamBeginCaptureToGraph, dependencies, dependencyData, numDependencies,
+                   &d);
+    if (r == CUDA_SUCCESS)
+        r = gpc_route_stream(&on, hStream, &wire);
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_gp_capture_to_graph_on(&on, hStream, hGraph, mode, d.count, d.nodes, d.data,
+                                            &id);
+    if (r != CUDA_SUCCESS)
+        return gpc_leave(r);
+    gpc_graphs_lock();
+    gpc_graph_unknown(hGraph);
+    gpc_graphs_unlock();
+    return gpc_leave(gpc_captures_begun_to(wire, mode, hGraph, id));
+}
+
+CUresult gpc_as_cuStreamUpdateCaptureDependencies_v2(uint16_t op, CUstream hStream,
+                                                     CUgraphNode *dependencies,
+                                                     const CUgraphEdgeData *dependencyData,
+                                                     size_t numDependencies, unsigned int flags)
+{
+    struct gpc_route on;
+    struct depends d = {0, NULL, NULL};
+    uint64_t wire;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    r = depends_of(op, dependencies, dependencyData, numDependencies, &d);
+    if (r == CUDA_SUCCESS)
+        r = gpc_route_stream(&on, hStream, &wire);
+    if (r == CUDA_SUCCESS && !gpc_capture_active())
+        r = CUDA_ERROR_ILLEGAL_STATE;
+    if (r == CUDA_SUCCESS)
+        r = gpc_wire_gp_capture_depends_on(&on, hStream, flags, d.count, d.nodes, d.data);
+    return gpc_leave(r);
+}
+
 GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
     struct gpc_route on;
@@ -44,11 +118,15 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return r;
     CUresult allowed = gpc_captures_may_end(wire);
-    r = gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
+    CUgraph to = gpc_captures_graph(wire);
+    r = to ? gpc_wire_gp_capture_end_to_graph_on(&on, hStream, to)
+           : gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
     /* any answer but these ends a capture: an invalidated one, too */
     if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
         gpc_captures_ended(wire);
-    if (allowed != CUDA_SUCCESS && r == CUDA_SUCCESS)
+    if (to)
+        graph = to;
+    else if (allowed != CUDA_SUCCESS && r == CUDA_SUCCESS)
         gpc_wire_cuGraphDestroy(graph); /* it was ended by the wrong thread, which gets nothing */
     if (allowed != CUDA_SUCCESS && r != CUDA_ERROR_ILLEGAL_STATE)
         r = allowed;
@@ -79,6 +157,7 @@ struct info {
     uint64_t id;
     CUgraph graph;
     const CUgraphNode *dependencies;
+    const CUgraphEdgeData *data; /* NULL: all of the default kind */
     size_t count;
 };
 
@@ -88,6 +167,11 @@ static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint64_t last_id;
     static CUgraph last_graph;
+    CUgraph own = gpc_captures_graph_of(capture_id, named);
+    if (own) { /* it was there before */
+        gpc_handle_drop((uint64_t)named);
+        return own;
+    }
     pthread_mutex_lock(&lock); /* threads may capture at the same time */
     CUgraph graph = last_graph;
     /* captures are numbered by their hosts */
@@ -103,9 +187,23 @@ static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
     return graph;
 }
 
+struct told {
+    uint64_t nodes[GP_NODES_MAX];
+    CUgraphEdgeData data[GP_NODES_MAX];
+};
+
+static bool has_data(const struct told *told, size_t count)
+{
+    const CUgraphEdgeData none = {0};
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(&told->data[i], &none, sizeof none) != 0)
+            return true;
+    return false;
+}
+
 static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
 {
-    static __thread uint64_t *nodes __attribute__((tls_model("initial-exec")));
+    static __thread struct told *told __attribute__((tls_model("initial-exec")));
     struct gpc_route on;
     CUresult r = gpc_enter_stream(&on, op, hStream);
     if (r != CUDA_SUCCESS)
@@ -116,17 +214,21 @@ static CUresult get_info(uint16_t op, CUstream hStream, const void *status, stru
     uint64_t wire;
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
         return r;
-    if (!nodes && !(nodes = malloc(GP_NODES_MAX * sizeof *nodes)))
+    if (!told && !(told = malloc(sizeof *told)))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    uint32_t got = 0;
+    uint32_t got = 0, got_data = 0;
     CUgraph graph;
-    r = gpc_wire_gp_capture_info_on(&on, hStream, &graph, &info->status, &info->id, nodes, &got);
+    r = gpc_wire_gp_capture_info_on(&on, hStream, &graph, &info->status, &info->id, told->nodes,
+                                    told->data, &got, &got_data);
+    if (r == CUDA_SUCCESS && got / sizeof *told->nodes != got_data / sizeof *told->data)
+        r = CUDA_ERROR_UNKNOWN;
     if (r != CUDA_SUCCESS)
         return r;
     if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         info->graph = graph_of_capture(info->id, graph);
-        info->dependencies = (const CUgraphNode *)nodes;
-        info->count = got / sizeof *nodes;
+        info->dependencies = (const CUgraphNode *)told->nodes;
+        info->count = got / sizeof *told->nodes;
+        info->data = has_data(told, info->count) ? told->data : NULL;
     } else {
         gpc_handle_drop((uint64_t)graph);
     }
@@ -158,9 +260,11 @@ CUresult gpc_as_cuStreamGetCaptureInfo_v3(uint16_t op, CUstream hStream,
     CUresult r = get_info(op, hStream, status, &info);
     if (r != CUDA_SUCCESS)
         return r;
+    if (info.data && dependencies && !edgeData)
+        return CUDA_ERROR_LOSSY_QUERY;
     give(&info, status, id, graph, dependencies, count);
     if (edgeData)
-        *edgeData = NULL; /* all edges are of the default kind */
+        *edgeData = info.data;
     return CUDA_SUCCESS;
 }
 

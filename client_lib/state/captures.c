@@ -10,6 +10,8 @@ struct capture {
     uint64_t stream;
     uint64_t thread; /* its number */
     CUstreamCaptureMode mode;
+    CUgraph graph; /* that it was begun to, and its number then */
+    uint64_t id;
     struct capture *next;
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -42,12 +44,18 @@ static void forget_dead(void)
 
 CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode)
 {
+    return gpc_captures_begun_to(stream, mode, NULL, 0);
+}
+
+CUresult gpc_captures_begun_to(uint64_t stream, CUstreamCaptureMode mode, CUgraph graph,
+                               uint64_t id)
+{
     struct capture *c = malloc(sizeof *c);
     if (!c)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     forget_dead();
-    *c = (struct capture){stream, gpc_thread()->number, mode, captures};
+    *c = (struct capture){stream, gpc_thread()->number, mode, graph, id, captures};
     captures = c;
     __atomic_fetch_add(&active, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&lock);
@@ -63,6 +71,29 @@ void gpc_captures_ended(uint64_t stream)
     if (*at)
         drop(at);
     pthread_mutex_unlock(&lock);
+}
+
+CUgraph gpc_captures_graph(uint64_t stream)
+{
+    CUgraph graph = NULL;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c && !graph; c = c->next)
+        if (c->stream == stream)
+            graph = c->graph;
+    pthread_mutex_unlock(&lock);
+    return graph;
+}
+
+CUgraph gpc_captures_graph_of(uint64_t id, CUgraph on)
+{
+    CUgraph graph = NULL;
+    pthread_mutex_lock(&lock);
+    for (const struct capture *c = captures; c && !graph; c = c->next)
+        if (c->graph && c->id == id &&
+            gp_handle_session((uint64_t)c->graph) == gp_handle_session((uint64_t)on))
+            graph = c->graph;
+    pthread_mutex_unlock(&lock);
+    return graph;
 }
 
 CUresult gpc_captures_may_end(uint64_t stream)

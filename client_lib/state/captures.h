@@ -14,6 +14,13 @@ struct gpc_thread;
 
 /* `stream` as it travels. Begun by the calling thread. */
 CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode);
+/* The same into a graph that is there; `id` is the capture's, of the stream's host. */
+CUresult gpc_captures_begun_to(uint64_t stream, CUstreamCaptureMode mode, CUgraph graph,
+                               uint64_t id);
+/* The graph that the capture was begun to, NULL if it makes its own: by its first stream; by its
+ * number on the host of a graph. */
+CUgraph gpc_captures_graph(uint64_t stream);
+CUgraph gpc_captures_graph_of(uint64_t id, CUgraph on);
 void gpc_captures_ended(uint64_t stream);
 /* Whether the calling thread may end it and gets its graph: only the one that began it, in
  * most modes. */

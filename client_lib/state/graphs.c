@@ -78,6 +78,13 @@ bool gpc_graph_is_child(CUgraph graph)
     return g && g->child;
 }
 
+void gpc_graph_unknown(CUgraph graph)
+{
+    struct graph *g = graph_of(graph);
+    if (g)
+        g->known = false;
+}
+
 struct gpc_node *gpc_graph_node(CUgraph graph, size_t index)
 {
     const struct graph *g = graph_of(graph);

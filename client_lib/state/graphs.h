@@ -63,6 +63,8 @@ bool gpc_graph_of_node(CUgraph graph);
 /* Whether all its nodes are known here; whether it goes with a node. */
 bool gpc_graph_is_known(CUgraph graph);
 bool gpc_graph_is_child(CUgraph graph);
+/* From now on it has nodes that are not; those that are stay. */
+void gpc_graph_unknown(CUgraph graph);
 /* Forget it, its nodes and their handles, but not its own. */
 void gpc_graph_forget(CUgraph graph);
 

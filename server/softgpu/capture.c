@@ -13,9 +13,7 @@ void sg_capture_unref(struct sg_capture *capture)
 static void detach(CUstream stream)
 {
     struct sg_capture *capture = stream->capture;
-    free(stream->capture_nodes);
-    stream->capture_nodes = NULL;
-    stream->capture_node_count = 0;
+    sg_tips_clear(&stream->tips);
     stream->capture = NULL;
     sg_capture_unref(capture);
 }
@@ -90,37 +88,6 @@ CUresult sg_capture_legacy(CUstream stream)
     return result;
 }
 
-static CUresult nodes_copy(CUgraphNode **out, size_t *count, const CUgraphNode *nodes, size_t n)
-{
-    CUgraphNode *copy = malloc((n ? n : 1) * sizeof(*copy));
-    if (!copy)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (n)
-        memcpy(copy, nodes, n * sizeof(*copy));
-    free(*out);
-    *out = copy;
-    *count = n;
-    return CUDA_SUCCESS;
-}
-
-static CUresult nodes_add(CUstream stream, const CUgraphNode *nodes, size_t n)
-{
-    size_t have = stream->capture_node_count;
-    CUgraphNode *all = realloc(stream->capture_nodes, (have + n + 1) * sizeof(*all));
-    if (!all)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    stream->capture_nodes = all;
-    for (size_t i = 0; i < n; i++) {
-        size_t k = 0;
-        while (k < have && all[k] != nodes[i])
-            k++;
-        if (k == have)
-            all[have++] = nodes[i];
-    }
-    stream->capture_node_count = have;
-    return CUDA_SUCCESS;
-}
-
 static CUgraphNodeType node_type(const struct sg_op *op)
 {
     if (!op)
@@ -154,9 +121,11 @@ CUresult sg_capture_add(CUstream stream, struct sg_op *op)
         sg_op_unref(op);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    SG_TRY(sg_graph_add(capture->graph, op, node_type(op), stream->capture_nodes,
-                        stream->capture_node_count, &node));
-    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, &node, 1);
+    const struct sg_tips *tips = &stream->tips;
+    SG_TRY(sg_graph_add(capture->graph, op, node_type(op), NULL, 0, &node));
+    for (size_t i = 0; i < tips->count; i++)
+        SG_TRY(sg_graph_link(tips->nodes[i], node, &tips->data[i]));
+    return sg_tips_set(&stream->tips, &node, NULL, 1);
 }
 
 CUresult sg_capture_record(CUstream stream, CUevent event)
@@ -164,8 +133,7 @@ CUresult sg_capture_record(CUstream stream, CUevent event)
     struct sg_capture *capture = stream->capture;
     if (capture->invalid != CUDA_SUCCESS)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    SG_TRY(nodes_copy(&event->nodes, &event->node_count, stream->capture_nodes,
-                      stream->capture_node_count));
+    SG_TRY(sg_tips_set(&event->tips, stream->tips.nodes, stream->tips.data, stream->tips.count));
     capture->refs++;
     if (event->capture)
         sg_capture_unref(event->capture);
@@ -192,7 +160,7 @@ CUresult sg_capture_wait(CUstream stream, CUevent event)
         stream->capture = capture;
         capture->refs++;
     }
-    return nodes_add(stream, event->nodes, event->node_count);
+    return sg_tips_add(&stream->tips, event->tips.nodes, event->tips.data, event->tips.count);
 }
 
 /* ---- entry points ---- */
@@ -243,18 +211,14 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                      const CUgraphEdgeData *dependencyData, size_t numDependencies,
                                      CUstreamCaptureMode mode)
 {
-    (void)dependencyData;
     SG_LOCKED;
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
-    if (!sg_handle_is(hGraph, SG_GRAPH) || hGraph->owned || (numDependencies && !dependencies))
+    if (!sg_handle_is(hGraph, SG_GRAPH) || hGraph->owned)
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < numDependencies; i++)
-        if (!sg_handle_is(dependencies[i], SG_NODE) || dependencies[i]->graph != hGraph)
-            return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(sg_edges_check(hGraph, dependencies, dependencyData, numDependencies));
     SG_TRY(begin(stream, mode, hGraph));
-    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, dependencies,
-                      numDependencies);
+    return sg_tips_set(&stream->tips, dependencies, dependencyData, numDependencies);
 }
 
 /* Marks, in `order`, everything that the origin's last nodes come after. */
@@ -264,19 +228,19 @@ static void mark_ancestors(CUgraphNode node)
         return;
     node->order = 1;
     for (size_t i = 0; i < node->depend_count; i++)
-        mark_ancestors(node->depends[i]);
+        mark_ancestors(node->depends[i].node);
 }
 
 static bool all_joined(const struct sg_capture *capture)
 {
     for (size_t i = 0; i < capture->graph->node_count; i++)
         capture->graph->nodes[i]->order = 0;
-    for (size_t i = 0; i < capture->origin->capture_node_count; i++)
-        mark_ancestors(capture->origin->capture_nodes[i]);
+    for (size_t i = 0; i < capture->origin->tips.count; i++)
+        mark_ancestors(capture->origin->tips.nodes[i]);
     for (CUcontext c = sg.contexts; c; c = c->next)
         for (CUstream s = c->streams; s; s = s->next)
-            for (size_t i = 0; s->capture == capture && i < s->capture_node_count; i++)
-                if (!s->capture_nodes[i]->order)
+            for (size_t i = 0; s->capture == capture && i < s->tips.count; i++)
+                if (!s->tips.nodes[i]->order)
                     return false;
     return true;
 }
@@ -346,6 +310,16 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
     return CUDA_SUCCESS;
 }
 
+/* Some edge of the next operation has data. */
+static bool is_lossy(const struct sg_tips *tips)
+{
+    const CUgraphEdgeData none = {0};
+    for (size_t i = 0; i < tips->count; i++)
+        if (memcmp(&tips->data[i], &none, sizeof(none)) != 0)
+            return true;
+    return false;
+}
+
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                    cuuint64_t *id_out, CUgraph *graph_out,
                                    const CUgraphNode **dependencies_out,
@@ -361,16 +335,18 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
     *captureStatus_out = status_of(stream);
     if (*captureStatus_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return CUDA_SUCCESS;
+    if (!edgeData_out && dependencies_out && is_lossy(&stream->tips))
+        return CUDA_ERROR_LOSSY_QUERY;
     if (id_out)
         *id_out = stream->capture->id;
     if (graph_out)
         *graph_out = stream->capture->graph;
     if (dependencies_out)
-        *dependencies_out = stream->capture_nodes;
+        *dependencies_out = stream->tips.nodes;
     if (edgeData_out)
-        *edgeData_out = NULL;
+        *edgeData_out = is_lossy(&stream->tips) ? stream->tips.data : NULL;
     if (numDependencies_out)
-        *numDependencies_out = stream->capture_node_count;
+        *numDependencies_out = stream->tips.count;
     return CUDA_SUCCESS;
 }
 
@@ -393,22 +369,17 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dep
                                               const CUgraphEdgeData *dependencyData,
                                               size_t numDependencies, unsigned int flags)
 {
-    (void)dependencyData;
     SG_LOCKED;
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
-    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (numDependencies && !dependencies))
+    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES)
         return CUDA_ERROR_INVALID_VALUE;
     if (status_of(stream) != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return CUDA_ERROR_ILLEGAL_STATE;
-    for (size_t i = 0; i < numDependencies; i++)
-        if (!sg_handle_is(dependencies[i], SG_NODE) ||
-            dependencies[i]->graph != stream->capture->graph)
-            return CUDA_ERROR_INVALID_VALUE;
-    if (flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES)
-        return nodes_add(stream, dependencies, numDependencies);
-    return nodes_copy(&stream->capture_nodes, &stream->capture_node_count, dependencies,
-                      numDependencies);
+    SG_TRY(sg_edges_check(stream->capture->graph, dependencies, dependencyData, numDependencies));
+    return flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES
+               ? sg_tips_add(&stream->tips, dependencies, dependencyData, numDependencies)
+               : sg_tips_set(&stream->tips, dependencies, dependencyData, numDependencies);
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,

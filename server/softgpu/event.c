@@ -5,10 +5,8 @@ void sg_event_forget_capture(CUevent event)
 {
     if (event->capture)
         sg_capture_unref(event->capture);
-    free(event->nodes);
+    sg_tips_clear(&event->tips);
     event->capture = NULL;
-    event->nodes = NULL;
-    event->node_count = 0;
 }
 
 void sg_event_unref(CUevent event)

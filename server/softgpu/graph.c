@@ -32,23 +32,66 @@ void sg_graph_free(CUgraph graph)
     free(graph);
 }
 
-bool sg_graph_linked(CUgraphNode from, CUgraphNode to)
+static bool is_edge(const struct sg_edge *edge, CUgraphNode from, const CUgraphEdgeData *data)
+{
+    return edge->node == from && (!data || memcmp(&edge->data, data, sizeof(*data)) == 0);
+}
+
+bool sg_graph_linked(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data)
 {
     for (size_t i = 0; i < to->depend_count; i++)
-        if (to->depends[i] == from)
+        if (is_edge(&to->depends[i], from, data))
             return true;
     return false;
 }
 
-CUresult sg_graph_link(CUgraphNode from, CUgraphNode to)
+CUresult sg_graph_link(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data)
 {
-    if (sg_graph_linked(from, to))
+    const CUgraphEdgeData own = data ? *data : (CUgraphEdgeData){0};
+    if (sg_graph_linked(from, to, &own))
         return CUDA_SUCCESS;
-    CUgraphNode *more = realloc(to->depends, (to->depend_count + 1) * sizeof(*more));
+    struct sg_edge *more = realloc(to->depends, (to->depend_count + 1) * sizeof(*more));
     if (!more)
         return CUDA_ERROR_OUT_OF_MEMORY;
     to->depends = more;
-    to->depends[to->depend_count++] = from;
+    to->depends[to->depend_count++] = (struct sg_edge){from, own};
+    return CUDA_SUCCESS;
+}
+
+void sg_graph_unlink(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data)
+{
+    size_t keep = 0;
+    for (size_t i = 0; i < to->depend_count; i++)
+        if (!is_edge(&to->depends[i], from, data))
+            to->depends[keep++] = to->depends[i];
+    to->depend_count = keep;
+}
+
+bool sg_edge_is_legal(CUgraphNode from, const CUgraphEdgeData *data)
+{
+    static const unsigned char none[sizeof(data->reserved)];
+    if (!data)
+        return true;
+    if (data->type > CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC || data->to_port ||
+        data->from_port > CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER ||
+        memcmp(data->reserved, none, sizeof(none)) != 0)
+        return false;
+    return from->type == CU_GRAPH_NODE_TYPE_KERNEL || (!data->type && !data->from_port);
+}
+
+CUresult sg_edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphEdgeData *data,
+                        size_t count)
+{
+    if (count && !from)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        if (!sg_handle_is(from[i], SG_NODE) || from[i]->graph != graph ||
+            !sg_edge_is_legal(from[i], data ? &data[i] : NULL))
+            return CUDA_ERROR_INVALID_VALUE;
+        for (size_t k = 0; k < i; k++)
+            if (from[k] == from[i])
+                return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -81,7 +124,7 @@ CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
     node->op = op;
     node->type = type;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        result = sg_graph_link(depends[i], node);
+        result = sg_graph_link(depends[i], node, NULL);
     if (result == CUDA_SUCCESS)
         result = append(graph, node);
     if (result != CUDA_SUCCESS) {
@@ -111,8 +154,10 @@ static CUresult copy_nodes(CUgraph graph, CUgraph copy)
             to->child->owned = true;
     }
     for (size_t i = 0; i < graph->node_count; i++)
-        for (size_t k = 0; k < graph->nodes[i]->depend_count; k++)
-            SG_TRY(sg_graph_link(copy->nodes[graph->nodes[i]->depends[k]->order], copy->nodes[i]));
+        for (size_t k = 0; k < graph->nodes[i]->depend_count; k++) {
+            const struct sg_edge *edge = &graph->nodes[i]->depends[k];
+            SG_TRY(sg_graph_link(copy->nodes[edge->node->order], copy->nodes[i], &edge->data));
+        }
     return CUDA_SUCCESS;
 }
 
@@ -145,7 +190,7 @@ CUresult sg_graph_sort(CUgraph graph)
         for (; pick < graph->node_count; pick++) {
             CUgraphNode node = graph->nodes[pick];
             size_t ready = 0;
-            while (ready < node->depend_count && node->depends[ready]->order)
+            while (ready < node->depend_count && node->depends[ready].node->order)
                 ready++;
             if (ready == node->depend_count)
                 break;
@@ -211,181 +256,6 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Lists in CUDA's way: without an array the count, with one as many as fit and
- * the rest NULL. */
-struct list {
-    CUgraphNode *into, *also;
-    size_t room, count;
-};
-
-static void put(struct list *list, CUgraphNode node, CUgraphNode second)
-{
-    if (list->into && list->count < list->room) {
-        list->into[list->count] = node;
-        if (list->also)
-            list->also[list->count] = second;
-    }
-    list->count++;
-}
-
-static CUresult list_end(const struct list *list, size_t *count)
-{
-    if (!list->into) {
-        *count = list->count;
-        return CUDA_SUCCESS;
-    }
-    for (size_t i = list->count; i < list->room; i++) {
-        list->into[i] = NULL;
-        if (list->also)
-            list->also[i] = NULL;
-    }
-    *count = list->count < list->room ? list->count : list->room;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
-{
-    GRAPH_CHECK(hGraph);
-    if (!numNodes)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct list list = {nodes, NULL, *numNodes, 0};
-    for (size_t i = 0; i < hGraph->node_count; i++)
-        put(&list, hGraph->nodes[i], NULL);
-    return list_end(&list, numNodes);
-}
-
-CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes)
-{
-    GRAPH_CHECK(hGraph);
-    if (!numRootNodes)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct list list = {rootNodes, NULL, *numRootNodes, 0};
-    for (size_t i = 0; i < hGraph->node_count; i++)
-        if (!hGraph->nodes[i]->depend_count)
-            put(&list, hGraph->nodes[i], NULL);
-    return list_end(&list, numRootNodes);
-}
-
-CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-                            CUgraphEdgeData *edgeData, size_t *numEdges)
-{
-    GRAPH_CHECK(hGraph);
-    if (!numEdges || !from != !to)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (edgeData && from)
-        memset(edgeData, 0, *numEdges * sizeof(*edgeData));
-    struct list list = {from, to, *numEdges, 0};
-    for (size_t i = 0; i < hGraph->node_count; i++)
-        for (size_t k = 0; k < hGraph->nodes[i]->depend_count; k++)
-            put(&list, hGraph->nodes[i]->depends[k], hGraph->nodes[i]);
-    return list_end(&list, numEdges);
-}
-
-CUresult cuGraphGetEdges(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges)
-{
-    return cuGraphGetEdges_v2(hGraph, from, to, NULL, numEdges);
-}
-
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
-                                       CUgraphEdgeData *edgeData, size_t *numDependencies)
-{
-    NODE_CHECK(hNode);
-    if (!numDependencies)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (edgeData && dependencies)
-        memset(edgeData, 0, *numDependencies * sizeof(*edgeData));
-    struct list list = {dependencies, NULL, *numDependencies, 0};
-    for (size_t i = 0; i < hNode->depend_count; i++)
-        put(&list, hNode->depends[i], NULL);
-    return list_end(&list, numDependencies);
-}
-
-CUresult cuGraphNodeGetDependencies(CUgraphNode hNode, CUgraphNode *dependencies,
-                                    size_t *numDependencies)
-{
-    return cuGraphNodeGetDependencies_v2(hNode, dependencies, NULL, numDependencies);
-}
-
-CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes,
-                                         CUgraphEdgeData *edgeData, size_t *numDependentNodes)
-{
-    NODE_CHECK(hNode);
-    if (!numDependentNodes)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (edgeData && dependentNodes)
-        memset(edgeData, 0, *numDependentNodes * sizeof(*edgeData));
-    struct list list = {dependentNodes, NULL, *numDependentNodes, 0};
-    for (size_t i = 0; i < hNode->graph->node_count; i++)
-        for (size_t k = 0; k < hNode->graph->nodes[i]->depend_count; k++)
-            if (hNode->graph->nodes[i]->depends[k] == hNode)
-                put(&list, hNode->graph->nodes[i], NULL);
-    return list_end(&list, numDependentNodes);
-}
-
-CUresult cuGraphNodeGetDependentNodes(CUgraphNode hNode, CUgraphNode *dependentNodes,
-                                      size_t *numDependentNodes)
-{
-    return cuGraphNodeGetDependentNodes_v2(hNode, dependentNodes, NULL, numDependentNodes);
-}
-
-/* Edges to add must not be there, edges to remove must. */
-static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                            size_t count, bool there)
-{
-    if (count && (!from || !to))
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
-        if (!sg_handle_is(from[i], SG_NODE) || !sg_handle_is(to[i], SG_NODE) ||
-            from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i] ||
-            sg_graph_linked(from[i], to[i]) != there)
-            return CUDA_ERROR_INVALID_VALUE;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                   const CUgraphEdgeData *edgeData, size_t numDependencies)
-{
-    (void)edgeData;
-    GRAPH_CHECK(hGraph);
-    SG_TRY(edges_check(hGraph, from, to, numDependencies, false));
-    for (size_t i = 0; i < numDependencies; i++)
-        SG_TRY(sg_graph_link(from[i], to[i]));
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                size_t numDependencies)
-{
-    return cuGraphAddDependencies_v2(hGraph, from, to, NULL, numDependencies);
-}
-
-static void unlink_edge(CUgraphNode from, CUgraphNode to)
-{
-    for (size_t i = 0; i < to->depend_count; i++)
-        if (to->depends[i] == from) {
-            to->depends[i] = to->depends[--to->depend_count];
-            return;
-        }
-}
-
-CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
-                                      const CUgraphNode *to, const CUgraphEdgeData *edgeData,
-                                      size_t numDependencies)
-{
-    (void)edgeData;
-    GRAPH_CHECK(hGraph);
-    SG_TRY(edges_check(hGraph, from, to, numDependencies, true));
-    for (size_t i = 0; i < numDependencies; i++)
-        unlink_edge(from[i], to[i]);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphRemoveDependencies(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
-                                   size_t numDependencies)
-{
-    return cuGraphRemoveDependencies_v2(hGraph, from, to, NULL, numDependencies);
-}
-
 CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     NODE_CHECK(hNode);
@@ -394,7 +264,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
         return CUDA_ERROR_INVALID_VALUE;
     size_t keep = 0;
     for (size_t i = 0; i < graph->node_count; i++) {
-        unlink_edge(hNode, graph->nodes[i]);
+        sg_graph_unlink(hNode, graph->nodes[i], NULL);
         if (graph->nodes[i] != hNode)
             graph->nodes[keep++] = graph->nodes[i];
     }
@@ -426,7 +296,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
     }
     for (size_t i = 0; i < hGraph->node_count; i++)
         for (size_t k = 0; k < hGraph->nodes[i]->depend_count; k++)
-            fprintf(file, "  node_%zu -> node_%zu;\n", hGraph->nodes[i]->depends[k]->order, i);
+            fprintf(file, "  node_%zu -> node_%zu;\n", hGraph->nodes[i]->depends[k].node->order, i);
     fprintf(file, "}\n");
     return fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }

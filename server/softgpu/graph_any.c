@@ -7,14 +7,9 @@ static bool plain(const CUgraphNodeParams *p)
     return p && !p->reserved0[0] && !p->reserved0[1] && !p->reserved0[2] && !p->reserved2;
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
-                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
-                           size_t numDependencies, CUgraphNodeParams *p)
+static CUresult add(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *d,
+                    size_t numDependencies, CUgraphNodeParams *p)
 {
-    (void)dependencyData;
-    const CUgraphNode *d = dependencies;
-    if (!plain(p))
-        return CUDA_ERROR_INVALID_VALUE;
     switch (p->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
         return cuGraphAddKernelNode_v2(phGraphNode, hGraph, d, numDependencies,
@@ -40,6 +35,39 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+}
+
+static CUresult check_edges(CUgraph graph, const CUgraphNode *from, const CUgraphEdgeData *data,
+                            size_t count)
+{
+    SG_LOCKED;
+    SG_READY();
+    if (!sg_handle_is(graph, SG_GRAPH))
+        return CUDA_ERROR_INVALID_VALUE;
+    return sg_edges_check(graph, from, data, count);
+}
+
+/* The edges to a new node are of other kinds than the default. */
+static CUresult link_again(CUgraphNode node, const CUgraphNode *from, const CUgraphEdgeData *data,
+                           size_t count)
+{
+    SG_LOCKED;
+    for (size_t i = 0; data && i < count; i++) {
+        sg_graph_unlink(from[i], node, NULL);
+        SG_TRY(sg_graph_link(from[i], node, &data[i]));
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
+                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                           size_t numDependencies, CUgraphNodeParams *nodeParams)
+{
+    if (!plain(nodeParams))
+        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(check_edges(hGraph, dependencies, dependencyData, numDependencies));
+    SG_TRY(add(phGraphNode, hGraph, dependencies, numDependencies, nodeParams));
+    return link_again(*phGraphNode, dependencies, dependencyData, numDependencies);
 }
 
 CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,

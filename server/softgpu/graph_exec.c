@@ -140,7 +140,7 @@ static void mark_events(CUstream stream, const struct sg_op *op)
 static CUresult capture_launch(CUstream stream, CUgraphExec exec)
 {
     SG_TRY(sg_capture_add(stream, NULL));
-    CUgraphNode node = stream->capture_nodes[0];
+    CUgraphNode node = stream->tips.nodes[0];
     node->type = CU_GRAPH_NODE_TYPE_GRAPH;
     SG_TRY(sg_graph_copy(exec->graph, &node->child));
     node->child->owned = true;
@@ -222,7 +222,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode h
     CUgraphNode node = exec_node(hGraphExec, hNode);
     if (!node || node->type != CU_GRAPH_NODE_TYPE_KERNEL || !nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(sg_kernel_node_op(nodeParams, node->op->context, &op));
+    SG_TRY(sg_kernel_node_op(nodeParams, node->op->context, node, &op));
     sg_node_replace(node, op);
     return CUDA_SUCCESS;
 }
@@ -272,7 +272,8 @@ static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
             return false;
         a->order = b->order = i;
         for (size_t k = 0; k < a->depend_count; k++)
-            if (a->depends[k]->order != b->depends[k]->order)
+            if (a->depends[k].node->order != b->depends[k].node->order ||
+                memcmp(&a->depends[k].data, &b->depends[k].data, sizeof(CUgraphEdgeData)) != 0)
                 return false;
     }
     *differs = NULL;

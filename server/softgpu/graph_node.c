@@ -6,19 +6,13 @@ static CUresult check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depend
 {
     if (!sg.ready)
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!out || !sg_handle_is(graph, SG_GRAPH) || (count && !depends))
+    if (!out || !sg_handle_is(graph, SG_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++) {
-        if (!sg_handle_is(depends[i], SG_NODE) || depends[i]->graph != graph)
-            return CUDA_ERROR_INVALID_VALUE;
-        for (size_t k = 0; k < i; k++)
-            if (depends[k] == depends[i])
-                return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
+    return sg_edges_check(graph, depends, NULL, count);
 }
 
-CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *p, CUcontext context, struct sg_op **out)
+CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *p, CUcontext context, CUgraphNode node,
+                           struct sg_op **out)
 {
     CUlaunchConfig config = {.gridDimX = p->gridDimX,
                              .gridDimY = p->gridDimY,
@@ -26,7 +20,9 @@ CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *p, CUcontext context, 
                              .blockDimX = p->blockDimX,
                              .blockDimY = p->blockDimY,
                              .blockDimZ = p->blockDimZ,
-                             .sharedMemBytes = p->sharedMemBytes};
+                             .sharedMemBytes = p->sharedMemBytes,
+                             .attrs = node ? node->op->kernel.attributes : NULL,
+                             .numAttrs = node ? node->op->kernel.attribute_count : 0};
     CUfunction function = p->func ? p->func : (CUfunction)(void *)p->kern;
     return sg_launch_prepare(&config, function, p->kernelParams, p->extra,
                              p->ctx ? p->ctx : context, out);
@@ -43,7 +39,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_context_of(nodeParams->ctx, &context));
-    SG_TRY(sg_kernel_node_op(nodeParams, context, &op));
+    SG_TRY(sg_kernel_node_op(nodeParams, context, NULL, &op));
     return sg_graph_add(hGraph, op, CU_GRAPH_NODE_TYPE_KERNEL, dependencies, numDependencies,
                         phGraphNode);
 }
@@ -208,7 +204,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode, const CUDA_KERNEL_NODE
     struct sg_op *op;
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(sg_kernel_node_op(p, hNode->op->context, &op));
+    SG_TRY(sg_kernel_node_op(p, hNode->op->context, hNode, &op));
     sg_node_replace(hNode, op);
     return CUDA_SUCCESS;
 }

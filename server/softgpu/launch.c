@@ -44,10 +44,24 @@ static CUresult check_cluster(const CUlaunchConfig *c, CUfunction function,
     return CUDA_SUCCESS;
 }
 
+/* A graph's node tells them again. */
+static CUresult keep_attributes(const CUlaunchConfig *c, struct sg_kernel *kernel)
+{
+    if (c->numAttrs == 0)
+        return CUDA_SUCCESS;
+    if (!c->attrs)
+        return CUDA_ERROR_INVALID_VALUE;
+    kernel->attributes = calloc(c->numAttrs, sizeof(*kernel->attributes));
+    if (!kernel->attributes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(kernel->attributes, c->attrs, c->numAttrs * sizeof(*kernel->attributes));
+    kernel->attribute_count = c->numAttrs;
+    return CUDA_SUCCESS;
+}
+
 static CUresult read_attributes(const CUlaunchConfig *c, struct sg_kernel *kernel)
 {
-    if (c->numAttrs && !c->attrs)
-        return CUDA_ERROR_INVALID_VALUE;
+    SG_TRY(keep_attributes(c, kernel));
     for (unsigned i = 0; i < c->numAttrs; i++) {
         const CUlaunchAttributeValue *value = &c->attrs[i].value;
         switch (c->attrs[i].id) {

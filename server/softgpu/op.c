@@ -31,6 +31,7 @@ void sg_op_unref(struct sg_op *op)
     case SG_OP_KERNEL:
         free(op->kernel.parameters);
         free(op->kernel.pointers);
+        free(op->kernel.attributes);
         if (op->kernel.function)
             sg_module_unref(op->kernel.function->module);
         break;

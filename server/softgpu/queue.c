@@ -56,7 +56,7 @@ __attribute__((noinline)) void sg_stream_unref(CUstream stream)
     if (--stream->refs)
         return;
     pthread_cond_destroy(&stream->wake);
-    free(stream->capture_nodes);
+    sg_tips_clear(&stream->tips);
     free(stream);
 }
 

@@ -232,8 +232,10 @@ struct sg_kernel {
     uint32_t grid[3], block[3], cluster[3];
     uint32_t shared;
     uint32_t parameter_bytes;
-    unsigned char *parameters; /* owned */
-    void **pointers;           /* owned: one per parameter, into `parameters` */
+    unsigned char *parameters;     /* owned */
+    void **pointers;               /* owned: one per parameter, into `parameters` */
+    CUlaunchAttribute *attributes; /* owned: as they were given */
+    unsigned attribute_count;
     bool cooperative;
 };
 struct sg_op {
@@ -297,6 +299,12 @@ struct sg_task {
     struct sg_mark marks[];
 };
 struct sg_capture; /* capture.c */
+/* The last nodes of a capture, and how the next one waits for each. */
+struct sg_tips {
+    CUgraphNode *nodes;
+    CUgraphEdgeData *data;
+    size_t count;
+};
 struct CUstream_st {
     CUstream next; /* in the context */
     CUcontext context;
@@ -312,8 +320,7 @@ struct CUstream_st {
     bool thread;              /* its thread is running */
     pthread_cond_t wake;      /* of that thread */
     struct sg_capture *capture;
-    CUgraphNode *capture_nodes; /* what the next captured operation depends on */
-    size_t capture_node_count;
+    struct sg_tips tips; /* what the next captured operation depends on */
     CUstreamAttrValue attributes[16];
 };
 extern _Thread_local int sg_per_thread; /* nonzero inside a _ptsz or _ptds function */
@@ -354,8 +361,7 @@ struct CUevent_st {
     struct sg_mark mark;
     uint64_t time_ns;           /* when the latest record completed */
     struct sg_capture *capture; /* recorded inside a capture (referenced) */
-    CUgraphNode *nodes;
-    size_t node_count;
+    struct sg_tips tips;
     bool destroyed;
 };
 void sg_event_unref(CUevent event);
@@ -375,6 +381,13 @@ struct sg_capture {
     bool own_graph;   /* false: cuStreamBeginCaptureToGraph */
 };
 void sg_capture_unref(struct sg_capture *capture);
+/* Nodes in the place of those that are there, or added to them; `data` NULL: edges of the
+ * default kind. */
+CUresult sg_tips_set(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
+                     size_t count);
+CUresult sg_tips_add(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
+                     size_t count);
+void sg_tips_clear(struct sg_tips *tips);
 CUresult sg_capture_add(CUstream stream, struct sg_op *op); /* takes the reference over */
 CUresult sg_capture_wait(CUstream stream, CUevent event);
 CUresult sg_capture_record(CUstream stream, CUevent event);
@@ -450,43 +463,6 @@ CUresult sg_launch_prepare(const CUlaunchConfig *config, CUfunction function, vo
 int sg_occupancy_blocks(const struct sg_function_info *info, unsigned threads,
                         size_t dynamic_shared);
 
-/* The same from a graph node's parameters. */
-CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
-                           struct sg_op **out);
-
-/* ---- graphs (graph.c) ---- */
-struct CUgraphNode_st {
-    CUgraph graph;
-    struct sg_op *op;
-    CUgraphNodeType type;
-    CUgraph child;        /* child graph nodes: their own copy */
-    CUgraphNode origin;   /* in a clone or an executable: the node copied from */
-    CUgraphNode *depends; /* nodes that come before */
-    size_t depend_count;
-    bool disabled; /* in an executable */
-    size_t order;  /* scratch for sorting and copying */
-};
-struct CUgraph_st {
-    CUgraphNode *nodes; /* in the order of their making */
-    size_t node_count, node_room;
-    bool owned; /* by a node, an executable or a capture: cuGraphDestroy refuses */
-    CUgraph origin;
-};
-struct CUgraphExec_st {
-    CUgraph graph; /* a copy, its nodes sorted */
-    cuuint64_t flags;
-};
-CUgraph sg_graph_new(void);
-void sg_graph_free(CUgraph graph);
-/* Adds a node; takes `op` over even when it fails. sg.lock is held. */
-CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
-                      const CUgraphNode *depends, size_t count, CUgraphNode *out);
-CUresult sg_graph_copy(CUgraph graph, CUgraph *out);
-bool sg_graph_linked(CUgraphNode from, CUgraphNode to);
-CUresult sg_graph_link(CUgraphNode from, CUgraphNode to);
-/* Orders the nodes so that each comes after what it depends on; INVALID_VALUE: a cycle. */
-CUresult sg_graph_sort(CUgraph graph);
-/* Replaces a node's operation, taking `op` over. */
-void sg_node_replace(CUgraphNode node, struct sg_op *op);
+#include "graph_objects.h"
 
 #endif

@@ -1,5 +1,6 @@
 /* What parts of the worker say and end, for tests that have no session around them. */
 #include "capture_watch.h"
+#include "graph_budget.h"
 
 __attribute__((weak)) void gpw_log(const char *level, const char *format, ...)
 {
@@ -16,4 +17,15 @@ __attribute__((weak)) void gpw_capture_look(struct gpw_session *s, const char *s
                                             const char *what)
 {
     (void)s, (void)step, (void)what;
+}
+
+__attribute__((weak)) int gpw_session_broken(struct gpw_session *s, const char *what)
+{
+    gpw_session_end(s, "%s", what);
+    return -1;
+}
+
+__attribute__((weak)) void gpw_graph_captured(struct gpw_session *s, uint64_t id)
+{
+    (void)s, (void)id;
 }

@@ -9,6 +9,7 @@ import struct
 import time
 from typing import Any
 
+from gpupool.admin import Admin
 from harness import PATIENCE, PEER_KEY, PoolServer
 from raw_client import (
     KIND_CONTEXT,
@@ -176,3 +177,9 @@ def join(a: Worker, b: Worker, peer_a: int = 0, peer_b: int = 0) -> None:
     result, url = a.listen(secret, peer_a)
     assert result == 0
     assert b.connect(secret, url, peer_b) == 0
+
+
+def sessions_like(server: PoolServer, worker: Worker) -> list[Any]:
+    """What the server says of a worker's session: nothing when that has ended."""
+    status = Admin(server.folder / "run").ask({"do": "status"})
+    return [s for s in status["sessions"] if s["session"] == worker.session["session"]]

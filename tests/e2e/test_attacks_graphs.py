@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from harness import PATIENCE, PoolServer
-from peer_client import LEGACY, Worker, worker_of
+from harness import PATIENCE, PoolServer, wait_until
+from peer_client import LEGACY, Worker, sessions_like, worker_of
 from raw_client import handle
 
 pytestmark = pytest.mark.real_gpu
@@ -118,3 +118,58 @@ def test_the_graph_of_a_node_is_the_nodes(server: PoolServer) -> None:
         assert worker.result("cuGraphDestroy", struct.pack("<Q", outer)) == 0
         body = struct.pack("<QQ", handle(KIND_NODE, 2), owned)
         assert worker.result("gp_node_empty", body) == INVALID_VALUE
+
+
+def made_graph(worker: Worker, index: int) -> int:
+    graph = handle(KIND_GRAPH, index)
+    assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
+    return graph
+
+
+def capture_to(worker: Worker, stream: int, graph: int, nodes: list[int]) -> int:
+    count, size = len(nodes), 8 * len(nodes)
+    head = struct.pack("<QQIIII", stream, graph, RELAXED, count, size, size)
+    body = head + struct.pack(f"<{count}Q", *nodes) + bytes(size)
+    return worker.result("gp_capture_to_graph", body)
+
+
+def depend_on(worker: Worker, stream: int, flags: int, nodes: list[int]) -> int:
+    count, size = len(nodes), 8 * len(nodes)
+    head = struct.pack("<QIIII", stream, flags, count, size, size)
+    return worker.result(
+        "gp_capture_depends", head + struct.pack(f"<{count}Q", *nodes) + bytes(size)
+    )
+
+
+def test_a_graph_that_is_captured_into_keeps_its_nodes(server: PoolServer) -> None:
+    """However the capture ends; and what it is begun behind must be the graph's."""
+    with worker_of(server) as worker:
+        stream, graph, other = worker.stream(), made_graph(worker, 1), made_graph(worker, 2)
+        mine, others = empty_node(worker, graph, 1), empty_node(worker, other, 2)
+        assert capture_to(worker, stream, graph, [others]) == INVALID_VALUE
+        assert capture_to(worker, stream, graph, [handle(KIND_NODE, 9)]) == INVALID_VALUE
+        assert capture_to(worker, stream, graph, [mine]) == 0
+        asked = struct.pack("<QQ", stream, handle(KIND_GRAPH, 3))
+        assert worker.result("gp_capture_info", asked) == 0
+        assert depend_on(worker, stream, 0, [others]) == INVALID_VALUE
+        assert depend_on(worker, stream, 7, [mine]) == INVALID_VALUE
+        assert depend_on(worker, stream, 1, [mine]) == 0
+        ending = struct.pack("<QQ", stream, graph)
+        assert worker.result("gp_capture_end_to_graph", ending) == 0
+        # its end in the form that names a graph: two ids of one graph, which go together
+        assert capture_to(worker, stream, graph, [mine]) == 0
+        again = handle(KIND_GRAPH, 4)
+        assert worker.result("cuStreamEndCapture", struct.pack("<QQ", stream, again)) == 0
+        assert worker.result("cuGraphNodeGetType", struct.pack("<Q", mine)) == 0
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", again)) == 0
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", graph)) == INVALID_VALUE
+        assert worker.result("cuGraphNodeGetType", struct.pack("<Q", mine)) == INVALID_VALUE
+
+
+def test_an_end_of_another_capture_ends_the_session(server: PoolServer) -> None:
+    """The graph that it leaves would have no name."""
+    with worker_of(server) as worker:
+        stream, graph = worker.stream(), made_graph(worker, 1)
+        assert worker.result("cuStreamBeginCapture_v2", struct.pack("<QI4x", stream, RELAXED)) == 0
+        worker.tell("gp_capture_end_to_graph", struct.pack("<QQ", stream, graph))
+        wait_until(lambda: not sessions_like(server, worker), "the session ended")

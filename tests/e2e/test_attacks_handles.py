@@ -7,13 +7,11 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
-from gpupool.admin import Admin
 from harness import PATIENCE, PoolServer, wait_until
-from peer_client import INVALID_VALUE, LEGACY, Worker, worker_of
+from peer_client import INVALID_VALUE, LEGACY, Worker, sessions_like, worker_of
 from raw_client import HEADER, KIND_CONTEXT, NUMBERS, handle
 
 pytestmark = pytest.mark.real_gpu
@@ -177,11 +175,6 @@ def test_a_primary_context_has_one_name(server: PoolServer, wrong: str) -> None:
         }[wrong]
         worker.tell(name, body)
         wait_until(lambda: not sessions_like(server, worker), "the session ended")
-
-
-def sessions_like(server: PoolServer, worker: Worker) -> list[Any]:
-    status = Admin(server.folder / "run").ask({"do": "status"})
-    return [s for s in status["sessions"] if s["session"] == worker.session["session"]]
 
 
 # Graphs -----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include "gpw_handlers.h"
 #include "graph.h"
+#include "graph_budget.h"
 #include "handles.h"
 
 /* A node that stands in a graph of the client's and is not the application's. */
@@ -90,22 +91,31 @@ void gpw_graph_ending(struct gpw_session *s, CUgraph graph)
     g->count = kept;
 }
 
+/* What a capturing stream's next operation depends on; `data` NULL: by edges of the default kind.
+ * Both are the driver's. */
+struct tips {
+    const CUgraphNode *nodes;
+    const CUgraphEdgeData *data;
+    size_t count;
+};
+
 static CUresult capture_info(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
-                             cuuint64_t *id, CUgraph *graph, const CUgraphNode **nodes,
-                             size_t *count)
+                             cuuint64_t *id, CUgraph *graph, struct tips *tips)
 {
-    CUresult r = s->driver->cuStreamGetCaptureInfo_v3(stream, state, id, graph, nodes, NULL, count);
+    *tips = (struct tips){NULL, NULL, 0};
+    CUresult r = s->driver->cuStreamGetCaptureInfo_v3(stream, state, id, graph, &tips->nodes,
+                                                      &tips->data, &tips->count);
     if (r == CUDA_ERROR_NOT_SUPPORTED) /* drivers before 12.3 */
-        r = s->driver->cuStreamGetCaptureInfo_v2(stream, state, id, graph, nodes, count);
+        r = s->driver->cuStreamGetCaptureInfo_v2(stream, state, id, graph, &tips->nodes,
+                                                 &tips->count);
     return r;
 }
 
 CUresult gpw_capture_of(struct gpw_session *s, CUstream stream, CUstreamCaptureStatus *state,
                         cuuint64_t *id, CUgraph *graph)
 {
-    const CUgraphNode *nodes = NULL;
-    size_t count = 0;
-    return capture_info(s, stream, state, id, graph, &nodes, &count);
+    struct tips tips;
+    return capture_info(s, stream, state, id, graph, &tips);
 }
 
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
@@ -113,10 +123,9 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
     CUgraph graph = NULL;
-    const CUgraphNode *nodes = NULL;
-    size_t count = 0;
-    CUresult r = capture_info(s, stream, &state, &id, &graph, &nodes, &count);
-    if (r != CUDA_SUCCESS || state != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1)
+    struct tips tips;
+    CUresult r = capture_info(s, stream, &state, &id, &graph, &tips);
+    if (r != CUDA_SUCCESS || state != CU_STREAM_CAPTURE_STATUS_ACTIVE || tips.count != 1)
         return r;
     struct gpw_graphs *g = s->graphs;
     drop_given_up(s);
@@ -128,7 +137,7 @@ CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream)
         g->hidden = more;
         g->room = room;
     }
-    g->hidden[g->count++] = (struct hidden){nodes[0], graph, id, stream};
+    g->hidden[g->count++] = (struct hidden){tips.nodes[0], graph, id, stream};
     return CUDA_SUCCESS;
 }
 
@@ -171,6 +180,8 @@ void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph)
         g->captured_contexts = 0;
     if (r == CUDA_SUCCESS)
         hidden_left(g, graph);
+    if (!graph) /* nothing is named */
+        gpw_handle_next_graph(s, 0, 0);
     drop_given_up(s);
 }
 
@@ -185,15 +196,14 @@ CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream)
 
 CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *graph,
                              uint32_t *status, uint64_t *capture_id, uint64_t *dependencies,
-                             uint32_t *n_dependencies)
+                             uint32_t *n_dependencies, CUgraphEdgeData *data, uint32_t *n_data)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     cuuint64_t id = 0;
-    const CUgraphNode *nodes = NULL;
-    size_t count = 0;
+    struct tips tips;
     uint32_t room = *n_dependencies / sizeof *dependencies;
-    *n_dependencies = 0;
-    CUresult r = capture_info(s, stream, &state, &id, graph, &nodes, &count);
+    *n_dependencies = *n_data = 0;
+    CUresult r = capture_info(s, stream, &state, &id, graph, &tips);
     if (r != CUDA_SUCCESS)
         return r;
     *status = state;
@@ -203,12 +213,89 @@ CUresult gpw_gp_capture_info(struct gpw_session *s, CUstream stream, CUgraph *gr
         return CUDA_SUCCESS;
     }
     gpw_handle_next_graph(s, 0, id);
-    if (count > room)
+    if (tips.count > room)
         return CUDA_ERROR_NOT_SUPPORTED;
-    for (size_t i = 0; i < count; i++)
-        if (!(dependencies[i] = gpw_handle_name(s, (uint64_t)nodes[i], (uint64_t)*graph)))
+    for (size_t i = 0; i < tips.count; i++) {
+        data[i] = tips.data ? tips.data[i] : (CUgraphEdgeData){0};
+        if (!(dependencies[i] = gpw_handle_name(s, (uint64_t)tips.nodes[i], (uint64_t)*graph)))
             return CUDA_ERROR_OUT_OF_MEMORY;
-    *n_dependencies = (uint32_t)(count * sizeof *dependencies);
+    }
+    *n_dependencies = (uint32_t)(tips.count * sizeof *dependencies);
+    *n_data = (uint32_t)(tips.count * sizeof *data);
+    return CUDA_SUCCESS;
+}
+
+/* The driver's nodes for a list of ids; NULL without memory, or for one that is not live (`r`). */
+static CUgraphNode *nodes_take(struct gpw_session *s, const uint64_t *ids, uint32_t count,
+                               CUresult *r)
+{
+    CUgraphNode *nodes = calloc(count ? count : 1, sizeof *nodes);
+    *r = nodes ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (uint32_t i = 0; *r == CUDA_SUCCESS && i < count; i++)
+        *r = gpw_handle_get(s, GP_HANDLE_GRAPH_NODE, ids[i], false, (uint64_t *)&nodes[i]);
+    if (*r == CUDA_SUCCESS)
+        return nodes;
+    free(nodes);
+    return NULL;
+}
+
+/* The driver's number of the capture into a graph that has begun. */
+static CUresult begin_to(struct gpw_session *s, CUstream stream, CUgraph graph, uint32_t mode,
+                         const struct tips *tips, uint64_t *capture_id)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cuuint64_t id = 0;
+    CUgraph same = NULL;
+    CUresult r = s->driver->cuStreamBeginCaptureToGraph(stream, graph, tips->nodes, tips->data,
+                                                        tips->count, (CUstreamCaptureMode)mode);
+    if (r == CUDA_SUCCESS && gpw_capture_of(s, stream, &state, &id, &same) == CUDA_SUCCESS)
+        *capture_id = id;
+    return r;
+}
+
+static CUresult depend_on(struct gpw_session *s, CUstream stream, uint32_t flags,
+                          const struct tips *tips)
+{
+    CUgraphNode *nodes = (CUgraphNode *)(uintptr_t)tips->nodes;
+    CUresult r = s->driver->cuStreamUpdateCaptureDependencies_v2(stream, nodes, tips->data,
+                                                                 tips->count, flags);
+    if (r == CUDA_ERROR_NOT_SUPPORTED) /* drivers before 12.3 */
+        r = s->driver->cuStreamUpdateCaptureDependencies(stream, nodes, tips->count, flags);
+    return r;
+}
+
+CUresult gpw_capture_behind(struct gpw_session *s, CUstream stream, CUgraph graph, uint32_t how,
+                            uint32_t count, const uint64_t *nodes, const CUgraphEdgeData *data,
+                            uint64_t *capture_id)
+{
+    CUresult r;
+    CUgraphNode *own = nodes_take(s, nodes, count, &r);
+    if (!own)
+        return r;
+    const struct tips tips = {own, data, count};
+    r = graph ? begin_to(s, stream, graph, how, &tips, capture_id)
+              : depend_on(s, stream, how, &tips);
+    free(own);
+    return r;
+}
+
+CUresult gpw_gp_capture_end_to_graph(struct gpw_session *s, CUstream stream, CUgraph graph)
+{
+    CUgraph left = NULL;
+    CUresult r = s->driver->cuStreamEndCapture(stream, &left);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (left != graph) {
+        gpw_session_broken(s, "the end of a capture that was begun to another graph");
+        return CUDA_ERROR_INVALID_VALUE; /* the graph that it left goes with the session */
+    }
+    uint64_t id = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
+    hidden_left(s->graphs, graph);
+    gpw_captures_note(s);
+    gpw_handle_join_context_bits(s, id, s->graphs->captured_contexts);
+    gpw_handle_next_graph(s, s->graphs->captured_contexts, 0);
+    gpw_handle_capture_over(s, (uint64_t)graph);
+    gpw_graph_captured(s, id);
     return CUDA_SUCCESS;
 }
 

@@ -24,6 +24,12 @@ void gpw_capture_ended(struct gpw_session *s, CUresult r, CUgraph graph);
 /* For what a graph could not do again; CUDA_ERROR_NOT_SUPPORTED while the stream captures. */
 CUresult gpw_not_capturing(struct gpw_session *s, CUstream stream);
 
+/* What a stream captures next comes behind these nodes, by their ids: a capture into `graph`
+ * begins, in the mode `how`, or (NULL) the one that is under way goes on, with the flags `how`. */
+CUresult gpw_capture_behind(struct gpw_session *s, CUstream stream, CUgraph graph, uint32_t how,
+                            uint32_t count, const uint64_t *nodes, const CUgraphEdgeData *data,
+                            uint64_t *capture_id);
+
 /* What is captured from here on may be of the current context; for every message. */
 void gpw_captures_note(struct gpw_session *s);
 /* Whether some stream may be under capture. */

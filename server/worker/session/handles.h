@@ -64,6 +64,7 @@ uint64_t gpw_handle_context_of(struct gpw_session *s, enum gp_handle_kind kind, 
                                uint16_t *tag);
 /* What goes with another's contexts from now on: graphs, and what is instantiated of them. */
 void gpw_handle_join_contexts(struct gpw_session *s, uint64_t id, uint64_t other);
+void gpw_handle_join_context_bits(struct gpw_session *s, uint64_t id, uint64_t contexts);
 /* Visit every live id of a kind. */
 void gpw_handle_each(struct gpw_session *s, enum gp_handle_kind kind,
                      void (*visit)(struct gpw_session *, uint64_t id, uint64_t real, void *),

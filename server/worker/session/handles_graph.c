@@ -167,7 +167,8 @@ void gpw_handle_capture_over(struct gpw_session *s, uint64_t real)
             slot->parent = slot->capture = 0;
         } else {
             gpw_slot_free(s, slot);
-            gpw_nodes_gone(s, slot->real);
+            if (!gpw_handle_find(s, GP_HANDLE_GRAPH, slot->real)) /* one that was there stays */
+                gpw_nodes_gone(s, slot->real);
         }
     }
 }
@@ -231,10 +232,15 @@ void gpw_slot_bind_node(struct gpw_session *s, struct slot *slot, uint64_t graph
     gpw_slot_bind_parent(s, slot, graph);
 }
 
-void gpw_handle_join_contexts(struct gpw_session *s, uint64_t id, uint64_t other)
+void gpw_handle_join_context_bits(struct gpw_session *s, uint64_t id, uint64_t contexts)
 {
     struct slot *to = gpw_slot_live(s, id, 0);
+    if (to)
+        to->contexts |= contexts;
+}
+
+void gpw_handle_join_contexts(struct gpw_session *s, uint64_t id, uint64_t other)
+{
     const struct slot *from = gpw_slot_live(s, other, 0);
-    if (to && from)
-        to->contexts |= from->contexts;
+    gpw_handle_join_context_bits(s, id, from ? from->contexts : 0);
 }

@@ -179,6 +179,18 @@ static uint64_t node_bytes(const struct gp_header *h)
     return ID(graph_grown_at) ? NODE_BYTES + h->size : 0;
 }
 
+/* A graph has this as well, whose bytes are taken. */
+static void more(struct gpw_session *s, uint64_t id, struct cost cost)
+{
+    struct gpw_graph_cost *g = live(s, GP_HANDLE_GRAPH, id) ? graph_of(s, id) : NULL;
+    if (!g) {
+        made(s, GP_HANDLE_GRAPH, id, cost);
+        return;
+    }
+    g->cost.bytes += cost.bytes;
+    g->cost.devices |= cost.devices;
+}
+
 /* A graph has another node, whose bytes are taken; of a child it has all that the child has. One
  * that was refused costs nothing. */
 static void grown(struct gpw_session *s, const struct gp_header *h)
@@ -194,13 +206,17 @@ static void grown(struct gpw_session *s, const struct gp_header *h)
         return;
     }
     gpw_handle_share(s, node, cost.bytes);
-    struct gpw_graph_cost *g = live(s, GP_HANDLE_GRAPH, id) ? graph_of(s, id) : NULL;
-    if (!g) {
-        made(s, GP_HANDLE_GRAPH, id, cost);
+    more(s, id, cost);
+}
+
+void gpw_graph_captured(struct gpw_session *s, uint64_t id)
+{
+    struct gpw_capture_cost *ending = s->graph_budget.ending;
+    if (!ending)
         return;
-    }
-    g->cost.bytes += cost.bytes;
-    g->cost.devices |= cost.devices;
+    more(s, id, ending->cost);
+    capture_forget(s, ending);
+    s->graph_budget.ending = NULL;
 }
 
 void gpw_graph_shrinks(struct gpw_session *s, uint64_t real)

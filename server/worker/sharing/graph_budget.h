@@ -17,6 +17,9 @@ void gpw_graphs_passed(struct gpw_session *s, const struct gp_header *h);
 /* The driver's node leaves its graph, which is charged for it no more; it has its id still. */
 void gpw_graph_shrinks(struct gpw_session *s, uint64_t real);
 
+/* The capture that ends with this message has put its work into a graph that was there. */
+void gpw_graph_captured(struct gpw_session *s, uint64_t id);
+
 /* A graph built by hand, or what is instantiated of one, by its id: it has work for the device
  * of the current context; it has work wherever another one has it. */
 void gpw_graph_works_here(struct gpw_session *s, uint64_t id);

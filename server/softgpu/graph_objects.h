@@ -1,0 +1,57 @@
+/* Graphs of the soft GPU: nodes, edges, and what is instantiated. Part of softgpu.h. */
+#ifndef SG_GRAPH_OBJECTS_H
+#define SG_GRAPH_OBJECTS_H
+
+#include "softgpu.h"
+
+struct sg_edge {
+    CUgraphNode node;
+    CUgraphEdgeData data; /* kept and told; every edge is a full one here */
+};
+struct CUgraphNode_st {
+    CUgraph graph;
+    struct sg_op *op;
+    CUgraphNodeType type;
+    CUgraph child;           /* child graph nodes: their own copy */
+    CUgraphNode origin;      /* in a clone or an executable: the node copied from */
+    struct sg_edge *depends; /* nodes that come before */
+    size_t depend_count;
+    bool disabled; /* in an executable */
+    size_t order;  /* scratch for sorting and copying */
+};
+struct CUgraph_st {
+    CUgraphNode *nodes; /* in the order of their making */
+    size_t node_count, node_room;
+    bool owned; /* by a node, an executable or a capture: cuGraphDestroy refuses */
+    CUgraph origin;
+};
+struct CUgraphExec_st {
+    CUgraph graph; /* a copy, its nodes sorted */
+    cuuint64_t flags;
+};
+CUgraph sg_graph_new(void);
+void sg_graph_free(CUgraph graph);
+/* Adds a node; takes `op` over even when it fails. sg.lock is held. */
+CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
+                      const CUgraphNode *depends, size_t count, CUgraphNode *out);
+CUresult sg_graph_copy(CUgraph graph, CUgraph *out);
+/* Whether there is an edge with this data; of any if `data` is NULL. */
+bool sg_graph_linked(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data);
+/* NULL: of the default kind. */
+CUresult sg_graph_link(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data);
+void sg_graph_unlink(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data);
+/* Whether an edge from a node may have this data (NULL: the default). */
+bool sg_edge_is_legal(CUgraphNode from, const CUgraphEdgeData *data);
+/* Nodes of a graph, each once, and what edges from them may have; INVALID_VALUE if not. */
+CUresult sg_edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphEdgeData *data,
+                        size_t count);
+/* Orders the nodes so that each comes after what it depends on; INVALID_VALUE: a cycle. */
+CUresult sg_graph_sort(CUgraph graph);
+/* Replaces a node's operation, taking `op` over. */
+void sg_node_replace(CUgraphNode node, struct sg_op *op);
+
+/* A launch from a graph node's parameters, with the attributes that it has (NULL: a new one). */
+CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
+                           CUgraphNode node, struct sg_op **out);
+
+#endif
