@@ -79,9 +79,9 @@ class Settings(BudgetSettings, MetricsSettings):
     )
     insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
     tcp: bool = Field(
-        False,
+        True,
         description="true or false: workers listen by TCP (TLS 1.3 where 'curve' is true) beside"
-        " ZeroMQ",
+        " ZeroMQ, and clients take that; false: by ZeroMQ alone",
     )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(

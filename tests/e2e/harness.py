@@ -94,7 +94,6 @@ class PoolServer:
             "data-listen": "tcp://127.0.0.1:*",
             "on-stop": "leave",
             "peer-key": str(PEER_KEY),
-            **({} if "no-tcp" in settings else {"tcp": ""}),
             **settings,
         }
         if driver == "cuda":

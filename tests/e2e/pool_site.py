@@ -54,7 +54,7 @@ class Site:
             self.red, **{"memory_bytes": 64 * MIB, "share_permille": 500, **want}
         )
 
-    def environment(self, lease: dict[str, Any], transport: str = "zmq") -> dict[str, str]:
+    def environment(self, lease: dict[str, Any], transport: str = "tcp") -> dict[str, str]:
         servers = ",".join(
             with_key(server["address"], server["key"] or "") for server in lease["servers"]
         )

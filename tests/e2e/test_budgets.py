@@ -118,7 +118,7 @@ def test_shares(scene: Scene) -> None:
     end(attacker)
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_images_that_stay_loaded(scene: Scene, transport: str) -> None:
     """The driver keeps a copy of each that it has loaded."""
     attacker = scene.hoard(transport)

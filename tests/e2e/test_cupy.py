@@ -87,5 +87,5 @@ def test_cupy(name: str, server: PoolServer, cupy: CuPy) -> None:
 
 def test_cupy_over_the_network(server: PoolServer, cupy: CuPy) -> None:
     command = cupy.command("elementwise", "pinned_memory", "memory_pool")
-    result = server.run(command, "zmq", PATIENCE, **cupy.env)
+    result = server.run(command, "tcp", PATIENCE, **cupy.env)
     assert result.returncode == 0, result.explain()

@@ -77,7 +77,7 @@ def test_a_start_without_space(
     server.start()
     filler = fill(inside(server))
     command = [str(toolchain.driver_program("driver_tenant"))]
-    refused = talk(command, server.environment("zmq")).finish()
+    refused = talk(command, server.environment("tcp")).finish()
     assert refused.returncode == 1
     (line,) = refused.own_lines()
     assert "no space left in" in line and "free some" in line, line
@@ -92,7 +92,7 @@ def test_it_fills_up_while_programs_run(
     server = make_small("1m")
     server.start()
     command = [str(toolchain.driver_program("driver_tenant"))]
-    env = server.environment("zmq")
+    env = server.environment("tcp")
     program = talk(command, env)
     assert program.line() == "ready"
     filler = fill(inside(server))

@@ -57,10 +57,10 @@ class Levels:
 
 
 def run_sessions(server: PoolServer, binary: Path, count: int) -> None:
-    """As many as the server is requested, some at the same time, over both transports."""
+    """As many as the server is requested, some at the same time, over all transports."""
 
     def one(number: int) -> subprocess.CompletedProcess[str]:
-        env = server.environment("shm" if number % 2 else "zmq")
+        env = server.environment(("shm", "tcp", "zmq")[number % 3])
         return subprocess.run(
             [str(binary)], env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )

@@ -118,7 +118,7 @@ def test_a_token_is_of_no_use_elsewhere(site: Site) -> None:
         (lease["servers"][0]["address"], lease["token"][:-4] + "AAAA", "was changed"),
         (lease["servers"][0]["address"], "gpl_", "refused"),
     ):
-        env = client_environment(site.home, url, token, "zmq")
+        env = client_environment(site.home, url, token, "tcp")
         program = str(site.toolchain.driver_program("driver_limits"))
         refused(run_program([program, "64"], env), part)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,16 @@ def test_descriptors_are_closed_under_tls(
     assert result.returncode == 0, result.explain()
     (line,) = result.own_lines()
     assert "the program has closed descriptors that were gpupool's" in line
+
+
+def test_a_client_takes_it_unasked(
+    make_server: Callable[..., PoolServer], toolchain: Toolchain
+) -> None:
+    """Where there is no shared memory, and nobody has said anything about it."""
+    server = make_server(**{"shm-listen": "none"})
+    result = server.run([str(toolchain.runtime_program("vector_add"))], "")
+    assert_passes(result, "vector_add")
+    assert result.stats["transport"] == "tcp"
 
 
 def test_a_client_without_openssl_takes_zmq(

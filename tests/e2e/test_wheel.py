@@ -254,7 +254,7 @@ def test_info_without_a_server(installed: Installed) -> None:
     assert len(said.splitlines()) == 1, said
 
 
-@pytest.mark.parametrize("wanted", ["shm", "zmq"])
+@pytest.mark.parametrize("wanted", ["shm", "tcp", "zmq"])
 def test_run_a_program(
     wanted: str, installed: Installed, toolchain: Toolchain, tmp_path: Path
 ) -> None:
@@ -292,18 +292,19 @@ def encrypting(installed: Installed) -> Iterator[str]:
             process.wait(PATIENCE)
 
 
+@pytest.mark.parametrize("wanted", ["tcp", "zmq"])
 def test_run_a_program_encrypted(
-    installed: Installed, encrypting: str, toolchain: Toolchain, tmp_path: Path
+    wanted: str, installed: Installed, encrypting: str, toolchain: Toolchain, tmp_path: Path
 ) -> None:
     """Both ends with the libraries that the wheel brings."""
     assert "?key=" in encrypting
     program = toolchain.runtime_program("vector_add", "static13")
     stats = tmp_path / "stats.json"
-    env = {"GPUPOOL_TOKEN": "any", "GPUPOOL_TRANSPORT": "zmq", "GPUPOOL_STATS": str(stats)}
+    env = {"GPUPOOL_TOKEN": "any", "GPUPOOL_TRANSPORT": wanted, "GPUPOOL_STATS": str(stats)}
     result = installed.gpupool("run", "--server", encrypting, "--", str(program), **env)
     assert result.returncode == 0, result.explain()
     assert result.stdout.splitlines()[-1].startswith("PASS "), result.explain()
-    assert json.loads(stats.read_text())["transport"] == "zmq"
+    assert json.loads(stats.read_text())["transport"] == wanted
     plain = encrypting.partition("?")[0]
     result = installed.gpupool("run", "--server", plain, "--", str(program), **env)
     assert "the address has no key" in result.stderr, result.explain()
