@@ -1,18 +1,33 @@
-"""Bring a database to the schema of this release, or say in one line why not."""
+"""Bring a database to the schema of this release, or say in one line why not.
+
+Only databases of other releases are shown to Alembic: it takes longer to import than all this.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, inspect
 
 from gpupool_common.errors import GpupoolError
+from gpupool_manager import tables
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 FOLDER = Path(__file__).parent / "migrations"
+
+#: The schema of this release: the name of the newest step.
+NEWEST = "1.2"
+
+#: Where Alembic writes down what schema a database has.
+_VERSION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class SchemaError(GpupoolError):
@@ -21,31 +36,46 @@ class SchemaError(GpupoolError):
 
 def config_for(connection: Connection | None = None) -> Config:
     """Alembic's configuration; there is no file of it."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
 
-def newest() -> str:
-    """The schema of this release."""
-    head = ScriptDirectory.from_config(config_for()).get_current_head()
-    if head is None:
-        raise RuntimeError("the installation has no migrations")
-    return head
-
-
 def migrate(connection: Connection) -> bool:
     """Whether anything had to be done. To be called with ``AsyncConnection.run_sync``."""
+    there = inspect(connection).get_table_names()
+    if not there:
+        _create(connection)
+        return True
+    found = set[str]()
+    if _VERSION.name in there:
+        found = set(connection.scalars(_VERSION.select()))
+    if found == {NEWEST}:
+        return False
+    upgrade(connection, found)
+    return True
+
+
+def _create(connection: Connection) -> None:
+    """The tables of an empty database, as the steps would make them."""
+    tables.metadata.create_all(connection, checkfirst=False)
+    _VERSION.create(connection)
+    connection.execute(_VERSION.insert(), {"version_num": NEWEST})
+
+
+def upgrade(connection: Connection, found: set[str]) -> None:
+    """Take the steps from the schema that was found to ours."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+
     config = config_for(connection)
-    found = MigrationContext.configure(connection).get_current_heads()
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if unknown := sorted(set(found) - known):
+    if unknown := sorted(found - known):
         raise SchemaError(
             f"the database has the schema '{', '.join(unknown)}', which this release does not"
-            f" know (its newest is '{newest()}'); start the release that wrote it"
+            f" know (its newest is '{NEWEST}'); start the release that wrote it"
         )
-    if found == (newest(),):
-        return False
     command.upgrade(config, "head")
-    return True

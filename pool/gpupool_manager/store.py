@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Select, Table, event, func, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -299,10 +298,20 @@ class Store:
                 await connection.execute(statement, rows[start : start + _MOST_ROWS])
 
     def _upsert(self, table: Table, kind: type[Record]) -> Any:
-        insert: Any = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+        insert: Any = self._insert(table)
         keys = keys_of(kind)
         changed = {name: insert.excluded[name] for name in columns_of(kind) if name not in keys}
         return insert.on_conflict_do_update(index_elements=keys, set_=changed)
+
+    def _insert(self, table: Table) -> Any:
+        # Each of the two takes its time to import, and one is enough.
+        if self.is_sqlite:
+            from sqlalchemy.dialects import sqlite
+
+            return sqlite.insert(table)
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
 
     async def load(self) -> Loaded:
         """Everything that is kept in memory, as one consistent picture."""

@@ -11,6 +11,7 @@ import pytest_asyncio
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -44,6 +45,41 @@ async def test_the_migrations_make_what_the_tables_say(connection: AsyncConnecti
     kinds = {difference[0] for difference in await connection.run_sync(differences)}
     assert kinds == {"remove_column", "add_index"}
     await connection.rollback()
+
+
+def described(connection: Connection) -> dict[str, Any]:
+    """All of a database's schema, as the database says it."""
+    seen = inspect(connection)
+    found: dict[str, Any] = {}
+    for table in seen.get_table_names():
+        found[table] = {
+            "columns": [
+                {key: str(value) for key, value in column.items()}
+                for column in seen.get_columns(table)
+            ],
+            "key": seen.get_pk_constraint(table),
+            "foreign keys": sorted(map(str, seen.get_foreign_keys(table))),
+            "unique": sorted(map(str, seen.get_unique_constraints(table))),
+            "indexes": sorted(map(str, seen.get_indexes(table))),
+            "checks": sorted(map(str, seen.get_check_constraints(table))),
+        }
+    return found
+
+
+async def test_an_empty_database_gets_what_the_migrations_make(connection: AsyncConnection) -> None:
+    def both(connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+        made_at_once = described(connection)
+        command.downgrade(migrate.config_for(connection), "base")
+        connection.execute(text("DROP TABLE alembic_version"))
+        migrate.upgrade(connection, set())
+        return made_at_once, described(connection)
+
+    made_at_once, by_steps = await connection.run_sync(both)
+    assert made_at_once == by_steps
+    assert made_at_once.keys() == {*tables.metadata.tables, "alembic_version"}
+    assert by_steps["tokens"]["unique"] and by_steps["leases"]["indexes"]
+    await connection.execute(text("ALTER TABLE leases ADD COLUMN extra INTEGER"))
+    assert made_at_once != await connection.run_sync(described)
 
 
 async def test_only_the_first_start_changes_the_schema(database: str) -> None:
@@ -99,4 +135,5 @@ def test_every_step_has_one_way_and_a_way_back() -> None:
     assert steps
     for step in steps:
         assert "def downgrade" in Path(step).read_text(), step.name
-    assert migrate.newest()
+    known = ScriptDirectory.from_config(migrate.config_for())
+    assert known.get_current_head() == migrate.NEWEST

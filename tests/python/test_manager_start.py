@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +40,7 @@ def manager(*arguments: str, hidden: str = "-", **env: str) -> subprocess.Comple
     )
 
 
-@pytest.mark.parametrize("hidden", ["fastapi", "sqlalchemy", "uvicorn", "alembic"])
+@pytest.mark.parametrize("hidden", ["fastapi", "sqlalchemy", "uvicorn"])
 def test_without_its_extra_it_says_what_to_install(hidden: str) -> None:
     done = manager("--version", hidden=hidden)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
@@ -71,6 +73,20 @@ def test_without_a_database_s_driver_too(
     )
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert f"-m pip install '{extra}'" in done.stderr
+
+
+def test_without_alembic_a_database_of_another_release_waits(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "pool.db")) as database:
+        database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        database.execute("INSERT INTO alembic_version VALUES ('0')")
+        database.commit()
+    given = ["--database", f"sqlite:///{tmp_path}/pool.db", "--state-dir", str(tmp_path / "state")]
+    given += ["--listen", "http://127.0.0.1:0", "--nodes", "none"]
+    done = manager(*given, hidden="alembic")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "the package 'alembic' is not installed; run: " in done.stderr
+    told = manager(*given)
+    assert (told.returncode, "has the schema '0'" in told.stderr) == (1, True), told.stderr
 
 
 def test_where_the_admin_token_lies(tmp_path: Path) -> None:
