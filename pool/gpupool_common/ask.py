@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from gpupool_common import json_text, protocol
 from gpupool_common.errors import (
@@ -223,7 +222,7 @@ def _await(
         if dealer in there:
             return dealer.recv_multipart()[-1]
         if monitor in there:
-            recv_monitor_message(monitor)
+            monitor.recv_multipart()
             failures += 1
             # A server that stops looks as one with another key: ZeroMQ tries again.
             _explain_handshake(address, deadline - time.monotonic(), again=failures > 1)

@@ -19,15 +19,21 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import jwt
 import msgpack
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gpupool_common.errors import ProtocolError
 from gpupool_common.quantities import LEAST_MEMORY, MOST_MEMORY, MOST_SESSIONS
 from gpupool_common.sizes import WHOLE_GPU
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from jwt import PyJWS
 
 PREFIX = "gpl_"
 #: Without a limit of sessions a token is as the releases before that had it: an upgrade begins
@@ -42,7 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: A signature has 64 bytes. Of its last character two bits count, the other four are zero.
 _TEXT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{85}[AQgw]", re.ASCII)
 
-_jws = jwt.PyJWS(algorithms=[ALGORITHM])
+_NOT_OURS = "it was not issued by this pool's manager, or was changed"
 
 
 class UnknownKeyError(ProtocolError):
@@ -73,6 +79,14 @@ class LeaseToken:
     nodes: dict[str, tuple[TokenGrant, ...]]
     #: How many sessions each server serves at once; None: any number.
     sessions: int | None = None
+
+
+@cache
+def _jws() -> PyJWS:
+    """Imported with the first token: a server without a pool never has one."""
+    import jwt
+
+    return jwt.PyJWS(algorithms=[ALGORITHM])
 
 
 def key_id(public: bytes) -> str:
@@ -111,7 +125,7 @@ def issue(token: LeaseToken, key: Ed25519PrivateKey) -> str:
 def sign(payload: bytes, key: Ed25519PrivateKey) -> str:
     """The text of a token with this payload, whatever it is."""
     header = {"typ": None, "kid": key_id(key.public_key().public_bytes_raw())}
-    return PREFIX + _jws.encode(payload, key, ALGORITHM, headers=header)
+    return PREFIX + _jws().encode(payload, key, ALGORITHM, headers=header)
 
 
 def looks_like(text: str) -> bool:
@@ -129,12 +143,14 @@ def check(text: str, keys: Mapping[str, Ed25519PublicKey]) -> LeaseToken:
     body = text.removeprefix(PREFIX)
     if text == body or _TEXT.fullmatch(body) is None:
         raise ProtocolError("it is not a lease token, or is truncated, or of an earlier release")
+    from jwt import InvalidTokenError
+
     try:
-        named = _jws.get_unverified_header(body)
+        named = _jws().get_unverified_header(body)
         key = _find_key(named, keys)
-        payload = _jws.decode(body, key, algorithms=[ALGORITHM])
-    except jwt.InvalidTokenError:
-        raise ProtocolError("it was not issued by this pool's manager, or was changed") from None
+        payload = _jws().decode(body, key, algorithms=[ALGORITHM])
+    except InvalidTokenError:
+        raise ProtocolError(_NOT_OURS) from None
     return _read(payload)
 
 
@@ -142,7 +158,7 @@ def _find_key(header: Mapping[str, Any], keys: Mapping[str, Ed25519PublicKey]) -
     """The key that a header names; one with anything else in it is not the manager's."""
     name = header.get("kid")
     if header.keys() != {"alg", "kid"} or header["alg"] != ALGORITHM or not isinstance(name, str):
-        raise jwt.InvalidTokenError
+        raise ProtocolError(_NOT_OURS)
     found = keys.get(name)
     if found is None:
         raise UnknownKeyError("it is signed with a key that this server does not know")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from typing import TYPE_CHECKING
 
 from gpupool_common import __version__, lease_token, logs
 from gpupool_common.clock import SteadyClock
@@ -33,6 +32,9 @@ from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.sharing import name_allowed
 from gpupool_server.tenants import LeasePart, Promise, Tenant
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 #: How far clocks may be apart after all that is known of them.
 SLACK_SECONDS = 30.0
@@ -325,6 +327,8 @@ class PoolMember:
 
 def _verify_keys(orders: Apply | None) -> dict[str, Ed25519PublicKey]:
     """What the manager signs with, by ids that we reckon ourselves."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     raw = [bytes.fromhex(key) for key in (orders.keys if orders is not None else ())]
     return {lease_token.key_id(key): Ed25519PublicKey.from_public_bytes(key) for key in raw}
 
