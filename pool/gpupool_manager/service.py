@@ -13,12 +13,11 @@ from pathlib import Path
 
 import uvicorn
 
-from gpupool_common import __version__, logs
+from gpupool_common import __version__, collector, logs
 from gpupool_common.browser import own_names
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import read_secret, replace_secret
 from gpupool_manager import certificate as certificates
-from gpupool_manager import collector
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
 from gpupool_manager.certificate import Certificate

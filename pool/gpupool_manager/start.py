@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from gpupool_common import collector
 from gpupool_manager.extras import not_installed
 
 #: Packages of our own: one that is missing is a damaged installation.
@@ -13,7 +14,8 @@ _OURS = ("", "gpupool", "gpupool_common", "gpupool_manager", "gpupool_server")
 def main() -> None:
     """The entry point."""
     try:
-        from gpupool_manager.cli import main as run
+        with collector.importing():
+            from gpupool_manager.cli import main as run
 
         run()
     except ModuleNotFoundError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpupool_server.cli import main
+from gpupool_server.start import main
 
 if __name__ == "__main__":
     main()

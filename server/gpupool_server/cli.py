@@ -14,7 +14,6 @@ from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import with_settings
 from gpupool_common.space import FULL, no_space
-from gpupool_server import doctor
 from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
 
@@ -73,6 +72,8 @@ def examine(
 
     The exit code is 0 if nothing is missing, else 1.
     """
+    from gpupool_server import doctor
+
     try:
         settings = load_settings(config, flags)
         logs.configure("error", False)

@@ -1,8 +1,21 @@
-"""The garbage collector of a process whose state is large and stays."""
+"""The garbage collector of a process that has much which stays."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """For imports at start: what they make stays, so nobody looks for garbage in it, ever."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def settle() -> None:

@@ -1,0 +1,13 @@
+"""The command ``gpupool-server`` before all of it is imported."""
+
+from __future__ import annotations
+
+from gpupool_common import collector
+
+
+def main() -> None:
+    """The entry point."""
+    with collector.importing():
+        from gpupool_server.cli import main as run
+
+    run()
