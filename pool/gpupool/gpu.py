@@ -12,7 +12,8 @@ import typer
 from gpupool import show
 from gpupool.admin import Admin
 from gpupool.options import JsonOption, RunDirOption, one_line_errors, read_number, read_size
-from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_address import choose
+from gpupool.pool_client import PoolClient
 from gpupool.pool_gpu import change_gpu, find_gpu, list_pool_gpus, print_gpu
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool, pool_command
 from gpupool.status import POLICIES, ask_status

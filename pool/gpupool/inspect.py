@@ -15,7 +15,8 @@ from rich.console import Console
 from gpupool import show
 from gpupool.admin import Admin
 from gpupool.options import JsonOption, RunDirOption, one_line_errors
-from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_address import choose
+from gpupool.pool_client import PoolClient
 from gpupool.pool_inspect import inspect_pool
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.status import Gpu, Status, ask_status
@@ -126,3 +127,7 @@ def _share_of(gpu: Gpu, name: str) -> str:
         if tenant.name == name:
             return show.gibibytes(gpu.reserved(tenant))
     return "0"
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("inspect")(inspect)

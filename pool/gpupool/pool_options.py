@@ -6,12 +6,15 @@ import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
 from gpupool.options import one_line_errors
-from gpupool.pool_client import POOL, PoolClient, choose
+from gpupool.pool_address import POOL, choose
+
+if TYPE_CHECKING:
+    from gpupool.pool_client import PoolClient
 
 P = ParamSpec("P")
 
@@ -51,6 +54,8 @@ def pool_command(
 
 def _with_pool(function: Callable[..., None]) -> Callable[..., None]:
     def command(**given: Any) -> None:
+        from gpupool.pool_client import PoolClient
+
         chosen = [given.pop(key) for key in _COMMON]
         with one_line_errors(), PoolClient(choose(*chosen)) as client:
             function(client, **given)

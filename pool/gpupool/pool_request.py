@@ -11,7 +11,6 @@ from gpupool import request_options
 from gpupool.options import read_number
 from gpupool_common import request, request_variables
 from gpupool_common.errors import ConfigError
-from gpupool_common.quantities import MOST_SESSIONS
 from gpupool_common.sizes import WHOLE_GPU
 
 POLICIES = ("binpack", "spread", "fragmentation")
@@ -103,6 +102,8 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
     if choices.priority is not None:
         body["priority"] = read_number("--priority", choices.priority, 0, 100)
     if choices.sessions is not None:
+        from gpupool_common.quantities import MOST_SESSIONS  # with pydantic, for pools alone
+
         body["sessions"] = read_number("--sessions", choices.sessions, 1, MOST_SESSIONS)
     for key, text in (
         ("model", choices.model),

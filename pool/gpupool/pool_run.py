@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
-from gpupool.pool_client import CA, POOL, TOKEN, PoolClient, Where, at
+from gpupool.pool_address import CA, POOL, TOKEN, Where
+from gpupool.pool_client import PoolClient, at
 from gpupool.run import FORWARDED, client_environment, run_child
 from gpupool.show import age
 from gpupool_common import paths

@@ -17,10 +17,9 @@ from gpupool.options import (
     need_token,
     one_line_errors,
 )
-from gpupool.pool_client import POOL, choose, read_token
+from gpupool.pool_address import POOL, choose, read_token
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
 from gpupool.pool_request import FOREVER, PoolChoices, lease_body, pool_fields
-from gpupool.pool_run import run_in_pool
 from gpupool.run import (
     LocalOptions,
     check_answers,
@@ -138,6 +137,8 @@ def run(
             choices = PoolChoices(
                 **{**vars(choices), "priority": priority, "name": name or _name(command)}
             )
+            from gpupool.pool_run import run_in_pool
+
             given = token_file is not None or _on_command_line(context, "token")
             where = choose(pool, None, ca, token if given else None)
             env, asked = pool_fields(os.environ, options)
@@ -208,3 +209,7 @@ def _run_remote(
     check_answers(url, secret, env)
     replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
     raise AssertionError("execvpe returned")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("run", context_settings={"allow_interspersed_args": False})(run)

@@ -19,7 +19,8 @@ from gpupool.options import (
     read_request,
     read_seconds,
 )
-from gpupool.pool_client import PoolClient, choose
+from gpupool.pool_address import choose
+from gpupool.pool_client import PoolClient
 from gpupool.pool_gpu import list_pool_sessions
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool
 from gpupool.status import Session, Status, ask_status

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -106,3 +107,7 @@ def _processes(status: Status) -> Table:
                     show.mebibytes(process.memory_used_bytes),
                 )
     return table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("smi")(smi)

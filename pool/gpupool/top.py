@@ -203,3 +203,7 @@ def _cells(
         show.bar(used / total if total else 0.0, bars, style),
         Text(f"{show.gibibytes(used)}/{show.gibibytes(total)} GiB"),
     )
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("top")(top)

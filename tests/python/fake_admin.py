@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gpupool.cli import app
+from gpupool.cli import make_app
 
 GIB = 1 << 30
 SESSION = "0123456789ab"
@@ -144,7 +144,7 @@ def admin(folder: Path) -> Iterator[FakeAdmin]:
 
 
 def command(admin: FakeAdmin, *args: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*args, "--run-dir", str(admin.run_dir)])
+    result = CliRunner().invoke(make_app(), [*args, "--run-dir", str(admin.run_dir)])
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gpupool.cli import app
-from gpupool.pool_client import FINGERPRINT, PLAIN, PoolClient, Where, choose
+from gpupool.cli import make_app
+from gpupool.pool_address import FINGERPRINT, PLAIN, Where, choose
+from gpupool.pool_client import PoolClient
 from gpupool_common import fingerprint
 from gpupool_common.errors import ConfigError, GpupoolError, PoolAddressError
 from gpupool_manager import certificate
@@ -179,11 +180,11 @@ def test_nothing_is_said_to_who_has_another_certificate(folder: Path) -> None:
 def test_no_token_leaves_this_machine_in_clear() -> None:
     where = ["node", "list", "--pool", "http://pool.invalid:7780"]
     env = {"GPUPOOL_POOL_TOKEN": "gpp_x", "GPUPOOL_POOL": "", PLAIN: ""}
-    done = CliRunner().invoke(app, where, env=env)
+    done = CliRunner().invoke(make_app(), where, env=env)
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
     assert "write https://" in line and f"{PLAIN}=1" in line and "gpp_x" not in line
-    meant = CliRunner().invoke(app, where, env={**env, PLAIN: "1"})
+    meant = CliRunner().invoke(make_app(), where, env={**env, PLAIN: "1"})
     assert "clear" not in meant.stderr and meant.exit_code != 0  # there is no such host
 
 

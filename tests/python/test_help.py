@@ -10,7 +10,7 @@ import sys
 import pytest
 import typer.main
 
-from gpupool.cli import app
+from gpupool.cli import make_app
 from gpupool_common.setting_options import setting_help
 from gpupool_manager.config import Settings as ManagerSettings
 from gpupool_server.cli import TABLES
@@ -19,7 +19,7 @@ from server_harness import ROOT
 
 COMMANDS = sorted(
     (name, *((each,) if each else ()))
-    for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    for name, command in typer.main.get_command(make_app()).commands.items()  # type: ignore[attr-defined]
     for each in ("", *getattr(command, "commands", ()))
 )
 
@@ -64,9 +64,9 @@ def test_settings(module: str, settings: type[ServerSettings | ManagerSettings])
 def test_the_commands_of_a_shell() -> None:
     """In one process: each takes half a second to start."""
     code = (
-        "import sys; from typer.testing import CliRunner; from gpupool.cli import app\n"
+        "import sys; from typer.testing import CliRunner; from gpupool.cli import make_app\n"
         f"for words in {[(), *COMMANDS]!r}:\n"
-        "    done = CliRunner().invoke(app, [*words, '--help'])\n"
+        "    done = CliRunner().invoke(make_app(), [*words, '--help'])\n"
         "    assert done.exit_code == 0, words\n"
         "    print(done.stdout)\n"
     )

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from gpupool import inspect, smi, top
-from gpupool.pool_client import PoolClient, Where
+from gpupool.pool_address import Where
+from gpupool.pool_client import PoolClient
 from gpupool.status import Status
 from gpupool_common import ask, protocol
 from gpupool_common.errors import GpupoolError, ProtocolError

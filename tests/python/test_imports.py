@@ -99,10 +99,35 @@ def names_of(path: Path) -> set[str]:
     return found
 
 
-def test_a_client_needs_no_package_of_the_managers() -> None:
-    script = "import gpupool.cli, gpupool_server.cli, sys; print(*sys.modules)"
-    loaded = subprocess.run(
+def loaded_by(script: str) -> set[str]:
+    """The modules that a program has imported in the end; of packages of others, their names."""
+    script = f"import sys; {script}; print(*sys.modules)"
+    names = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     ).stdout.split()
-    assert "gpupool_common.errors" in loaded
-    assert not MANAGER_ONLY & {name.partition(".")[0] for name in loaded}
+    assert "gpupool_common.errors" in names
+    return {name if name.startswith("gpupool") else name.partition(".")[0] for name in names}
+
+
+def test_a_client_needs_no_package_of_the_managers() -> None:
+    loaded = loaded_by("import gpupool.cli, gpupool_server.cli; gpupool.cli.make_app()")
+    assert not MANAGER_ONLY & loaded
+
+
+#: What takes long to import, and what of ours brings it, by who has to do without it at start.
+LATER = {
+    "from gpupool.cli import make_app; make_app(['run'])": {
+        *("asyncio", "cryptography", "httpx", "jwt", "pydantic", "rich", "structlog"),
+        *("gpupool.pool_run", "gpupool.status"),
+    },
+    "from gpupool.cli import make_app; make_app(['info'])": {"asyncio", "httpx", "pydantic"},
+    "from gpupool.cli import make_app; make_app(['smi'])": {"asyncio", "httpx", "zmq"},
+    "import gpupool_common.relay_process": {"asyncio", "email", "pydantic", "structlog", "typer"},
+    "import gpupool_server.cli": {"cryptography", "httpx", "jwt", "gpupool_server.doctor"},
+    "import gpupool_manager.cli": {"aiosqlite", "alembic", "asyncpg", "httpx", "mako"},
+}
+
+
+@pytest.mark.parametrize("script", LATER)
+def test_what_takes_long_is_imported_when_it_is_needed(script: str) -> None:
+    assert not LATER[script] & loaded_by(script)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from fake_admin import GIB, SESSION, FakeAdmin, command, shown, status_answer
 from gpupool import show
 from gpupool.admin import Admin
-from gpupool.cli import app
+from gpupool.cli import make_app
 from gpupool.status import POLICIES, Status
 from gpupool.top import frame
 from gpupool_common.errors import ProtocolError, RefusedError, UnreachableError
@@ -64,7 +64,7 @@ def test_a_server_that_is_silent(admin: FakeAdmin) -> None:
 
 
 def test_no_server(folder: Path) -> None:
-    result = CliRunner().invoke(app, ["smi", "--run-dir", str(folder)])
+    result = CliRunner().invoke(make_app(), ["smi", "--run-dir", str(folder)])
     assert result.exit_code == 1
     assert f"no gpupool server answers at {folder}/admin.sock: No such file" in result.stderr
     assert result.stderr.count("\n") == 1

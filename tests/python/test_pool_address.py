@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from gpupool.pool_client import PoolClient, Where, in_words
+from gpupool.pool_address import Where
+from gpupool.pool_client import PoolClient, in_words
 from gpupool_common.errors import FAILED, TRY_LATER, GpupoolError, PoolAddressError, PoolAwayError
 from test_manager_service import self_signed
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gpupool.cli import app
+from gpupool.cli import make_app
 from gpupool_common.quantities import MEBIBYTE as MIB
 from harness import PATIENCE
 from pool_process import STEADY, Manager, start_gpupool
@@ -28,7 +28,7 @@ class Operator:
 
     def do(self, *args: str, code: int = 0) -> str:
         """What a command prints: on stdout if it succeeds, else its one line on stderr."""
-        done = CliRunner().invoke(app, list(args), env=self.env)
+        done = CliRunner().invoke(make_app(), list(args), env=self.env)
         assert done.exit_code == code, f"{args}: {done.exit_code} {done.output} {done.exception!r}"
         if code == 0:
             return done.stdout
@@ -36,7 +36,7 @@ class Operator:
         return done.stderr
 
     def json(self, *args: str) -> Any:
-        done = CliRunner().invoke(app, [*args, "--json"], env=self.env)
+        done = CliRunner().invoke(make_app(), [*args, "--json"], env=self.env)
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
@@ -87,7 +87,9 @@ def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -
     shown = operator.do("node", "join", "--name", "four")
     assert "gpupool-server --listen tcp://0.0.0.0:7700" in shown
     assert "--pool tcp://127.0.0.1:" in shown and "--node-name four" in shown
-    warned = CliRunner().invoke(app, ["node", "join", "--name", "four"], env=operator.env).stderr
+    warned = (
+        CliRunner().invoke(make_app(), ["node", "join", "--name", "four"], env=operator.env).stderr
+    )
     assert "reaches the manager from its own machine only" in warned
     assert warned.count("\n") == 1
     assert "echo 'gpn_" in shown
@@ -100,7 +102,7 @@ def test_a_node_joins_with_what_is_printed(operator: Operator, tmp_path: Path) -
     made = operator.json(*five, "--label", "rack=7")
     assert made["expires"] is not None and made["nodes"].startswith("tcp://127.0.0.1:")
     assert "at most 30 days" in operator.do(*five, "--lifetime", "31d", code=2)
-    missing = CliRunner().invoke(app, ["node", "join"], env=operator.env)
+    missing = CliRunner().invoke(make_app(), ["node", "join"], env=operator.env)
     assert missing.exit_code == 2 and "--name" in missing.stderr
 
 
@@ -362,7 +364,7 @@ def test_tables_fit_a_terminal(
 
 def test_what_is_missing_is_named(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(args: list[str], env: dict[str, str], code: int) -> str:
-        done = CliRunner().invoke(app, args, env=env)
+        done = CliRunner().invoke(make_app(), args, env=env)
         assert done.exit_code == code, done.output
         return done.stderr
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gpupool.cli import app
+from gpupool.cli import make_app
 from gpupool_common.paths import Home
 from harness import PATIENCE
 from manager_node import FakeServer
@@ -134,7 +134,7 @@ def do(env: dict[str, str]) -> Do:
     def run(*args: str) -> Done:
         if args[0] == "run":
             return gpupool(*args, **env)
-        done = CliRunner().invoke(app, list(args), env=env)
+        done = CliRunner().invoke(make_app(), list(args), env=env)
         return Done(args, done.exit_code, done.stdout, done.stderr)
 
     return run
