@@ -21,6 +21,7 @@ struct target {
     CUgraphExec exec;
     CUgraphNode node;
     struct gpc_node *noted;
+    int own; /* of a copy to change: which ends are this process's; -1: it is new */
 };
 
 /* The route of a node's work, in its context. */
@@ -113,18 +114,23 @@ static CUresult send_kernel(const struct target *t, const struct gpc_node_given 
 
 static CUresult send_copy(const struct target *t, const struct gpc_node_given *given)
 {
-    CUDA_MEMCPY3D sent;
+    struct gpc_node_copy copy;
     struct gpc_route on;
     if (!given->params)
         return CUDA_ERROR_INVALID_VALUE;
     t->noted->work.copy = *(const CUDA_MEMCPY3D *)given->params;
     CUresult r = route_of(given->context, t->noted, &on);
+    if (r == CUDA_SUCCESS && t->own > 0 && !t->exec)
+        r = gpc_refuse_because(t->op, "a change of a copy node of host memory in its graph");
     if (r == CUDA_SUCCESS)
-        r = gpc_copy_node(t->op, &on, given->params, &sent);
+        r = gpc_copy_node(t->op, &on, given->params, t->own, &copy);
     if (r != CUDA_SUCCESS)
         return r;
-    return t->made ? gpc_wire_gp_node_copy_on(&on, t->made, t->graph, &sent)
-                   : gpc_wire_gp_node_set_copy_on(&on, t->exec, t->node, &sent);
+    t->noted->own_ends = copy.own;
+    if (copy.own)
+        return gpc_graph_copy(&on, &copy, t->made, t->graph, t->exec, t->node);
+    return t->made ? gpc_wire_gp_node_copy_on(&on, t->made, t->graph, &copy.sent)
+                   : gpc_wire_gp_node_set_copy_on(&on, t->exec, t->node, &copy.sent);
 }
 
 static CUresult send_set(const struct target *t, const struct gpc_node_given *given)
@@ -244,7 +250,7 @@ CUresult gpc_graph_add(uint16_t op, CUgraphNode *out, CUgraph graph,
     if (!noted)
         return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
     CUgraphNode made = NULL;
-    const struct target t = {.op = op, .graph = graph, .made = &made, .noted = noted};
+    const struct target t = {.op = op, .graph = graph, .made = &made, .noted = noted, .own = -1};
     r = send(&t, given);
     if (r != CUDA_SUCCESS) {
         gpc_node_free(noted);
@@ -297,8 +303,13 @@ CUresult gpc_node_set(uint16_t op, const CUgraphExec *exec, CUgraphNode id,
     const struct gpc_node *node = gpc_node_of(id);
     bool wrong = node && node->type != given->type;
     noted->context = node ? node->context : NULL;
+    noted->own_ends = node ? node->own_ends : 0;
     gpc_graphs_unlock();
-    const struct target t = {.op = op, .exec = exec ? *exec : NULL, .node = id, .noted = noted};
+    const struct target t = {.op = op,
+                             .exec = exec ? *exec : NULL,
+                             .node = id,
+                             .noted = noted,
+                             .own = (int)noted->own_ends};
     CUresult r = wrong ? CUDA_ERROR_INVALID_VALUE : send(&t, given);
     if (r == CUDA_SUCCESS && !exec)
         note(id, noted);

@@ -36,6 +36,13 @@ CUresult gpc_node_get(uint16_t op, CUgraphNode node, CUgraphNodeType type, void 
 const CUDA_KERNEL_NODE_PARAMS *gpc_kernel_of_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *from,
                                                 CUDA_KERNEL_NODE_PARAMS *to);
 
+/* A copy with memory that the GPU host has not: a node to make in a graph, or to change in an
+ * instantiated one (graph_copy.c). */
+struct gpc_route;
+struct gpc_node_copy;
+CUresult gpc_graph_copy(const struct gpc_route *on, const struct gpc_node_copy *copy,
+                        CUgraphNode *made, CUgraph graph, CUgraphExec exec, CUgraphNode node);
+
 /* Take it out of its graph. */
 CUresult gpc_node_destroy(CUgraphNode node);
 

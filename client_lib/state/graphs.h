@@ -42,6 +42,7 @@ struct gpc_node {
     CUgraph graph;
     CUgraphNodeType type;
     CUcontext context; /* in which its work is made */
+    unsigned own_ends; /* of a copy: which are memory of this process's own (captured_copy.h) */
     union gpc_node_work work;
     struct gpc_node_parameters *parameters;
     struct gpc_edge_list before, behind;

@@ -11,4 +11,14 @@
 /* Whether `stream` is capturing; asks only while any capture is under way. */
 CUresult gpc_stream_captures(const struct gpc_route *on, CUstream stream, bool *captures);
 
+/* Which ends of a copy are memory of this process's own, that the GPU host has not. */
+#define GPC_COPY_FROM_OWN 1u
+#define GPC_COPY_TO_OWN 2u
+struct gpc_copy;
+unsigned gpc_copy_own_ends(const struct gpc_copy *c);
+/* They become buffers of the worker's, with the functions that a graph must run before the copy
+ * and behind it. */
+CUresult gpc_copy_moved(struct gpc_copy *c, CUDA_HOST_NODE_PARAMS *before,
+                        CUDA_HOST_NODE_PARAMS *behind);
+
 #endif

@@ -15,9 +15,9 @@ struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c)
                              .bytes = dense ? box->width * box->height : box->width};
 }
 
-size_t gpc_copy_row_at(const struct gpc_end *e, const struct gpc_rows *rows, size_t row)
+size_t gpc_copy_row_at(const struct gp_span *span, const struct gpc_rows *rows, size_t row)
 {
-    return row / rows->of_slice * e->span.slice + row % rows->of_slice * e->span.pitch;
+    return row / rows->of_slice * span->slice + row % rows->of_slice * span->pitch;
 }
 
 CUresult gpc_copy_rows(struct gpc_copy *c, CUresult (*row)(struct gpc_copy *c, uint64_t dst,
@@ -26,8 +26,8 @@ CUresult gpc_copy_rows(struct gpc_copy *c, CUresult (*row)(struct gpc_copy *c, u
     const struct gpc_rows rows = gpc_copy_rows_of(c);
     CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; i < rows.count && r == CUDA_SUCCESS; i++)
-        r = row(c, c->dst.at + gpc_copy_row_at(&c->dst, &rows, i),
-                c->src.at + gpc_copy_row_at(&c->src, &rows, i), rows.bytes);
+        r = row(c, c->dst.at + gpc_copy_row_at(&c->dst.span, &rows, i),
+                c->src.at + gpc_copy_row_at(&c->src.span, &rows, i), rows.bytes);
     return r;
 }
 
@@ -141,13 +141,8 @@ CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D
     return r ? r : gpc_copy_run(&c);
 }
 
-static bool is_there(const struct gpc_end *e)
-{
-    return e->kind == GPC_END_DEVICE || e->kind == GPC_END_SHARED;
-}
-
-CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
-                       CUDA_MEMCPY3D *sent)
+CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p, int own,
+                       struct gpc_node_copy *out)
 {
     struct gpc_copy c = {.op = op, .on = on};
     if (is_empty(p))
@@ -155,8 +150,12 @@ CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p
     CUresult r = ends_pitched(&c, p);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!is_there(&c.src) || !is_there(&c.dst))
-        return gpc_refuse_because(op, "a copy node whose memory is not on the GPU host");
-    *sent = gpc_copy_box(&c);
+    if (c.src.kind >= GPC_END_REMOTE || c.dst.kind >= GPC_END_REMOTE)
+        return gpc_refuse_because(op, "a copy node with an array, or memory of another host");
+    *out = (struct gpc_node_copy){.own = gpc_copy_own_ends(&c)};
+    if (own >= 0 && out->own != (unsigned)own)
+        return gpc_refuse_because(op, "a copy node that turns to or from memory of this process");
+    r = gpc_copy_moved(&c, &out->before, &out->behind);
+    out->sent = gpc_copy_box(&c);
     return r;
 }

@@ -30,9 +30,16 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
                          struct gpc_end_named src, size_t bytes, CUstream stream, bool blocking);
 CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
                           CUstream stream, bool blocking);
-/* As a node of a graph: what is sent of it. */
-CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p,
-                       CUDA_MEMCPY3D *sent);
+/* As a node of a graph: what is sent of it, and what the graph has to run before it and behind it,
+ * where an end is memory that the GPU host has not (captured_copy.h; NULL: nothing). It must be
+ * the ends `own` that are, or (-1) any. */
+struct gpc_node_copy {
+    CUDA_MEMCPY3D sent;
+    CUDA_HOST_NODE_PARAMS before, behind;
+    unsigned own;
+};
+CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p, int own,
+                       struct gpc_node_copy *out);
 CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
                      bool blocking);
 

@@ -94,8 +94,9 @@ static CUresult rest_begin(struct rest *rest, struct piece *p)
     size_t at = rest->at;
     p->bytes = gpc_copy_chunk(rest->rows.bytes - at);
     p->slot = rest->arena && p->bytes > GPC_ARENA_LEAST ? gpc_arena_try(c->on->session) : -1;
-    p->to = (char *)(uintptr_t)c->dst.at + gpc_copy_row_at(&c->dst, &rest->rows, rest->row) + at;
-    uint64_t src = c->src.at + gpc_copy_row_at(&c->src, &rest->rows, rest->row) + at;
+    p->to = (char *)(uintptr_t)c->dst.at + gpc_copy_row_at(&c->dst.span, &rest->rows, rest->row) +
+            at;
+    uint64_t src = c->src.at + gpc_copy_row_at(&c->src.span, &rest->rows, rest->row) + at;
     rest->at += p->bytes;
     if (rest->at == rest->rows.bytes) {
         rest->row++;

@@ -81,8 +81,8 @@ struct gpc_rows {
     size_t bytes; /* of each */
 };
 struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c);
-/* How far the row's first byte is from the end's. */
-size_t gpc_copy_row_at(const struct gpc_end *e, const struct gpc_rows *rows, size_t row);
+/* How far the row's first byte is from the end's, which has these steps. */
+size_t gpc_copy_row_at(const struct gp_span *span, const struct gpc_rows *rows, size_t row);
 /* Row by row. */
 CUresult gpc_copy_rows(struct gpc_copy *c, CUresult (*row)(struct gpc_copy *c, uint64_t dst,
                                                            uint64_t src, size_t bytes));
