@@ -11,16 +11,27 @@ from gpupool_server.worker import WorkerError
 
 #: All layers, in the order in which the starter makes them (server/jail/jail.h).
 LAYERS = (
-    *("descriptors", "user-namespace", "pid", "ipc", "net", "uts", "mount", "cgroup", "root"),
-    *("devices", "proc", "rlimits", "uid", "capabilities", "no-new-privs", "environment"),
-    "seccomp",
+    *("descriptors", "user-namespace", "pid", "ipc", "net", "collectives", "uts", "mount"),
+    *("cgroup", "root", "devices", "proc", "rlimits", "uid", "capabilities", "no-new-privs"),
+    *("environment", "seccomp"),
 )
+
+#: Layers that a server need not have for --confinement=required: another does the same.
+NOT_NEEDED = ("user-namespace",)
+
+#: Of a layer that is for those who ask for it.
+NOT_CHOSEN = "nothing is chosen for it, see [collectives]"
 
 #: Far more than a starter says.
 MOST_BYTES = 65536
 
 _LAYER = re.compile(r"layer ([a-z-]{1,20}) (?:(on)|off (.{1,300}))")
 _NUMBER = re.compile(r"(holder|pid|cost-us) ([0-9]{1,10})")
+
+
+def lacks(layer: str, state: str) -> bool:
+    """Whether something is missing where a layer is in this state."""
+    return state not in ("on", f"off: {NOT_CHOSEN}") and layer not in NOT_NEEDED
 
 
 @dataclass

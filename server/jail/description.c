@@ -272,6 +272,16 @@ static const char *take_limit(struct gpj_description *d, char *value)
     return gpj_limits_take(&d->limits, value) ? "is no limit that is known" : NULL;
 }
 
+static const char *take_link(struct gpj_description *d, char *value)
+{
+    return gpj_links_take(&d->links, value);
+}
+
+static const char *take_peer(struct gpj_description *d, char *value)
+{
+    return gpj_links_take_peer(&d->links, value);
+}
+
 static const struct {
     const char *key;
     take *take;
@@ -286,6 +296,7 @@ static const struct {
     {"cgroup", take_cgroup},   {"with-server", take_with_server},
     {"seccomp", take_seccomp}, {"seccomp-profile", take_profile},
     {"limit", take_limit},     {"learn", take_learn},
+    {"link", take_link},       {"peer", take_peer},
 };
 
 static const char *take_line(struct gpj_description *d, const char *key, char *value)
@@ -323,6 +334,11 @@ int gpj_description_parse(char *text, struct gpj_description *d, char *why, size
     }
     if (!d->root) {
         snprintf(why, size, "the description has no 'root'");
+        return -1;
+    }
+    const char *wrong = gpj_links_check(&d->links);
+    if (wrong) {
+        snprintf(why, size, "%s", wrong);
         return -1;
     }
     return 0;

@@ -14,6 +14,8 @@
  *   device PATH              a node below /dev
  *   tmpfs PATH BYTES         empty memory, the worker's own
  *   env NAME=VALUE           of the worker's environment, which has nothing else
+ *   link NAME KIND ADDRESS   the lease's part of an interface of the host's (links.h)
+ *   peer NAME ADDRESS        whom it reaches by it, at least one for each
  *   keep FD                  a descriptor that the worker gets, besides 0, 1 and 2
  *   hostname NAME            which the worker sees
  *   with-server 1            the worker ends when the server does
@@ -28,6 +30,7 @@
 
 #include "jail.h"
 #include "limits.h"
+#include "links.h"
 #include "seccomp.h"
 
 #define GPJ_TEXT_MAX 65536
@@ -62,6 +65,7 @@ struct gpj_description {
     enum gpj_profile profile;
     int learn; /* -1: none */
     struct gpj_limits limits;
+    struct gpj_links links;
 };
 
 /* Take `text` (ends with NUL, is changed, must stay) apart. 0, or -1 with what is wrong in

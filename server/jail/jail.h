@@ -19,6 +19,7 @@
     X(PID, "pid")                                                                                  \
     X(IPC, "ipc")                                                                                  \
     X(NET, "net")                                                                                  \
+    X(COLLECTIVES, "collectives")                                                                  \
     X(UTS, "uts")                                                                                  \
     X(MOUNT, "mount")                                                                              \
     X(CGROUP, "cgroup")                                                                            \

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "ids.h"
+#include "links.h"
 
 /* Seconds that a holder stays without a worker: the next may be about to come. */
 #define EMPTY_SECONDS 30
@@ -41,6 +42,7 @@ static const struct {
 struct made {
     int error[KINDS];
     int shm_error;
+    char links_off[160]; /* why there are none; empty: there are */
 };
 
 static int clone_sibling(int flags)
@@ -79,8 +81,18 @@ static int mounts_make(const char *root)
     return 0;
 }
 
+static void net_fill(const struct gpj_description *d, struct gpj_links_host *host,
+                     struct made *made)
+{
+    loopback_up();
+    if (d->links.count && !d->off[GPJ_COLLECTIVES])
+        gpj_links_make(&d->links, host, made->links_off, sizeof made->links_off);
+}
+
 static void namespaces_make(const struct gpj_description *d, struct made *made)
 {
+    struct gpj_links_host host;
+    gpj_links_begin(&d->links, &host);
     for (size_t i = 0; i < KINDS; i++) {
         if (kinds[i].flag == CLONE_NEWPID)
             continue; /* it came with this process */
@@ -89,7 +101,7 @@ static void namespaces_make(const struct gpj_description *d, struct made *made)
         if (d->off[kinds[i].layer] || made->error[i])
             continue;
         if (kinds[i].flag == CLONE_NEWNET)
-            loopback_up();
+            net_fill(d, &host, made);
         if (kinds[i].flag == CLONE_NEWUTS && d->hostname)
             made->error[i] = sethostname(d->hostname, strlen(d->hostname)) == 0 ? 0 : errno;
         if (kinds[i].flag == CLONE_NEWNS)
@@ -261,6 +273,23 @@ static const char *hint(int error)
     }
 }
 
+/* `mine`: the namespace is the lease's; what another worker of it has made is seen there. */
+static void links_say(const struct gpj_description *d, bool mine, const struct made *made)
+{
+    if (d->off[GPJ_COLLECTIVES])
+        gpj_layer_off(GPJ_COLLECTIVES, "%s", d->off[GPJ_COLLECTIVES]);
+    else if (!d->links.count)
+        gpj_layer_off(GPJ_COLLECTIVES, "no interface is chosen for it");
+    else if (!mine)
+        gpj_layer_off(GPJ_COLLECTIVES, "the layer net is off");
+    else if (made->links_off[0])
+        gpj_layer_off(GPJ_COLLECTIVES, "%s", made->links_off);
+    else if (!gpj_links_up(&d->links))
+        gpj_layer_off(GPJ_COLLECTIVES, "the lease's first worker could make no interfaces");
+    else
+        gpj_layer_on(GPJ_COLLECTIVES);
+}
+
 /* What this process's children are in now, compared with what it was in. */
 static void layers_say(const struct gpj_description *d, const ino_t before[KINDS],
                        const struct holder *h)
@@ -279,6 +308,8 @@ static void layers_say(const struct gpj_description *d, const ino_t before[KINDS
             gpj_layer_off(layer, "%s",
                           h->made.error[i] ? hint(h->made.error[i])
                                            : "the lease's first worker could make none");
+        if (layer == GPJ_NET)
+            links_say(d, gpj_namespace(kinds[i].file) != before[i], &h->made);
     }
 }
 
@@ -303,6 +334,7 @@ static void all_off(const struct gpj_description *d, const char *reason)
     for (size_t i = 0; i < KINDS; i++)
         gpj_layer_off(kinds[i].layer, "%s",
                       d->off[kinds[i].layer] ? d->off[kinds[i].layer] : reason);
+    links_say(d, false, NULL);
 }
 
 void gpj_lease_enter(const struct gpj_description *d)

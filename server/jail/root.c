@@ -54,7 +54,7 @@ static int forbid(const char *path, uint64_t attributes)
     return (int)syscall(SYS_mount_setattr, AT_FDCWD, path, AT_RECURSIVE, &attr, sizeof attr);
 }
 
-static int bind(const char *from, const char *to, uint64_t attributes)
+static int bind_mount(const char *from, const char *to, uint64_t attributes)
 {
     struct stat info;
     if (stat(from, &info) != 0 || target_make(to, S_ISDIR(info.st_mode)) != 0)
@@ -84,14 +84,14 @@ static int place_make(const struct gpj_description *d, const struct gpj_place *p
     };
     if (p->kind == GPJ_TMPFS)
         return tmpfs_make(d, p);
-    return bind(p->path, inside(p->path), attributes[p->kind]);
+    return bind_mount(p->path, inside(p->path), attributes[p->kind]);
 }
 
 static const char *devices_make(const struct gpj_description *d)
 {
     static const char *const nodes[] = {"/dev/null", "/dev/zero", "/dev/urandom"};
     for (size_t i = 0; i < sizeof nodes / sizeof nodes[0]; i++)
-        if (bind(nodes[i], inside(nodes[i]), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC) != 0)
+        if (bind_mount(nodes[i], inside(nodes[i]), MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC) != 0)
             return nodes[i];
     for (unsigned i = 0; i < d->place_count; i++)
         if (d->places[i].kind == GPJ_DEVICE && place_make(d, &d->places[i]) != 0)
@@ -114,7 +114,8 @@ static void proc_make(void)
     if (mkdir("proc", 0555) != 0 || mount("proc", "proc", "proc", flags, "hidepid=2") != 0) {
         gpj_layer_off(GPJ_PROC, "the host's own is seen, a fresh one cannot be mounted: %s",
                       strerror(errno));
-        if (bind("/proc", "proc", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) != 0)
+        if (bind_mount("/proc", "proc", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) !=
+            0)
             gpj_fail("/proc cannot be put into the worker's root: %s", strerror(errno));
         return;
     }
@@ -168,7 +169,7 @@ void gpj_root_enter(const struct gpj_description *d, bool has_mounts)
         gpj_fail("the worker's root cannot be begun at %s: %s", d->root, strerror(errno));
     if ((missing = devices_make(d)) || (missing = places_make(d)))
         gpj_fail("%s cannot be put into the worker's root: %s", missing, strerror(errno));
-    if (bind(shm, "dev/shm", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) != 0)
+    if (bind_mount(shm, "dev/shm", MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC) != 0)
         gpj_fail("/dev/shm cannot be put into the worker's root: %s", strerror(errno));
     proc_make();
     if (root_change() != 0)

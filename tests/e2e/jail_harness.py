@@ -84,6 +84,7 @@ class Starter:
         command: Sequence[str],
         keep: Sequence[int] = (),
         user: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> Started:
         text = lines if isinstance(lines, bytes) else "".join(f"{x}\n" for x in lines).encode()
         said, theirs = os.pipe()
@@ -96,6 +97,7 @@ class Starter:
             number = description.fileno()
             starter = subprocess.run(
                 [
+                    *prefix,
                     str(self.program),
                     *("--description", str(number), "--status", str(theirs), "--", *command),
                 ],

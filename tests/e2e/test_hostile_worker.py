@@ -280,7 +280,7 @@ WITH_IT = {
     "mount": ("mount", "root", "devices", "proc"),
     "root": ("root", "devices", "proc"),
 }
-NOT_HERE = ("user-namespace", "cgroup")
+NOT_HERE = ("user-namespace", "cgroup", "collectives")
 
 
 def home_without(layer: str, folder: Path) -> Path:
