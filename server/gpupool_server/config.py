@@ -31,6 +31,7 @@ from gpupool_common.node_protocol import Line, Name
 from gpupool_common.quantities import SizeSetting
 from gpupool_common.settings import Given
 from gpupool_server.budget_settings import BudgetSettings
+from gpupool_server.collectives_settings import CollectivesSettings
 from gpupool_server.device_indexes import check_indexes, parse_indexes
 from gpupool_server.metrics_settings import MetricsSettings
 from gpupool_server.sharing import (
@@ -178,6 +179,9 @@ class Settings(BudgetSettings, MetricsSettings):
     )
     watch: WatchSettings = Field(
         default_factory=WatchSettings.model_construct, description="a table [watch]"
+    )
+    collectives: CollectivesSettings = Field(
+        default_factory=CollectivesSettings.model_construct, description="a table [collectives]"
     )
 
     _token_borrowed: bool = PrivateAttr(False)
@@ -481,4 +485,5 @@ _TABLES: dict[str, tuple[int, type[BaseModel]]] = {
     "gpu": (2, GpuSettings),
     "gpus": (3, GpuSettings),
     "watch": (2, WatchSettings),
+    "collectives": (2, CollectivesSettings),
 }

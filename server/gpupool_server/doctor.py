@@ -20,8 +20,8 @@ from gpupool_server import inventory as inventories
 from gpupool_server import worker
 from gpupool_server.config import Settings
 from gpupool_server.inventory import Inventory, driver_environment
-from gpupool_server.jail import NOT_NEEDED, Jail
-from gpupool_server.jail_status import LAYERS
+from gpupool_server.jail import Jail
+from gpupool_server.jail_status import LAYERS, lacks
 from gpupool_server.rundir import RunDir
 from gpupool_server.usage import open_usage
 
@@ -155,8 +155,8 @@ def examine(settings: Settings) -> tuple[list[Finding], dict[str, str]]:
 
 def healthy(findings: list[Finding], layers: dict[str, str]) -> bool:
     """Whether nothing is missing; a layer that another replaces is not."""
-    needed = (state for name, state in layers.items() if name not in NOT_NEEDED)
-    return all(finding.good for finding in findings) and all(state == "on" for state in needed)
+    missing = [name for name, state in layers.items() if lacks(name, state)]
+    return all(finding.good for finding in findings) and not missing
 
 
 def as_json(findings: list[Finding], layers: dict[str, str]) -> str:
@@ -190,6 +190,6 @@ def as_text(findings: list[Finding], layers: dict[str, str]) -> str:
     lines += [_line(f.name, "ok" if f.good else "NOT", f.text) for f in findings]
     lines.append("confinement of workers")
     for name, state in layers.items():
-        word = "on" if state == "on" else "-" if name in NOT_NEEDED else "OFF"
+        word = "on" if state == "on" else "OFF" if lacks(name, state) else "-"
         lines.append(_line(name, word, "" if state == "on" else state.removeprefix("off: ")))
     return "\n".join(line.rstrip() for line in lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,14 +19,22 @@ from pathlib import Path
 
 from gpupool_common import logs, paths
 from gpupool_common.errors import ConfigError, GpupoolError, InstallError
-from gpupool_server import jail_devices, jail_files, jail_leases, jail_limits, jail_status
+from gpupool_server import (
+    jail_collectives,
+    jail_devices,
+    jail_files,
+    jail_leases,
+    jail_limits,
+    jail_status,
+)
 from gpupool_server.cgroups import Cgroups
 from gpupool_server.config import Settings
 from gpupool_server.inventory import Inventory
 from gpupool_server.jail_ids import Uids
 from gpupool_server.jail_leases import Lease, Leases
-from gpupool_server.jail_status import LAYERS, Confined, Report
+from gpupool_server.jail_status import LAYERS, NOT_NEEDED, Confined, Report, lacks
 from gpupool_server.process import Process, start_time
+from gpupool_server.tenants import LeasePart
 from gpupool_server.worker import WorkerError, knows
 
 __all__ = ["LAYERS", "Confined", "Jail", "Place"]
@@ -43,11 +52,13 @@ _PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_")
 #: What cannot be on together, or is another way to the same.
 ALTERNATIVE = "the server has the right to make the other layers without it"
 
-#: Layers that a server need not have for --confinement=required: another does the same.
-NOT_NEEDED = ("user-namespace",)
-
 #: Layers that are not off for a worker because they were for the first.
-ASKED_ANEW = ("cgroup", "seccomp")
+ASKED_ANEW = ("cgroup", "seccomp", "collectives")
+
+#: As if a lease of this host and of another had a worker: to try what such a lease has.
+_PROBE_PART = LeasePart(
+    "probe", "", {}, secrets.token_hex(32), node="here", nodes=("here", "there")
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,8 @@ class Place:
     memory: int = 0
     #: Descriptors that it gets.
     keep: tuple[int, ...] = ()
+    #: Of the pool's lease that it is of, if it is of one.
+    part: LeasePart | None = None
     #: Files that it may write to.
     write: tuple[Path, ...] = ()
     #: Layers that its session cannot have, and why.
@@ -88,6 +101,8 @@ class Jail:
         self._leases = Leases()
         self._uids: Uids | None = None
         self._libraries: list[str] = []
+        #: Of RDMA devices, if there are some for leases.
+        self._verbs: list[str] = []
         #: Of what the server as a whole cannot have: the reasons, by layer.
         self._off: dict[str, str] = {}
         #: Of the host, as the start found it out.
@@ -156,6 +171,8 @@ class Jail:
             self._inventory.kind,
             dict(os.environ),
         )
+        if self._settings.collectives.rdma:
+            self._verbs = jail_collectives.verbs_libraries()
 
     def _fixed_off(self) -> dict[str, str]:
         """What cannot be with these settings, before the host is asked."""
@@ -185,7 +202,8 @@ class Jail:
     async def _start_probe(self) -> Report:
         """Start the worker's program in a jail, only to say its version."""
         # a name of its own: the doctor tries beside a server at work
-        place = Place(f"probe-{os.getpid()}", "probe", self._inventory.indexes)
+        session = f"probe-{os.getpid()}"
+        place = Place(session, "probe", self._inventory.indexes, part=_PROBE_PART)
         lease = self._leases.enter(place.lease, place.session)
         uid = 0
         try:
@@ -206,7 +224,7 @@ class Jail:
         off = {
             name: state.removeprefix("off: ")
             for name, state in self.layers.items()
-            if state != "on" and name not in NOT_NEEDED
+            if lacks(name, state)
         }
         if mode == "required" and off:
             (name, why), *others = off.items()
@@ -349,7 +367,11 @@ class Jail:
             off["cgroup"] = why
         else:
             found.append(("cgroup", cgroup))
+        spread = jail_collectives.Part(self._settings.collectives, place.part)
+        if spread.off:
+            off["collectives"] = spread.off
         found += [("off", f"{layer} {why}") for layer, why in off.items()]
+        found += spread.lines(self._verbs)
         # first, as what follows may lie below them
         found += [("tmpfs", f"/tmp {TMP_BYTES}"), ("tmpfs", f"/cache {CACHE_BYTES}")]
         found += [("library", path) for path in self._libraries]
@@ -362,14 +384,17 @@ class Jail:
             found.append(("hostname", "gpupool"))
         found += [("write", path) for path in place.write]
         found += [("keep", fd) for fd in place.keep]
-        found += jail_limits.lines(self._settings, self._inventory.kind, uid, self._learn)
+        found += jail_limits.lines(
+            self._settings, self._inventory.kind, uid, self._learn, spread.locked_memory
+        )
         found += [("env", f"{name}={value}") for name, value in _environment(env).items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
         if (
             self._settings.confined == "required" and self.on
         ):  # the probe is to find all that is off
-            found += [("require", name) for name in LAYERS if name not in NOT_NEEDED]
+            spare = {*NOT_NEEDED, *(("collectives",) if spread.off else ())}
+            found += [("require", name) for name in LAYERS if name not in spare]
         return found
 
     def _read_only(self) -> list[str]:

@@ -32,12 +32,19 @@ def _open_files(settings: Settings) -> int:
     return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
-def lines(settings: Settings, driver: str, uid: int, learn: int) -> list[tuple[str, object]]:
+#: Bytes that a worker may lock for itself: what Linux gives every process. What it pins for its
+#: client is the driver's, which is not counted here.
+LOCKED = 8 << 20
+
+
+def lines(
+    settings: Settings, driver: str, uid: int, learn: int, locked: int | None
+) -> list[tuple[str, object]]:
     """For the starter (server/jail/description.h)."""
     found: list[tuple[str, object]] = [
         ("limit", "core 0"),  # a dump would hold the tenant's data
         ("limit", f"nofile {_open_files(settings)}"),
-        ("limit", "memlock infinity"),
+        ("limit", f"memlock {LOCKED if locked is None else locked}"),
     ]
     if uid:  # it counts what all processes of a user have
         found.append(("limit", f"nproc {THREADS}"))

@@ -135,7 +135,7 @@ class Launcher:
             seats = self._seats(allocation)
             undo.callback(self._gpus.unseat, allocation, seats)
             process, confined = await self._start_process(
-                folder, allocation, seats, meta.budgets, (stdin, stdout, stderr)
+                folder, request, allocation, seats, meta.budgets, (stdin, stdout, stderr)
             )
             try:
                 self._gpus.started(allocation, seats, process.pid)
@@ -160,6 +160,7 @@ class Launcher:
     async def _start_process(
         self,
         folder: SessionDir,
+        request: SessionRequest,
         allocation: Allocation,
         seats: Sequence[Seat],
         budgets: Mapping[str, int],
@@ -179,6 +180,7 @@ class Launcher:
                 allocation.devices,
                 memory=budgets["host_memory"] + budgets["pinned_memory"],
                 keep=(control.fileno(), *keep),
+                part=request.tenant.lease,
             )
             return await self._jail.start(place, command, self._environment(), streams)
 

@@ -261,7 +261,15 @@ class PoolMember:
         self._shown[token.lease] = max(token.issued, self._shown.get(token.lease, 0.0))
         ordered = next(iter(self._state.grants(token.lease)), None)
         peers = "" if ordered is None else ordered.peer_key
-        lease = LeasePart(token.lease, token.request_id, promises, peers, token.sessions)
+        lease = LeasePart(
+            token.lease,
+            token.request_id,
+            promises,
+            peers,
+            token.sessions,
+            self.node,
+            tuple(token.nodes),
+        )
         return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:

@@ -47,6 +47,9 @@ class LeasePart:
     peer_key: str = ""
     #: How many sessions it may have here at once; None: no limit.
     sessions: int | None = None
+    #: The name of this host in the pool, and of all that the lease is on, as the token says.
+    node: str = ""
+    nodes: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[int, ...]:
