@@ -112,7 +112,8 @@ def _notify(f: Function) -> list[str]:
             lines.append(f"    q.{p.name} = {p.name};")
     lines.append(f"    if (!gp_shared_has(&s->shared, GP_OP_{f.name}))")
     lines.append("        return 0; /* the client is of another release */")
-    lines.append("    struct gpw_message m = {.head = &q.h, .head_size = sizeof q};")
+    flags = ", .flags = GP_SEND_LATER" if f.later else ""
+    lines.append(f"    struct gpw_message m = {{.head = &q.h, .head_size = sizeof q{flags}}};")
     for p in tails_in(f):
         lines.append(f"    q.n_{p.name} = (uint32_t)(sizeof({p.element}) * ({p.count}));")
         lines.append(f"    gpw_message_tail(&m, {p.name}, q.n_{p.name});")

@@ -68,6 +68,7 @@ file        the C file with the hand-written body where that is not the one of t
 reason      why it is refused
 core        without it no program runs: a session with a side of another release that lacks
             it, or has it in another form, is refused
+later       mode notify: it may travel with what the worker says next, or 100 us later
 =========== ====================================================================
 
 Facts of an operation, which go into one table (gp_ops.h), so that no C file lists operations:
@@ -165,6 +166,7 @@ KEYS = {
     "slow",
     "capture",
     "core",
+    "later",
     "its",
     "fails",
     "refuses",
@@ -205,6 +207,7 @@ class Function:
     staged: bool = False  # the worker needs a piece of its staging memory for it
     blocks: bool = True  # the driver may wait for the GPU in it, if it is waited for at all
     slow: bool = False  # keeps the worker in the driver for long, loading or compiling
+    later: bool = False  # a notice that may wait for what is sent next
     core: bool = False  # without it there is no session: a side that lacks it is refused
     capture: str = ""  # what it does to its stream's capture, one of CAPTURES
     sends: list[str] = field(default_factory=list)  # messages of a hand-written stub

@@ -92,6 +92,8 @@ def _check_mode(function: Function) -> None:
         raise function.fail("grows", f"a {mode} function takes no memory by itself")
     if not function.blocks and not function.waits:
         raise function.fail("blocks", f"a {mode} function blocks nobody: nothing to take back")
+    if function.later and mode != "notify":
+        raise function.fail("later", f"a {mode} function is no notice")
     if function.core and not function.has_wire:
         raise function.fail("core", f"a {mode} function is not sent to anybody")
     if function.first_waits and mode != "async":

@@ -170,6 +170,7 @@ class RawClient:
         self.down = self._context.socket(zmq.PAIR)
         for channel, port in zip((self.up, self.down), self._door.ports, strict=True):
             key_in(channel, session["zmq"])
+            channel.sndtimeo = int(PATIENCE * 1000)  # a worker that reads no more is a failure
             channel.connect(f"tcp://{self._door.host}:{port}")
         self._sequence = 0
         self._replies: list[bytes] = []

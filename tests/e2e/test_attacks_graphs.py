@@ -173,3 +173,16 @@ def test_an_end_of_another_capture_ends_the_session(server: PoolServer) -> None:
         assert worker.result("cuStreamBeginCapture_v2", struct.pack("<QI4x", stream, RELAXED)) == 0
         worker.tell("gp_capture_end_to_graph", struct.pack("<QQ", stream, graph))
         wait_until(lambda: not sessions_like(server, worker), "the session ended")
+
+
+def test_refusals_that_nobody_reads(server: PoolServer) -> None:
+    """Each went by itself: after some hundreds the worker waited until its client read, and read
+    nothing any more of what that went on to send."""
+    posted = 65536
+    with worker_of(server) as worker:
+        graph, none = handle(KIND_GRAPH, 1), handle(KIND_GRAPH, 2)
+        assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
+        for index in range(1, posted + 1):
+            worker.tell("gp_node_child", struct.pack("<QQQ", handle(KIND_NODE, index), graph, none))
+        empty_node(worker, graph, posted + 1)
+        assert worker.errors == [("gp_node_child", INVALID_VALUE)] * posted

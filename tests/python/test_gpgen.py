@@ -160,6 +160,7 @@ BAD = [
     ("id = 4", "id = 70000", "id = 70000", "id 70000 is not in 1..65535"),
     ("const int *values : in[n]", "const void *values : in", "void *values", "needs a length"),
     ("id = 5", "id = 5\ncore = true", "core", "is not sent to anybody"),
+    ("id = 5", "id = 5\nlater = true", "later", "is no notice"),
     ("id = 5", "id = 5\nfirst_waits = true", "first_waits", "has no calls to wait for"),
     ("id = 5", "id = 5\nblocks = false", "blocks", "blocks nobody"),
     ('mode = "refuse"', 'mode = "custom"', 'mode = "custom"', "says which messages it sends"),

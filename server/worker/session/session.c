@@ -55,7 +55,7 @@ int gpw_session_send(struct gpw_session *s, struct gpw_message *m)
         total += bytes + pad;
     }
     m->head->size = (uint32_t)total;
-    int r = s->transport->send(s->channel, iov, pieces, 0);
+    int r = s->transport->send(s->channel, iov, pieces, m->flags);
     if (r != 0)
         s->ended = true;
     return r;

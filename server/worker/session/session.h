@@ -166,6 +166,7 @@ struct gpw_message {
     uint32_t head_size;
     struct iovec tails[4];
     unsigned count;
+    unsigned flags; /* enum gp_send_flags */
 };
 void gpw_message_tail(struct gpw_message *m, const void *from, uint32_t bytes);
 

@@ -785,7 +785,7 @@ int gpw_notify_gp_done(struct gpw_session *s, uint64_t token, const uint8_t *tex
     q.token = token;
     if (!gp_shared_has(&s->shared, GP_OP_gp_done))
         return 0; /* the client is of another release */
-    struct gpw_message m = {.head = &q.h, .head_size = sizeof q};
+    struct gpw_message m = {.head = &q.h, .head_size = sizeof q, .flags = GP_SEND_LATER};
     q.n_text = (uint32_t)(sizeof(uint8_t) * (8));
     gpw_message_tail(&m, text, q.n_text);
     return gpw_session_send(s, &m);
