@@ -1,93 +1,39 @@
 /*
- * Random operations from many threads: memory of every kind, mapped by hand among it, copies of
- * every kind, to another device and back where there is one, memsets, kernels, events, captures
- * and graph launches. Every byte is modelled, and compared.
+ * Random operations from many threads: memory of every kind, mapped by hand among it, pools that
+ * are trimmed and changed, copies of every kind, of rows and slices, to another device and back
+ * where there is one, memsets, kernels, events, graphs that are captured, launched and updated.
+ * Every byte is modelled, and compared.
  *
  *   driver_random SEED THREADS OPERATIONS SECONDS
  *
  * ends after so many operations in all or so many seconds (0: no such end), whichever
  * comes first. A thread does the same things for the same seed and number of operations.
  */
-#include "random_work.h"
+#include "random_graph.h"
 
 #include <unistd.h>
-
-/* --- graphs -------------------------------------------------------------------------------- */
-
-static void captured_work(struct worker *w)
-{
-    switch (pick(w, 4)) {
-    case 0:
-        set_memory(w);
-        break;
-    case 1:
-        copy_on_device(w);
-        break;
-    case 2:
-        copy_with_host(w);
-        break;
-    default:
-        launch(w);
-    }
-}
-
-static void run_graph(struct worker *w)
-{
-    CUgraph graph;
-    CUgraphExec exec;
-    unsigned nodes = 1 + pick(w, GRAPH_NODES), launches = 1 + pick(w, 3);
-    CUstreamCaptureMode mode = pick(w, 2) ? CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-                                          : CU_STREAM_CAPTURE_MODE_RELAXED;
-    pthread_rwlock_rdlock(&captures);
-    w->action_count = 0;
-    w->capturing = true;
-    CU(cuStreamBeginCapture(stream_of(w), mode));
-    for (unsigned i = 0; i < nodes; i++)
-        captured_work(w);
-    CU(cuStreamEndCapture(stream_of(w), &graph));
-    w->capturing = false;
-    pthread_rwlock_unlock(&captures);
-    CU(cuGraphInstantiate(&exec, graph, 0));
-    for (unsigned i = 0; i < launches; i++) {
-        CU(cuGraphLaunch(exec, stream_of(w)));
-        for (unsigned k = 0; k < w->action_count; k++)
-            act(&w->actions[k]);
-    }
-    if (pick(w, 2))
-        wait_all(w);
-    CU(cuGraphExecDestroy(exec));
-    CU(cuGraphDestroy(graph));
-}
 
 /* --- all of it ------------------------------------------------------------------------------- */
 
 static void operate(struct worker *w)
 {
-    unsigned what = pick(w, 100);
-    if (what < 12)
-        set_memory(w);
-    else if (what < 24)
-        launch(w);
-    else if (what < 33)
-        copy_on_device(w);
-    else if (what < 36)
-        copy_to_other_device(w);
-    else if (what < 70)
-        copy_with_host(w);
-    else if (what < 75)
-        change_memory(w);
-    else if (what < 80)
-        ask_about(w);
-    else if (what < 87)
-        change_stream(w);
-    else if (what < 89)
-        call_host(w);
-    else if (what < 91)
-        run_graph(w);
-    else if (what < 96)
-        wait_all(w);
-    else
-        check_device(w);
+    static const struct {
+        unsigned parts;
+        void (*does)(struct worker *);
+    } all[] = {
+        {10, set_memory},     {6, set_rows},      {12, launch},
+        {9, copy_on_device},  {10, copy_box},     {3, copy_to_other_device},
+        {26, copy_with_host}, {5, change_memory}, {4, ask_about},
+        {2, use_pool},        {6, change_stream}, {2, call_host},
+        {2, run_graph},       {1, update_graph},  {6, wait_all},
+        {4, check_device},
+    };
+    unsigned parts = 0, i = 0;
+    for (unsigned k = 0; k < sizeof all / sizeof all[0]; k++)
+        parts += all[k].parts;
+    for (unsigned what = pick(w, parts); what >= all[i].parts; i++)
+        what -= all[i].parts;
+    all[i].does(w);
 }
 
 /* In the legacy stream, and waited for: no stream of this thread knows the other device. */
@@ -115,11 +61,9 @@ static void far_free(struct worker *w)
 
 static void begin(struct worker *w)
 {
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
     far_alloc(w);
     CU(cuCtxSetCurrent(driver_context));
-    CU(cuMemPoolCreate(&w->pool, &props));
+    pool_make(w);
     CU(cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
     for (unsigned i = 0; i < 2; i++)
         CU(cuStreamCreate(&w->streams[i], CU_STREAM_NON_BLOCKING));
@@ -183,7 +127,7 @@ int main(int count, char **arguments)
 {
     static struct worker workers[64];
     CUmodule module;
-    uint64_t operations = 0;
+    uint64_t operations = 0, updates[2] = {0};
 
     REQUIRE(count == 5, "usage: driver_random SEED THREADS OPERATIONS SECONDS");
     unsigned seed = (unsigned)atoi(arguments[1]), threads = (unsigned)atoi(arguments[2]);
@@ -204,10 +148,14 @@ int main(int count, char **arguments)
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         operations += workers[i].operations;
+        updates[0] += workers[i].updates[0];
+        updates[1] += workers[i].updates[1];
     }
     CU(cuModuleUnload(module));
     other_stop();
     driver_stop();
+    printf("%llu graphs updated, %llu refused\n", (unsigned long long)updates[0],
+           (unsigned long long)updates[1]);
     printf("%llu operations in %u threads, seed %u\n", (unsigned long long)operations, threads,
            seed);
     return finish("driver_random");

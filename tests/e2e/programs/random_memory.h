@@ -134,6 +134,7 @@ static void device_alloc(struct worker *w, struct buffer *b)
         CU(cuMemAllocAsync(&b->device, b->bytes, stream_of(w)));
         break;
     default:
+        b->pool = w->pool;
         CU(cuMemAllocFromPoolAsync(&b->device, b->bytes, w->pool, stream_of(w)));
     }
     b->model = check_alloc(b->bytes);
@@ -208,8 +209,60 @@ static void ask_about(struct worker *w)
     REQUIRE(type == CU_MEMORYTYPE_DEVICE, "its type is %d", (int)type);
     if (pick(w, 20) == 0)
         CU(cuMemGetInfo(&free_bytes, &total));
-    if (pick(w, 20) == 0)
-        CU(cuMemPoolTrimTo(w->pool, 0));
+}
+
+/* --- pools -------------------------------------------------------------------------------- */
+
+/* What is allocated from it is in use, and what is in use is reserved. */
+static void ask_pool(struct worker *w)
+{
+    cuuint64_t used = 0, reserved = 0, own = 0;
+    wait_all(w);
+    for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
+        if (w->device[i].device && w->device[i].pool == w->pool)
+            own += w->device[i].bytes;
+    CU(cuMemPoolGetAttribute(w->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    CU(cuMemPoolGetAttribute(w->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+    REQUIRE(own <= used && used <= reserved,
+            "thread %u: %llu bytes from a pool of which %llu are in use and %llu reserved",
+            w->number, (unsigned long long)own, (unsigned long long)used,
+            (unsigned long long)reserved);
+}
+
+static void pool_make(struct worker *w)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    CU(cuMemPoolCreate(&w->pool, &props));
+}
+
+/* What was allocated from the old one stays until it is freed. */
+static void pool_change(struct worker *w)
+{
+    CU(cuMemPoolDestroy(w->pool));
+    for (unsigned i = 0; i < DEVICE_BUFFERS; i++)
+        w->device[i].pool = NULL;
+    pool_make(w);
+}
+
+static void use_pool(struct worker *w)
+{
+    cuuint64_t keep = pick(w, 2) ? pick(w, BIGGEST) : 0;
+    switch (pick(w, 8)) {
+    case 0:
+        pool_change(w);
+        break;
+    case 1:
+    case 2:
+        CU(cuMemPoolSetAttribute(w->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+        break;
+    case 3:
+    case 4:
+        ask_pool(w);
+        break;
+    default:
+        CU(cuMemPoolTrimTo(w->pool, keep));
+    }
 }
 
 #endif

@@ -25,6 +25,7 @@ struct buffer {
     size_t bytes, pitch;
     size_t mapped; /* bytes of the addresses of MAPPED */
     CUdeviceptr device;
+    CUmemoryPool pool; /* of FROM_POOL */
     uint8_t *host, *model;
 };
 
@@ -34,6 +35,7 @@ struct action {
     uint8_t *to;
     const uint8_t *from;
     size_t width, height, to_pitch, from_pitch;
+    size_t depth, to_slice, from_slice; /* of more than one slice */
     uint32_t value, unit;
 };
 
@@ -52,6 +54,7 @@ struct worker {
     unsigned graph_host_copies;
     struct action actions[GRAPH_NODES];
     unsigned action_count;
+    unsigned updates[2]; /* of graphs: done, and refused by the driver */
 };
 
 static CUfunction increment;
@@ -87,27 +90,34 @@ static CUstream stream_of(struct worker *w)
 
 /* --- the model ---------------------------------------------------------------------- */
 
-static void act(const struct action *a)
+static void act_on_row(const struct action *a, uint8_t *to, const uint8_t *from)
 {
-    for (size_t row = 0; row < a->height; row++) {
-        uint8_t *to = a->to + row * a->to_pitch;
-        switch (a->what) {
-        case SET:
-            for (size_t i = 0; i < a->width; i++)
-                to[i] = (uint8_t)(a->value >> (8 * (i % a->unit)));
-            break;
-        case COPY:
-            memmove(to, a->from + row * a->from_pitch, a->width);
-            break;
-        case INCREMENT:
-            for (size_t i = 0; i + sizeof(int) <= a->width; i += sizeof(int)) {
-                uint32_t value;
-                memcpy(&value, to + i, sizeof value);
-                value++;
-                memcpy(to + i, &value, sizeof value);
-            }
+    switch (a->what) {
+    case SET:
+        for (size_t i = 0; i < a->width; i++)
+            to[i] = (uint8_t)(a->value >> (8 * (i % a->unit)));
+        break;
+    case COPY:
+        memmove(to, from, a->width);
+        break;
+    case INCREMENT:
+        for (size_t i = 0; i + sizeof(int) <= a->width; i += sizeof(int)) {
+            uint32_t value;
+            memcpy(&value, to + i, sizeof value);
+            value++;
+            memcpy(to + i, &value, sizeof value);
         }
     }
+}
+
+static void act(const struct action *a)
+{
+    size_t slices = a->depth ? a->depth : 1;
+    for (size_t slice = 0; slice < slices; slice++)
+        for (size_t row = 0; row < a->height; row++)
+            act_on_row(a, a->to + slice * a->to_slice + row * a->to_pitch,
+                       a->what == COPY ? a->from + slice * a->from_slice + row * a->from_pitch
+                                       : NULL);
 }
 
 /* Now, or with every launch of the graph. */

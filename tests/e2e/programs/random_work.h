@@ -98,31 +98,6 @@ static void copy_to_other_device(struct worker *w)
                                .height = 1});
 }
 
-static void copy_rows(struct worker *w, struct buffer *d, struct buffer *h, size_t bytes,
-                      bool to_device)
-{
-    size_t pitch = 1 + pick(w, bytes < 3000 ? (unsigned)bytes : 3000),
-           width = 1 + pick(w, (unsigned)pitch);
-    size_t rows = (bytes - width) / pitch + 1,
-           height = 1 + pick(w, rows < 12 ? (unsigned)rows : 12);
-    CUDA_MEMCPY2D c = {
-        .WidthInBytes = width, .Height = height, .srcPitch = pitch, .dstPitch = pitch};
-    c.srcMemoryType = to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    c.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    c.srcHost = h->host;
-    c.srcDevice = d->device;
-    c.dstHost = h->host;
-    c.dstDevice = d->device;
-    CU(cuMemcpy2DAsync(&c, stream_of(w)));
-    happens(w, (struct action){.what = COPY,
-                               .to = to_device ? d->model : h->model,
-                               .from = to_device ? h->model : d->model,
-                               .width = width,
-                               .height = height,
-                               .to_pitch = pitch,
-                               .from_pitch = pitch});
-}
-
 /* The legacy stream is not in the order of ours: alone, and waited for. */
 static void copy_blocking(struct worker *w, struct buffer *d, struct buffer *h, struct part p,
                           bool to_device)
@@ -151,24 +126,19 @@ static void copy_with_host(struct worker *w)
         bytes = bytes < GRAPH_HOST_BYTES ? bytes : GRAPH_HOST_BYTES;
     }
     struct part p = part(w, bytes, 1);
-    unsigned how = w->capturing ? 7 : pick(w, 8);
-    if (how == 0) {
+    if (!w->capturing && pick(w, 8) == 0) {
         copy_blocking(w, d, h, p, to_device);
         return;
     }
-    if (how == 1) {
-        copy_rows(w, d, h, bytes, to_device);
-    } else {
-        if (to_device)
-            CU(cuMemcpyHtoDAsync(d->device + p.at, h->host + p.at, p.size, stream_of(w)));
-        else
-            CU(cuMemcpyDtoHAsync(h->host + p.at, d->device + p.at, p.size, stream_of(w)));
-        happens(w, (struct action){.what = COPY,
-                                   .to = (to_device ? d : h)->model + p.at,
-                                   .from = (to_device ? h : d)->model + p.at,
-                                   .width = p.size,
-                                   .height = 1});
-    }
+    if (to_device)
+        CU(cuMemcpyHtoDAsync(d->device + p.at, h->host + p.at, p.size, stream_of(w)));
+    else
+        CU(cuMemcpyDtoHAsync(h->host + p.at, d->device + p.at, p.size, stream_of(w)));
+    happens(w, (struct action){.what = COPY,
+                               .to = (to_device ? d : h)->model + p.at,
+                               .from = (to_device ? h : d)->model + p.at,
+                               .width = p.size,
+                               .height = 1});
     /* pageable memory has been read when the call returns, and may change at once */
     if (to_device && h->kind == PAGEABLE && !h->busy && pick(w, 2))
         host_fill(w, h);
