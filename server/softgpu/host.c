@@ -71,7 +71,7 @@ CUresult cuMemFreeHost(void *p)
     if (!sg_address_find((uintptr_t)p, &extent) || extent.space != SG_SPACE_HOST ||
         extent.begin != (uintptr_t)p)
         return CUDA_ERROR_INVALID_VALUE;
-    sg_context_wait(extent.context->alive ? extent.context : context);
+    sg_contexts_wait();
     return sg_host_give((uintptr_t)p, SG_SPACE_HOST);
 }
 
@@ -113,11 +113,11 @@ CUresult cuMemHostUnregister(void *p)
     SG_TRY(sg_context_current(&context));
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
+    sg_contexts_wait(); /* also if its context is gone: the caller is about to unmap it */
     if (!sg_address_find((uintptr_t)p, &extent) || extent.space != SG_SPACE_REGISTERED)
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     if (extent.begin != (uintptr_t)p)
         return CUDA_ERROR_INVALID_VALUE;
-    sg_context_wait(context);
     return sg_host_give((uintptr_t)p, SG_SPACE_REGISTERED);
 }
 

@@ -365,6 +365,13 @@ CUresult sg_context_wait(CUcontext context)
     return context->sticky;
 }
 
+void sg_contexts_wait(void)
+{
+    for (CUcontext c = sg.contexts; c; c = c->next)
+        if (c->alive)
+            sg_context_wait(c);
+}
+
 /* ---- handles ---- */
 /* This thread's default streams, one per context it used. */
 struct own_stream {

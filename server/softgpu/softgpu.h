@@ -337,6 +337,8 @@ CUresult sg_stream_wait_mark(CUstream stream, const struct sg_mark *mark);
 CUresult sg_stream_follow(CUstream later, CUstream earlier); /* it waits for what is there now */
 CUresult sg_stream_wait(CUstream stream); /* until idle; then the context's sticky error */
 CUresult sg_context_wait(CUcontext context);
+/* For all of them: each may work on memory of the host's, and on what is mapped. */
+void sg_contexts_wait(void);
 /* both_devices.c: the stream waits for what another device has to do; that device waits for
  * what the stream has. Nothing is done for the stream's own device. */
 CUresult sg_device_before(CUstream stream, const struct sg_device *device);

@@ -263,9 +263,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     SG_LOCKED;
     SG_READY();
-    for (CUcontext c = sg.contexts; c; c = c->next)
-        if (c->alive)
-            sg_context_wait(c);
+    sg_contexts_wait();
     return whole_mappings(ptr, size, unmap, NULL);
 }
 

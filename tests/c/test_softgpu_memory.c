@@ -1,6 +1,11 @@
 /* Memory of the soft GPU: allocation, copies, memsets, virtual memory, pools. */
 #include "softgpu_check.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <unistd.h>
+
 #define MIB ((size_t)1 << 20)
 
 static void allocation(void)
@@ -199,6 +204,55 @@ static void host_memory(void)
     CHECK(ordinal == -2 && type == 0);
 }
 
+/* What a stream of another context does with registered memory. */
+static struct work {
+    CUcontext where;
+    char *memory;
+    bool go, done, seen;
+} work;
+
+static void CUDA_CB use_memory(void *arg)
+{
+    struct work *w = arg;
+    while (!__atomic_load_n(&w->go, __ATOMIC_ACQUIRE))
+        sched_yield();
+    w->memory[0] = 1;
+    __atomic_store_n(&w->done, true, __ATOMIC_RELEASE);
+}
+
+static void *unregister(void *arg)
+{
+    struct work *w = arg;
+    OK(cuCtxSetCurrent(w->where));
+    OK(cuMemHostUnregister(w->memory));
+    w->seen = __atomic_load_n(&w->done, __ATOMIC_ACQUIRE);
+    return NULL;
+}
+
+/* Who unregisters memory may unmap it: no context's work reads it any more. */
+static void unregistered_elsewhere(void)
+{
+    pthread_t thread;
+    CUstream stream;
+    work.memory = aligned_alloc(4096, 4096);
+    OK(cuMemHostRegister(work.memory, 4096, CU_MEMHOSTREGISTER_PORTABLE));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuLaunchHostFunc(stream, use_memory, &work));
+    CUcontext before;
+    OK(cuCtxGetCurrent(&before));
+    OK(cuCtxCreate(&work.where, NULL, 0, 0));
+    OK(cuCtxSetCurrent(before));
+    CHECK(pthread_create(&thread, NULL, unregister, &work) == 0);
+    usleep(50000); /* for it to come to the wait, or to go wrong */
+    __atomic_store_n(&work.go, true, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    CHECK(work.seen);
+    OK(cuStreamDestroy(stream));
+    OK(cuCtxDestroy(work.where));
+    OK(cuCtxSetCurrent(before));
+    free(work.memory);
+}
+
 static void virtual_memory(void)
 {
     CUdeviceptr at, other, fixed = (CUdeviceptr)0x200000000000;
@@ -281,6 +335,7 @@ int main(void)
     packed_copies();
     memsets();
     host_memory();
+    unregistered_elsewhere();
     virtual_memory();
     pools();
     OK(cuDevicePrimaryCtxReset(0));
