@@ -116,6 +116,7 @@ static void run(struct queue *queue, struct host_function *f)
 {
     struct gpc_session *s = queue->session;
     const struct gpc_route on = gpc_route_to(s);
+    gpc_thread()->host_function = true; /* it touches managed memory without waiting for itself */
     if (f->function)
         f->function(f->data);
     else
@@ -149,7 +150,8 @@ static void *host_thread(void *arg)
     }
 }
 
-/* Under `lock`. The thread takes no signals: they are the application's. */
+/* Under `lock`. The thread takes no signals, which are the application's, but for faults: a host
+ * function may touch managed memory. */
 static CUresult start(struct queue *queue)
 {
     if (queue->started)
@@ -157,6 +159,7 @@ static CUresult start(struct queue *queue)
     queue->due_end = &queue->due;
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     pthread_t thread;
     int r = pthread_create(&thread, NULL, host_thread, queue);

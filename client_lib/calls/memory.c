@@ -9,6 +9,7 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "its.h"
+#include "managed.h"
 #include "ranges.h"
 #include "remote_host.h"
 #include "session.h"
@@ -29,7 +30,8 @@ static bool address_right(CUdeviceptr at, size_t bytes, enum gpc_range_kind kind
     const struct gp_device_info *d = gpc_device_info(device);
     if (at == 0 || at >= ADDRESS_END || bytes > ADDRESS_END - at)
         return false;
-    return kind != GPC_RANGE_DEVICE || !d || d->window_begin == d->window_end ||
+    return (kind != GPC_RANGE_DEVICE && kind != GPC_RANGE_MANAGED) || !d ||
+           d->window_begin == d->window_end ||
            (at >= d->window_begin && at < d->window_end && bytes <= d->window_end - at);
 }
 
@@ -141,11 +143,12 @@ CUresult gpc_memory_free(const struct gpc_route *on, CUdeviceptr dptr)
     struct gpc_range range;
     unsigned place = on ? on->session->index : gpc_range_place();
     if (!gpc_range_find_at(place, dptr, &range) || range.begin != dptr ||
-        (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_POOL &&
-         range.kind != GPC_RANGE_GRAPH))
+        (range.kind != GPC_RANGE_DEVICE && range.kind != GPC_RANGE_MANAGED &&
+         range.kind != GPC_RANGE_POOL && range.kind != GPC_RANGE_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
     bool forget = range.kind != GPC_RANGE_GRAPH && gpc_range_forget(&range);
-    CUresult r = gpc_wire_cuMemFree_v2_on(on, dptr);
+    CUresult r = range.kind == GPC_RANGE_MANAGED ? gpc_managed_free(on, dptr)
+                                                 : gpc_wire_cuMemFree_v2_on(on, dptr);
     if (r == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && forget)
         gpc_range_add(&range);
     return r;

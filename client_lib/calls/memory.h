@@ -11,6 +11,8 @@
 /* After the handshake: keep device addresses out of this process's own. Why that cannot be,
  * as one clause: something of this process is there. */
 const char *gpc_windows_keep(const struct gpc_session *s);
+/* Whether the device's window is reserved here; where address space is limited it may not be. */
+bool gpc_window_is_kept(const struct gp_device_info *d);
 /* And open the arena where memory can be shared. */
 void gpc_memory_open(struct gpc_session *s);
 void gpc_memory_context_ended(CUcontext context);

@@ -27,4 +27,8 @@ CUresult gpc_peer_wait(uint16_t op, const struct gpc_route *on, CUstream stream,
 /* Forget what is kept for a context that is no more. */
 void gpc_peer_context_ended(CUcontext context);
 
+/* A stream of this library's own in the route's context, on which nothing of the application's
+ * is, and no transfer. */
+CUresult gpc_lane_own(struct gpc_route *e, CUstream *stream);
+
 #endif

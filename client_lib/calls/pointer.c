@@ -35,6 +35,7 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
                          const struct gpc_range *range)
 {
     bool host = gpc_range_is_host(range);
+    bool managed = range->kind == GPC_RANGE_MANAGED;
     bool reachable = !host || range->kind == GPC_RANGE_SHARED;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -52,9 +53,12 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
         *(CUdeviceptr *)data = host ? range->device_address + (ptr - range->begin) : ptr;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!host)
+        if (!host && !managed)
             return CUDA_ERROR_INVALID_VALUE;
         *(void **)data = (void *)(uintptr_t)ptr;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(int *)data = managed;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(unsigned long long *)data = range->id;

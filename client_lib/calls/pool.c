@@ -48,8 +48,8 @@ GPC_EXPORT CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     struct gpc_range range;
     if (!gpc_range_find_at(on.session->index, dptr, &range) || range.begin != dptr)
         return CUDA_ERROR_INVALID_VALUE;
-    return gpc_leave(range.kind == GPC_RANGE_DEVICE ? free_plain(&on, dptr, hStream)
-                                                    : free_ordered(&on, &range, hStream));
+    bool plain = range.kind == GPC_RANGE_DEVICE || range.kind == GPC_RANGE_MANAGED;
+    return gpc_leave(plain ? free_plain(&on, dptr, hStream) : free_ordered(&on, &range, hStream));
 }
 
 /* The first three attributes are ints, the others 64-bit counts. */

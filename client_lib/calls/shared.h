@@ -24,6 +24,12 @@ struct gpc_route;
 CUresult gpc_memory_made(uint64_t handle, CUdevice device);
 /* The device of a location, or of the memory at an address; -1: none that is known. */
 CUdevice gpc_location_device(const CUmemLocation *location);
+/* Of a device, or of the host (CU_DEVICE_CPU). */
+CUmemLocation gpc_location_of(CUdevice device);
+/* Hints about `count` ranges of managed memory; where they are used next, if that is said. */
+CUresult gpc_managed_batch(const struct gpc_route *on, const CUdeviceptr *at, const size_t *bytes,
+                           size_t count, const CUmemLocation *locations, const size_t *first,
+                           size_t location_count, unsigned long long flags);
 CUdevice gpc_memory_device(uint64_t address);
 /* Note what was allocated or mapped: on the device of `from`, the memory's handle, or of the
  * current context if that is 0. UNKNOWN if that cannot be. */

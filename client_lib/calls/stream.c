@@ -127,6 +127,13 @@ static CUresult fence(const struct gpc_route *on, CUstream hStream, uint64_t wir
     return r == CUDA_ERROR_NOT_READY ? gpc_wire_cuStreamSynchronize_on(on, hStream) : r;
 }
 
+CUresult gpc_stream_fence(const struct gpc_route *on, CUstream stream)
+{
+    return gpc_session_has(on->session, GP_OP_gp_fence)
+               ? gpc_wire_gp_fence_on(on, stream)
+               : gpc_wire_cuStreamSynchronize_on(on, stream);
+}
+
 GPC_EXPORT CUresult cuStreamSynchronize(CUstream hStream)
 {
     uint64_t wire;

@@ -19,4 +19,8 @@ CUcontext gpc_stream_context(CUstream stream);
 /* A stable value per stream (0, 1, 2 and real ones), 0 if there is no such stream. */
 unsigned long long gpc_stream_identity(CUcontext context, CUstream stream, int per_thread);
 
+struct gpc_route;
+/* What follows, from any thread, finds this stream idle: that is waited for over there. */
+CUresult gpc_stream_fence(const struct gpc_route *on, CUstream stream);
+
 #endif

@@ -34,7 +34,7 @@ static struct window {
 } kept[2 * GP_DEVICES_MAX];
 static unsigned kept_count;
 
-static bool is_kept(const struct gp_device_info *d)
+bool gpc_window_is_kept(const struct gp_device_info *d)
 {
     for (unsigned i = 0; i < kept_count; i++)
         if (kept[i].begin == d->window_begin && kept[i].end == d->window_end)
@@ -63,7 +63,7 @@ static int window_keep(const struct gp_device_info *d)
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     void *at = (void *)(uintptr_t)d->window_begin;
     size_t size = d->window_end - d->window_begin;
-    if (size == 0 || is_kept(d))
+    if (size == 0 || gpc_window_is_kept(d))
         return 0;
     void *got = mmap(at, size, PROT_NONE, flags, -1, 0);
     int r = got == at ? 0 : got == MAP_FAILED ? -errno : -EEXIST;

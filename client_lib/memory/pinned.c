@@ -17,6 +17,7 @@
 #include "gpc_wire.h"
 #include "host_function.h"
 #include "its.h"
+#include "managed.h"
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
@@ -307,14 +308,16 @@ GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, un
     return CUDA_SUCCESS;
 }
 
-static void host_range_ended(const struct gpc_range *range)
+static void range_ended(const struct gpc_range *range)
 {
     if (gpc_range_is_host(range))
         range_release(range);
+    else if (range->kind == GPC_RANGE_MANAGED)
+        gpc_managed_drop(range->begin);
 }
 
 void gpc_memory_context_ended(CUcontext context)
 {
     gpc_pinned_settle(NULL, 0);
-    gpc_range_context_ended(context, host_range_ended);
+    gpc_range_context_ended(context, range_ended);
 }

@@ -12,8 +12,9 @@
 #include "snapshot.h"
 
 enum gpc_range_kind {
-    GPC_RANGE_DEVICE, /* cuMemAlloc */
-    GPC_RANGE_POOL,   /* cuMemAllocAsync */
+    GPC_RANGE_DEVICE,  /* cuMemAlloc */
+    GPC_RANGE_MANAGED, /* cuMemAllocManaged: a device's, and the host's at the same address */
+    GPC_RANGE_POOL,    /* cuMemAllocAsync */
     GPC_RANGE_GRAPH, /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
     GPC_RANGE_MAPPED, /* cuMemMap */
     GPC_RANGE_GLOBAL, /* a module's variable */

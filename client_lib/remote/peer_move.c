@@ -32,7 +32,7 @@
 struct lanes {
     struct lanes *next;
     CUcontext context;
-    CUstream stream[LANES];
+    CUstream stream[LANES + 1]; /* the last is for no transfers */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -53,13 +53,13 @@ static struct lanes *lanes_of(CUcontext context)
     return l;
 }
 
-/* Turn a context's route to the stream there for what comes from this stream. */
-static CUresult lane_for(struct gpc_route *e, uint64_t stream)
+/* Turn a context's route to one of our streams there. */
+static CUresult lane_take(struct gpc_route *e, unsigned lane)
 {
     CUresult r = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     struct lanes *l = lanes_of(e->context);
-    CUstream *at = l ? &l->stream[gp_handle_index(stream) % LANES] : NULL;
+    CUstream *at = l ? &l->stream[lane] : NULL;
     if (!at)
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (at && !*at)
@@ -72,6 +72,20 @@ static CUresult lane_for(struct gpc_route *e, uint64_t stream)
     return r;
 }
 
+/* And to the one for what comes from this stream. */
+static CUresult lane_for(struct gpc_route *e, uint64_t stream)
+{
+    return lane_take(e, gp_handle_index(stream) % LANES);
+}
+
+CUresult gpc_lane_own(struct gpc_route *e, CUstream *stream)
+{
+    CUresult r = lane_take(e, LANES);
+    if (r == CUDA_SUCCESS)
+        *stream = e->named;
+    return r;
+}
+
 void gpc_peer_context_ended(CUcontext context)
 {
     pthread_mutex_lock(&lock);
@@ -81,7 +95,7 @@ void gpc_peer_context_ended(CUcontext context)
     struct lanes *l = *at;
     if (l) {
         *at = l->next;
-        for (unsigned i = 0; i < LANES; i++)
+        for (unsigned i = 0; i <= LANES; i++)
             gpc_handle_drop((uint64_t)l->stream[i]); /* the streams go with the context */
         free(l);
     }

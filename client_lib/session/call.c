@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "handle.h"
+#include "managed.h"
 #include "process.h"
 #include "session.h"
 #include "stream.h"
@@ -17,7 +18,7 @@ CUresult gpc_call_in(struct gpc_call *call, const void *from, uint64_t count, si
     if (bytes && !from)
         return CUDA_ERROR_INVALID_VALUE;
     *n = (uint32_t)bytes;
-    call->in[call->in_count++] = (struct iovec){(void *)(uintptr_t)from, bytes};
+    call->in[call->in_count++] = (struct iovec){gpc_managed_view(from, bytes, false), bytes};
     return CUDA_SUCCESS;
 }
 
@@ -32,8 +33,9 @@ CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t si
     uint64_t bytes;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > GP_CHUNK_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    call->out[call->out_count++] = (struct gpc_call_room){
-        .to = to, .room = (uint32_t)bytes, .length_at = (uint32_t)length_at};
+    call->out[call->out_count++] = (struct gpc_call_room){.to = gpc_managed_view(to, bytes, true),
+                                                          .room = (uint32_t)bytes,
+                                                          .length_at = (uint32_t)length_at};
     return CUDA_SUCCESS;
 }
 

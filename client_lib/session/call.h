@@ -18,6 +18,7 @@
 #include "snapshot.h"
 
 #define GPC_CALL_TAILS 4
+#define GPC_CALL_ADDRESSES 2
 
 /* Where an out[N] parameter of the reply goes. */
 struct gpc_call_room {
@@ -50,8 +51,11 @@ struct gpc_call {
     unsigned out_count;
 
     uint64_t only_behind; /* not sent, NOT_READY, unless this is the last message; 0: always */
-    uint64_t salt;        /* of a cached call: the state that its answer depends on */
-    bool part_of_one;     /* one of several pieces that count as one round trip */
+    /* the device addresses that it names; more than there is room for count, too */
+    uint64_t address[GPC_CALL_ADDRESSES];
+    unsigned address_count;
+    uint64_t salt;    /* of a cached call: the state that its answer depends on */
+    bool part_of_one; /* one of several pieces that count as one round trip */
 
     /* the session's, while the call waits */
     uint64_t seq;

@@ -104,6 +104,9 @@ CUresult gpc_device_wire(struct gpc_call *call, CUdevice device, int32_t *wire)
 CUresult gpc_address_wire(struct gpc_call *call, uint64_t address)
 {
     struct gpc_session *s = gpc_session_of_address(address);
+    if (call->address_count < GPC_CALL_ADDRESSES)
+        call->address[call->address_count] = address;
+    call->address_count++;
     return !s || gpc_route_take(&call->route, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -23,6 +23,7 @@
 #include "captures.h"
 #include "gp_errors.h"
 #include "gpc_wire.h"
+#include "managed.h"
 #include "memory.h"
 #include "message.h"
 #include "monotonic.h"
@@ -281,9 +282,12 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     h->flags = wait ? GP_FLAG_WAITED : 0;
     call->state = GPC_CALL_QUEUED;
     int cancel = gpc_cancel_off();
+    bool managed = gpc_managed_before(call);
     pthread_mutex_lock(&s->submit_lock);
     if (call->only_behind && call->only_behind != s->last_seq) {
         pthread_mutex_unlock(&s->submit_lock);
+        if (managed)
+            gpc_managed_after();
         gpc_cancel_back(cancel);
         return CUDA_ERROR_NOT_READY;
     }
@@ -297,6 +301,8 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
         r = gpc_message_send(s, h, call->request_size, call->in, call->in_count,
                              wait ? 0 : GP_SEND_LATER);
     pthread_mutex_unlock(&s->submit_lock);
+    if (managed)
+        gpc_managed_after();
     if (r != 0 && wait)
         waiting_withdraw(s, call);
     if (r != 0 && r != -EMSGSIZE)

@@ -19,17 +19,18 @@
  *   4     replica.c lock             libraries and kernels loaded on other hosts *
  *         peer_link.c lock           the links between workers *
  *         peer_move.c lock           streams of our own *
- *   5     session submit_lock        the order of submission: numbers, the channel's sending
+ *   5     managed.c lock             managed memory: its blocks, whose bytes are newer where *
+ *   6     session submit_lock        the order of submission: numbers, the channel's sending
  *                                    side, what the worker has current, what has settled
- *   6     captures.c lock            captures under way
+ *   7     captures.c lock            captures under way
  *         pinned.c lock              bytes on their way into memory that is not shared
- *   7     session wait_lock          the listed calls, their states, the right to read
- *   8     handle.c, capture.c lock, context.c records_lock, ranges.c, cache.c, host_function.c,
+ *   8     session wait_lock          the listed calls, their states, the right to read
+ *   9     handle.c, capture.c lock, context.c records_lock, ranges.c, cache.c, host_function.c,
  *         trace.c, and those of private_tables/:
  *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread
- *     that reads never takes one of these: it acts on notices under ranks 6 to 8 alone.
+ *     that reads never takes one of these: it acts on notices under ranks 7 to 9 alone.
  */
 #ifndef GPC_SESSION_H
 #define GPC_SESSION_H
@@ -146,6 +147,8 @@ struct gpc_thread {
     uint64_t number;                   /* of the thread: none ever has another's */
     uint64_t last_answer;              /* seq of the last call that was waited for */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
+    bool own_calls;                    /* it sends what the application did not ask for */
+    bool host_function;                /* it runs one */
     struct gpc_session *last;          /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
 };

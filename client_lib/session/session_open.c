@@ -178,6 +178,19 @@ static void tell_apart(struct gpc_session *s)
     }
 }
 
+/* Managed memory is this library's, on whatever the GPU's host has. */
+static void say_managed(struct gpc_session *s)
+{
+    for (uint32_t i = 0; i < s->snapshot->device_count; i++) {
+        struct gp_device_info *d = &s->snapshot->devices[i];
+        d->attributes[CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY] = d->window_begin != d->window_end;
+        d->attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] = 0;
+        d->attributes[CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST] = 0;
+        d->attributes[CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS] = 0;
+        d->attributes[CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES] = 0;
+    }
+}
+
 /* What the worker says must be possible, and fit to what the others said. */
 static const char *check_snapshot(struct gpc_session *s, uint64_t base, const struct greeting *g)
 {
@@ -308,6 +321,7 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     r = greet_worker(s, &a, &wrong);
     if (r == CUDA_SUCCESS && !wrong) {
         tell_apart(s);
+        say_managed(s);
         gpc_sessions_set_count(s->index + 1);
         gpc_memory_open(s);
     }

@@ -49,9 +49,7 @@ cuTensorMapEncodeTiled cuThreadExchangeStreamCaptureMode
 CALLED_BY_FRAMEWORKS = _NAMES.split()
 
 # Name -> why not. An entry whose function works fails the run, so that it is removed.
-NOT_YET = {
-    "cuMemAllocManaged": "managed memory is refused: proto/coverage.md says why",
-}
+NOT_YET: dict[str, str] = {}
 
 
 def names() -> list[object]:

@@ -85,6 +85,22 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
     return r ? r : gpc_copy_run(&c);
 }
 
+CUresult gpc_copy_own(struct gpc_route *on, CUdeviceptr device, void *host, size_t bytes,
+                      CUstream stream, bool there)
+{
+    struct gpc_copy c = {.op = there ? GP_OP_cuMemcpyHtoDAsync_v2 : GP_OP_cuMemcpyDtoHAsync_v2,
+                         .blocking = !there,
+                         .on = on,
+                         .stream = stream,
+                         .box = {bytes, 1, 1}};
+    struct gpc_end *d = there ? &c.dst : &c.src, *h = there ? &c.src : &c.dst;
+    end_linear(d, gpc_said_device(device), bytes);
+    end_linear(h, gpc_said_host(host), bytes);
+    d->kind = GPC_END_DEVICE;
+    h->kind = GPC_END_PAGEABLE;
+    return gpc_copy_run(&c);
+}
+
 /* --- pitched ----------------------------------------------------------------------- */
 
 /* Host memory and what is said to be it, but is a device's, are told apart by address. */

@@ -43,4 +43,9 @@ CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p
 CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
                      bool blocking);
 
+/* This library's own, on a stream of its own: to a device's memory from host memory that nobody else
+ * has (`there`), not waited for, or back, and then it is here. */
+CUresult gpc_copy_own(struct gpc_route *on, CUdeviceptr device, void *host, size_t bytes,
+                      CUstream stream, bool there);
+
 #endif

@@ -5,8 +5,8 @@
  *
  * A new kind of memory is a row and a column: name it in gpc_end_kind, let end.c recognize
  * it, and give each of its cells a strategy or the reason why there is none. Managed memory
- * will be a host end whose pages are brought over first; a CUDA array is ARRAY, whose cells
- * wait for strategies. The unit test (tests/c/test_copy_plan.c) fails for a cell without
+ * is a device's: what the host has written there goes over before the copy's message does
+ * (managed.h). A CUDA array is ARRAY, whose cells wait for strategies. The unit test (tests/c/test_copy_plan.c) fails for a cell without
  * either.
  */
 #ifndef GPC_COPY_PLAN_H

@@ -1,0 +1,135 @@
+#include "area.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "memory.h"
+
+struct gpc_area {
+    uint64_t begin, end; /* the window */
+    bool kept;           /* reserved, so that nothing else can be there */
+    int fd;
+    dev_t dev; /* which file it is: a program may close what is not its own */
+    ino_t ino;
+    char *alias;
+};
+
+/* Windows are never given up, nor are their areas. Under managed.c's lock. */
+static struct gpc_area areas[GP_DEVICES_MAX];
+static unsigned count;
+
+/* 0, or -errno. */
+static int open_file(struct gpc_area *a)
+{
+    struct stat st;
+    size_t size = a->end - a->begin;
+    a->fd = memfd_create("gpupool-managed", MFD_CLOEXEC);
+    if (a->fd < 0)
+        return -errno;
+    void *alias = MAP_FAILED;
+    if (ftruncate(a->fd, (off_t)size) == 0 && fstat(a->fd, &st) == 0)
+        alias = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a->fd, 0);
+    if (alias == MAP_FAILED || madvise(alias, size, MADV_DONTFORK) != 0) {
+        int r = -errno;
+        if (alias != MAP_FAILED)
+            munmap(alias, size);
+        close(a->fd);
+        return r;
+    }
+    a->dev = st.st_dev;
+    a->ino = st.st_ino;
+    a->alias = alias;
+    return 0;
+}
+
+struct gpc_area *gpc_area_of(const struct gp_device_info *device)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (areas[i].begin == device->window_begin && areas[i].end == device->window_end)
+            return &areas[i];
+    if (count == GP_DEVICES_MAX || device->window_begin == device->window_end)
+        return NULL;
+    struct gpc_area *a = &areas[count];
+    *a = (struct gpc_area){.begin = device->window_begin,
+                           .end = device->window_end,
+                           .kept = gpc_window_is_kept(device)};
+    int r = open_file(a);
+    if (r != 0) {
+        gpc_log(GPC_LOG_ERROR,
+                "no managed memory: %s (it needs a memory file, and address space of the size of "
+                "the device's window: is either limited?)",
+                strerror(-r));
+        return NULL;
+    }
+    count++;
+    return a;
+}
+
+static bool file_is_there(const struct gpc_area *a)
+{
+    struct stat st;
+    return fstat(a->fd, &st) == 0 && st.st_dev == a->dev && st.st_ino == a->ino;
+}
+
+int gpc_area_map(const struct gpc_area *a, uint64_t at, uint64_t bytes)
+{
+    void *to = (void *)(uintptr_t)at;
+    const int flags = MAP_SHARED | MAP_NORESERVE |
+                      (a->kept ? MAP_FIXED : MAP_FIXED_NOREPLACE); /* never over what is not ours */
+    if (!file_is_there(a))
+        return -EBADF;
+    void *got = mmap(to, bytes, PROT_READ | PROT_WRITE, flags, a->fd, (off_t)(at - a->begin));
+    if (got == MAP_FAILED)
+        return -errno;
+    if (got != to) { /* a kernel before 4.17 takes it for a hint */
+        munmap(got, bytes);
+        return -EEXIST;
+    }
+    return madvise(to, bytes, MADV_DONTFORK) == 0 ? 0 : -errno;
+}
+
+void gpc_area_unmap(const struct gpc_area *a, uint64_t at, uint64_t bytes)
+{
+    void *was = (void *)(uintptr_t)at;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (!a->kept || mmap(was, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED)
+        munmap(was, bytes);
+    madvise(gpc_area_alias(a, at), bytes, MADV_REMOVE);
+}
+
+int gpc_area_protect(uint64_t at, uint64_t bytes, enum gpc_open open)
+{
+    const int rights = open == GPC_OPEN_NOT    ? PROT_NONE
+                       : open == GPC_OPEN_READ ? PROT_READ
+                                               : PROT_READ | PROT_WRITE;
+    return mprotect((void *)(uintptr_t)at, bytes, rights) == 0 ? 0 : -errno;
+}
+
+void *gpc_area_alias(const struct gpc_area *a, uint64_t at)
+{
+    return a->alias + (at - a->begin);
+}
+
+/* Without the file all of it counts as touched. */
+bool gpc_area_touched(const struct gpc_area *a, uint64_t at, uint64_t end, uint64_t *from,
+                      uint64_t *to)
+{
+    *from = at;
+    *to = end;
+    if (!file_is_there(a))
+        return at < end;
+    off_t data = lseek(a->fd, (off_t)(at - a->begin), SEEK_DATA);
+    if (data < 0)
+        return errno != ENXIO && at < end;
+    *from = a->begin + (uint64_t)data;
+    if (*from >= end)
+        return false;
+    off_t hole = lseek(a->fd, data, SEEK_HOLE);
+    if (hole >= 0 && a->begin + (uint64_t)hole < end)
+        *to = a->begin + (uint64_t)hole;
+    return true;
+}

@@ -1,0 +1,164 @@
+/*
+ * Faults. The application's thread does next to nothing in its signal handler, where it may have
+ * little stack and hold any lock of its own: it leaves the address in a slot and sleeps until a
+ * thread of this library has opened the memory. There is always one more of those threads than
+ * touches under way, so a touch that waits for work keeps no other one waiting that the work may
+ * depend on.
+ *
+ * What is no touch of managed memory is the handler's that was there before (fault_chain.c).
+ */
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "fault_chain.h"
+#include "managed_internal.h"
+#include "session.h"
+
+/* Threads that fault at the same time; more take turns. */
+#define SLOTS 64u
+
+enum slot_state { SLOT_UNUSED, SLOT_CLAIMED, SLOT_ASKED, SLOT_TAKEN, SLOT_OURS, SLOT_NOT_OURS };
+
+static struct slot {
+    uint32_t state; /* enum slot_state; a futex */
+    uint64_t address;
+    bool write, free;
+} slots[SLOTS];
+static uint32_t asked; /* counts requests; a futex */
+static uint32_t idle;  /* servers that look for one */
+
+static void futex_wait(uint32_t *word, uint32_t seen)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(uint32_t *word, int count)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static bool slot_change(struct slot *s, uint32_t from, uint32_t to)
+{
+    return __atomic_compare_exchange_n(&s->state, &from, to, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_RELAXED);
+}
+
+/* --- servers -------------------------------------------------------------------------------- */
+
+static int server_start(void);
+
+static void serve(struct slot *s)
+{
+    if (__atomic_sub_fetch(&idle, 1, __ATOMIC_ACQ_REL) == 0)
+        server_start(); /* without: the next touch waits for this one */
+    bool ours = gpc_managed_touch(s->address, s->write, s->free);
+    __atomic_store_n(&s->state, ours ? SLOT_OURS : SLOT_NOT_OURS, __ATOMIC_RELEASE);
+    futex_wake(&s->state, 1);
+    __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
+}
+
+static void *server(void *arg)
+{
+    for (;;) {
+        uint32_t seen = __atomic_load_n(&asked, __ATOMIC_ACQUIRE);
+        bool any = false;
+        for (unsigned i = 0; i < SLOTS; i++)
+            if (slot_change(&slots[i], SLOT_ASKED, SLOT_TAKEN)) {
+                serve(&slots[i]);
+                any = true;
+            }
+        if (!any)
+            futex_wait(&asked, seen);
+    }
+    return arg;
+}
+
+/* It takes no signals: they are the application's. */
+static int server_start(void)
+{
+    sigset_t every, before;
+    pthread_t thread;
+    sigfillset(&every);
+    pthread_sigmask(SIG_BLOCK, &every, &before);
+    __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
+    int r = pthread_create(&thread, NULL, server, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (r == 0)
+        pthread_detach(thread);
+    else
+        __atomic_sub_fetch(&idle, 1, __ATOMIC_ACQ_REL);
+    return -r;
+}
+
+/* --- in the thread that faults -------------------------------------------------------------- */
+
+static struct slot *slot_claim(void)
+{
+    for (;;) {
+        for (unsigned i = 0; i < SLOTS; i++)
+            if (slot_change(&slots[i], SLOT_UNUSED, SLOT_CLAIMED))
+                return &slots[i];
+        sched_yield();
+    }
+}
+
+/* Where it is not said whether it was a write, a write faults twice. */
+static bool is_write(const void *context)
+{
+#ifdef __x86_64__
+    const ucontext_t *u = context;
+    return (u->uc_mcontext.gregs[REG_ERR] & 2) != 0;
+#else
+    (void)context;
+    return false;
+#endif
+}
+
+static bool ask(uint64_t address, bool write)
+{
+    struct slot *s = slot_claim();
+    s->address = address;
+    s->write = write;
+    s->free = gpc_thread_self && gpc_thread_self->host_function;
+    __atomic_store_n(&s->state, SLOT_ASKED, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&asked, 1, __ATOMIC_ACQ_REL);
+    futex_wake(&asked, INT_MAX);
+    uint32_t now;
+    while ((now = __atomic_load_n(&s->state, __ATOMIC_ACQUIRE)) < SLOT_OURS)
+        futex_wait(&s->state, now);
+    __atomic_store_n(&s->state, SLOT_UNUSED, __ATOMIC_RELEASE);
+    return now == SLOT_OURS;
+}
+
+/* A fault in one of the windows. In a forked child there are no sessions, and none. */
+static bool serve_fault(const siginfo_t *info, const void *context)
+{
+    uint64_t address = (uint64_t)(uintptr_t)info->si_addr;
+    if (info->si_code != SEGV_ACCERR || !gpc_session_of_address(address))
+        return false;
+    int error = errno;
+    bool ours = ask(address, is_write(context));
+    errno = error;
+    return ours;
+}
+
+/* The first server before the first fault. */
+int gpc_faults_watch(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool watched;
+    pthread_mutex_lock(&lock);
+    int r = watched ? 0 : server_start();
+    watched = r == 0;
+    pthread_mutex_unlock(&lock);
+    if (r == 0)
+        gpc_fault_chain_keep(serve_fault);
+    return r;
+}

@@ -1,0 +1,112 @@
+#include "fault_chain.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "call.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool (*asked_first)(const siginfo_t *, const void *);
+
+/* The application's handlers, in the order in which they were found; one that is replaced is kept,
+ * as a thread may be in it. [0] is what was there before us. */
+#define LINKS_MOST 16u
+static struct sigaction links[LINKS_MOST];
+static unsigned last;
+
+/* Where the thread's handler of this library was entered for a fault: an application's handler
+ * that calls the one it has found calls us, with the same fault, from further down the stack. */
+static __thread struct {
+    const void *context;
+    uintptr_t frame;
+} entered __attribute__((tls_model("initial-exec")));
+
+static void default_action(int number)
+{
+    struct sigaction usual;
+    memset(&usual, 0, sizeof usual);
+    usual.sa_handler = SIG_DFL;
+    sigaction(number, &usual, NULL); /* what faulted faults again, and ends the process */
+}
+
+static void call(const struct sigaction *link, int number, siginfo_t *info, void *context)
+{
+    if (link->sa_flags & SA_SIGINFO) {
+        link->sa_sigaction(number, info, context);
+    } else if (link->sa_handler == SIG_DFL || link->sa_handler == SIG_IGN) {
+        default_action(number);
+    } else {
+        link->sa_handler(number);
+    }
+}
+
+static void handle(int number, siginfo_t *info, void *context)
+{
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+    bool again = entered.context == context && frame < entered.frame;
+    if (again) {
+        call(&links[0], number, info, context);
+        return;
+    }
+    if (asked_first(info, context))
+        return;
+    const struct sigaction *link = &links[__atomic_load_n(&last, __ATOMIC_ACQUIRE)];
+    sigset_t before;
+    pthread_sigmask(SIG_BLOCK, &link->sa_mask, &before);
+    entered.context = context;
+    entered.frame = frame;
+    call(link, number, info, context); /* which may jump out */
+    entered.context = NULL;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static bool is_ours(const struct sigaction *a)
+{
+    return (a->sa_flags & SA_SIGINFO) && a->sa_sigaction == handle;
+}
+
+static bool is_known(const struct sigaction *a)
+{
+    const struct sigaction *l = &links[last];
+    return l->sa_flags == a->sa_flags && l->sa_handler == a->sa_handler;
+}
+
+/* On the alternate stack where the thread has one, as handlers that want it do. Other signals of
+ * the program's may come meanwhile. Under `lock`. */
+static void put_in_front(const struct sigaction *found, bool first)
+{
+    struct sigaction ours;
+    memset(&ours, 0, sizeof ours);
+    ours.sa_sigaction = handle;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER;
+    if (first || !is_known(found)) {
+        unsigned next = first ? 0 : last + 1 < LINKS_MOST ? last + 1 : LINKS_MOST - 1;
+        links[next] = *found;
+        __atomic_store_n(&last, next, __ATOMIC_RELEASE);
+    }
+    sigaction(SIGSEGV, &ours, NULL);
+}
+
+void gpc_fault_chain_check(void)
+{
+    struct sigaction found;
+    if (sigaction(SIGSEGV, NULL, &found) != 0 || is_ours(&found))
+        return;
+    pthread_mutex_lock(&lock);
+    if (sigaction(SIGSEGV, NULL, &found) == 0 && !is_ours(&found))
+        put_in_front(&found, false);
+    pthread_mutex_unlock(&lock);
+}
+
+void gpc_fault_chain_keep(bool (*serve)(const siginfo_t *info, const void *context))
+{
+    struct sigaction found;
+    pthread_mutex_lock(&lock);
+    bool first = !asked_first;
+    asked_first = serve;
+    if (first && sigaction(SIGSEGV, NULL, &found) == 0)
+        put_in_front(&found, true);
+    pthread_mutex_unlock(&lock);
+    gpc_fault_chain_check();
+}

@@ -1,0 +1,67 @@
+/*
+ * Managed memory: the same addresses here and on the GPU's host.
+ *
+ * There it is memory of the device, in its window. Here an area (area.h) lies at the same
+ * addresses, in blocks, each of which is
+ *
+ *   WRITTEN  open for writing: the host may have changed it since the GPU's host last got it
+ *   SAME     open for reading: both have the same bytes
+ *   STALE    closed: the GPU may have changed it
+ *
+ * Work that may see it takes what is WRITTEN over before it (before.c), and what it may change is
+ * STALE from then on, under one lock with its submission. A host touch of what is closed is a
+ * fault (fault.c), which waits for the work that was submitted and brings the block, and more of
+ * those behind it when touches follow each other (touch.c). So there is one rule, CUDA's for
+ * devices whose `concurrentManagedAccess` is 0: between a launch and the next synchronization
+ * the memory is the GPU's, and whoever touches it waits.
+ *
+ * A thread that faults may be anywhere in the application, so what serves it takes no lock that a
+ * faulting thread can hold: this library itself reads and writes managed memory by its alias
+ * alone (gpc_managed_view).
+ */
+#ifndef GPC_MANAGED_H
+#define GPC_MANAGED_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ranges.h"
+
+struct gpc_call;
+struct gpc_route;
+
+/* --- for calls ----------------------------------------------------------------------------- */
+
+/* Memory of the current context's device. */
+CUresult gpc_managed_alloc(CUdeviceptr *at, size_t bytes, unsigned flags);
+/* Free what begins here. */
+CUresult gpc_managed_free(const struct gpc_route *on, CUdeviceptr at);
+/* Its context has ended: close it here, whatever the GPU's host has done. */
+void gpc_managed_drop(CUdeviceptr at);
+/* Who may touch it from now on: CUmemAttach_flags, and the stream as it travels. */
+CUresult gpc_managed_attach(CUdeviceptr at, size_t bytes, unsigned flags, uint64_t stream);
+
+/* advice.c: hints, and what they were. INVALID_VALUE: not all of it is one allocation's. */
+CUresult gpc_managed_check(CUdeviceptr at, size_t bytes);
+CUresult gpc_managed_advise(CUdeviceptr at, size_t bytes, CUmem_advise advice,
+                            const CUmemLocation *location);
+CUresult gpc_managed_prefetch(CUdeviceptr at, size_t bytes, const CUmemLocation *location);
+CUresult gpc_managed_attribute(void *data, size_t size, CUmem_range_attribute which, CUdeviceptr at,
+                               size_t bytes);
+
+/* --- for the session ------------------------------------------------------------------------- */
+
+/* Around a submission: bring over what the call may see. Where it is true, nothing is fetched
+ * until gpc_managed_after. */
+bool gpc_managed_before(struct gpc_call *call);
+void gpc_managed_after(void);
+/* Where this library reads or (`write`) writes bytes of the application's: the alias if they lie
+ * in managed memory, which is brought here, else the address itself. */
+void *gpc_managed_view(const void *p, uint64_t bytes, bool write);
+/* A thread has faulted here. False: not in managed memory. `free`: it runs a host function, for
+ * whose time its stream counts as idle, and waits for no work. */
+bool gpc_managed_touch(uint64_t address, bool write, bool free);
+
+#endif

@@ -1,0 +1,72 @@
+/* What the files of managed memory keep together. All of it is under one lock, of rank 5
+ * (session.h), which is held while messages are sent and while blocks are fetched, never while
+ * work is waited for that may depend on another thread. */
+#ifndef GPC_MANAGED_INTERNAL_H
+#define GPC_MANAGED_INTERNAL_H
+
+#include "area.h"
+#include "managed.h"
+
+enum gpc_block { GPC_BLOCK_WRITTEN, GPC_BLOCK_SAME, GPC_BLOCK_STALE };
+
+/* How far touches follow each other, of one kind. */
+struct gpc_stride {
+    uint32_t next, run; /* blocks */
+};
+
+struct gpc_managed {
+    uint64_t begin, bytes; /* whole pages */
+    const struct gpc_area *area;
+    CUcontext context;
+    CUstream own;           /* a stream of this library's, on which blocks travel */
+    unsigned attached;      /* CUmemAttach_flags */
+    uint64_t attached_to;   /* the stream, for CU_MEM_ATTACH_SINGLE */
+    uint64_t attached_at;   /* the epoch then */
+    uint64_t epoch, waited; /* of the last work that might touch it, and what was waited for */
+    bool open;              /* some block is not STALE */
+    bool whole;             /* the host is going to use all of it, or its parts are too many */
+    struct gpc_stride fetch, write;
+    struct gpc_advice *advice; /* of each block; NULL: none (advice.c) */
+    uint64_t block_bytes;
+    uint32_t blocks;
+    uint8_t state[]; /* enum gpc_block */
+};
+
+void gpc_managed_lock(void);
+void gpc_managed_unlock(void);
+/* Whether there is any, without the lock. */
+bool gpc_managed_any(void);
+/* The allocation that an address lies in; NULL: none. */
+struct gpc_managed *gpc_managed_find(uint64_t address);
+/* Call `each` for all of them. */
+void gpc_managed_each(void (*each)(struct gpc_managed *m, void *arg), void *arg);
+/* Blocks from `first` on become `state`. 0, or -errno when that would be too many mappings. */
+int gpc_managed_set(struct gpc_managed *m, uint32_t first, uint32_t count, enum gpc_block state);
+/* Send what was touched of these blocks to the GPU's host: whether there was anything. */
+bool gpc_managed_bring_there(struct gpc_managed *m, uint32_t first, uint32_t count);
+/* And wait until they are here. */
+CUresult gpc_managed_bring_here(struct gpc_managed *m, uint32_t first, uint32_t count);
+/* The bytes of a run of blocks: the last one may be shorter. */
+uint64_t gpc_managed_bytes(const struct gpc_managed *m, uint32_t first, uint32_t count);
+/* Calls between these two are this library's own: they bring nothing over, and leave no trace in
+ * the thread's state. */
+struct gpc_own_calls {
+    struct gpc_session *last;
+    uint64_t last_answer;
+    bool may_end, managed;
+};
+void gpc_own_calls_begin(struct gpc_own_calls *before);
+void gpc_own_calls_end(const struct gpc_own_calls *before);
+
+/* before.c: contexts on the host of `m` in which work was submitted that may still be under way,
+ * and forget those in which everything up to an epoch was waited for. */
+#define GPC_MANAGED_CONTEXTS 64
+uint64_t gpc_managed_epoch(void); /* of the last work that may have seen any of it */
+uint64_t gpc_managed_touched_at(const struct gpc_managed *m); /* and all of this one */
+void gpc_managed_note_open(void);                             /* a block is not STALE any more */
+unsigned gpc_managed_busy(const struct gpc_managed *m, CUcontext contexts[GPC_MANAGED_CONTEXTS]);
+void gpc_managed_idle(const CUcontext *contexts, unsigned count, uint64_t up_to);
+/* fault.c: from now on faults may come. 0, or -errno. */
+int gpc_faults_watch(void);
+
+#endif

@@ -1,0 +1,180 @@
+/* The host touches managed memory that is closed to it: wait for the work that may still change
+ * it, and bring it here, in pieces that grow as long as touches follow each other. */
+#include "call.h"
+#include "context.h"
+#include "gpc_wire.h"
+#include "managed_internal.h"
+#include "session.h"
+
+/* One touch brings at most so much, where nobody has said that all of it will be used. */
+#define RUN_MOST (UINT64_C(8) << 20)
+/* How often work that others submit meanwhile is waited for before they have to wait. */
+#define ROUNDS_MOST 16
+
+/* --- waiting ------------------------------------------------------------------------------------ */
+
+/* What a touch has to wait for. */
+struct work {
+    struct gpc_route on;
+    CUstream stream; /* of memory that one stream has */
+    CUcontext contexts[GPC_MANAGED_CONTEXTS];
+    unsigned count;
+    uint64_t epoch;
+};
+
+static void work_of(const struct gpc_managed *m, struct work *w)
+{
+    bool all = m->attached != CU_MEM_ATTACH_SINGLE || m->waited < m->attached_at;
+    w->on = gpc_route_in(m->context);
+    w->stream = all ? NULL : (CUstream)m->attached_to;
+    w->epoch = gpc_managed_epoch();
+    w->count = all ? gpc_managed_busy(m, w->contexts) : 0;
+}
+
+/* An error is the next call's to report: the program goes on with what is there. */
+static void wait_for(const struct work *w)
+{
+    if (w->stream)
+        gpc_wire_cuStreamSynchronize_on(&w->on, w->stream);
+    for (unsigned i = 0; i < w->count; i++) {
+        const struct gpc_route on = gpc_route_in(w->contexts[i]);
+        gpc_wire_cuCtxSynchronize_on(&on);
+    }
+}
+
+/* Until no work may change it any more. The lock is given up meanwhile, because that work may
+ * depend on what other threads have still to submit; `m` may be gone then: true, look again. */
+static bool waited(struct gpc_managed *m, unsigned round)
+{
+    struct work w;
+    if (m->waited >= gpc_managed_touched_at(m))
+        return false;
+    work_of(m, &w);
+    if (round < ROUNDS_MOST)
+        gpc_managed_unlock();
+    wait_for(&w);
+    if (round < ROUNDS_MOST)
+        gpc_managed_lock();
+    gpc_managed_idle(w.contexts, w.count, w.epoch);
+    return true;
+}
+
+/* --- blocks ------------------------------------------------------------------------------------- */
+
+/* So many blocks from this one on: twice as many as last time where that ended. */
+static uint32_t stride_take(struct gpc_managed *m, struct gpc_stride *s, uint32_t block,
+                            uint32_t most)
+{
+    uint64_t limit = RUN_MOST > m->block_bytes ? RUN_MOST / m->block_bytes : 1;
+    uint64_t run = s->run && s->next == block ? 2 * (uint64_t)s->run : 1;
+    s->run = (uint32_t)(run < limit ? run : limit);
+    uint32_t n = s->run < most ? s->run : most;
+    s->next = block + n;
+    return n;
+}
+
+/* How many blocks from this one on are STALE, or are not. */
+static uint32_t alike(const struct gpc_managed *m, uint32_t block, bool stale)
+{
+    uint32_t end = block;
+    while (end < m->blocks && (m->state[end] == GPC_BLOCK_STALE) == stale)
+        end++;
+    return end - block;
+}
+
+/* Too many mappings: all of it becomes one. Blocks that are not here yet are brought. */
+static void open_whole(struct gpc_managed *m)
+{
+    for (uint32_t at = 0; at < m->blocks; at++)
+        if (m->state[at] == GPC_BLOCK_STALE) {
+            uint32_t n = alike(m, at, true);
+            gpc_managed_bring_here(m, at, n);
+            at += n - 1;
+        }
+    m->whole = true;
+    gpc_managed_set(m, 0, m->blocks, GPC_BLOCK_WRITTEN);
+}
+
+static int fetch(struct gpc_managed *m, uint32_t block)
+{
+    uint32_t most = alike(m, block, true);
+    uint32_t n = m->whole ? most : stride_take(m, &m->fetch, block, most);
+    /* an error ends the session, whose memory is open from then on */
+    return gpc_managed_bring_here(m, block, n) == CUDA_SUCCESS
+               ? gpc_managed_set(m, block, n, GPC_BLOCK_SAME)
+               : gpc_managed_set(m, 0, m->blocks, GPC_BLOCK_WRITTEN);
+}
+
+static int let_write(struct gpc_managed *m, uint32_t block)
+{
+    uint32_t n = stride_take(m, &m->write, block, alike(m, block, false));
+    return gpc_managed_set(m, block, n, GPC_BLOCK_WRITTEN);
+}
+
+static void open_block(struct gpc_managed *m, uint32_t block, bool write)
+{
+    int r = m->state[block] == GPC_BLOCK_STALE ? fetch(m, block) : 0;
+    if (r == 0 && write)
+        r = let_write(m, block);
+    if (r != 0)
+        open_whole(m);
+}
+
+/* Whether the block has to be brought. */
+static bool is_closed(const struct gpc_managed *m, uint64_t address)
+{
+    return m && m->state[(address - m->begin) / m->block_bytes] == GPC_BLOCK_STALE;
+}
+
+/* Under the lock; the allocation that the address lies in, its block open. NULL: none. */
+static struct gpc_managed *open_at(uint64_t address, bool write, bool free)
+{
+    struct gpc_managed *m = gpc_managed_find(address);
+    for (unsigned round = 0; !free && is_closed(m, address); round++) {
+        uint64_t begin = m->begin, now = gpc_managed_touched_at(m);
+        if (!waited(m, round))
+            break;
+        m = gpc_managed_find(address);
+        if (m && m->begin == begin && m->waited < now)
+            m->waited = now;
+    }
+    if (m)
+        open_block(m, (uint32_t)((address - m->begin) / m->block_bytes), write);
+    return m;
+}
+
+bool gpc_managed_touch(uint64_t address, bool write, bool free)
+{
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    gpc_managed_lock();
+    bool ours = open_at(address, write, free) != NULL;
+    gpc_managed_unlock();
+    gpc_own_calls_end(&before);
+    return ours;
+}
+
+/* Block after block, from a thread of the application's that is inside a call of ours. */
+void *gpc_managed_view(const void *p, uint64_t bytes, bool write)
+{
+    void *view = (void *)(uintptr_t)p;
+    uint64_t at = (uint64_t)(uintptr_t)p;
+    if (!gpc_managed_any() || gpc_thread()->own_calls || !gpc_session_of_address(at))
+        return view;
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    gpc_managed_lock();
+    struct gpc_managed *m = gpc_managed_find(at);
+    uint64_t into = m ? at - m->begin : 0;
+    bool whole = m && bytes && bytes <= m->bytes - into;
+    for (uint64_t step; whole && into < at - m->begin + bytes; into += step) {
+        step = m->block_bytes - into % m->block_bytes;
+        m = open_at(m->begin + into, write, gpc_thread()->host_function);
+        whole = m && at >= m->begin && bytes <= m->bytes - (at - m->begin);
+    }
+    if (whole)
+        view = gpc_area_alias(m->area, at);
+    gpc_managed_unlock();
+    gpc_own_calls_end(&before);
+    return view;
+}
