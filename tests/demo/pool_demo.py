@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -17,6 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from showing import fail, run, show
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
+
+from ready_process import start_ready  # noqa: E402
 
 GPUPOOL = [sys.executable, "-m", "gpupool"]
 RIGHT = "1048576 of 1048576 results are right"
@@ -44,20 +47,12 @@ class Demo:
         """A daemon, until it says that it is ready."""
         print(f"\n{title}\n  $ {module.replace('_', '-')} {' '.join(flags)}", flush=True)
         log = self.folder / f"log-{len(self.processes)}"
-        ready, theirs = os.pipe()
-        command = [sys.executable, "-m", module, *flags, "--ready-fd", str(theirs)]
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=[theirs]
-            )
+        try:
+            process, address = start_ready([sys.executable, "-m", module, *flags], log, PATIENCE)
+        except AssertionError as error:
+            fail(str(error))
         self.processes.append(process)
-        os.close(theirs)
-        readable, _, _ = select.select([ready], [], [], PATIENCE)
-        said = os.read(ready, 512) if readable else b""
-        os.close(ready)
-        if not said:
-            fail(f"it did not start: {log.read_text(errors='replace')[-2000:]}")
-        print(f"    ready at {said.decode().strip().partition('?')[0]}")
+        print(f"    ready at {address.partition('?')[0]}")
 
     def stop(self) -> None:
         for process in reversed(self.processes):

@@ -22,6 +22,7 @@ import pytest
 
 from gpupool_common import paths
 from ports import free_port
+from ready_process import start_ready
 
 TOKEN = "token-of-the-end-to-end-tests"
 
@@ -106,33 +107,14 @@ class PoolServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        ready, theirs = os.pipe()
         command = [*self.prefix, self.python, "-m", "gpupool_server", "--listen", self.url]
-        command += ["--run-dir", str(self.folder / "run"), "--ready-fd", str(theirs)]
+        command += ["--run-dir", str(self.folder / "run")]
         for key, value in self.settings.items():
             command += [f"--{key}", value] if value else [f"--{key}"]
         # A worker that gives its driver a dead handle ends: a real driver would, too.
         env = {"GPUPOOL_SOFT_DEAD": "abort", **os.environ, "GPUPOOL_SERVER_TOKEN": TOKEN}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs],
-            )
-        os.close(theirs)
-        try:
-            readable, _, _ = select.select([ready], [], [], PATIENCE)
-            said = os.read(ready, 512) if readable else b""
-        finally:
-            os.close(ready)
-        if not said:
-            self.kill()
-            raise AssertionError(f"gpupool-server did not start:\n{self.log.read_text()}")
-        self.address = said.decode().strip()
+        self._process, self.address = start_ready(command, self.log, PATIENCE, env)
 
     def kill(self, how: signal.Signals = signal.SIGKILL, wait: bool = True) -> None:
         """Send a signal, by default one that ends it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import httpx
 
 from harness import PATIENCE
 from ports import free_port
+from ready_process import start_ready
 
 
 class ManagerProcess:
@@ -45,28 +45,13 @@ class ManagerProcess:
 
     def start(self, *flags: str) -> str:
         """Its URL, once it is ready."""
-        ready, theirs = os.pipe()
-        command = [*self.wrap, *self.command(*flags), "--ready-fd", str(theirs)]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs],
-                preexec_fn=self._limit if self.limits else None,
-            )
-        os.close(theirs)
-        try:
-            readable, _, _ = select.select([ready], [], [], PATIENCE)
-            said = os.read(ready, 512) if readable else b""
-        finally:
-            os.close(ready)
-        if not said:
-            self.kill()
-            raise AssertionError(f"gpupool-manager did not start:\n{self.log.read_text()}")
-        self.url = said.decode().strip()
+        self._process, self.url = start_ready(
+            [*self.wrap, *self.command(*flags)],
+            self.log,
+            PATIENCE,
+            self.env,
+            self._limit if self.limits else None,
+        )
         return self.url
 
     def _limit(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -24,6 +23,7 @@ import pytest
 
 from harness import PATIENCE, Result, run_program
 from ports import free_port
+from ready_process import start_ready
 from toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +124,7 @@ def installed(request: pytest.FixtureRequest, wheel: Path, wheel_work: Path) -> 
         root / "bin" / "python",
         "install",
     ]
-    pip += ["--quiet", "--disable-pip-version-check"]
+    pip += ["--quiet", "--disable-pip-version-check", "--no-compile"]
     needs = root / "needs.txt"
     needs.write_text(must_run(sys.executable, NEEDS_SCRIPT), encoding="utf-8")
     must_run(*pip, *TESTED, "--requirement", needs)
@@ -277,17 +277,12 @@ def encrypting(installed: Installed) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # short: Unix sockets
         command = [str(installed.root / "bin" / "gpupool-server"), "--curve", "--driver", "soft"]
         command += ["--listen", f"tcp://127.0.0.1:{free_port()}", "--on-stop", "end"]
-        ready, theirs = os.pipe()
-        command += ["--run-dir", f"{folder}/run", "--ready-fd", str(theirs)]
-        process = subprocess.Popen(
-            command, env=clean_environment(GPUPOOL_SERVER_TOKEN="any"), pass_fds=[theirs]
-        )
-        os.close(theirs)
+        command += ["--run-dir", f"{folder}/run"]
+        env = clean_environment(GPUPOOL_SERVER_TOKEN="any")
+        process, url = start_ready(command, Path(folder) / "log", PATIENCE, env)
         try:
-            readable, _, _ = select.select([ready], [], [], PATIENCE)
-            yield os.read(ready, 512).decode().strip() if readable else ""
+            yield url
         finally:
-            os.close(ready)
             process.terminate()
             process.wait(PATIENCE)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import zmq
 from gpupool_common import protocol
 from gpupool_common.ask import ask
 from gpupool_common.paths import Home
+from ready_process import start_ready
 from server_harness import ROOT, TOKEN, hello_fields, process_lives
 
 PYTHONPATH = f"{ROOT / 'pool'}:{ROOT / 'server'}"
@@ -44,22 +44,10 @@ class RunningServer:
     def __init__(self, folder: Path, home: Home, *flags: str, **env: str) -> None:
         self.run_dir = folder / "run"
         self.log = folder / "server.log"
-        ready, theirs = os.pipe()
         command = [sys.executable, "-m", "gpupool_server", "--listen", f"ipc://{folder}/front.sock"]
         command += ["--run-dir", str(self.run_dir), "--driver", "soft", "--log-json", *flags]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-fd", str(theirs)],
-                env=environment(home, **(env or {"GPUPOOL_SERVER_TOKEN": TOKEN})),
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=(theirs,),
-            )
-        os.close(theirs)
-        assert select.select([ready], [], [], 60)[0]
-        self.url = os.read(ready, 512).decode().strip()
-        os.close(ready)
-        assert self.url, self.log.read_text()
+        variables = environment(home, **(env or {"GPUPOOL_SERVER_TOKEN": TOKEN}))
+        self.process, self.url = start_ready(command, self.log, 60, variables)
 
     def events(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
