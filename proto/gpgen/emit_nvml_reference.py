@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from .emit_reference import is_sentence
+from .emit_reference import check_sentences
 from .spec_nvml import Function, NvmlSpec
 
 PAGE = "nvml.md"
@@ -25,12 +25,9 @@ AGES = {
 def check(spec: NvmlSpec) -> None:
     """SpecError at the first function that is answered and not described."""
     for f in spec.functions:
-        if f.mode != "refuse" and not f.doc:
-            raise f.fail("mode", 'say in a sentence what it does: doc = "…"')
         if f.mode == "refuse" and f.doc:
             raise f.fail("doc", "a refused function has its reason, and no 'doc'")
-        if f.doc and not is_sentence(f.doc):
-            raise f.fail("doc", "'doc' is a sentence: a capital letter first, a full stop last")
+        check_sentences(f, "doc")
 
 
 def _linked(text: str, named: dict[str, Function]) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Protocol
 
 from .client_words import target_arguments
-from .param import Check, Param
+from .param import Check, Param, SpecError
 from .spec import Function, Spec
 
 INDEX = "index.md"
@@ -31,13 +32,27 @@ def is_sentence(text: str) -> bool:
     return text[:1].isupper() and text.endswith((".", "!"))
 
 
-def _check_function(f: Function) -> None:
+class Described(Protocol):
+    """A function of any of our specs."""
+
+    mode: str
+    doc: str
+
+    def fail(self, key: str, text: str) -> SpecError: ...
+
+
+def check_sentences(f: Described, *keys: str) -> None:
+    """SpecError unless what is answered is described, and these keys hold sentences."""
     if f.mode != "refuse" and not f.doc:
         raise f.fail("mode", 'say in a sentence what it does: doc = "…"')
-    for key in ("doc", "differs"):
+    for key in keys:
         text = getattr(f, key)
         if text and not is_sentence(text):
             raise f.fail(key, f"'{key}' is a sentence: a capital letter first, a full stop last")
+
+
+def _check_function(f: Function) -> None:
+    check_sentences(f, "doc", "differs")
     if f.differs and not f.doc:
         raise f.fail("differs", "'differs' goes with a 'doc'")
 
