@@ -21,39 +21,29 @@ add_library(gp_transport STATIC
 target_include_directories(gp_transport PUBLIC ${CMAKE_CURRENT_LIST_DIR}/..)
 target_link_libraries(gp_transport PUBLIC gp_options Threads::Threads ${CMAKE_DL_LIBS})
 
+# A plug-in, of a file of its own name and its parts: it exports what NAME.map has.
+function(gp_add_plugin name)
+  set(sources ${name}.c)
+  foreach(part ${ARGN})
+    list(APPEND sources ${name}_${part}.c)
+  endforeach()
+  list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/)
+  set(map ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${name}.map)
+  add_library(gpupool_${name} MODULE ${sources})
+  target_link_libraries(gpupool_${name} PRIVATE gp_transport)
+  target_link_options(gpupool_${name} PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${map})
+  set_target_properties(gpupool_${name} PROPERTIES LINK_DEPENDS ${map})
+endfunction()
+
 find_path(GPUPOOL_ZMQ_INCLUDE zmq.h)
 find_library(GPUPOOL_ZMQ_LIBRARY zmq)
 if(NOT GPUPOOL_ZMQ_INCLUDE OR NOT GPUPOOL_ZMQ_LIBRARY)
   message(FATAL_ERROR "libzmq is not found; install libzmq3-dev")
 endif()
-
-add_library(gpupool_zmq MODULE
-  ${CMAKE_CURRENT_LIST_DIR}/zmq.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_connect.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_curve.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_greet.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_keeper.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_link.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_listen.c
-  ${CMAKE_CURRENT_LIST_DIR}/zmq_ask.c)
+gp_add_plugin(zmq connect curve greet keeper link listen ask)
 target_include_directories(gpupool_zmq SYSTEM PRIVATE ${GPUPOOL_ZMQ_INCLUDE})
-target_link_libraries(gpupool_zmq PRIVATE gp_transport ${GPUPOOL_ZMQ_LIBRARY})
-target_link_options(gpupool_zmq PRIVATE
-  -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/zmq.map)
-set_target_properties(gpupool_zmq PROPERTIES
-  LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/zmq.map)
+target_link_libraries(gpupool_zmq PRIVATE ${GPUPOOL_ZMQ_LIBRARY})
 
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
-add_library(gpupool_tcp MODULE
-  ${CMAKE_CURRENT_LIST_DIR}/tcp.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_connect.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_frames.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_keeper.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_listen.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_socket.c
-  ${CMAKE_CURRENT_LIST_DIR}/tcp_tls.c)
-target_link_libraries(gpupool_tcp PRIVATE gp_transport OpenSSL::SSL OpenSSL::Crypto)
-target_link_options(gpupool_tcp PRIVATE
-  -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/tcp.map)
-set_target_properties(gpupool_tcp PROPERTIES
-  LINK_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/tcp.map)
+gp_add_plugin(tcp connect frames keeper listen socket tls)
+target_link_libraries(gpupool_tcp PRIVATE OpenSSL::SSL OpenSSL::Crypto)
