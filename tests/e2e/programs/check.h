@@ -47,6 +47,14 @@ static inline void check_failed(const char *file, int line, const char *format, 
         }                                                                                          \
     } while (0)
 
+/* A line for who speaks with the program: it is there at once. */
+#define SAY(...)                                                                                   \
+    do {                                                                                           \
+        printf(__VA_ARGS__);                                                                       \
+        printf("\n");                                                                              \
+        fflush(stdout);                                                                            \
+    } while (0)
+
 static inline int finish(const char *name)
 {
     if (check_failures) {

@@ -16,13 +16,6 @@ static void *buffers[ROOM];
 static CUmodule modules[ROOM];
 static int buffer_count, module_count;
 
-#define SAY(...)                                                                                   \
-    do {                                                                                           \
-        printf(__VA_ARGS__);                                                                       \
-        printf("\n");                                                                              \
-        fflush(stdout);                                                                            \
-    } while (0)
-
 static void take_pinned(int count, size_t bytes)
 {
     CUresult r = CUDA_SUCCESS;

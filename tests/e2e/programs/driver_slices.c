@@ -24,12 +24,6 @@ static const char poll_ptx[] = ".version 7.0\n"
                                "    ret;\n"
                                "}\n";
 
-#define SAY(text)                                                                                  \
-    do {                                                                                           \
-        printf(text "\n");                                                                         \
-        fflush(stdout);                                                                            \
-    } while (0)
-
 int main(void)
 {
     char line[128];

@@ -24,13 +24,6 @@ static unsigned taken_count;
 static int expected;
 static CUfunction increment;
 
-#define SAY(...)                                                                                   \
-    do {                                                                                           \
-        printf(__VA_ARGS__);                                                                       \
-        printf("\n");                                                                              \
-        fflush(stdout);                                                                            \
-    } while (0)
-
 static void must(CUresult r)
 {
     if (r == CUDA_SUCCESS)
