@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from command_harness import front, start_server  # noqa: F401
 from fake_admin import admin  # noqa: F401
+from filled_manager import filled_manager  # noqa: F401
 from gpupool_common.paths import PLUGINS, Home
 from gpupool_server import inventory
 from gpupool_server.front_end import RequestHandler

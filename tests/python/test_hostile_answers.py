@@ -7,9 +7,7 @@ import io
 import json
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from rich.console import Console
 
+from answering import answering
 from gpupool import inspect, smi, top
 from gpupool.pool_address import Where
 from gpupool.pool_client import PoolClient
@@ -44,33 +43,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
-
-
-@contextmanager
-def answering(listener: socket.socket, answer: list[bytes]) -> Iterator[None]:
-    """Whoever connects is heard once, gets ``answer[0]``, and is hung up on."""
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                try:
-                    peer.recv(65536)
-                    peer.sendall(answer[0])
-                except OSError:
-                    continue
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
 
 
 def refused_or(call: Any) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from test_manager_schema import FilledManager
+from filled_manager import FilledManager
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,16 +44,6 @@ BODIES = (
         ]
     )
 )
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilledManager]:
-    state = tmp_path_factory.mktemp("state")
-    state.chmod(0o700)
-    manager = FilledManager(state)
-    manager.fill()
-    yield manager
-    manager.close()
 
 
 def send(url: str, head: str, body: bytes) -> bytes:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils import z85
 
+from answering import answering
 from gpupool_common import keys, protocol
 from gpupool_common.ask import Address, ask, check_url, with_key
 from gpupool_common.errors import ConfigError, GpupoolError, InstallError, UnreachableError
@@ -234,30 +235,7 @@ def test_the_wrong_way_to_ask_is_named_at_once(listener: Listener) -> None:
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 12])
 def test_what_is_no_server_is_no_matter_of_keys(key: str | None, words: bytes) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                return
-            with peer:
-                try:
-                    peer.sendall(words)
-                except OSError:
-                    continue
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        with pytest.raises(UnreachableError, match=r"in 0\.\d s; it may not be a gpupool"):
-            ask(
-                with_key(f"tcp://127.0.0.1:{listener.getsockname()[1]}", key),
-                "info",
-                {},
-                timeout=0.5,
-            )
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
+    url = with_key(f"tcp://127.0.0.1:{listener.getsockname()[1]}", key)
+    not_ours = r"in 0\.\d s; it may not be a gpupool"
+    with answering(listener, [words]), pytest.raises(UnreachableError, match=not_ours):
+        ask(url, "info", {}, timeout=0.5)
