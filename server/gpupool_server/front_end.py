@@ -8,7 +8,7 @@ import platform
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpupool_common import __version__, lease_token, logs, protocol, request
 from gpupool_common.errors import ConfigError, ProtocolError
@@ -22,13 +22,15 @@ from gpupool_server.gpus import Gpus
 from gpupool_server.ignored import ignored
 from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import NvmlHandler
-from gpupool_server.pool_member import PoolMember
 from gpupool_server.session import Opened
 from gpupool_server.session_request import read_number, read_session_request
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import Tenant
 from gpupool_server.views import TenantViews
 from gpupool_server.worker import Build
+
+if TYPE_CHECKING:
+    from gpupool_server.pool_member import PoolMember
 
 #: Questions answered at once; a client beyond that is told to try again.
 MAX_ASKING = 256

@@ -25,12 +25,8 @@ from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
 from gpupool_server.inventory import driver_environment
 from gpupool_server.jail import Jail
-from gpupool_server.join_token import JoinToken
 from gpupool_server.local_users import Admitted
-from gpupool_server.manager_connection import ManagerConnection, find_address
-from gpupool_server.manager_keys import ManagerKeys
 from gpupool_server.node_keys import NodeKeys
-from gpupool_server.pool_member import PoolMember
 from gpupool_server.rundir import (
     RunDir,
     lasting_dir,
@@ -46,7 +42,10 @@ from gpupool_server.usage import open_usage
 from gpupool_server.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from gpupool_server.manager_connection import ManagerConnection
+    from gpupool_server.manager_keys import ManagerKeys
     from gpupool_server.metrics import MetricsServer
+    from gpupool_server.pool_member import PoolMember
 
 #: How long questions that are being answered may take when the server stops.
 DRAIN_SECONDS = 5.0
@@ -181,6 +180,10 @@ class Server:
         if settings.pool is None or settings.join_token is None:
             return None
         assert self._run_dir is not None and self._supervisor is not None
+        from gpupool_server.join_token import JoinToken
+        from gpupool_server.manager_keys import ManagerKeys
+        from gpupool_server.pool_member import PoolMember
+
         token = JoinToken.read(settings.join_token)
         self._manager_keys = ManagerKeys(token, key_folder(settings))
         self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._supervisor)
@@ -188,6 +191,8 @@ class Server:
         return self._member
 
     def _connect_to_manager(self, member: PoolMember, pool: str) -> None:
+        from gpupool_server.manager_connection import ManagerConnection, find_address
+
         assert self._supervisor is not None and self._node_keys is not None
         address, labels = find_address(self.settings, self.url), self.settings.labels
         host, _ = split_tcp(address)
