@@ -116,6 +116,11 @@ def wrong_with(process: Path) -> list[str]:
         wrong.append("no_new_privs is not set")
     if process.stat().st_uid == os.geteuid():
         wrong.append("it is the server's user")
+    user = int(status["Uid"].split()[0])
+    owner = (process / "environ").stat().st_uid  # root's, of a process that is closed to its user
+    print(f"PR_SET_DUMPABLE 0 while the driver works: {'yes' if owner != user else 'NO'}")
+    if owner == user:
+        wrong.append("its memory is open to processes of its user")
     for kind in ("mnt", "pid", "ipc", "net", "uts"):
         if (process / "ns" / kind).stat().st_ino == Path(f"/proc/self/ns/{kind}").stat().st_ino:
             wrong.append(f"it is in the host's {kind} namespace")
