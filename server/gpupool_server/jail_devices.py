@@ -14,7 +14,10 @@ from gpupool_server.inventory import Device, Inventory
 COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 #: What the driver reads of the machine: processors, memory nodes, the PCI tree.
-READ = ("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/bus/pci", "/sys/module/nvidia")
+READ = (
+    *("/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/bus/pci", "/sys/module/nvidia"),
+    "/sys/class/pci_bus",  # by which NCCL finds out what lies between GPUs
+)
 
 _MINOR = re.compile(r"^Device Minor:\s*([0-9]{1,4})\s*$", re.MULTILINE)
 _PROC = Path("/proc/driver/nvidia/gpus")

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -177,6 +178,19 @@ static void refused_calls(void **state)
         }
 }
 
+/* libibverbs goes on without it; the soft GPU has nothing that would ask. */
+static void rdma_is_refused_and_not_fatal(void **state)
+{
+    (void)state;
+    const struct call c = CALL_ERROR(socket, EPROTONOSUPPORT, AF_NETLINK, SOCK_RAW, NETLINK_RDMA);
+    driver = GP_FILTER_CUDA;
+    int status = outcome(make, &c);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+    driver = GP_FILTER_SOFT;
+    status = outcome(make, &c);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+}
+
 static void *nothing(void *argument)
 {
     return argument;
@@ -311,6 +325,7 @@ int main(void)
         return 77; /* built without libseccomp: skipped */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refused_calls),
+        cmocka_unit_test(rdma_is_refused_and_not_fatal),
         cmocka_unit_test(allowed_calls),
         cmocka_unit_test(a_program_is_executed_before_the_worker_runs),
         cmocka_unit_test(a_worker_names_the_call_that_ended_it),
