@@ -118,6 +118,11 @@ class Settings(BudgetSettings, MetricsSettings):
         "200000-265535",
         description="FIRST-LAST: user ids that no one else on this host has, one for each worker",
     )
+    jail_users: Literal["worker", "lease"] = Field(
+        "worker",
+        description="worker (each has a user of its own) or lease (its workers here have one"
+        " user, so that they can share what NCCL and CUDA's IPC let one user share)",
+    )
     seccomp: Literal["off", "log", "enforce"] = Field(
         "enforce",
         description="enforce (a worker that makes a system call which no worker makes is ended),"

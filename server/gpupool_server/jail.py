@@ -207,7 +207,7 @@ class Jail:
         lease = self._leases.enter(place.lease, place.session)
         uid = 0
         try:
-            uid = self._claim()
+            uid = self._claim(lease)
             command = [str(self._program), "--version"]
             report = await self._run(place, lease, uid, command, {}, (_NULL, _NULL, _NULL))
             if report.pid:
@@ -216,9 +216,7 @@ class Jail:
                     report.error = f"{self._program} does not run in the jail: {reason}"
             return report
         finally:
-            self._leases.leave(place.lease, place.session)
-            self._release(uid)
-            self._cgroups.remove(place.session)
+            self._leave(place.lease, place.session, uid)
 
     def _check(self, mode: str) -> None:
         off = {
@@ -254,20 +252,17 @@ class Jail:
         lease = self._leases.enter(place.lease, place.session)
         uid = 0
         try:
-            uid = self._claim()
             async with lease.lock:
+                uid = self._claim(lease)
                 report = await self._run(place, lease, uid, command, env, streams)
+                self._give(lease, uid, report.pid)
             if report.error or not report.pid:
                 _kill(report.pid)
                 raise WorkerError(f"its jail cannot be made: {report.error or 'no process'}")
             process = Process.of_pid(report.pid)
         except BaseException:
-            self._leases.leave(place.lease, place.session)
-            self._release(uid)
-            self._cgroups.remove(place.session)
+            self._leave(place.lease, place.session, uid)
             raise
-        if uid and self._uids is not None:
-            self._uids.give(uid, report.pid)
         holder = lease.holder.pid if lease.holder is not None else 0
         return process, Confined(
             layers={n: s for n, s in report.layers.items()},
@@ -286,25 +281,38 @@ class Jail:
     def adopt(self, session: str, confined: Confined) -> None:
         """A worker that an earlier server has started."""
         if confined.lease:
-            self._leases.adopt(confined.lease, session, confined.holder, confined.holder_start)
+            where = confined.holder, confined.holder_start
+            lease = self._leases.adopt(confined.lease, session, *where)
+            if self._settings.jail_users == "lease" and lease.holder is not None:
+                lease.uid = confined.uid
 
     def ended(self, session: str, confined: Confined) -> None:
         """The worker of a session has ended."""
-        if confined.lease:
-            self._leases.leave(confined.lease, session)
-        self._release(confined.uid)
-        self._cgroups.remove(session)
+        self._leave(confined.lease, session, confined.uid)
 
     def close(self) -> None:
         """The server stops, and workers go on."""
         self._leases.forget()
 
-    def _claim(self) -> int:
-        return self._uids.claim() if self._uids is not None and "uid" not in self._off else 0
+    def _claim(self, lease: Lease) -> int:
+        """A user for the next worker of a lease; 0: the server's own."""
+        if self._uids is None or "uid" in self._off:
+            return 0
+        return lease.uid or self._uids.claim()
 
-    def _release(self, uid: int) -> None:
-        if uid and self._uids is not None:
+    def _give(self, lease: Lease, uid: int, pid: int) -> None:
+        """The user is the worker's, or that of all of the lease for as long as its holder lives."""
+        if not uid or not pid or self._uids is None:
+            return
+        if self._settings.jail_users == "lease" and lease.holder is not None:
+            lease.uid, pid = uid, lease.holder.pid
+        self._uids.give(uid, pid)
+
+    def _leave(self, lease: str, session: str, uid: int) -> None:
+        """A worker has ended, or was never there."""
+        if self._leases.leave(lease, session, uid) and uid and self._uids is not None:
             self._uids.release(uid)
+        self._cgroups.remove(session)
 
     async def _run(
         self,

@@ -16,6 +16,8 @@ class Lease:
 
     holder: Process | None = None
     sessions: set[str] = field(default_factory=set)
+    #: The user of all its workers; 0: each has its own.
+    uid: int = 0
     #: Held while a worker starts: the first one makes what the others join.
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -32,22 +34,27 @@ class Leases:
         lease.sessions.add(session)
         return lease
 
-    def adopt(self, name: str, session: str, pid: int, started: int) -> None:
+    def adopt(self, name: str, session: str, pid: int, started: int) -> Lease:
         """A session that an earlier server has begun."""
         lease = self.enter(name, session)
         if lease.holder is None and pid:
             lease.holder = Process.find(pid, started)
+        return lease
 
-    def leave(self, name: str, session: str) -> None:
-        """The session's worker has ended; with the last one the namespaces do."""
+    def leave(self, name: str, session: str, uid: int) -> bool:
+        """The session's worker has ended, and with the last one the namespaces do.
+
+        The answer: whether its user is nobody's any more.
+        """
         lease = self._leases.get(name)
         if lease is None:
-            return
+            return True
         lease.sessions.discard(session)
         if not lease.sessions:
             del self._leases[name]
             if lease.holder is not None:
                 lease.holder.kill()
+        return not lease.sessions or lease.uid != uid
 
     def forget(self) -> None:
         """The server stops: the next one finds them by its sessions."""

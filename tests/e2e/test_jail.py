@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpupool_common import paths
+from gpupool_server.process import start_time
 from harness import PATIENCE, PoolServer, Talk, alive, wait_until
 from jail_harness import FILES, PYTHON, UID, Starter, holder_line
 from toolchain import Toolchain
@@ -377,6 +378,8 @@ def test_sessions_keep_their_jails_over_a_restart(
     (other,) = set(server.worker_pids()) - {worker}
     assert 200000 <= user_of(worker) <= 265535 and 200000 <= user_of(other) <= 265535
     assert user_of(worker) != user_of(other)
+    # closed to its user: what only the owner may read is root's
+    assert {os.stat(f"/proc/{pid}/environ").st_uid for pid in (worker, other)} == {0}
     shared = [os.stat(f"/proc/{pid}/ns/ipc").st_ino for pid in (worker, other, os.getpid())]
     assert shared[0] == shared[1] != shared[2]
     for number, program in enumerate((first, second)):
@@ -392,6 +395,32 @@ def test_sessions_keep_their_jails_over_a_restart(
     second.close()
     wait_until(lambda: not server.worker_pids(), "the workers ended", PATIENCE)
     wait_until(lambda: not alive(namespaces), "the lease's namespaces ended with the last worker")
+
+
+def workers_left(server: PoolServer, number: int) -> None:
+    wait_until(lambda: len(server.worker_pids()) == number, f"{number} workers are left", PATIENCE)
+
+
+def test_workers_of_a_lease_may_have_one_user(
+    make_server: MakeServer, talk: StartTalk, toolchain: Toolchain
+) -> None:
+    """It is nobody else's until the last of them has ended, also over a restart."""
+    server = make_server(**{"data-listen": "none", "jail-users": "lease"})
+    hold = str(toolchain.runtime_program("hold"))
+    programs = [talk([hold], server.environment("shm")) for _ in range(2)]
+    assert [program.line() for program in programs] == ["ready"] * 2
+    server.kill()
+    server.start()
+    programs.append(talk([hold], server.environment("shm")))
+    assert programs[2].line() == "ready"
+    (user,) = {user_of(pid) for pid in server.worker_pids()}
+    assert 200000 <= user <= 265535
+    claim = Path("/run/gpupool-uids") / str(user)
+    for left, program in zip((2, 1, 0), programs, strict=True):
+        assert start_time(int(claim.read_text().split()[0])) is not None
+        program.close()
+        workers_left(server, left)
+    wait_until(lambda: not claim.exists(), "the user is free")
 
 
 def test_a_server_that_must_confine_says_what_is_missing(home: paths.Home) -> None:
