@@ -1,0 +1,74 @@
+"""Ranks of a collective in the jails of one lease: they share its /dev/shm and no other's.
+
+What a libnccl and real GPUs make of it is seen by tests/gpu/jail_two.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import PoolServer
+from ranks import Ranks, fake_nccl
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make every layer")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="gpe-", dir="/tmp") as made:
+        yield Path(made)
+
+
+REDUCED = "ok by version 1"
+ANOTHERS = "failed the other rank's memory is another user's"
+
+
+@pytest.mark.parametrize(("users", "reduced"), [("lease", REDUCED), ("worker", ANOTHERS)])
+def test_two_workers_of_a_lease_reduce(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, users: str, reduced: str
+) -> None:
+    """NCCL shares memory as files that one user may open."""
+    ranks = Ranks(folder, fake_nccl(folder))
+    monkeypatch.setenv("GPUPOOL_HOME", str(ranks.home))
+    settings = {"soft-gpus": "2", "data-listen": "none", "worker": str(ranks.worker)}
+    server = PoolServer(**settings, **{"jail-users": users})
+    try:
+        server.start()
+        ranks.arm()
+        found = ranks.run(server, ("0", "1"))
+        assert found == {
+            (rank, step): what
+            for rank in (0, 1)
+            for step, what in (
+                ("driver", "ok"),
+                ("peer-copy", "absent this driver has no IPC"),
+                ("all-reduce", reduced),
+            )
+        }
+        log = server.log.read_text()
+        assert "root" in log[log.index("workers are confined") :] and "was refused" not in log
+    finally:
+        server.close()
+
+
+def test_the_script_for_real_gpus_on_soft_ones() -> None:
+    script = Path(__file__).parents[1] / "gpu" / "jail_two.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--driver", "soft"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "jail_two: ok"
+    assert f"required user of lease, both GPUs   rank 1 all-reduce: {REDUCED}" in lines
+    assert f"shown    user of worker, its own GPU rank 0 all-reduce: {ANOTHERS}" in lines
