@@ -37,9 +37,17 @@ def _operation(spec: Spec, f: Function) -> str:
     return sent[0].name if f.has_wire or len(sent) == 1 else f.name
 
 
+#: Functions of libc that stand in its place (client_lib/interposed).
+INTERPOSED = (
+    ("fread", "fwrite", "pread", "pread64", "preadv", "pwrite", "pwrite64", "read", "readv")
+    + ("recv", "recvfrom", "recvmsg", "send", "sendmsg", "sendto", "sigaction", "signal")
+    + ("write", "writev")
+)
+
+
 def linker_map(spec: Spec) -> str:
     """An anonymous version node: names must come out without @@VERSION."""
-    names = [n for f in spec.cuda for n in (f.name, *f.variants)]
+    names = [n for f in spec.cuda for n in (f.name, *f.variants)] + list(INTERPOSED)
     return "{\nglobal:\n" + "".join(f"    {n};\n" for n in names) + "local:\n    *;\n};\n"
 
 

@@ -75,6 +75,7 @@ DRIVER_PROGRAMS = (
     Program("driver_managed_random", "driver_managed_random", driver=True),
     Program("driver_managed_hints", "driver_managed_hints", driver=True),
     Program("driver_managed_handlers", "driver_managed_handlers", driver=True),
+    Program("driver_managed_files", "driver_managed_files", driver=True),
     Program("driver_limits", "driver_limits", driver=True),
     Program("driver_profile", "driver_profile", driver=True),
     Program("driver_errors", "driver_errors", driver=True),

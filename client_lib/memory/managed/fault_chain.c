@@ -9,10 +9,17 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool (*asked_first)(const siginfo_t *, const void *);
 
-/* The application's handlers, in the order in which they were found; one that is replaced is kept,
- * as a thread may be in it. [0] is what was there before us. */
-#define LINKS_MOST 16u
-static struct sigaction links[LINKS_MOST];
+int (*gpc_fault_chain_system)(int, const struct sigaction *, struct sigaction *);
+
+static int system_action(const struct sigaction *action, struct sigaction *old)
+{
+    return gpc_fault_chain_system ? gpc_fault_chain_system(SIGSEGV, action, old)
+                                  : sigaction(SIGSEGV, action, old);
+}
+
+/* The application's handlers: [0] is what was there before us, and later ones take turns in the
+ * others, because a thread may still read the last. */
+static struct sigaction links[3];
 static unsigned last;
 
 /* Where the thread's handler of this library was entered for a fault: an application's handler
@@ -22,12 +29,12 @@ static __thread struct {
     uintptr_t frame;
 } entered __attribute__((tls_model("initial-exec")));
 
-static void default_action(int number)
+static void default_action(void)
 {
     struct sigaction usual;
     memset(&usual, 0, sizeof usual);
     usual.sa_handler = SIG_DFL;
-    sigaction(number, &usual, NULL); /* what faulted faults again, and ends the process */
+    system_action(&usual, NULL); /* what faulted faults again, and ends the process */
 }
 
 static void call(const struct sigaction *link, int number, siginfo_t *info, void *context)
@@ -35,7 +42,7 @@ static void call(const struct sigaction *link, int number, siginfo_t *info, void
     if (link->sa_flags & SA_SIGINFO) {
         link->sa_sigaction(number, info, context);
     } else if (link->sa_handler == SIG_DFL || link->sa_handler == SIG_IGN) {
-        default_action(number);
+        default_action();
     } else {
         link->sa_handler(number);
     }
@@ -66,47 +73,59 @@ static bool is_ours(const struct sigaction *a)
     return (a->sa_flags & SA_SIGINFO) && a->sa_sigaction == handle;
 }
 
-static bool is_known(const struct sigaction *a)
+static void link_add(const struct sigaction *action)
 {
-    const struct sigaction *l = &links[last];
-    return l->sa_flags == a->sa_flags && l->sa_handler == a->sa_handler;
+    unsigned next = last == 1 ? 2 : 1;
+    links[next] = *action;
+    __atomic_store_n(&last, next, __ATOMIC_RELEASE);
 }
 
 /* On the alternate stack where the thread has one, as handlers that want it do. Other signals of
  * the program's may come meanwhile. Under `lock`. */
-static void put_in_front(const struct sigaction *found, bool first)
+static void put_in_front(void)
 {
     struct sigaction ours;
     memset(&ours, 0, sizeof ours);
     ours.sa_sigaction = handle;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER;
-    if (first || !is_known(found)) {
-        unsigned next = first ? 0 : last + 1 < LINKS_MOST ? last + 1 : LINKS_MOST - 1;
-        links[next] = *found;
-        __atomic_store_n(&last, next, __ATOMIC_RELEASE);
-    }
-    sigaction(SIGSEGV, &ours, NULL);
+    system_action(&ours, NULL);
 }
 
 void gpc_fault_chain_check(void)
 {
     struct sigaction found;
-    if (sigaction(SIGSEGV, NULL, &found) != 0 || is_ours(&found))
+    if (system_action(NULL, &found) != 0 || is_ours(&found))
         return;
     pthread_mutex_lock(&lock);
-    if (sigaction(SIGSEGV, NULL, &found) == 0 && !is_ours(&found))
-        put_in_front(&found, false);
+    if (system_action(NULL, &found) == 0 && !is_ours(&found)) {
+        link_add(&found);
+        put_in_front();
+    }
     pthread_mutex_unlock(&lock);
 }
 
 void gpc_fault_chain_keep(bool (*serve)(const siginfo_t *info, const void *context))
 {
-    struct sigaction found;
     pthread_mutex_lock(&lock);
     bool first = !asked_first;
     asked_first = serve;
-    if (first && sigaction(SIGSEGV, NULL, &found) == 0)
-        put_in_front(&found, true);
+    if (first && system_action(NULL, &links[0]) == 0)
+        put_in_front();
     pthread_mutex_unlock(&lock);
     gpc_fault_chain_check();
+}
+
+bool gpc_fault_chain_set(const struct sigaction *action, struct sigaction *old)
+{
+    struct sigaction now;
+    if (system_action(NULL, &now) != 0 || !is_ours(&now))
+        return false;
+    pthread_mutex_lock(&lock);
+    now = links[last];
+    if (action)
+        link_add(action);
+    pthread_mutex_unlock(&lock);
+    if (old)
+        *old = now;
+    return true;
 }

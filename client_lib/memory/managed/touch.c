@@ -159,7 +159,7 @@ void *gpc_managed_view(const void *p, uint64_t bytes, bool write)
 {
     void *view = (void *)(uintptr_t)p;
     uint64_t at = (uint64_t)(uintptr_t)p;
-    if (!gpc_managed_any() || gpc_thread()->own_calls || !gpc_session_of_address(at))
+    if (!gpc_managed_any() || !gpc_session_of_address(at) || gpc_thread()->own_calls)
         return view;
     struct gpc_own_calls before;
     gpc_own_calls_begin(&before);
