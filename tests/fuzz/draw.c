@@ -2,6 +2,10 @@
 
 #include <string.h>
 
+const char *const draw_names[] = {"add",   "nothing", "spin", "shared",
+                                  "value", "table",   "say",  "missing"};
+const unsigned draw_name_count = sizeof draw_names / sizeof draw_names[0];
+
 void draw_start(struct draw *d, const uint8_t *data, size_t size)
 {
     d->at = data;

@@ -10,10 +10,6 @@
 
 #define TWO_WORDS ".param .u64 p, .param .u64 n"
 
-const char *const draw_names[] = {"add",   "nothing", "spin", "shared",
-                                  "value", "table",   "say",  "missing"};
-const unsigned draw_name_count = sizeof draw_names / sizeof draw_names[0];
-
 /* Every kernel takes two words: an address and a number. */
 static const char kernels[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
