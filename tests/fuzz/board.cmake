@@ -6,6 +6,6 @@ foreach(part arbiter board check clock command copy describe entitle memory page
 endforeach()
 target_include_directories(fuzz_board PRIVATE
   ${CMAKE_SOURCE_DIR}/proto/wire ${CMAKE_SOURCE_DIR}/server/arbiter)
-target_compile_options(fuzz_board PRIVATE -fwrapv -fsanitize=fuzzer,address,undefined)
-target_link_options(fuzz_board PRIVATE -fsanitize=fuzzer,address,undefined)
+target_compile_options(fuzz_board PRIVATE -fwrapv -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
+target_link_options(fuzz_board PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
 target_link_libraries(fuzz_board PRIVATE gp_options Threads::Threads)

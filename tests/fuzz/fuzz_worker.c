@@ -49,6 +49,16 @@ const char *__asan_default_options(void)
     return "detect_leaks=0:quarantine_size_mb=16:malloc_context_size=12";
 }
 
+/* In the build that looks for races (docs/fuzzing.md). The process between has no thread of its
+ * own, and its children end as they were told to. */
+const char *__tsan_default_options(void);
+__attribute__((disable_sanitizer_instrumentation)) /* it is asked before there is any */
+const char *
+__tsan_default_options(void)
+{
+    return "halt_on_error=1:die_after_fork=0:report_signal_unsafe=0:report_thread_leaks=0";
+}
+
 static struct gpw_session session;
 static struct gpw_driver driver;
 static struct gpw_output output;

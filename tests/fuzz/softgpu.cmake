@@ -6,8 +6,8 @@ if(TARGET gpupool_softgpu_objects)
   endforeach()
   target_sources(fuzz_softgpu PRIVATE ${GP_GEN}/fuzz_requests.c)
   target_include_directories(fuzz_softgpu PRIVATE ${CMAKE_CURRENT_LIST_DIR})
-  target_compile_options(fuzz_softgpu PRIVATE -fsanitize=fuzzer,address,undefined
+  target_compile_options(fuzz_softgpu PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE}
     -Wno-deprecated-declarations)
-  target_link_options(fuzz_softgpu PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_link_options(fuzz_softgpu PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
   target_link_libraries(fuzz_softgpu PRIVATE gpupool_softgpu_objects gp_wire)
 endif()

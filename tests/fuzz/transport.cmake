@@ -1,8 +1,8 @@
 # The transports' parsers of what a peer wrote, under libFuzzer.
 foreach(name zmq_batch shm_ring)
   add_executable(fuzz_${name} ${CMAKE_CURRENT_LIST_DIR}/fuzz_${name}.c)
-  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,address,undefined)
-  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
   target_link_libraries(fuzz_${name} PRIVATE gp_options)
   target_include_directories(fuzz_${name} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
   # Compiled in rather than linked, so that the fuzzer sees their branches.
@@ -13,8 +13,8 @@ foreach(name zmq_batch shm_ring)
 endforeach()
 
 add_executable(fuzz_zmq_address ${CMAKE_CURRENT_LIST_DIR}/fuzz_zmq_address.c)
-target_compile_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,address,undefined)
-target_link_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,address,undefined)
+target_compile_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
+target_link_options(fuzz_zmq_address PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
 target_link_libraries(fuzz_zmq_address PRIVATE gp_options ${GPUPOOL_ZMQ_LIBRARY} Threads::Threads)
 target_include_directories(fuzz_zmq_address PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
 target_sources(fuzz_zmq_address PRIVATE
@@ -29,8 +29,8 @@ target_sources(fuzz_zmq_address PRIVATE
 
 # What is sent to a worker beside the rings: datagrams with descriptors.
 add_executable(fuzz_shm_socket ${CMAKE_CURRENT_LIST_DIR}/fuzz_shm_socket.c)
-target_compile_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,address,undefined)
-target_link_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,address,undefined)
+target_compile_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
+target_link_options(fuzz_shm_socket PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
 target_link_libraries(fuzz_shm_socket PRIVATE gp_options Threads::Threads)
 target_include_directories(fuzz_shm_socket PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
 foreach(part error ring shm shm_ask shm_connect shm_listen shm_share support)
@@ -40,8 +40,8 @@ endforeach()
 # Our own TCP: what a stream brings, and what is said at the door.
 foreach(name tcp_frames tcp_greet)
   add_executable(fuzz_${name} ${CMAKE_CURRENT_LIST_DIR}/fuzz_${name}.c)
-  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,address,undefined)
-  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,address,undefined)
+  target_compile_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
   target_link_libraries(fuzz_${name} PRIVATE gp_options Threads::Threads)
   target_include_directories(fuzz_${name} PRIVATE ${CMAKE_CURRENT_LIST_DIR}/../../proto)
   foreach(part batch support tcp_frames)

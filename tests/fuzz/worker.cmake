@@ -5,11 +5,11 @@ if(TARGET gpupool_softgpu_objects)
     target_sources(fuzz_worker PRIVATE ${CMAKE_CURRENT_LIST_DIR}/${part}.c)
   endforeach()
   target_include_directories(fuzz_worker PRIVATE ${CMAKE_CURRENT_LIST_DIR})
-  target_compile_options(fuzz_worker PRIVATE -fsanitize=fuzzer,address,undefined
+  target_compile_options(fuzz_worker PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE}
     -Wno-deprecated-declarations)
   target_compile_definitions(fuzz_worker PRIVATE FUZZ_DRIVER="fuzz-driver")
   # The driver is opened by path: here it is this program (driver_here.c).
-  target_link_options(fuzz_worker PRIVATE -fsanitize=fuzzer,address,undefined -rdynamic
+  target_link_options(fuzz_worker PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE} -rdynamic
     -Wl,--wrap=dlopen,--wrap=gp_transport_find)
   target_link_libraries(fuzz_worker PRIVATE gpupool_worker_objects gpupool_softgpu_objects)
 endif()
