@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from gpupool import show
 from gpupool.options import JsonOption, read_compute, read_number, read_size
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import NONE, cell, compute, memory, sheet, table, use
+from gpupool_common.budgets import LEAST, TenantBudgets
 from gpupool_common.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="What a tenant of a pool may have at once.")
@@ -33,6 +35,16 @@ PriorityOption = Annotated[
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option("--model", help="patterns of the GPU models that are allowed; 'none': all"),
+]
+
+BudgetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=AMOUNT",
+        help=f"of each host, e.g. host_memory=64GiB; 'none'. Names: {', '.join(LEAST)}, sessions,"
+        " pending",
+    ),
 ]
 
 UNLIMITED = "none"
@@ -87,9 +99,21 @@ def _print_quota(quota: Mapping[str, Any], as_json: bool) -> None:
             ("sessions", sessions),
             ("priority", f"up to {priority}"),
             ("models", models),
+            ("budgets", _shown(cell(quota, "budgets"))),
             ("queued", waiting),
         ]
     )
+
+
+def _shown(budgets: Mapping[str, Any]) -> str:
+    """Those that are set, as ``--budget`` has them."""
+    sizes = {"host_memory", "pinned_memory", "disk"}
+    found = [
+        f"{name}={memory(amount) if name in sizes else amount}"
+        for name, amount in budgets.items()
+        if amount is not None
+    ]
+    return ", ".join(found) or NONE
 
 
 @pool_command(app, "set")
@@ -102,17 +126,20 @@ def set_quota(
     sessions: SessionsOption = None,
     priority: PriorityOption = None,
     model: ModelsOption = None,
+    budget: BudgetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change limits. What is not named stays, and so does what is granted."""
     changes = quota_changes(gpus, memory, compute, sessions, priority, model)
-    if not changes:
-        raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, …")
+    budgets = read_budgets(budget or [])
+    if not changes and not budgets:
+        raise ConfigError("say what to set: --gpus, --memory, --compute, --sessions, --budget, …")
     path = at("tenants", tenant, "quota")
     answer = client.ask("GET", path)
     before = answer.object(client.url)
     names = ("gpus", "memory_bytes", "compute_permille", "sessions", "priority", "models")
     body = {name: before.get(name) for name in names} | changes
+    body["budgets"] = {**(before.get("budgets") or {}), **budgets}
     _print_quota(client.do("PUT", path, body, etag=answer.etag), as_json)
 
 
@@ -140,6 +167,24 @@ def quota_changes(
         found["priority"] = read_number("--priority", priority, 0, 100)
     if models is not None:
         found["models"] = None if models == [UNLIMITED] else models
+    return found
+
+
+def read_budgets(texts: list[str]) -> dict[str, int | None]:
+    """What ``--budget`` says, by name; ConfigError names what cannot be."""
+    found: dict[str, int | None] = {}
+    for text in texts:
+        name, equals, amount = text.partition("=")
+        field = TenantBudgets.model_fields.get(name)
+        if not equals or field is None:
+            names = ", ".join(TenantBudgets.model_fields)
+            raise ConfigError(f"--budget {text}: give NAME=AMOUNT; the names are {names}")
+        value = int(amount) if amount.isascii() and amount.isdecimal() else amount
+        try:
+            read = TenantBudgets.model_validate({name: None if amount == UNLIMITED else value})
+        except ValidationError:
+            raise ConfigError(f"--budget {text}: {name} is {field.description}") from None
+        found[name] = read.amounts().get(name)
     return found
 
 

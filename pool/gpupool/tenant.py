@@ -14,6 +14,7 @@ from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_show import cell, sheet, table, when
 from gpupool.quota import (
+    BudgetOption,
     ComputeOption,
     GpusOption,
     MemoryOption,
@@ -23,6 +24,7 @@ from gpupool.quota import (
     TenantArgument,
     quota_changes,
     quota_row,
+    read_budgets,
 )
 from gpupool_common.errors import ConfigError
 from gpupool_common.secret_file import write_secret
@@ -84,6 +86,7 @@ def create(
     sessions: SessionsOption = None,
     priority: PriorityOption = None,
     model: ModelsOption = None,
+    budget: BudgetOption = None,
     token_out: Annotated[
         Path | None, typer.Option(help="make a token for it, too, into this file (mode 0600)")
     ] = None,
@@ -91,6 +94,8 @@ def create(
 ) -> None:
     """Make a tenant, with limits or without."""
     quota = quota_changes(gpus, memory, compute, sessions, priority, model)
+    if budget:
+        quota["budgets"] = read_budgets(budget)
     body = {"name": tenant, "description": description or "", "quota": quota}
     if token_out is not None and token_out.exists():
         raise ConfigError(f"--token-out: {token_out} exists already")

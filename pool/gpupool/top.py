@@ -115,7 +115,7 @@ def frame(status: Status, width: int, trouble: str = "") -> Group:
     for gpu in status.gpus:
         parts += [Text(), _gpu(gpu, width)]
     if status.budgets:
-        parts += [Text(), _budgets(status)]
+        parts += [Text(), Text("Of this host, by tenant (sizes in GiB)"), _budgets(status)]
     return Group(*parts)
 
 
@@ -127,10 +127,12 @@ def _number(value: int) -> str:
 _BUDGETS: tuple[tuple[str, str, Callable[[int], str]], ...] = (
     ("sessions", "sessions", _number),
     ("waiting", "pending", _number),
-    ("host GiB", "host_memory", show.gibibytes),
-    ("pinned GiB", "pinned_memory", show.gibibytes),
+    ("host", "host_memory", show.gibibytes),
+    ("pinned", "pinned_memory", show.gibibytes),
+    ("disk", "disk", show.gibibytes),
     ("shares", "shares", _number),
-    ("log lines", "log_lines", _number),
+    ("files", "open_files", _number),
+    ("log", "log_lines", _number),
 )
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 from gpupool_common import __version__
 from gpupool_common.errors import ProtocolError
 from gpupool_common.protocol import one_line
-from gpupool_common.quantities import Memory, Share
+from gpupool_common.quantities import MOST_MEMORY, Memory, Share
 
 PROTOCOL = 2
 
@@ -174,6 +174,16 @@ class OrderedGpu(Message):
     prio_ratio: int = Field(ge=20, le=99)
 
 
+class OrderedTenant(Message):
+    """What all sessions of a tenant may have together on this node."""
+
+    tenant: Name
+    #: By the names of :class:`gpupool_common.budgets.TenantBudgets`.
+    budgets: Annotated[
+        dict[Name, Annotated[int, Field(ge=1, le=MOST_MEMORY)]], Field(max_length=64)
+    ]
+
+
 class EndedLease(Message):
     """Why a lease ended, for those who still use it."""
 
@@ -199,6 +209,8 @@ class Apply(Message):
     offline_seconds: float = Field(gt=0, le=1e9, allow_inf_nan=False)
     #: Of leases that ended lately; one may be missing here and has ended all the same.
     ended: list[EndedLease] = Field(default_factory=list, max_length=64)
+    #: Of tenants that have leases here and budgets of their own.
+    tenants: list[OrderedTenant] = Field(default_factory=list, max_length=4096)
 
 
 class SendReport(Message):

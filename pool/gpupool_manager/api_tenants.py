@@ -33,7 +33,7 @@ async def create_tenant(body: TenantIn, pool: ThePool, caller: Admin, write: Wri
     """A new tenant with a quota."""
 
     def create(transaction: Transaction) -> Reply:
-        quota = body.quota.model_dump()
+        quota = body.quota.values()
         tenant = pool.tenancy.create(transaction, body.name, body.description, quota)
         return Reply(views.tenant(pool.ledger, tenant), 201, tenant.version)
 
@@ -100,7 +100,7 @@ async def set_quota(
     def change(transaction: Transaction) -> Reply:
         pool.tenancy.find(name)
         write.check(pool.ledger.quotas[name].version)
-        quota = pool.tenancy.set_quota(transaction, name, body.model_dump())
+        quota = pool.tenancy.set_quota(transaction, name, body.values())
         return Reply(views.quota(pool.ledger, quota), 200, quota.version)
 
     return await write.do(caller, change)

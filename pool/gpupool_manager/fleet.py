@@ -13,6 +13,7 @@ from gpupool_common.node_protocol import (
     Heartbeat,
     OrderedGpu,
     OrderedGrant,
+    OrderedTenant,
     Orders,
     Report,
     ReportedGpu,
@@ -365,7 +366,12 @@ class Fleet:
             manager_key=self._link_keys().announced,
             offline_seconds=self._offline_seconds,
             ended=ended,
+            tenants=self._budgets({lease.tenant for lease in leases}),
         )
+
+    def _budgets(self, tenants: set[str]) -> list[OrderedTenant]:
+        quotas = [self._ledger.quotas[name] for name in sorted(tenants & set(self._ledger.quotas))]
+        return [OrderedTenant(tenant=q.tenant, budgets=q.budgets) for q in quotas if q.budgets]
 
     def gpus_of(self, node: str) -> list[Gpu]:
         slots = self._ledger.index.nodes.get(node, {}).values()

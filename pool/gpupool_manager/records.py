@@ -37,6 +37,8 @@ class Quota:
     #: The highest priority that it may ask for.
     priority: int = 0
     models: list[str] | None = None
+    #: What its sessions may have of each host (gpupool_common/budgets.py), by name.
+    budgets: dict[str, int] = field(default_factory=dict)
     version: int = 1
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 
+from gpupool_common.budgets import TenantBudgets
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     NAME,
@@ -97,6 +98,14 @@ class QuotaIn(In):
     models: Annotated[list[Pattern], Field(max_length=64)] | None = Field(
         None, description="patterns of GPU models, e.g. 'NVIDIA H100*'; null: all"
     )
+    budgets: TenantBudgets = Field(
+        TenantBudgets.model_construct(),
+        description="of each GPU host, for all its processes there together",
+    )
+
+    def values(self) -> dict[str, Any]:
+        """As the manager keeps it."""
+        return self.model_dump() | {"budgets": self.budgets.amounts()}
 
 
 class UseOut(BaseModel):

@@ -83,6 +83,7 @@ quotas = Table(
     Column("sessions", BigInteger),
     Column("priority", Integer, nullable=False),
     Column("models", JSON(none_as_null=True)),
+    Column("budgets", JSON, nullable=False),
     Column("version", Integer, nullable=False),
 )
 

@@ -72,6 +72,9 @@ class Tenancy:
         self._ledger.quotas[name] = quota
         transaction.put(quota)
         transaction.log("quota.changed", name, name, **values)
+        for lease in self._ledger.leases_of(name):
+            for grant in lease.grants:
+                self._ledger.touch(grant.node)  # budgets are for its server to keep
         self._leases.rethink(name)
         self._leases.pump(transaction)
         return quota

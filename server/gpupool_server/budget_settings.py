@@ -40,6 +40,9 @@ class BudgetSettings(BaseModel):
     session_open_files: int = Field(
         8192, ge=256, le=1 << 20, description="a whole number 256..1048576"
     )
+    session_disk: SizeSetting = Field(
+        320 * MEBIBYTE, ge=16 * MEBIBYTE, le=1 << 50, description="a size from 16MiB, e.g. 1GiB"
+    )
     session_log_lines: int = Field(
         10_000, ge=100, le=1_000_000_000, description="a whole number 100..1000000000"
     )

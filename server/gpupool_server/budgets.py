@@ -7,12 +7,12 @@ limits are the server's own. Log lines and sessions the server counts by itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpupool_common.budgets import LEAST
 from gpupool_common.sizes import format_size
-from gpupool_server.budget_settings import MEBIBYTE
 from gpupool_server.claims import Refusal
 from gpupool_server.config import Settings
 from gpupool_server.tenants import Tenant
@@ -23,19 +23,33 @@ MOST = 1 << 63
 
 @dataclass(frozen=True)
 class Budget:
-    """One that a worker keeps."""
+    """One of which each session gets its part when it begins."""
 
     name: str
-    #: What is left of a tenant's must be so much for another session to begin.
-    least: int
+    #: What it is counted in, and how an amount is written.
     words: str
+    write: Callable[[int], str] = str
+    #: The layer of the jail that holds it; empty: the worker, or the server, does.
+    layer: str = ""
+    #: Whether the worker says how it stands.
+    told: bool = True
+
+    @property
+    def least(self) -> int:
+        """What is left of a tenant's must be so much for another session to begin."""
+        return LEAST[self.name]
 
 
-KEPT = (
-    Budget("host_memory", 16 * MEBIBYTE, "of this host's memory"),
-    Budget("pinned_memory", 16 * MEBIBYTE, "of pinned memory"),
-    Budget("shares", 16, "pieces of shared memory"),
+ALLOTTED = (
+    Budget("host_memory", "of this host's memory", format_size),
+    Budget("pinned_memory", "of pinned memory", format_size),
+    Budget("shares", "pieces of shared memory"),
+    Budget("disk", "of disk", format_size, layer="root"),
+    Budget("open_files", "open files", layer="rlimits"),
+    Budget("log_lines", "lines in the server's log", told=False),
 )
+
+NO_LAYERS: Mapping[str, str] = {}
 
 #: How one stands: its use, its limit (None: none), how often more was refused.
 State = dict[str, int | None]
@@ -43,6 +57,11 @@ State = dict[str, int | None]
 
 def state(used: int, limit: int | None, refused: int = 0) -> State:
     return {"used": used, "limit": limit, "refused": refused}
+
+
+def is_full(of: State) -> bool:
+    """Whether there is nothing left of it, but for what a file system keeps for itself."""
+    return of["limit"] is not None and (of["used"] or 0) * 50 >= of["limit"] * 49
 
 
 def check_lease(tenant: Tenant, running: Sequence[str | None]) -> None:
@@ -69,7 +88,7 @@ def allot(
     ``given`` is what the tenant's sessions have, ``opening`` how many more are being begun.
     """
     allotted = {}
-    for budget in KEPT:
+    for budget in ALLOTTED:
         most: int = getattr(settings, f"session_{budget.name}")
         whole = tenant.budgets.get(budget.name)
         if whole is not None:
@@ -77,8 +96,8 @@ def allot(
             if whole - taken < budget.least:
                 raise Refusal(
                     "over-quota",
-                    f"the sessions of tenant '{tenant.name}' may have {format_size(whole)}"
-                    f" {budget.words} and have been given {format_size(taken)}; wait for one to"
+                    f"the sessions of tenant '{tenant.name}' may have {budget.write(whole)}"
+                    f" {budget.words} and have been given {budget.write(taken)}; wait for one to"
                     " end",
                 )
             most = min(most, whole - taken)
@@ -98,10 +117,22 @@ def sessions_of(settings: Settings, tenant: Tenant, several: bool) -> int:
     return settings.max_sessions - (settings.max_sessions // 4 if several else 0)
 
 
-def read(told: object, limits: Mapping[str, int]) -> dict[str, State]:
-    """How a worker says that its budgets stand; what cannot be is left out."""
+def of_worker(allotted: Mapping[str, int]) -> dict[str, int]:
+    """What a worker is told of what it was allotted."""
+    return {each.name: allotted[each.name] for each in ALLOTTED if each.told}
+
+
+def read(
+    told: object, limits: Mapping[str, int], layers: Mapping[str, str] = NO_LAYERS
+) -> dict[str, State]:
+    """How a worker says that its budgets stand; what cannot be is left out.
+
+    So is what a layer would hold that its jail does not have.
+    """
     found = {}
-    for budget in KEPT:
+    for budget in ALLOTTED:
+        if not budget.told or budget.layer and layers.get(budget.layer) != "on":
+            continue
         said = told.get(budget.name) if isinstance(told, dict) else None
         if isinstance(said, dict) and all(_count(said.get(key)) for key in ("used", "refused")):
             limit = limits.get(budget.name) or None

@@ -307,7 +307,7 @@ class Gpus:
         request, written = _read_record(record)
         entry = self._groups.get(name)
         if entry is None:
-            owner = self.tenants.named(tenant) or Tenant(tenant)
+            owner = self.tenants.known(tenant)
             entry = self._groups[name] = Group(owner, group, request)
         entry.sessions.add(session)
         gpus = [self._by_index[index] for index in devices if index in self._by_index]
@@ -342,7 +342,7 @@ class Gpus:
             try:
                 gpu.look()
                 for tenant in list(gpu.dirty):
-                    gpu.write_grants(self.tenants.named(tenant) or Tenant(tenant))
+                    gpu.write_grants(self.tenants.known(tenant))
             except BoardError as error:
                 self._log.error("a board cannot be looked at", gpu=gpu.index, reason=str(error))
 

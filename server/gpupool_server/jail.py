@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -42,8 +43,8 @@ __all__ = ["LAYERS", "Confined", "Jail", "Place"]
 PROGRAM = "libexec/gpupool-jail"
 SECONDS = 10.0
 _NULL = subprocess.DEVNULL
-TMP_BYTES = 64 << 20
-CACHE_BYTES = 256 << 20
+#: Of what a worker may write, one part in so many is /tmp; the others are the driver's cache.
+TMP_PART = 5
 
 #: Variables that a worker in a jail gets, if the server has them for it.
 _VARIABLES = ("LD_LIBRARY_PATH", "PATH", "LANG", "LC_ALL", "TZ")
@@ -70,6 +71,9 @@ class Place:
     devices: tuple[int, ...]
     #: Bytes of this host's memory that it may keep and pin for its client.
     memory: int = 0
+    #: Bytes that it may write to files, and files that it may have open; 0: as the settings say.
+    disk: int = 0
+    open_files: int = 0
     #: Descriptors that it gets.
     keep: tuple[int, ...] = ()
     #: Of the pool's lease that it is of, if it is of one.
@@ -381,7 +385,8 @@ class Jail:
         found += [("off", f"{layer} {why}") for layer, why in off.items()]
         found += spread.lines(self._verbs)
         # first, as what follows may lie below them
-        found += [("tmpfs", f"/tmp {TMP_BYTES}"), ("tmpfs", f"/cache {CACHE_BYTES}")]
+        cache, tmp = _disk(place.disk or self._settings.session_disk)
+        found += [("tmpfs", f"/tmp {tmp}"), ("tmpfs", f"/cache {cache}")]
         found += [("library", path) for path in self._libraries]
         nodes, _ = jail_devices.nodes(self._inventory, place.devices)
         found += [("device", node) for node in nodes]
@@ -393,9 +398,14 @@ class Jail:
         found += [("write", path) for path in place.write]
         found += [("keep", fd) for fd in place.keep]
         found += jail_limits.lines(
-            self._settings, self._inventory.kind, uid, self._learn, spread.locked_memory
+            self._settings,
+            self._inventory.kind,
+            uid,
+            self._learn,
+            place.open_files or self._settings.session_open_files,
+            spread.locked_memory,
         )
-        found += [("env", f"{name}={value}") for name, value in _environment(env).items()]
+        found += [("env", f"{name}={value}") for name, value in _environment(env, cache).items()]
         if self._settings.on_stop == "end":
             found.append(("with-server", 1))
         if (
@@ -411,7 +421,14 @@ class Jail:
         return [path for path in always if os.path.exists(path)] + kernel
 
 
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
+def _disk(whole: int) -> tuple[int, int]:
+    """How much of what a worker may write is the driver's cache, and how much /tmp."""
+    pages = whole // resource.getpagesize()  # of what is not whole pages the kernel makes one more
+    tmp = pages // TMP_PART
+    return (pages - tmp) * resource.getpagesize(), tmp * resource.getpagesize()
+
+
+def _environment(env: Mapping[str, str], cache: int) -> dict[str, str]:
     """What of a worker's environment goes into the jail, and what only makes sense there."""
     kept = {
         name: value
@@ -419,7 +436,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
         if (name in _VARIABLES or name.startswith(_PREFIXES)) and "\n" not in value
     }
     inside = {"HOME": "/tmp", "TMPDIR": "/tmp", "CUDA_CACHE_PATH": "/cache"}
-    return {**kept, **inside, "CUDA_CACHE_MAXSIZE": str(CACHE_BYTES // 2)}
+    return {**kept, **inside, "CUDA_CACHE_MAXSIZE": str(cache // 2)}
 
 
 async def _hear(said: int, starter: subprocess.Popen[bytes]) -> Report:

@@ -25,10 +25,9 @@ def open_learned(settings: Settings) -> int:
         raise ConfigError(f"--learn-syscalls: {path} cannot be written: {error.strerror}") from None
 
 
-def _open_files(settings: Settings) -> int:
+def _open_files(wanted: int) -> int:
     """Not more than the server has itself: a worker has no right to raise it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = settings.session_open_files
     return wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
 
 
@@ -38,12 +37,12 @@ LOCKED = 8 << 20
 
 
 def lines(
-    settings: Settings, driver: str, uid: int, learn: int, locked: int | None
+    settings: Settings, driver: str, uid: int, learn: int, open_files: int, locked: int | None
 ) -> list[tuple[str, object]]:
     """For the starter (server/jail/description.h)."""
     found: list[tuple[str, object]] = [
         ("limit", "core 0"),  # a dump would hold the tenant's data
-        ("limit", f"nofile {_open_files(settings)}"),
+        ("limit", f"nofile {_open_files(open_files)}"),
         ("limit", f"memlock {LOCKED if locked is None else locked}"),
     ]
     if uid:  # it counts what all processes of a user have

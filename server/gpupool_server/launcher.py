@@ -14,6 +14,7 @@ from pathlib import Path
 from gpupool_common import logs
 from gpupool_server import worker
 from gpupool_server.board import BoardError, Seat
+from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
 from gpupool_server.gpus import Allocation, Gpus
 from gpupool_server.inventory import Inventory, driver_environment
@@ -116,10 +117,7 @@ class Launcher:
         secret: str,
         answer: asyncio.Future[str],
     ) -> Session:
-        pool = request.tenant.lease
-        log = self._logs.of(
-            meta.tenant, folder.session, pool.request_id if pool is not None else ""
-        )
+        log = self.log_of(meta)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as ends:
             stdout = worker.open_fifo(folder.stdout)
             ends.callback(os.close, stdout)
@@ -179,6 +177,8 @@ class Launcher:
                 allocation.name,
                 allocation.devices,
                 memory=budgets["host_memory"] + budgets["pinned_memory"],
+                disk=budgets["disk"],
+                open_files=budgets["open_files"],
                 keep=(control.fileno(), *keep),
                 part=request.tenant.lease,
             )
@@ -218,7 +218,7 @@ class Launcher:
         for seat in seats:
             command += ["--seat", f"{seat.page},{seat.bell}"]
         if allocation.seated:  # a worker of this release
-            for name, limit in budgets.items():
+            for name, limit in of_worker(budgets).items():
                 command += ["--budget", f"{name}={limit}"]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
         command += ["--log-level", self._settings.log_level]
@@ -253,8 +253,9 @@ class Launcher:
             session.readers.append(LineReader(folder.stderr, log.pass_on, log.admit, log.note_last))
 
     def log_of(self, meta: Meta) -> WorkerLog:
-        """For the lines of a worker that an earlier server has started."""
-        return self._logs.of(meta.tenant, meta.session, meta.request_id)
+        """For the lines of a worker, also of one that an earlier server has started."""
+        lines = meta.budgets.get("log_lines")
+        return self._logs.of(meta.tenant, meta.session, meta.request_id, lines)
 
     def _stdout_handler(
         self, session: str, answer: asyncio.Future[str] | None, log: WorkerLog

@@ -10,6 +10,7 @@ from collections import Counter
 
 from gpupool_server.budgets import State, state
 from gpupool_server.claims import Refusal
+from gpupool_server.tenants import Tenant
 
 #: Of all sessions that there may be so many can wait for clients of one tenant.
 SHARE, LEAST = 4, 4
@@ -19,30 +20,34 @@ class Pending:
     """Who waits, from the moment a session is begun until its client is in."""
 
     def __init__(self, max_sessions: int) -> None:
-        self.most = max(LEAST, max_sessions // SHARE)
+        self._most = max(LEAST, max_sessions // SHARE)
         self._tenants: dict[str, str] = {}
         self._refused: Counter[str] = Counter()
 
     def __contains__(self, session: str) -> bool:
         return session in self._tenants
 
-    def check(self, tenant: str) -> None:
+    def check(self, tenant: Tenant) -> None:
         """Refusal if another session of the tenant would be one too many."""
-        waiting = self._waiting(tenant)
-        if waiting >= self.most:
-            self._refused[tenant] += 1
+        waiting, most = self._waiting(tenant.name), self.most_of(tenant)
+        if waiting >= most:
+            self._refused[tenant.name] += 1
             raise Refusal(
                 "busy",
-                f"{waiting} sessions of tenant '{tenant}' wait for their programs to connect, and"
-                f" {self.most} may at once; try again in a few seconds",
+                f"{waiting} sessions of tenant '{tenant.name}' wait for their programs to connect,"
+                f" and {most} may at once; try again in a few seconds",
             )
+
+    def most_of(self, tenant: Tenant) -> int:
+        return tenant.budgets.get("pending", self._most)
 
     def _waiting(self, tenant: str) -> int:
         return sum(name == tenant for name in self._tenants.values())
 
-    def state(self, tenant: str) -> State:
+    def state(self, tenant: Tenant) -> State:
         """How many of a tenant wait, may wait, and were refused."""
-        return state(self._waiting(tenant), self.most, self._refused[tenant])
+        name = tenant.name
+        return state(self._waiting(name), self.most_of(tenant), self._refused[name])
 
     def begin(self, session: str, tenant: str) -> None:
         """It is being opened."""

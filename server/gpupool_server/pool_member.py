@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpupool_common import __version__, lease_token, logs
+from gpupool_common.budgets import TenantBudgets
 from gpupool_common.clock import SteadyClock
 from gpupool_common.errors import ProtocolError
 from gpupool_common.lease_token import LeaseToken, TokenGrant
@@ -46,6 +48,9 @@ DRAIN_SECONDS = 30.0
 #: How old what is written down about the manager may be.
 HEARD_SAVED_SECONDS = 60.0
 
+#: What of a tenant's budgets we know; a later release's manager may tell of others.
+BUDGETS = frozenset(TenantBudgets.model_fields)
+
 #: Of so many busy times a heartbeat carries at most; the others follow in the next.
 MOST_BUSY = 1024
 
@@ -71,6 +76,7 @@ class PoolMember:
         self._ahead = self._state.ahead
         self._busy = BusyCounts(gpus, self._state.busy)
         self._expect_busy()
+        self._take_budgets()
         self._keys = _verify_keys(self._state.orders)
         self._heard_saved = self._state.heard
         #: When the newest token that was shown for a lease was issued.
@@ -166,6 +172,7 @@ class PoolMember:
         before = self._state.orders
         self._state.orders = orders
         self._state.used &= self._state.leases
+        self._take_budgets()
         self._keys = _verify_keys(orders)
         self._state.save(self._folder)
         if before is None or before.mode != orders.mode:
@@ -174,6 +181,15 @@ class PoolMember:
             self._set_gpu(each)
         self._expect_busy()
         self._end_ended()
+
+    def _take_budgets(self) -> None:
+        """What tenants of the pool may have together: it holds for the next session at once."""
+        orders = self._state.orders
+        if orders is not None:
+            self._gpus.tenants.of_pool = {
+                each.tenant: {k: v for k, v in each.budgets.items() if k in BUDGETS}
+                for each in orders.tenants
+            }
 
     def _expect_busy(self) -> None:
         orders = self._state.orders
@@ -270,7 +286,8 @@ class PoolMember:
             self.node,
             tuple(token.nodes),
         )
-        return Tenant(token.tenant, gpus=frozenset(promises), lease=lease)
+        known = self._gpus.tenants.known(token.tenant)
+        return replace(known, gpus=frozenset(promises), lease=lease)
 
     def _check_time(self, token: LeaseToken) -> None:
         now = self.clock() + self._ahead

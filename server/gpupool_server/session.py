@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpupool_common import logs
 from gpupool_common.node_protocol import SessionState
 from gpupool_server import budgets
 from gpupool_server.gpus import Allocation
@@ -47,6 +48,8 @@ class Session:
     ending: bool = False
     #: How often its worker refused more of a budget, when it was asked last.
     told: dict[str, int] = field(default_factory=dict)
+    #: Whether it was said that its disk is full.
+    told_full: bool = False
 
     @property
     def confined(self) -> Confined:
@@ -64,6 +67,18 @@ class Session:
     def refused(self) -> dict[str, int]:
         """How often it was refused more of each budget, as far as that is known."""
         return {**self.told, "log_lines": self.log.dropped}
+
+    def _tell_full(self, disk: budgets.State | None) -> None:
+        """Say once that what the worker writes to files fails: the kernel tells it alone."""
+        if disk is None or self.told_full or not budgets.is_full(disk):
+            return
+        self.told_full = True
+        logs.get("worker").warning(
+            "a worker has filled the disk that its session may have; what it writes there fails",
+            session=self.meta.session,
+            limit=disk["limit"],
+            setting="session_disk",
+        )
 
     async def describe(self, state: SessionState) -> dict[str, Any]:
         """What is known of it, with its worker's own counts if that answers."""
@@ -95,9 +110,10 @@ class Session:
         for key in COUNTERS:
             if isinstance(status.get(key), str | int | None):
                 known[key] = status.get(key)
-        read = budgets.read(status.get("budgets"), meta.budgets)
+        read = budgets.read(status.get("budgets"), meta.budgets, meta.confined.layers)
         self.told = {name: each["refused"] or 0 for name, each in read.items()}
         known["budgets"] |= read
+        self._tell_full(read.get("disk"))
         if isinstance(kinds := status.get("host"), dict):
             known["host_bytes_by_kind"] = {
                 str(k): v for k, v in kinds.items() if isinstance(v, int)

@@ -172,7 +172,7 @@ class SessionSupervisor:
 
     async def _open(self, request: SessionRequest) -> Opened:
         devices = self._choose(request)
-        self._pending.check(request.tenant.name)
+        self._pending.check(request.tenant)
         self._opening.append(opening := (request.tenant.name, request.tenant.lease_name, devices))
         try:
             return await self._start(request, devices)
@@ -399,12 +399,12 @@ class SessionSupervisor:
         """How the tenants' budgets stand whose sessions :meth:`describe` has described."""
         found = {}
         for name in sorted({str(session["tenant"]) for session in described}):
-            tenant = self._gpus.tenants.named(name) or Tenant(name)
+            tenant = self._gpus.tenants.known(name)
             running, most = self._running(name), self._most_of(tenant)
             refused = self._refused.of(name)
             found[name] = {
                 "sessions": budgets.state(running, most, refused.get("sessions", 0)),
-                "pending": self._pending.state(name),
+                "pending": self._pending.state(tenant),
                 **budgets.total([s for s in described if s["tenant"] == name], tenant, refused),
             }
         return found

@@ -17,13 +17,12 @@ from pydantic import (
     field_validator,
 )
 
+from gpupool_common.budgets import TenantBudgets
 from gpupool_common.quantities import (
     LEAST_MEMORY,
-    MEBIBYTE,
     MOST_MEMORY,
     MemorySetting,
     ShareSetting,
-    SizeSetting,
 )
 from gpupool_common.sizes import WHOLE_GPU, parse_size
 from gpupool_server.board import POLICIES
@@ -42,10 +41,8 @@ def name_allowed(name: str) -> bool:
     return re.fullmatch(_NAME, name) is not None
 
 
-class TenantSettings(BaseModel):
-    """One table [tenants.NAME]: who has the token may use this much of each GPU."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class TenantSettings(TenantBudgets):
+    """One table [tenants.NAME]: who has the token may use this much of the host and of each GPU."""
 
     token: SecretStr | None = Field(
         None, description="1 to 256 characters without blanks or control characters"
@@ -56,13 +53,6 @@ class TenantSettings(BaseModel):
     ceiling: ShareSetting = Field(WHOLE_GPU, description=f"{_PART}, not less than 'share'")
     weight: int = Field(1, ge=0, le=25, description="a whole number 0..25")
     high_priority: StrictBool = Field(False, description="true or false")
-    sessions: int | None = Field(None, ge=1, le=4096, description="a whole number 1..4096")
-    host_memory: SizeSetting | None = Field(
-        None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
-    )
-    pinned_memory: SizeSetting | None = Field(
-        None, ge=16 * MEBIBYTE, le=MOST_MEMORY, description="a size from 16MiB, e.g. 64GiB"
-    )
     gpus: tuple[GpuIndex, ...] | None = Field(
         None, min_length=1, description="indexes of GPUs, e.g. [0, 2]; each once, 0..63"
     )

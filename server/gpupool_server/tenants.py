@@ -62,12 +62,16 @@ class Tenant:
 
     name: str
     quota: Quota = Quota()
-    sessions: int | None = None
     gpus: frozenset[int] | None = None
     #: Who came with a lease of the pool has exactly what that says.
     lease: LeasePart | None = None
-    #: What its sessions may have together (budgets.py), by name; what is not in it has no limit.
+    #: What its sessions may have together, by name (gpupool_common/budgets.py); what is not in it
+    #: has no limit of the tenant's own.
     budgets: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def sessions(self) -> int | None:
+        return self.budgets.get("sessions")
 
     @property
     def lease_name(self) -> str | None:
@@ -91,9 +95,7 @@ def _tenant(name: str, settings: TenantSettings) -> Tenant:
         said = settings.model_fields_set
         quota = Quota(**{key: getattr(quota if key in said else free, key) for key in vars(free)})
     gpus = None if settings.gpus is None else frozenset(settings.gpus)
-    together = {"host_memory": settings.host_memory, "pinned_memory": settings.pinned_memory}
-    budgets = {key: most for key, most in together.items() if most is not None}
-    return Tenant(name, quota, settings.sessions, gpus, budgets=budgets)
+    return Tenant(name, quota, gpus, budgets=settings.amounts())
 
 
 class Tenants:
@@ -105,6 +107,8 @@ class Tenants:
             self._by_name[name] = _tenant(name, table)
         tokens = {DEFAULT_TENANT: own_token, **others}
         self._digests = [(_digest(token), self._by_name[name]) for name, token in tokens.items()]
+        #: Of tenants of a pool: what their sessions may have together here, by name.
+        self.of_pool: Mapping[str, Mapping[str, int]] = {}
 
     @classmethod
     def load(cls, own_token: str, settings: Settings) -> Tenants:
@@ -129,6 +133,10 @@ class Tenants:
 
     def named(self, name: str) -> Tenant | None:
         return self._by_name.get(name)
+
+    def known(self, name: str) -> Tenant:
+        """One of ours, or else a pool's, with what its manager has said of it."""
+        return self.named(name) or Tenant(name, budgets=self.of_pool.get(name, {}))
 
     def of_token(self, token: str) -> Tenant | None:
         """Whose token this is. Takes as long whichever it is, and if it is nobody's."""

@@ -116,15 +116,13 @@ class WorkerLog:
     """The lines of one session's worker in the server's log."""
 
     def __init__(
-        self, settings: BudgetSettings, of_tenant: logs.Meter, session: str, request: str
+        self, limit: int, rate: float, of_tenant: logs.Meter, session: str, request: str
     ) -> None:
         self._log = logs.get("worker").bind(
             session=session, **({"request": request} if request else {})
         )
-        self.limit = settings.session_log_lines
-        self._meter = logs.Meter(
-            rate=settings.session_log_rate, most=settings.session_log_lines, above=of_tenant
-        )
+        self.limit = limit
+        self._meter = logs.Meter(rate=rate, most=limit, above=of_tenant)
         self._told_end = False
         self._last = ""
 
@@ -184,12 +182,15 @@ class WorkerLogs:
         self._settings = settings
         self._tenants: OrderedDict[str, logs.Meter] = OrderedDict()
 
-    def of(self, tenant: str, session: str, request: str) -> WorkerLog:
+    def of(self, tenant: str, session: str, request: str, lines: int | None = None) -> WorkerLog:
+        """Of a session that was allotted so many ``lines``; None: as the settings say."""
+        settings = self._settings
+        limit = settings.session_log_lines if lines is None else lines
         meter = self._tenants.setdefault(tenant, self._new())
         self._tenants.move_to_end(tenant)
         if len(self._tenants) > MOST_TENANTS:
             self._tenants.popitem(last=False)
-        return WorkerLog(self._settings, meter, session, request)
+        return WorkerLog(limit, settings.session_log_rate, meter, session, request)
 
     def _new(self) -> logs.Meter:
         return logs.Meter(

@@ -6,7 +6,9 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "session.h"
 
@@ -49,11 +51,35 @@ static void budgets_are_apart(void **state)
     char text[512];
     int length = gpw_budget_describe(&session, text, sizeof text);
     assert_int_equal(length, (int)strlen(text));
-    assert_string_equal(text,
-                        "{\"host_memory\": {\"used\": 65536, \"limit\": 65536, \"refused\": 0}, "
-                        "\"pinned_memory\": {\"used\": 8192, \"limit\": 8192, \"refused\": 1}, "
-                        "\"shares\": {\"used\": 2, \"limit\": 2, \"refused\": 1}}");
+    static const char counted[] =
+        "{\"host_memory\": {\"used\": 65536, \"limit\": 65536, \"refused\": 0}, "
+        "\"pinned_memory\": {\"used\": 8192, \"limit\": 8192, \"refused\": 1}, "
+        "\"shares\": {\"used\": 2, \"limit\": 2, \"refused\": 1}, ";
+    assert_memory_equal(text, counted, sizeof counted - 1);
     session = (struct gpw_session){0};
+}
+
+/* What the kernel holds is counted where it is. */
+static unsigned open_now(void)
+{
+    char text[1024];
+    unsigned count = 0;
+    assert_true(gpw_budget_describe(&session, text, sizeof text) < (int)sizeof text);
+    const char *at = strstr(text, "\"open_files\": {\"used\": ");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"open_files\": {\"used\": %u", &count), 1);
+    return count;
+}
+
+static void open_files_are_seen(void **state)
+{
+    (void)state;
+    unsigned before = open_now();
+    int more = dup(1);
+    assert_true(more >= 0 && before >= 1);
+    assert_int_equal(open_now(), before + 1);
+    close(more);
+    assert_int_equal(open_now(), before);
 }
 
 static void limits_are_read(void **state)
@@ -91,6 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_have_one_limit),
         cmocka_unit_test(budgets_are_apart),
+        cmocka_unit_test(open_files_are_seen),
         cmocka_unit_test(limits_are_read),
         cmocka_unit_test(without_a_limit_it_only_counts),
     };

@@ -5,6 +5,8 @@ Each test floods one budget beside a victim. Counts and results are compared, ne
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import urllib.request
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ TIGHT = {
     "session-pinned-memory": "80MiB",
     "session-shares": "20",
     "session-log-lines": "100",
+    "session-disk": "16MiB",
     "metrics-listen": WHERE,
 }
 ARENA = 48 * MIB
@@ -223,6 +226,52 @@ def test_a_worker_has_so_many_descriptors(scene: Scene) -> None:
     text = Path(f"/proc/{shown['pid']}/limits").read_text()
     (line,) = (each for each in text.splitlines() if each.startswith("Max open files"))
     assert int(line.split()[4]) <= 8192
+
+
+def fill(folder: Path, owner: os.stat_result) -> tuple[int, str]:
+    """Write there for ever, as the folder's owner would; how much went in, and what ended it."""
+    written, path = 0, folder / "flood"
+    path.touch()
+    os.chown(path, owner.st_uid, owner.st_gid)
+    with path.open("wb", buffering=0) as file:
+        try:
+            while written < 64 * MIB:
+                written += file.write(bytes(64 << 10))
+        except OSError as error:
+            return written, errno.errorcode[error.errno or 0]
+    return written, ""
+
+
+def test_disk(scene: Scene) -> None:
+    """What a tenant's driver may write is its own: the cache of what it compiles, and /tmp."""
+    attacker = scene.hoard()
+    (shown,) = (s for s in scene.ask(do="status")["sessions"] if s["tenant"] == "blue")
+    if os.geteuid() != 0 or "root" in shown["confinement"]["off"]:
+        pytest.skip("only root sees the files of a worker, and only in a jail it has its own")
+    inside = Path(f"/proc/{shown['pid']}/root")
+    before = shown["budgets"]["disk"]
+    assert (before["limit"], before["used"] < MIB) == (16 * MIB, True)
+    ends = [fill(inside / name, (inside / name).stat()) for name in ("cache", "tmp")]
+    assert [why for _, why in ends] == ["ENOSPC", "ENOSPC"]
+    assert 15 * MIB < sum(count for count, _ in ends) <= 16 * MIB
+    assert 15 * MIB < scene.budgets("blue")["disk"]["used"] <= 16 * MIB
+    log = scene.server.log.read_text()
+    assert log.count("has filled the disk that its session may have") == 1, "once, who asks twice"
+    # It is the session's alone: the victim can write, and the attacker can still work.
+    scene.still_works()
+    assert scene.budgets("red")["disk"]["used"] < MIB
+    assert tell(attacker, "work") == "works"
+    for name in ("cache", "tmp"):
+        (inside / name / "flood").unlink()
+    assert scene.budgets("blue")["disk"]["used"] < MIB
+    end(attacker)
+
+
+def test_open_files_are_shown(scene: Scene) -> None:
+    kept = scene.session_of(scene.victim)["budgets"]
+    if "open_files" not in kept:
+        pytest.skip("workers have no limits of their own here")
+    assert 3 < kept["open_files"]["used"] < kept["open_files"]["limit"] <= 8192
 
 
 def test_top_shows_it(scene: Scene) -> None:

@@ -31,6 +31,7 @@ def make(**changes: object) -> Settings:
         ("session_pinned_memory", ["15MiB", "0", "1EiB", ""]),
         ("session_shares", [15, 60001, "many", 1e30]),
         ("session_open_files", [255, 1 << 21, -1]),
+        ("session_disk", ["15MiB", "2EiB", "all", True]),
         ("session_log_lines", [99, 10**10, "all"]),
         ("session_log_rate", [0, 0.09, 1001, "nan", "inf", "fast"]),
         ("tenant_sessions", [0, 4097, "all"]),
@@ -54,7 +55,14 @@ def test_a_tenants_part_is_checked() -> None:
 def test_a_session_gets_what_is_left() -> None:
     settings = make(session_pinned_memory=64 * MIB, session_host_memory=32 * MIB)
     free = budgets.allot(settings, Tenant("red"), [], 0)
-    assert free == {"host_memory": 32 * MIB, "pinned_memory": 64 * MIB, "shares": 16384}
+    assert free == {
+        "host_memory": 32 * MIB,
+        "pinned_memory": 64 * MIB,
+        "shares": 16384,
+        "disk": 320 * MIB,
+        "open_files": 8192,
+        "log_lines": 10_000,
+    }
     limited = Tenant("red", budgets={"pinned_memory": 100 * MIB})
     second = budgets.allot(settings, limited, [free], 0)
     assert second == {**free, "pinned_memory": 36 * MIB}
@@ -62,11 +70,37 @@ def test_a_session_gets_what_is_left() -> None:
         budgets.allot(settings, limited, [free], 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "whole", "words"),
+    [
+        ("disk", 330 * MIB, "330MiB of disk and have been given 320MiB"),
+        ("open_files", 8447, "8447 open files and have been given 8192"),
+        ("log_lines", 10_099, "10099 lines in the server's log and have been given 10000"),
+    ],
+)
+def test_whatever_a_tenant_has_is_handed_out(name: str, whole: int, words: str) -> None:
+    limited = Tenant("red", budgets={name: whole})
+    first = budgets.allot(make(), limited, [], 0)
+    with pytest.raises(Refusal, match=words):
+        budgets.allot(make(), limited, [first], 0)
+    assert budgets.allot(make(), Tenant("blue"), [first], 0) == first
+
+
+def test_what_no_layer_holds_has_no_limit() -> None:
+    told = {name: {"used": 9, "refused": 0} for name in ("disk", "open_files", "shares")}
+    limits = {"disk": 5, "open_files": 6, "shares": 7}
+    assert set(budgets.read(told, limits)) == {"shares"}
+    held = budgets.read(told, limits, {"root": "on", "rlimits": "on"})
+    assert {name: each["limit"] for name, each in held.items()} == limits
+    assert "log_lines" not in budgets.of_worker(budgets.allot(make(), Tenant("red"), [], 0))
+
+
 def test_one_of_several_tenants_leaves_room() -> None:
     settings = make(max_sessions=64)
     assert budgets.sessions_of(settings, Tenant("red"), several=False) == 64
     assert budgets.sessions_of(settings, Tenant("red"), several=True) == 48
-    assert budgets.sessions_of(settings, Tenant("red", sessions=64), several=True) == 64
+    all_there_are = Tenant("red", budgets={"sessions": 64})
+    assert budgets.sessions_of(settings, all_there_are, several=True) == 64
     own = make(max_sessions=64, tenant_sessions=3)
     assert budgets.sessions_of(own, Tenant("red"), several=False) == 3
 

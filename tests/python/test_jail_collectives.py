@@ -108,7 +108,7 @@ def test_memory_is_locked_for_that_profile_only() -> None:
     whole = load_settings(None, {}, {})
     spread = Part(settings(locked_memory="3GiB"), part()).locked_memory
     for locked, limit in ((None, 8 << 20), (spread, 3 << 30)):
-        assert ("limit", f"memlock {limit}") in jail_limits.lines(whole, "soft", 0, -1, locked)
+        assert ("limit", f"memlock {limit}") in jail_limits.lines(whole, "soft", 0, -1, 256, locked)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,17 @@ def test_tenants_and_quotas(operator: Operator, tmp_path: Path) -> None:
     operator.do("quota", "set", "amber", "--compute", "250%", "--memory", "none")
     quota = operator.json("quota", "show", "amber")
     assert (quota["gpus"], quota["memory_bytes"], quota["compute_permille"]) == (4, None, 2500)
+    shown = operator.do(
+        "quota", "set", "amber", "--budget", "host_memory=8GiB", "--budget", "disk=1GiB"
+    )
+    assert "host_memory=8GiB, disk=1GiB" in shown
+    operator.do("quota", "set", "amber", "--budget", "disk=none")
+    set_now = {k: v for k, v in operator.json("quota", "show", "amber")["budgets"].items() if v}
+    assert set_now == {"host_memory": 8 << 30}
+    assert "a size from 16MiB" in operator.do("quota", "set", "amber", "--budget", "disk=1", code=2)
+    assert "needs the scope 'admin'" in own.do(
+        "quota", "set", "amber", "--budget", "disk=9GiB", code=77
+    )
     operator.do("quota", "set", "amber", "--model", "A*", "--model", "B*", "--priority", "9")
     assert operator.json("quota", "show", "amber")["models"] == ["A*", "B*"]
     operator.do("quota", "set", "amber", "--model", "none", "--sessions", "3")

@@ -61,7 +61,7 @@ static const char *after_word(const char *line, const char *word)
 static int status(const struct gpw_control *c, char *out, size_t size)
 {
     uint64_t sent, received;
-    char host[256], budgets[512];
+    char host[256], budgets[768];
     gpw_peers_bytes(c->session, &sent, &received);
     gpw_budget_describe_uses(c->session, host, sizeof host);
     gpw_budget_describe(c->session, budgets, sizeof budgets);

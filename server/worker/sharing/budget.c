@@ -1,10 +1,13 @@
 #include "budget.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/vfs.h>
 
 #include "session.h"
 
@@ -16,6 +19,8 @@ static const struct budget {
     [GPW_BUDGET_PINNED_MEMORY] = {"pinned_memory", "session-pinned-memory", "MiB of pinned memory",
                                   20},
     [GPW_BUDGET_SHARES] = {"shares", "session-shares", "pieces of shared memory", 0},
+    [GPW_BUDGET_DISK] = {"disk", "session-disk", "MiB of disk", 20},
+    [GPW_BUDGET_OPEN_FILES] = {"open_files", "session-open-files", "open files", 0},
 };
 
 static const struct use {
@@ -142,13 +147,44 @@ int gpw_budget_describe_uses(const struct gpw_session *s, char *out, size_t size
     return (int)at;
 }
 
+/* What is written to a file system in memory that the jail has made for us, by a variable's name. */
+static uint64_t written(const char *variable)
+{
+    const char *path = getenv(variable);
+    struct statfs found;
+    if (!path || statfs(path, &found) != 0 || found.f_type != TMPFS_MAGIC)
+        return 0;
+    return (uint64_t)(found.f_blocks - found.f_bfree) * (uint64_t)found.f_bsize;
+}
+
+static uint64_t open_files(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    uint64_t count = 0;
+    if (!folder)
+        return 0;
+    for (struct dirent *each = readdir(folder); each; each = readdir(folder))
+        count += each->d_name[0] != '.';
+    closedir(folder);
+    return count - 1; /* without our own look */
+}
+
+static uint64_t used_of(const struct gpw_session *s, enum gpw_budget budget)
+{
+    if (budget == GPW_BUDGET_DISK)
+        return written("CUDA_CACHE_PATH") + written("TMPDIR");
+    if (budget == GPW_BUDGET_OPEN_FILES)
+        return open_files();
+    return load(&s->budget.of[budget].used);
+}
+
 int gpw_budget_describe(const struct gpw_session *s, char *out, size_t size)
 {
     size_t at = 0;
     for (unsigned i = 0; i < GPW_BUDGETS; i++) {
         const struct gpw_budget_sum *sum = &s->budget.of[i];
         append(out, size, &at, "%s\"%s\": {\"used\": %llu, \"limit\": %llu, \"refused\": %llu}",
-               at ? ", " : "{", budgets[i].name, (unsigned long long)load(&sum->used),
+               at ? ", " : "{", budgets[i].name, (unsigned long long)used_of(s, i),
                (unsigned long long)sum->limit, (unsigned long long)load(&sum->refused));
     }
     append(out, size, &at, "}");

@@ -3,7 +3,7 @@
  * wait, pinned buffers, memory that the client places on the host, images, graphs, handles),
  * memory of the client's own that the worker pins, and how many pieces of that. Each budget has
  * a limit (--budget NAME=N) over all its kinds; whoever makes something grow takes first and
- * gives back when it is freed. The server shows the sums.
+ * gives back when it is freed. The server shows the sums. What the kernel holds is only looked at.
  */
 #ifndef GPW_BUDGET_H
 #define GPW_BUDGET_H
@@ -16,6 +16,8 @@ enum gpw_budget {
     GPW_BUDGET_HOST_MEMORY,   /* bytes */
     GPW_BUDGET_PINNED_MEMORY, /* bytes: the client's files of memory */
     GPW_BUDGET_SHARES,        /* their number: each is a mapping here */
+    GPW_BUDGET_DISK,          /* bytes: what its jail lets it write. The kernel holds this one */
+    GPW_BUDGET_OPEN_FILES,    /* their number; likewise */
     GPW_BUDGETS,
 };
 

@@ -171,6 +171,7 @@ def upgrade() -> None:
         sa.Column("sessions", sa.BigInteger(), nullable=True),
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("models", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("budgets", sa.JSON(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.name"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("tenant"),
