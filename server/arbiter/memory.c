@@ -109,6 +109,8 @@ void gp_board_memory_use(struct gp_board *f, int member, uint64_t total)
     t->usage.memory_used += total - m->memory_used;
     m->memory_used = total;
     peak_set(t, t->usage.memory_used);
+    if (t->memory_given > limit_of(f, t)) /* it was charged beyond it, and gives back */
+        recall(f, member);
 }
 
 void gp_board_memory_had(struct gp_board *f, int member, uint64_t most)

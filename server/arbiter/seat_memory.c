@@ -145,10 +145,19 @@ void gp_seat_memory_charge(struct gp_seat *s, uint64_t bytes)
     pthread_mutex_unlock(&s->memory_lock);
 }
 
+/* What it was charged beyond the limit it was granted as well: it must not take that again. */
+static bool is_granted_too_much(const struct gp_page *p)
+{
+    uint64_t limit = GP_PAGE_LOAD(p->memory_limit), others = GP_PAGE_LOAD(p->memory_others);
+    return others > limit || GP_PAGE_LOAD(p->granted) > limit - others;
+}
+
 void gp_seat_memory_give(struct gp_seat *s, uint64_t bytes)
 {
     pthread_mutex_lock(&s->memory_lock);
     uint64_t have = held(s->page);
     hold(s->page, bytes < have ? have - bytes : 0);
+    if (is_granted_too_much(s->page))
+        look(s);
     pthread_mutex_unlock(&s->memory_lock);
 }

@@ -140,6 +140,20 @@ static void sums_are_exact(void **state)
     }
 }
 
+/* What was charged beyond the limit, because it was there already, is not kept for later. */
+static void what_was_charged_beyond_the_limit_is_not_given(void **state)
+{
+    struct gp_board *b = *state;
+    int one = gp_board_join(b, "a"), two = gp_board_join(b, "a");
+    gp_board_memory_use(b, one, 100 * MIB);
+    assert_true(gp_board_memory_given(b, one) >= 100 * MIB);
+    gp_board_memory_use(b, one, 30 * MIB);
+    assert_true(gp_board_memory_given(b, one) <= 64 * MIB);
+    assert_false(take(b, one, 64 * MIB + 1));
+    assert_true(take(b, two, 34 * MIB));
+    assert_false(take(b, one, 30 * MIB + 1));
+}
+
 /* What one has given back since the arbiter looked is nobody's when the next takes it. */
 static uint64_t has_none(struct gp_board *b, int member)
 {
@@ -246,6 +260,7 @@ int main(void)
         BOARD_TEST(memory_is_limited),
         BOARD_TEST(an_advance_is_bounded),
         BOARD_TEST(sums_are_exact),
+        BOARD_TEST(what_was_charged_beyond_the_limit_is_not_given),
         BOARD_TEST(a_peak_counts_nothing_twice),
         BOARD_TEST(limits_change_while_in_use),
         BOARD_TEST(nonsense_is_refused),
