@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "array.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_stubs.h"
@@ -137,6 +138,7 @@ static void context_ended(CUcontext ctx)
     gpc_storage_context_ended(ctx);
     gpc_module_context_ended(ctx);
     gpc_memory_context_ended(ctx);
+    gpc_array_context_ended(ctx);
     gpc_stream_context_ended(ctx);
     gpc_peer_context_ended(ctx);
 }

@@ -45,6 +45,11 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                     size_t size, size_t width, size_t rows, CUstream stream);
 
+/* An array or a mipmapped array was made. If there is no memory for its record it is
+ * destroyed. */
+CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth,
+                        CUarray_format format, unsigned channels);
+
 /* --- streams and graphs ---------------------------------------------------------------- */
 
 /* A stream was made. If there is no memory for its record it is destroyed. */

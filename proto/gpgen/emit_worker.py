@@ -72,8 +72,8 @@ def _notify_prototype(f: Function) -> str:
 
 #: What generated handlers use of the worker.
 _HEADERS = """
-    answer function gpw_handlers graph graph_node growth handles later loop memory module peer place
-    pool quota span
+    answer array_extent function gpw_handlers graph graph_node growth handles later loop memory
+    module peer place pool quota span
 """
 
 
@@ -143,6 +143,10 @@ def _endings(f: Function) -> list[str]:
     return [_ENDING[p.handle].format(p.name) for p in _ended(f) if p.handle in _ENDING]
 
 
+#: What the driver takes memory for by itself when it makes it.
+_GROWING = ("module", "library", "graph_exec", "array", "mipmap")
+
+
 # --- ends that wait until no stream is blocked ----------------------------------------
 
 
@@ -184,7 +188,7 @@ def _undo_growth(spec: Spec, f: Function) -> list[str]:
             " CUDA_ERROR_OUT_OF_MEMORY);\n        }"
         )
     else:
-        made = [p for p in f.creates if p.handle in ("module", "library", "graph_exec")]
+        made = [p for p in f.creates if p.handle in _GROWING]
         lines += [f"        {_undo(spec, p.handle or '', p.name)};" for p in made]
     lines.append("        gpw_growth_undone(s, &growth);")
     lines.append("        r = CUDA_ERROR_OUT_OF_MEMORY;\n    }")
@@ -217,6 +221,13 @@ def _argument(f: Function, p: Param) -> str:
     if p.is_out:
         return f"a.q->has_{p.name} ? &{p.name} : NULL" if p.has("optional") else f"&{p.name}"
     return f"a.q->{p.name}"
+
+
+def _over_arguments(f: Function, text: str) -> str:
+    """An expression over the parameters, over what stands for them here."""
+    named = {p.name: _argument(f, p) for p in f.params}
+    text = re.sub(r"(\w+)->", r"(\1)->", text)
+    return re.sub(r"[A-Za-z_]\w*", lambda m: named.get(m[0], m[0]), text)
 
 
 #: What holds the worker against what a client says of an address: word -> function.
@@ -371,9 +382,8 @@ def _call(f: Function) -> str:
     if by_hand:
         return f"gpw_{f.name}({', '.join(['s', *args])})"
     if f.calls:
-        named = {p.name: _argument(f, p) for p in f.params}
         name, _, rest = f.calls.partition("(")
-        given = re.sub(r"[A-Za-z_]\w*", lambda m: named.get(m[0], m[0]), rest)
+        given = _over_arguments(f, rest)
         return f"{name}(s, {given}" if own_call(f) else f"s->driver->{name}({given}"
     return f"s->driver->{f.name}({', '.join(args)})"
 
@@ -381,7 +391,7 @@ def _call(f: Function) -> str:
 def _behind(spec: Spec, f: Function) -> list[str]:
     """What the worker does when the call is over."""
     lines = []
-    if (f.worker == "custom" or own_call(f)) and f.waits:
+    if (f.worker == "custom" or own_call(f) or f.takes) and f.waits:
         lines.append("    if (r == GPW_AGAIN)\n        return gpw_put_off(s, h);")
     if f.worker == "noted":
         args = ", ".join(["s", *(a for p in f.params for a in _noted(f, p))])
@@ -424,6 +434,9 @@ def _put(f: Function, p: Param) -> list[str]:
 
 def _dispatcher(spec: Spec, f: Function) -> list[str]:
     lines = _head(f)
+    if f.takes:
+        room = f"gpw_memory_room(s, {_over_arguments(f, f.takes)})"
+        lines.append(f"    if (r == CUDA_SUCCESS)\n        r = {room};")
     if f.grows:
         lines.append(
             f"    struct gpw_growth growth;\n    gpw_growth_begin(s, GP_OP_{f.name}, &growth);"

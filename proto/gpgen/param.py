@@ -23,6 +23,8 @@ HANDLES = {
     "CUgraphNode": "graph_node",
     "CUmemoryPool": "mempool",
     "CUmemGenericAllocationHandle": "allocation",
+    "CUarray": "array",
+    "CUmipmappedArray": "mipmap",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
@@ -35,9 +37,10 @@ PARENTS = {
     "graph": ("graph", "stream", "graph_node"),
     "graph_node": ("graph",),
     "graph_exec": ("graph",),
+    "array": ("mipmap", "array"),
 }
 #: Kinds whose objects go with the context that is current when they are made.
-OF_CONTEXT = ("stream", "event", "module")
+OF_CONTEXT = ("stream", "event", "module", "array", "mipmap")
 
 #: Words that say how far an address may be used.
 REACHES = ("span", "device", "own")

@@ -176,6 +176,7 @@ KEYS = {
     "calls",
     "waits_for",
     "idle",
+    "takes",
 }
 
 
@@ -199,6 +200,7 @@ class Function:
     calls: str = ""  # the driver's call if it has another name
     waits_for: str = ""  # the stream after whose work it is answered, or "context"
     idle: bool = False  # made when no stream is blocked
+    takes: str = ""  # bytes of the device's memory that the driver takes at least
     tells: bool = False  # success says that work is over
     work: str = ""  # what it puts on the GPU, one of WORK: it goes through the gate
     grows: bool = False  # the driver may take, or give back, memory that nobody asked for

@@ -12,6 +12,8 @@ waits_for   answered when a stream parameter's work is over, or the context's ("
             with `calls`, the work that the call has put there
 idle        made when no stream is blocked by what a message must end; never fails
 tells       success says that work is over: told behind what older waits have to send
+takes       how many bytes of the current device's memory the driver takes at least, a call
+            over the parameters: refused if fewer are left, before the driver is asked
 =========== ====================================================================
 """
 
@@ -58,5 +60,7 @@ def _check_keys(f: Function) -> None:
         raise f.fail("waits_for", f"'{f.waits_for}' is neither a stream nor 'context'")
     if f.idle and (f.waits or [p.has("destroy") for p in f.params] != [True]):
         raise f.fail("idle", "only what ends one object, and is not waited for, can wait itself")
+    if f.takes and (not f.waits or not re.match(r"\w+\(.*\)$", f.takes)):
+        raise f.fail("takes", "needs a call that says how much, and somebody who waits")
     if (f.calls or f.tells) and not f.has_wire:
         raise f.fail("calls" if f.calls else "tells", f"the worker sees no {f.mode} function")

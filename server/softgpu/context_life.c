@@ -4,7 +4,7 @@
  * The structure of an ended context stays on sg.contexts, so what still
  * points at it (a thread's stack, an event) finds it ended and not gone.
  */
-#include "softgpu.h"
+#include "array.h"
 
 static CUresult context_start(CUcontext context)
 {
@@ -67,6 +67,7 @@ void sg_context_end(CUcontext context)
     while (context->streams)
         sg_stream_retire(context->streams);
     context->legacy = context->entry = NULL;
+    sg_arrays_release(context);
     sg_memory_release_context(context);
 }
 

@@ -19,6 +19,8 @@ struct CUctx_st {
     CUstream entry;      /* waits for events that all streams wait for; NULL: there were none */
     CUstream streams;    /* all streams of the context, linked by next */
     CUmodule modules;
+    CUarray arrays; /* levels of mipmapped ones among them */
+    CUmipmappedArray mipmaps;
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;

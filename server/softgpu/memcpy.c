@@ -2,7 +2,7 @@
  * Copies. Every form becomes a box of bytes; device addresses are addresses
  * of this process, checked when the copy is asked for.
  */
-#include "softgpu.h"
+#include "array.h"
 #include "span.h"
 
 void sg_copy_run(const struct sg_copy *copy)
@@ -50,8 +50,8 @@ static CUresult end_check(const struct end *end, const struct sg_device *device,
     case CU_MEMORYTYPE_UNIFIED:
         *host = !known || sg_space_is_host(extent.space);
         break;
-    default: /* arrays */
-        return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
     }
     *pinned = covered;
     return CUDA_SUCCESS;
@@ -231,43 +231,74 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 }
 
 /* ---- boxes ---- */
+/* One end as the caller named it. */
+struct named {
+    CUmemorytype type;
+    const void *host;
+    CUdeviceptr device;
+    CUarray array;
+    struct gp_span_end steps;
+};
+
+static CUresult end_in_array(struct named *named, const struct gp_span_box *box)
+{
+    CUarray a;
+    SG_TRY(sg_array_get(named->array, &a));
+    if (!gp_array_holds(&a->extent, &named->steps, box))
+        return CUDA_ERROR_INVALID_VALUE;
+    named->type = CU_MEMORYTYPE_DEVICE;
+    named->device = a->data;
+    named->steps.pitch = a->extent.width;
+    named->steps.rows = a->extent.height;
+    return CUDA_SUCCESS;
+}
+
 /* The first byte of one end from its base and offsets; checks its pitch. */
-static CUresult end_make(struct end *end, CUmemorytype type, const void *host, CUdeviceptr device,
-                         size_t pitch, size_t rows, const size_t at[3], const CUDA_MEMCPY3D *params)
+static CUresult end_make(struct end *end, struct named named, const CUDA_MEMCPY3D *params)
 {
     struct gp_span span;
-    const struct gp_span_end steps = {at[0], at[1], at[2], pitch, rows};
     const struct gp_span_box box = {params->WidthInBytes, params->Height, params->Depth};
-    if (type == CU_MEMORYTYPE_ARRAY)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    uint64_t base = type == CU_MEMORYTYPE_HOST ? (uintptr_t)host : device;
-    if (!base || !gp_span_make(&steps, &box, &span) ||
+    if (named.type == CU_MEMORYTYPE_ARRAY)
+        SG_TRY(end_in_array(&named, &box));
+    uint64_t base = named.type == CU_MEMORYTYPE_HOST ? (uintptr_t)named.host : named.device;
+    if (!base || !gp_span_make(&named.steps, &box, &span) ||
         __builtin_add_overflow(base, span.offset, &end->address))
         return CUDA_ERROR_INVALID_VALUE;
     end->context = NULL;
-    end->type = type;
+    end->type = named.type;
     end->bytes = span.bytes;
     end->pitch = span.pitch;
     end->slice = span.slice;
     return CUDA_SUCCESS;
 }
 
+static CUresult ends_make(const CUDA_MEMCPY3D *p, struct end *from, struct end *to)
+{
+    const struct named source = {p->srcMemoryType,
+                                 p->srcHost,
+                                 p->srcDevice,
+                                 p->srcArray,
+                                 {p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight}};
+    const struct named target = {p->dstMemoryType,
+                                 p->dstHost,
+                                 p->dstDevice,
+                                 p->dstArray,
+                                 {p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight}};
+    SG_TRY(end_make(from, source, p));
+    return end_make(to, target, p);
+}
+
 CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
 {
     struct end from, to;
     bool pinned, host;
-    const size_t source[3] = {params->srcXInBytes, params->srcY, params->srcZ};
-    const size_t target[3] = {params->dstXInBytes, params->dstY, params->dstZ};
     *copy = (struct sg_copy){.width = params->WidthInBytes,
                              .height = params->Height,
                              .depth = params->Depth,
                              .params = *params};
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(end_make(&from, params->srcMemoryType, params->srcHost, params->srcDevice,
-                    params->srcPitch, params->srcHeight, source, params));
-    SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
-                    params->dstPitch, params->dstHeight, target, params));
+    SG_TRY(ends_make(params, &from, &to));
     SG_TRY(end_check(&from, NULL, &pinned, &host));
     copy->src_bytes = pinned ? from.bytes : 0;
     SG_TRY(end_check(&to, NULL, &pinned, &host));
@@ -297,12 +328,7 @@ static CUresult copy_box_of(const CUDA_MEMCPY3D *params, const CUcontext context
     if (!copy.width || !copy.height || !copy.depth)
         return CUDA_SUCCESS;
     struct end from, to;
-    const size_t source[3] = {params->srcXInBytes, params->srcY, params->srcZ};
-    const size_t target[3] = {params->dstXInBytes, params->dstY, params->dstZ};
-    SG_TRY(end_make(&from, params->srcMemoryType, params->srcHost, params->srcDevice,
-                    params->srcPitch, params->srcHeight, source, params));
-    SG_TRY(end_make(&to, params->dstMemoryType, params->dstHost, params->dstDevice,
-                    params->dstPitch, params->dstHeight, target, params));
+    SG_TRY(ends_make(params, &from, &to));
     from.context = contexts[0];
     to.context = contexts[1];
     return submit(&copy, &from, &to, stream, async);
@@ -373,6 +399,7 @@ static CUresult copy_peer_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, b
                          .srcMemoryType = peer->srcMemoryType,
                          .srcHost = peer->srcHost,
                          .srcDevice = peer->srcDevice,
+                         .srcArray = peer->srcArray,
                          .srcPitch = peer->srcPitch,
                          .srcHeight = peer->srcHeight,
                          .dstXInBytes = peer->dstXInBytes,
@@ -381,6 +408,7 @@ static CUresult copy_peer_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, b
                          .dstMemoryType = peer->dstMemoryType,
                          .dstHost = peer->dstHost,
                          .dstDevice = peer->dstDevice,
+                         .dstArray = peer->dstArray,
                          .dstPitch = peer->dstPitch,
                          .dstHeight = peer->dstHeight,
                          .WidthInBytes = peer->WidthInBytes,

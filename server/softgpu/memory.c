@@ -89,7 +89,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 }
 
 /* Freeing waits for the device, as CUDA's does: no kernel may still use the memory. */
-static void wait_device(const struct sg_device *device)
+void sg_memory_wait(const struct sg_device *device)
 {
     for (CUcontext c = sg.contexts; c; c = c->next)
         if (c->alive && c->device == device)
@@ -112,7 +112,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
             extent.freed || sg_space_is_host(extent.space) || extent.space == SG_SPACE_MAPPED)
             return CUDA_ERROR_INVALID_VALUE;
         if (pass == 0)
-            wait_device(extent.device);
+            sg_memory_wait(extent.device);
     }
     if (extent.space == SG_SPACE_MANAGED)
         return sg_host_give(dptr, SG_SPACE_MANAGED);

@@ -64,6 +64,8 @@ enum sg_kind {
     SG_NODE,
     SG_EXEC,
     SG_LINK,
+    SG_ARRAY,
+    SG_MIPMAP,
 };
 /* Adds or removes an object; false: no memory. sg.lock is held. */
 bool sg_handle_add(const void *object, enum sg_kind kind);
@@ -179,6 +181,8 @@ CUresult sg_memory_take(const struct sg_extent *like, uint64_t size, uint64_t *a
 /* Gives any extent of DEVICE or POOL space back. sg.lock is held. */
 CUresult sg_memory_give(uint64_t address);
 void sg_memory_release_context(CUcontext context);
+/* Until nothing runs on the device: no kernel may still use what is freed then. sg.lock is held. */
+void sg_memory_wait(const struct sg_device *device);
 CUresult sg_host_give(uint64_t address, enum sg_space space);
 
 /* ---- pools (pool.c) ---- */

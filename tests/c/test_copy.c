@@ -22,6 +22,7 @@
 #define STREAM ((CUstream)(uintptr_t)0xb0)
 #define EVENT ((CUevent)(uintptr_t)0xc0)
 #define DEVICE ((CUdeviceptr)0xd000)
+#define ARRAY ((CUarray)(uintptr_t)0xe0)
 #define BYTES 512u
 
 static struct {
@@ -46,6 +47,22 @@ static CUresult fake_download(void *to, CUdeviceptr from, size_t bytes, CUstream
 {
     assert_true(to && from == DEVICE && bytes == BYTES && stream == STREAM);
     return fake_copy();
+}
+
+static CUresult fake_box(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    assert_true(copy->srcMemoryType == CU_MEMORYTYPE_ARRAY && copy->srcArray == ARRAY);
+    assert_true(copy->dstMemoryType == CU_MEMORYTYPE_HOST && copy->dstHost && stream == STREAM);
+    assert_int_equal(copy->WidthInBytes * copy->Height * copy->Depth, BYTES);
+    return fake_copy();
+}
+
+/* 64 elements of 8 bytes a row, 4 rows, 2 layers. */
+static CUresult fake_descriptor(CUDA_ARRAY3D_DESCRIPTOR *d, CUarray array)
+{
+    assert_ptr_equal(array, ARRAY);
+    *d = (CUDA_ARRAY3D_DESCRIPTOR){64, 4, 2, CU_AD_FORMAT_FLOAT, 2, CUDA_ARRAY3D_LAYERED};
+    return CUDA_SUCCESS;
 }
 
 static CUresult fake_create(CUevent *event, unsigned flags)
@@ -93,6 +110,8 @@ static CUresult fake_current(CUcontext *context)
 static struct gpw_driver driver = {
     .cuMemcpyHtoDAsync_v2 = fake_upload,
     .cuMemcpyDtoHAsync_v2 = fake_download,
+    .cuMemcpy3DAsync_v2 = fake_box,
+    .cuArray3DGetDescriptor_v2 = fake_descriptor,
     .cuEventCreate = fake_create,
     .cuEventRecord = fake_record,
     .cuEventQuery = fake_event_query,
@@ -177,6 +196,12 @@ int gpw_answer_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUresult r
     return answered(result);
 }
 
+int gpw_answer_gp_array_download(struct gpw_session *s, struct gpw_token token, CUresult result,
+                                 const void *data, uint32_t n_data)
+{
+    return gpw_answer_gp_dtoh(s, token, result, data, n_data);
+}
+
 int gpw_answer_gp_dtoh_arena(struct gpw_session *s, struct gpw_token token, CUresult result)
 {
     (void)s, (void)token;
@@ -222,7 +247,21 @@ static CUresult pinned_down(void)
     return gpw_gp_dtoh_pinned(&session, DEVICE, STREAM, 1, 0, BYTES, 1);
 }
 
-static CUresult (*const copies[])(void) = {arena_up, arena_down, staged_down, pinned_down};
+/* The second row of the second layer. */
+static const struct gp_array_box row = {.y = 1, .z = 1, .width = BYTES, .height = 1};
+
+static CUresult array_down(void)
+{
+    return gpw_gp_array_download(&session, (struct gpw_token){0}, ARRAY, &row, STREAM, BYTES);
+}
+
+static CUresult array_pinned_down(void)
+{
+    return gpw_gp_array_download_pinned(&session, ARRAY, &row, STREAM, 1, 0, BYTES, 1);
+}
+
+static CUresult (*const copies[])(void) = {arena_up,    arena_down, staged_down,
+                                           pinned_down, array_down, array_pinned_down};
 #define KINDS (sizeof copies / sizeof copies[0])
 
 static void begin(void)
@@ -327,6 +366,39 @@ static void an_error_that_ends_all_work_ends_the_copy(void **state)
     }
 }
 
+/* What a client says of an array's bytes is held against the array and the message. */
+static void rows_that_an_array_has_not_are_refused(void **state)
+{
+    (void)state;
+    const struct gp_array_box wrong[] = {
+        {.width = BYTES - 8, .height = 1},                  /* fewer than the message has */
+        {.width = BYTES, .height = 2},                      /* more */
+        {.width = UINT64_MAX / 2 + 1, .height = 2},         /* their product overflows */
+        {.width = 0, .height = BYTES},                      /* none */
+        {.x = 8, .width = BYTES, .height = 1},              /* behind the row */
+        {.x = UINT64_MAX - 7, .width = BYTES, .height = 1}, /* likewise, with overflow */
+        {.y = 4, .width = BYTES, .height = 1},              /* behind the last row */
+        {.y = 3, .width = BYTES / 2, .height = 2},          /* likewise */
+        {.y = UINT64_MAX, .width = BYTES / 2, .height = 2}, /* with overflow */
+        {.z = 2, .width = BYTES, .height = 1},              /* behind the last layer */
+        {.x = 4, .width = BYTES / 2, .height = 2},          /* within an element */
+        {.width = 4, .height = BYTES / 4},                  /* half elements */
+    };
+    for (unsigned i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        const struct gp_array_box *at = &wrong[i];
+        begin();
+        assert_int_equal(
+            gpw_gp_array_download(&session, (struct gpw_token){0}, ARRAY, at, STREAM, BYTES),
+            CUDA_ERROR_INVALID_VALUE);
+        assert_int_equal(gpw_gp_array_download_pinned(&session, ARRAY, at, STREAM, 1, 0, BYTES, 1),
+                         CUDA_ERROR_INVALID_VALUE);
+        assert_int_equal(gpw_gp_array_upload(&session, ARRAY, at, STREAM, BYTES, memory),
+                         CUDA_ERROR_INVALID_VALUE);
+        assert_true(gpu.copies == 0 && taken == 0);
+        end();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +407,7 @@ int main(void)
         cmocka_unit_test(a_copy_that_is_refused_leaves_no_wait),
         cmocka_unit_test(nobody_uses_it_where_its_end_cannot_be_told),
         cmocka_unit_test(an_error_that_ends_all_work_ends_the_copy),
+        cmocka_unit_test(rows_that_an_array_has_not_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

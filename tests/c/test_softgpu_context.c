@@ -90,9 +90,8 @@ static void look_up(void)
     CHECK(strcmp(text, "CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuGetErrorString((CUresult)12345, &text));
     CHECK(!text);
-    CUarray array;
-    CUDA_ARRAY_DESCRIPTOR what = {.Width = 1, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
-    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuArrayCreate(&array, &what));
+    CUexternalMemory memory;
+    EXPECT(CUDA_ERROR_NOT_SUPPORTED, cuImportExternalMemory(&memory, NULL));
 }
 
 int main(void)

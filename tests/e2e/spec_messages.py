@@ -22,6 +22,9 @@ STRUCTURES = {
     "CUmemPoolProps": (88, 8),
     "CUstreamAttrValue": (64, 8),
     "CUDA_MEMCPY3D": (200, 8),
+    "CUDA_ARRAY_DESCRIPTOR": (24, 8),
+    "CUDA_ARRAY3D_DESCRIPTOR": (40, 8),
+    "struct gp_array_box": (40, 8),
     "CUmemAccessDesc": (12, 4),
     "CUlaunchAttribute": (72, 8),
 }

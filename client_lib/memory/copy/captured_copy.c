@@ -118,8 +118,10 @@ static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size
         return r;
     }
     uint64_t buffer = kept->buffer;
-    r = gpc_wire_gp_copy_on(c->on, to_device ? device : buffer, to_device ? buffer : device, bytes,
-                            c->stream, to_device ? 1 : 2);
+    r = gpc_copy_has_array(c)
+            ? gpc_array_move(c, device, buffer, bytes)
+            : gpc_wire_gp_copy_on(c->on, to_device ? device : buffer, to_device ? buffer : device,
+                                  bytes, c->stream, to_device ? 1 : 2);
     if (r == CUDA_SUCCESS && !to_device)
         r = gpc_host_function_capture(c->on, c->stream, fetch_bytes, kept);
     return r; /* `kept` is the graph's, which may run for as long as the session */
@@ -127,7 +129,7 @@ static CUresult capture(struct gpc_copy *c, uint64_t device, uint64_t host, size
 
 static CUresult row(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
 {
-    bool to_device = c->dst.kind == GPC_END_DEVICE;
+    bool to_device = c->dst.kind == GPC_END_DEVICE || c->dst.kind == GPC_END_ARRAY;
     return capture(c, to_device ? dst : src, to_device ? src : dst, bytes, to_device);
 }
 

@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include "array.h"
 #include "call.h"
 #include "captured_copy.h"
 #include "gpc_wire.h"
@@ -58,11 +59,32 @@ CUresult gpc_copy_run(struct gpc_copy *c)
     return r == CUDA_SUCCESS && must_ask(c) ? gpc_wire_cuStreamSynchronize_on(c->on, c->stream) : r;
 }
 
-static void end_linear(struct gpc_end *e, struct gpc_end_named named, size_t bytes)
+/* The box of a copy in an array. */
+static CUresult end_array(struct gpc_end *e, CUarray array, const struct gp_span_end *first,
+                          const struct gp_span_box *box)
 {
+    const struct gpc_array *a = gpc_array_of(array);
+    const struct gp_span_end packed = {.x = 0};
+    e->said = GPC_SAID_ARRAY;
+    e->at = 0;
+    e->array = array;
+    e->first = *first;
+    if (!a)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return gp_array_holds(&a->extent, first, box) && gp_span_make(&packed, box, &e->span)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult end_linear(struct gpc_end *e, struct gpc_end_named named,
+                           const struct gp_span_box *box)
+{
+    if (named.said == GPC_SAID_ARRAY)
+        return end_array(e, named.array, &(struct gp_span_end){.x = named.at}, box);
     e->at = named.at;
     e->said = named.said;
-    e->span = (struct gp_span){.pitch = bytes, .rows = 1, .bytes = bytes};
+    e->span = (struct gp_span){.pitch = box->width, .rows = 1, .bytes = box->width};
+    return named.at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named dst,
@@ -70,8 +92,6 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
 {
     if (bytes == 0)
         return CUDA_SUCCESS;
-    if (!dst.at || !src.at)
-        return CUDA_ERROR_INVALID_VALUE;
     struct gpc_copy c;
     c.messages = 0;
     c.op = op;
@@ -79,9 +99,11 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
     c.on = on;
     c.stream = stream;
     c.box = (struct gp_span_box){bytes, 1, 1};
-    end_linear(&c.dst, dst, bytes);
-    end_linear(&c.src, src, bytes);
-    CUresult r = gpc_copy_classify(&c);
+    CUresult r = end_linear(&c.dst, dst, &c.box);
+    if (r == CUDA_SUCCESS)
+        r = end_linear(&c.src, src, &c.box);
+    if (r == CUDA_SUCCESS)
+        r = gpc_copy_classify(&c);
     return r ? r : gpc_copy_run(&c);
 }
 
@@ -94,8 +116,8 @@ CUresult gpc_copy_own(struct gpc_route *on, CUdeviceptr device, void *host, size
                          .stream = stream,
                          .box = {bytes, 1, 1}};
     struct gpc_end *d = there ? &c.dst : &c.src, *h = there ? &c.src : &c.dst;
-    end_linear(d, gpc_said_device(device), bytes);
-    end_linear(h, gpc_said_host(host), bytes);
+    end_linear(d, gpc_said_device(device), &c.box);
+    end_linear(h, gpc_said_host(host), &c.box);
     d->kind = GPC_END_DEVICE;
     h->kind = GPC_END_PAGEABLE;
     return gpc_copy_run(&c);
@@ -109,13 +131,9 @@ static CUresult end_pitched(struct gpc_end *e, CUmemorytype type, const void *ho
                             const struct gp_span_box *box)
 {
     uint64_t base = type == CU_MEMORYTYPE_HOST ? (uint64_t)(uintptr_t)host : device, last;
-    e->said = type == CU_MEMORYTYPE_ARRAY    ? GPC_SAID_ARRAY
-              : type == CU_MEMORYTYPE_DEVICE ? GPC_SAID_DEVICE
-                                             : GPC_SAID_ANY;
+    e->said = type == CU_MEMORYTYPE_DEVICE ? GPC_SAID_DEVICE : GPC_SAID_ANY;
     e->at = 0;
     e->span = (struct gp_span){.bytes = 0};
-    if (type == CU_MEMORYTYPE_ARRAY)
-        return CUDA_SUCCESS;
     if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE && type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     if (!base || !gp_span_make(steps, box, &e->span) ||
@@ -136,9 +154,14 @@ static CUresult ends_pitched(struct gpc_copy *c, const CUDA_MEMCPY3D *p)
     const struct gp_span_end from = {p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight};
     const struct gp_span_end to = {p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight};
     c->box = (struct gp_span_box){p->WidthInBytes, p->Height, p->Depth};
-    CUresult r = end_pitched(&c->src, p->srcMemoryType, p->srcHost, p->srcDevice, &from, &c->box);
+    CUresult r = p->srcMemoryType == CU_MEMORYTYPE_ARRAY
+                     ? end_array(&c->src, p->srcArray, &from, &c->box)
+                     : end_pitched(&c->src, p->srcMemoryType, p->srcHost, p->srcDevice, &from,
+                                   &c->box);
     if (r == CUDA_SUCCESS)
-        r = end_pitched(&c->dst, p->dstMemoryType, p->dstHost, p->dstDevice, &to, &c->box);
+        r = p->dstMemoryType == CU_MEMORYTYPE_ARRAY
+                ? end_array(&c->dst, p->dstArray, &to, &c->box)
+                : end_pitched(&c->dst, p->dstMemoryType, p->dstHost, p->dstDevice, &to, &c->box);
     return r ? r : gpc_copy_classify(c);
 }
 

@@ -8,21 +8,27 @@
 struct gpc_end_named {
     enum gpc_end_said said;
     uint64_t at;
+    CUarray array; /* `at` counts from its first byte */
 };
 
 static inline struct gpc_end_named gpc_said_host(const void *p)
 {
-    return (struct gpc_end_named){GPC_SAID_HOST, (uint64_t)(uintptr_t)p};
+    return (struct gpc_end_named){GPC_SAID_HOST, (uint64_t)(uintptr_t)p, NULL};
 }
 
 static inline struct gpc_end_named gpc_said_device(CUdeviceptr p)
 {
-    return (struct gpc_end_named){GPC_SAID_DEVICE, p};
+    return (struct gpc_end_named){GPC_SAID_DEVICE, p, NULL};
 }
 
 static inline struct gpc_end_named gpc_said_any(CUdeviceptr p)
 {
-    return (struct gpc_end_named){GPC_SAID_ANY, p};
+    return (struct gpc_end_named){GPC_SAID_ANY, p, NULL};
+}
+
+static inline struct gpc_end_named gpc_said_array(CUarray array, size_t at)
+{
+    return (struct gpc_end_named){GPC_SAID_ARRAY, at, array};
 }
 
 /* In stream order. A blocking one returns when the caller may use both ends again. */
@@ -42,6 +48,9 @@ CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p
                        struct gpc_node_copy *out);
 CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
                      bool blocking);
+/* The contexts are checked and not needed: addresses and arrays say where they are. */
+CUresult gpc_copy_3d_peer(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D_PEER *c,
+                          CUstream stream, bool blocking);
 
 /* This library's own, on a stream of its own: to a device's memory from host memory that nobody else
  * has (`there`), not waited for, or back, and then it is here. */

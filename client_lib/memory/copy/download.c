@@ -20,6 +20,7 @@ struct piece {
     union {
         struct gp_req_gp_dtoh inlined;
         struct gp_req_gp_dtoh_arena arena;
+        struct gp_req_gp_array_download array;
     } request;
     struct gp_rep_gp_dtoh reply;
     int slot; /* of the arena, or -1 */
@@ -38,20 +39,38 @@ static void ask_for_slot(struct piece *p, uint64_t stream, uint64_t src)
     p->call.request_size = sizeof p->request.arena;
 }
 
-static void ask_for_message(struct piece *p, uint64_t stream, uint64_t src)
+_Static_assert(sizeof(struct gp_rep_gp_array_download) == sizeof(struct gp_rep_gp_dtoh) &&
+                   offsetof(struct gp_rep_gp_array_download, n_data) ==
+                       offsetof(struct gp_rep_gp_dtoh, n_data),
+               "both answers are bytes alone");
+
+static void ask_for_message(struct piece *p, const struct gpc_copy *c, uint64_t src)
 {
-    p->request.inlined = (struct gp_req_gp_dtoh){
-        .h = {.op = GP_OP_gp_dtoh}, .src = src, .stream = stream, .bytes = p->bytes};
-    p->call.request = &p->request.inlined.h;
-    p->call.request_size = sizeof p->request.inlined;
+    uint64_t stream = c->on->stream;
+    if (c->src.kind == GPC_END_ARRAY) {
+        p->request.array = (struct gp_req_gp_array_download){
+            .h = {.op = GP_OP_gp_array_download},
+            .array = (uint64_t)c->src.array,
+            .at = gpc_array_box(c, &c->src, src, p->bytes),
+            .stream = stream,
+            .bytes = p->bytes};
+        p->call.request = &p->request.array.h;
+        p->call.request_size = sizeof p->request.array;
+    } else {
+        p->request.inlined = (struct gp_req_gp_dtoh){
+            .h = {.op = GP_OP_gp_dtoh}, .src = src, .stream = stream, .bytes = p->bytes};
+        p->call.request = &p->request.inlined.h;
+        p->call.request_size = sizeof p->request.inlined;
+    }
     p->call.reply = &p->reply.r;
     p->call.reply_size = sizeof p->reply;
     gpc_call_out(&p->call, p->to, p->bytes, 1, offsetof(struct gp_rep_gp_dtoh, n_data));
 }
 
 /* Send for the piece, whose `to`, `bytes` and `slot` are set. */
-static CUresult piece_begin(const struct gpc_route *on, struct piece *p, uint64_t src, bool last)
+static CUresult piece_begin(const struct gpc_copy *c, struct piece *p, uint64_t src, bool last)
 {
+    const struct gpc_route *on = c->on;
     memset(&p->call, 0, sizeof p->call);
     memset(&p->request, 0, sizeof p->request);
     p->call.route = *on;
@@ -59,7 +78,7 @@ static CUresult piece_begin(const struct gpc_route *on, struct piece *p, uint64_
     if (p->slot >= 0)
         ask_for_slot(p, on->stream, src);
     else
-        ask_for_message(p, on->stream, src);
+        ask_for_message(p, c, src);
     CUresult r = gpc_call_begin(&p->call);
     if (r != CUDA_SUCCESS && p->slot >= 0)
         gpc_arena_give(on->session, (unsigned)p->slot);
@@ -92,7 +111,7 @@ static CUresult rest_begin(struct rest *rest, struct piece *p)
 {
     const struct gpc_copy *c = rest->copy;
     size_t at = rest->at;
-    p->bytes = gpc_copy_chunk(rest->rows.bytes - at);
+    p->bytes = gpc_copy_piece(c, at, rest->rows.bytes - at);
     p->slot = rest->arena && p->bytes > GPC_ARENA_LEAST ? gpc_arena_try(c->on->session) : -1;
     p->to = (char *)(uintptr_t)c->dst.at + gpc_copy_row_at(&c->dst.span, &rest->rows, rest->row) +
             at;
@@ -102,7 +121,7 @@ static CUresult rest_begin(struct rest *rest, struct piece *p)
         rest->row++;
         rest->at = 0;
     }
-    return piece_begin(c->on, p, src, rest->row == rest->rows.count);
+    return piece_begin(c, p, src, rest->row == rest->rows.count);
 }
 
 /* Wait for the bytes, several pieces under way: one round trip in all. */
@@ -133,6 +152,16 @@ static CUresult read_pieces(struct gpc_copy *c, bool arena)
     return first;
 }
 
+static CUresult send_for_notice(struct gpc_copy *c, uint64_t src, uint64_t cookie, uint64_t at,
+                                uint32_t bytes, bool last)
+{
+    if (c->src.kind != GPC_END_ARRAY)
+        return gpc_wire_gp_dtoh_pinned_on(c->on, src, c->stream, cookie, at, bytes, last);
+    const struct gp_array_box box = gpc_array_box(c, &c->src, src, bytes);
+    return gpc_wire_gp_array_download_pinned_on(c->on, c->src.array, &box, c->stream, cookie, at,
+                                                bytes, last);
+}
+
 /* Into pinned memory of this process's own, without waiting: notices bring it. */
 static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
 {
@@ -141,8 +170,8 @@ static CUresult row_by_notices(struct gpc_copy *c, uint64_t dst, uint64_t src, s
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult r = CUDA_SUCCESS;
     for (uint64_t at = 0; r == CUDA_SUCCESS && at < bytes;) {
-        uint32_t n = gpc_copy_chunk(bytes - at);
-        r = gpc_wire_gp_dtoh_pinned_on(c->on, src + at, c->stream, cookie, at, n, n == bytes - at);
+        uint32_t n = gpc_copy_piece(c, at, bytes - at);
+        r = send_for_notice(c, src + at, cookie, at, n, n == bytes - at);
         at += n;
     }
     return r;

@@ -20,7 +20,8 @@ static enum gpc_end_kind host_kind(const struct gpc_end *e, const struct gpc_rou
 enum gpc_end_kind gpc_end_seen_from(const struct gpc_end *e, const struct gpc_route *on)
 {
     if (e->said == GPC_SAID_ARRAY)
-        return GPC_END_ARRAY;
+        return gpc_session_of_handle((uint64_t)e->array) == on->session ? GPC_END_ARRAY
+                                                                        : GPC_END_FAR;
     if (e->known && gpc_range_is_host(&e->range))
         return host_kind(e, on);
     /* Addresses that drivers have chosen, of pools and variables, may be this process's own

@@ -35,7 +35,9 @@ static CUresult line(struct gpc_copy *c)
 
 CUresult gpc_copy_on_device(struct gpc_copy *c)
 {
-    CUresult r = gpc_copy_is_linear(c) ? line(c) : pitched(c);
+    CUresult r = gpc_copy_has_array(c)   ? gpc_copy_array(c)
+                 : gpc_copy_is_linear(c) ? line(c)
+                                         : pitched(c);
     /* within the device CUDA does not wait either; host memory the caller may use now */
     bool host = c->src.kind == GPC_END_SHARED || c->dst.kind == GPC_END_SHARED;
     return r == CUDA_SUCCESS && c->blocking && host

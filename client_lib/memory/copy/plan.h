@@ -6,8 +6,10 @@
  * A new kind of memory is a row and a column: name it in gpc_end_kind, let end.c recognize
  * it, and give each of its cells a strategy or the reason why there is none. Managed memory
  * is a device's: what the host has written there goes over before the copy's message does
- * (managed.h). A CUDA array is ARRAY, whose cells wait for strategies. The unit test (tests/c/test_copy_plan.c) fails for a cell without
- * either.
+ * (managed.h). The unit test (tests/c/test_copy_plan.c) fails for a cell without either.
+ *
+ * A CUDA array has no addresses. Its end of a copy is the box alone, packed: `at` is 0, and what
+ * is so far from it is `at` bytes into the box (gpc_array_box).
  */
 #ifndef GPC_COPY_PLAN_H
 #define GPC_COPY_PLAN_H
@@ -29,7 +31,8 @@ enum gpc_end_kind {
     GPC_END_SHARED,   /* host memory that the worker of that host has mapped as well */
     GPC_END_DEVICE,   /* a device's there; or an address that only the driver may know */
     GPC_END_REMOTE,   /* a device's of another host */
-    GPC_END_ARRAY,    /* a CUDA array */
+    GPC_END_ARRAY,    /* a CUDA array there */
+    GPC_END_FAR,      /* a CUDA array of another host */
     GPC_END_KINDS
 };
 
@@ -41,7 +44,9 @@ struct gpc_end {
     struct gp_span span;
     enum gpc_end_said said;
     enum gpc_end_kind kind;
-    bool known; /* somebody got it from us: */
+    CUarray array;            /* said to be one: */
+    struct gp_span_end first; /* where in it the box begins */
+    bool known;               /* somebody got it from us: */
     struct gpc_range range;
 };
 
@@ -97,6 +102,21 @@ static inline uint32_t gpc_copy_chunk(size_t bytes)
     return bytes < GP_CHUNK_MAX ? (uint32_t)bytes : (uint32_t)GP_CHUNK_MAX;
 }
 
+/* The same of this copy `at` bytes into a row of gpc_copy_rows, of which so many are left: of an
+ * array, whole rows where they fit, else no more than is left of one. */
+uint32_t gpc_copy_piece(const struct gpc_copy *c, size_t at, size_t bytes);
+static inline bool gpc_copy_has_array(const struct gpc_copy *c)
+{
+    return c->src.kind == GPC_END_ARRAY || c->dst.kind == GPC_END_ARRAY;
+}
+
+/* array_copy.c: what of the end's array `at` and the bytes from there on are: whole rows of a
+ * slice, or a piece of one row. */
+struct gp_array_box gpc_array_box(const struct gpc_copy *c, const struct gpc_end *e, uint64_t at,
+                                  size_t bytes);
+/* Such bytes from or to packed memory that the worker knows by this address. */
+CUresult gpc_array_move(struct gpc_copy *c, uint64_t at, uint64_t address, size_t bytes);
+
 /* --- strategies, each in the file of its name ------------------------------------------- */
 
 CUresult gpc_copy_upload_arena(struct gpc_copy *c); /* upload.c */
@@ -106,6 +126,7 @@ CUresult gpc_copy_download_message(struct gpc_copy *c);
 CUresult gpc_copy_download_pinned_arena(struct gpc_copy *c);
 CUresult gpc_copy_download_pinned_message(struct gpc_copy *c);
 CUresult gpc_copy_on_device(struct gpc_copy *c); /* on_device.c */
+CUresult gpc_copy_array(struct gpc_copy *c);     /* array_copy.c */
 CUDA_MEMCPY3D gpc_copy_box(const struct gpc_copy *c);
 CUresult gpc_copy_on_host(struct gpc_copy *c);  /* on_host.c */
 CUresult gpc_copy_captured(struct gpc_copy *c); /* captured_copy.c */

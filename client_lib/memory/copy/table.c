@@ -6,9 +6,13 @@ static const struct gpc_strategy not_shared = {
     .name = "not_shared",
     .refusal = "memory shared over a network",
 };
-static const struct gpc_strategy arrays = {
-    .name = "arrays",
-    .refusal = "CUDA arrays",
+static const struct gpc_strategy far_array = {
+    .name = "far_array",
+    .refusal = "a CUDA array of another host than the copy's stream",
+};
+static const struct gpc_strategy far_memory = {
+    .name = "far_memory",
+    .refusal = "a CUDA array and memory of another host",
 };
 
 static const struct gpc_strategy captured = {
@@ -73,26 +77,48 @@ static const struct gpc_strategy download_pinned_message = {
     .in_graph = &captured,
 };
 
+static const struct gpc_strategy upload_array = {
+    .name = "upload_array",
+    .run = gpc_copy_upload_message,
+    .in_graph = &captured,
+};
+static const struct gpc_strategy download_array = {
+    .name = "download_array",
+    .run = gpc_copy_download_message,
+    .in_graph = &captured,
+};
+static const struct gpc_strategy download_pinned_array = {
+    .name = "download_pinned_array",
+    .run = gpc_copy_download_pinned_message,
+    .in_graph = &captured,
+};
+
 /* [transport][source][destination], kinds in the order of gpc_end_kind: pageable, pinned,
- * shared, device, remote, array. */
+ * shared, device, remote, array, far. */
 static const struct gpc_strategy *const table[GPC_COPY_TRANSPORTS][GPC_END_KINDS][GPC_END_KINDS] = {
     [GPC_COPY_SHM] =
         {
-            {&host, &host, &host, &upload_arena, &remote, &arrays},
-            {&host, &host, &host, &upload_pinned_arena, &remote, &arrays},
-            {&host, &host, &host, &device, &remote, &arrays},
-            {&download_arena, &download_pinned_arena, &device, &device, &peer, &arrays},
-            {&remote, &remote, &remote, &peer, &peer, &arrays},
-            {&arrays, &arrays, &arrays, &arrays, &arrays, &arrays},
+            {&host, &host, &host, &upload_arena, &remote, &upload_array, &far_array},
+            {&host, &host, &host, &upload_pinned_arena, &remote, &upload_array, &far_array},
+            {&host, &host, &host, &device, &remote, &device, &far_array},
+            {&download_arena, &download_pinned_arena, &device, &device, &peer, &device, &far_array},
+            {&remote, &remote, &remote, &peer, &peer, &far_memory, &far_array},
+            {&download_array, &download_pinned_array, &device, &device, &far_memory, &device,
+             &far_array},
+            {&far_array, &far_array, &far_array, &far_array, &far_array, &far_array, &far_array},
         },
     [GPC_COPY_NETWORK] =
         {
-            {&host, &host, &not_shared, &upload_message, &remote, &arrays},
-            {&host, &host, &not_shared, &upload_pinned_message, &remote, &arrays},
-            {&not_shared, &not_shared, &not_shared, &not_shared, &not_shared, &arrays},
-            {&download_message, &download_pinned_message, &not_shared, &device, &peer, &arrays},
-            {&remote, &remote, &not_shared, &peer, &peer, &arrays},
-            {&arrays, &arrays, &arrays, &arrays, &arrays, &arrays},
+            {&host, &host, &not_shared, &upload_message, &remote, &upload_array, &far_array},
+            {&host, &host, &not_shared, &upload_pinned_message, &remote, &upload_array, &far_array},
+            {&not_shared, &not_shared, &not_shared, &not_shared, &not_shared, &not_shared,
+             &far_array},
+            {&download_message, &download_pinned_message, &not_shared, &device, &peer, &device,
+             &far_array},
+            {&remote, &remote, &not_shared, &peer, &peer, &far_memory, &far_array},
+            {&download_array, &download_pinned_array, &not_shared, &device, &far_memory, &device,
+             &far_array},
+            {&far_array, &far_array, &far_array, &far_array, &far_array, &far_array, &far_array},
         },
 };
 

@@ -23,12 +23,22 @@ static CUresult put_slot(struct gpc_copy *c, uint64_t dst, const void *src, uint
     return r;
 }
 
+static CUresult put_bytes(struct gpc_copy *c, uint64_t dst, const void *src, uint32_t bytes)
+{
+    if (c->dst.kind != GPC_END_ARRAY)
+        return gpc_wire_gp_htod_on(c->on, dst, c->stream, bytes, src);
+    const struct gp_array_box at = gpc_array_box(c, &c->dst, dst, bytes);
+    return gpc_wire_gp_array_upload_on(c->on, c->dst.array, &at, c->stream, bytes, src);
+}
+
 static CUresult row_by_message(struct gpc_copy *c, uint64_t dst, uint64_t src, size_t bytes)
 {
     CUresult r = CUDA_SUCCESS;
-    for (size_t at = 0; at < bytes && r == CUDA_SUCCESS; at += GP_CHUNK_MAX, c->messages++)
-        r = gpc_wire_gp_htod_on(c->on, dst + at, c->stream, gpc_copy_chunk(bytes - at),
-                                (const void *)(uintptr_t)(src + at));
+    for (size_t at = 0; at < bytes && r == CUDA_SUCCESS; c->messages++) {
+        uint32_t n = gpc_copy_piece(c, at, bytes - at);
+        r = put_bytes(c, dst + at, (const void *)(uintptr_t)(src + at), n);
+        at += n;
+    }
     return r;
 }
 

@@ -140,12 +140,25 @@ static bool is_primary(const struct gpw_session *s, CUcontext context)
     return false;
 }
 
+static int ordinal_of(struct gpw_session *s, CUcontext context)
+{
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(context);
+    int ordinal = gpw_current_ordinal(s);
+    s->driver->cuCtxSetCurrent(before);
+    return ordinal;
+}
+
 static void destroy(struct gpw_session *s, void *arg)
 {
     CUcontext context = arg;
+    int ordinal = ordinal_of(s, context);
     context_ending(s, context);
     s->driver->cuCtxDestroy_v2(context);
     gpw_staging_context_ended(s, context); /* not before: its work may still write there */
+    if (ordinal >= 0) /* what the driver had taken for its arrays and modules is given back */
+        gpw_quota_reconcile(s, (uint32_t)ordinal);
 }
 
 /* The driver waits in it for streams of other contexts, too: for one that is blocked until the

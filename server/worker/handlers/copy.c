@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "memory_internal.h"
@@ -42,39 +43,64 @@ CUresult gpw_gp_htod_arena(struct gpw_session *s, CUdeviceptr dst, CUstream stre
     return r;
 }
 
+CUresult gpw_gp_array_upload(struct gpw_session *s, CUarray array, const struct gp_array_box *at,
+                             CUstream stream, uint32_t bytes, const void *data)
+{
+    CUDA_MEMCPY3D box;
+    if (!gpw_array_from_host(s, array, at, bytes, &box))
+        return CUDA_ERROR_INVALID_VALUE;
+    box.srcHost = data;
+    return s->driver->cuMemcpy3DAsync_v2(&box, stream);
+}
+
 /* --- from the device ------------------------------------------------------------- */
 
+/* What is copied: memory, or (`array`) what of an array a copy says. */
+struct source {
+    uint32_t bytes;
+    CUdeviceptr memory;
+    const CUDA_MEMCPY3D *array;
+};
+
+static CUresult submit(struct gpw_session *s, void *to, const struct source *from, CUstream stream)
+{
+    if (!from->array)
+        return s->driver->cuMemcpyDtoHAsync_v2(to, from->memory, from->bytes, stream);
+    CUDA_MEMCPY3D own = *from->array;
+    own.dstHost = to;
+    return s->driver->cuMemcpy3DAsync_v2(&own, stream);
+}
+
 /* `done` is called once the bytes are there; not if this returns an error. */
-static CUresult download(struct gpw_session *s, void *to, CUdeviceptr src, uint32_t bytes,
+static CUresult download(struct gpw_session *s, void *to, const struct source *from,
                          CUstream stream, gpw_done *done, void *arg)
 {
     struct gpw_after *after;
     CUresult r = gpw_after_prepare(s, stream, done, arg, &after);
-    return r ? r
-             : gpw_after_submitted(s, after, stream,
-                                   s->driver->cuMemcpyDtoHAsync_v2(to, src, bytes, stream));
+    return r ? r : gpw_after_submitted(s, after, stream, submit(s, to, from, stream));
 }
+
+typedef int answer_bytes(struct gpw_session *s, struct gpw_token token, CUresult result,
+                         const void *data, uint32_t bytes);
 
 struct dtoh {
     struct gpw_token token;
     struct gpw_staging *staging;
     uint32_t bytes;
+    answer_bytes *answer;
 };
 
 static void dtoh_done(struct gpw_session *s, void *arg, CUresult result)
 {
     struct dtoh *d = arg;
-    gpw_answer_gp_dtoh(s, d->token, result, d->staging->memory,
-                       result == CUDA_SUCCESS ? d->bytes : 0);
+    d->answer(s, d->token, result, d->staging->memory, result == CUDA_SUCCESS ? d->bytes : 0);
     gpw_staging_give(s, d->staging);
     free(d);
 }
 
-CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr src,
-                     CUstream stream, uint32_t bytes)
+static CUresult download_to_answer(struct gpw_session *s, struct gpw_token token,
+                                   const struct source *from, CUstream stream, answer_bytes *answer)
 {
-    if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = gpw_not_capturing(s, stream);
     if (r != CUDA_SUCCESS)
         return r;
@@ -86,13 +112,32 @@ CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr 
             gpw_staging_give(s, staging);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *d = (struct dtoh){token, staging, bytes};
-    r = download(s, staging->memory, src, bytes, stream, dtoh_done, d);
+    *d = (struct dtoh){token, staging, from->bytes, answer};
+    r = download(s, staging->memory, from, stream, dtoh_done, d);
     if (r == CUDA_SUCCESS)
         return GPW_DEFERRED;
     gpw_staging_give(s, staging);
     free(d);
     return r;
+}
+
+CUresult gpw_gp_dtoh(struct gpw_session *s, struct gpw_token token, CUdeviceptr src,
+                     CUstream stream, uint32_t bytes)
+{
+    const struct source from = {.bytes = bytes, .memory = src};
+    return bytes <= GP_CHUNK_MAX && gpw_memory_is_device(s, src, bytes)
+               ? download_to_answer(s, token, &from, stream, gpw_answer_gp_dtoh)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult gpw_gp_array_download(struct gpw_session *s, struct gpw_token token, CUarray array,
+                               const struct gp_array_box *at, CUstream stream, uint32_t bytes)
+{
+    CUDA_MEMCPY3D box;
+    const struct source from = {.bytes = bytes, .array = &box};
+    return bytes <= GP_CHUNK_MAX && gpw_array_to_host(s, array, at, bytes, &box)
+               ? download_to_answer(s, token, &from, stream, gpw_answer_gp_array_download)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* A pinned buffer that is not shared: its bytes go back as a notice, before the
@@ -112,11 +157,9 @@ static void pinned_read_done(struct gpw_session *s, void *arg, CUresult result)
     free(p);
 }
 
-CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream stream,
-                            uint64_t cookie, uint64_t offset, uint32_t bytes, uint32_t last)
+static CUresult download_to_notice(struct gpw_session *s, const struct source *from,
+                                   CUstream stream, const struct pinned_read *to)
 {
-    if (bytes > GP_CHUNK_MAX || !gpw_memory_is_device(s, src, bytes))
-        return CUDA_ERROR_INVALID_VALUE;
     CUresult r = gpw_not_capturing(s, stream);
     if (r != CUDA_SUCCESS)
         return r;
@@ -128,13 +171,37 @@ CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream str
             gpw_staging_give(s, staging);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *p = (struct pinned_read){staging, cookie, offset, bytes, last};
-    r = download(s, staging->memory, src, bytes, stream, pinned_read_done, p);
+    *p = *to;
+    p->staging = staging;
+    r = download(s, staging->memory, from, stream, pinned_read_done, p);
     if (r == CUDA_SUCCESS)
         return r;
     gpw_staging_give(s, staging);
     free(p);
     return r;
+}
+
+CUresult gpw_gp_dtoh_pinned(struct gpw_session *s, CUdeviceptr src, CUstream stream,
+                            uint64_t cookie, uint64_t offset, uint32_t bytes, uint32_t last)
+{
+    const struct source from = {.bytes = bytes, .memory = src};
+    const struct pinned_read to = {NULL, cookie, offset, bytes, last};
+    return bytes <= GP_CHUNK_MAX && gpw_memory_is_device(s, src, bytes)
+               ? download_to_notice(s, &from, stream, &to)
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult gpw_gp_array_download_pinned(struct gpw_session *s, CUarray array,
+                                      const struct gp_array_box *at, CUstream stream,
+                                      uint64_t cookie, uint64_t offset, uint32_t bytes,
+                                      uint32_t last)
+{
+    CUDA_MEMCPY3D box;
+    const struct source from = {.bytes = bytes, .array = &box};
+    const struct pinned_read to = {NULL, cookie, offset, bytes, last};
+    return bytes <= GP_CHUNK_MAX && gpw_array_to_host(s, array, at, bytes, &box)
+               ? download_to_notice(s, &from, stream, &to)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* --- both ends known here --------------------------------------------------------- */
@@ -185,7 +252,8 @@ static bool pitched_take(struct gpw_session *s, uint64_t address, const CUDA_MEM
     return true;
 }
 
-bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D *own)
+bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
+                      const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own)
 {
     const CUDA_MEMCPY3D *c = copy;
     struct gp_span_end from = {c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch, c->srcHeight};
@@ -193,8 +261,12 @@ bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUDA_MEM
     /* of the client's, only numbers: a pointer or an array of its has no meaning here */
     *own = (CUDA_MEMCPY3D){.WidthInBytes = c->WidthInBytes, .Height = c->Height, .Depth = c->Depth};
     if (c->WidthInBytes == 0 || c->Height == 0 || c->Depth == 0 ||
-        !pitched_take(s, c->srcDevice, c, &from, &own->srcDevice, &own->srcMemoryType) ||
-        !pitched_take(s, c->dstDevice, c, &to, &own->dstDevice, &own->dstMemoryType))
+        !(arrays->src
+              ? gpw_array_take_src(s, arrays->src, &from, own)
+              : pitched_take(s, c->srcDevice, c, &from, &own->srcDevice, &own->srcMemoryType)) ||
+        !(arrays->dst
+              ? gpw_array_take_dst(s, arrays->dst, &to, own)
+              : pitched_take(s, c->dstDevice, c, &to, &own->dstDevice, &own->dstMemoryType)))
         return false;
     own->srcHost = (const void *)(uintptr_t)own->srcDevice;
     own->dstHost = (void *)(uintptr_t)own->dstDevice;
@@ -205,11 +277,13 @@ bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUDA_MEM
     return true;
 }
 
-CUresult gpw_gp_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUstream stream)
+CUresult gpw_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUarray dst, CUarray src,
+                     CUstream stream)
 {
+    const struct gpw_copy_arrays arrays = {dst, src};
     CUDA_MEMCPY3D own;
     if (copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
         return CUDA_SUCCESS;
-    return gpw_copy_3d_take(s, copy, &own) ? s->driver->cuMemcpy3DAsync_v2(&own, stream)
-                                           : CUDA_ERROR_INVALID_VALUE;
+    return gpw_copy_3d_take(s, copy, &arrays, &own) ? s->driver->cuMemcpy3DAsync_v2(&own, stream)
+                                                    : CUDA_ERROR_INVALID_VALUE;
 }

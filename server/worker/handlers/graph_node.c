@@ -93,7 +93,7 @@ CUresult gpw_node_copy(struct gpw_session *s, CUgraphNode *made, CUgraph graph, 
 {
     CUDA_MEMCPY3D own;
     CUcontext current = NULL;
-    if (!gpw_copy_3d_take(s, copy, &own))
+    if (!gpw_copy_3d_take(s, copy, &(struct gpw_copy_arrays){NULL, NULL}, &own))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = s->driver->cuCtxGetCurrent(&current);
     if (r != CUDA_SUCCESS)

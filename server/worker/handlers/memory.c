@@ -172,6 +172,15 @@ CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t 
     return CUDA_SUCCESS;
 }
 
+CUresult gpw_memory_room(struct gpw_session *s, uint64_t bytes)
+{
+    int ordinal = gpw_current_ordinal(s);
+    if (ordinal < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    CUresult r = gpw_memory_make_room(s, (uint32_t)ordinal, bytes);
+    return r || gpw_quota_fits(s, (uint32_t)ordinal, bytes) ? r : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* --- allocations ------------------------------------------------------------------- */
 
 CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t bytesize)

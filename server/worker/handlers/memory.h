@@ -44,4 +44,11 @@ void *gpw_captured_find(struct gpw_session *s, uint64_t address, uint64_t bytes)
 /* Between such memory and a message. */
 CUresult gpw_bytes_copy(struct gpw_session *s, void *to, const void *from, uint32_t bytes);
 
+/* A pitched copy of these ends; NULL for one that is memory. */
+CUresult gpw_copy_3d(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUarray dst, CUarray src,
+                     CUstream stream);
+/* Whether the current device has so many bytes left: OUT_OF_MEMORY, or GPW_AGAIN while memory is
+ * being freed. */
+CUresult gpw_memory_room(struct gpw_session *s, uint64_t bytes);
+
 #endif

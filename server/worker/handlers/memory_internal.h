@@ -52,9 +52,14 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Memory of a graph that is being captured: the driver knows its address only while the
  * graph runs, but work behind it in the capture has it already. */
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* The ends of a copy that are arrays; NULL: it is memory, at an address. */
+struct gpw_copy_arrays {
+    CUarray dst, src;
+};
 /* A pitched copy as the driver gets it, of what the client says: false if it may not be. It must
  * not be empty. */
-bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D *own);
+bool gpw_copy_3d_take(struct gpw_session *s, const CUDA_MEMCPY3D *copy,
+                      const struct gpw_copy_arrays *arrays, CUDA_MEMCPY3D *own);
 void gpw_captured_context_ended(struct gpw_session *s, CUcontext context);
 /* Forget them all; `unpin` while there is a context to do it in. */
 void gpw_captured_close(struct gpw_session *s, bool unpin);

@@ -310,8 +310,10 @@ CUresult gpw_handle_take(struct gpw_session *s, enum gp_handle_kind kind, uint64
     CUresult r = look_up(s, kind, id, nullable, real, &slot);
     if (!slot)
         return r;
-    if (slot->capture || (kind == GP_HANDLE_GRAPH && slot->parent))
-        return CUDA_ERROR_INVALID_VALUE; /* it goes with its capture, or with its node */
+    /* it goes with its capture, with its node, or with what it is a level or plane of */
+    bool part = (kind == GP_HANDLE_GRAPH || kind == GP_HANDLE_ARRAY) && slot->parent;
+    if (slot->capture || part)
+        return not_live(kind);
     gpw_slot_free(s, slot);
     gone(s, kind, slot->real);
     if (kind == GP_HANDLE_CONTEXT)

@@ -60,11 +60,16 @@ static void *nvml_device(struct gpw_session *s, struct gpw_held *h, uint32_t ord
 static bool held_of_soft(struct gpw_session *s, uint32_t ordinal, uint64_t *bytes)
 {
     size_t free_bytes, total;
-    if (gpw_current_ordinal(s) != (int)ordinal ||
-        s->driver->cuMemGetInfo_v2(&free_bytes, &total) != CUDA_SUCCESS)
-        return false;
-    *bytes = (total - free_bytes) / PIECE * PIECE;
-    return true;
+    CUcontext before = NULL;
+    s->driver->cuCtxGetCurrent(&before);
+    /* a context has ended, or it is another device's */
+    if (gpw_current_ordinal(s) != (int)ordinal)
+        s->driver->cuCtxSetCurrent(s->primary[ordinal]);
+    bool known = s->driver->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS;
+    s->driver->cuCtxSetCurrent(before);
+    if (known)
+        *bytes = (total - free_bytes) / PIECE * PIECE;
+    return known;
 }
 
 uint64_t gpw_held_ahead(struct gpw_session *s)

@@ -90,6 +90,35 @@ static void libraries(size_t left)
     EXPECT(free_now() + 8 * MIB >= left, "%zu of %zu are free after it", free_now(), left);
 }
 
+static CUresult make_array(CUarray *array, size_t bytes)
+{
+    const CUDA_ARRAY3D_DESCRIPTOR d = {
+        .Width = 16384, .Height = bytes >> 18, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    return cuArray3DCreate(array, &d);
+}
+
+static void arrays(size_t left)
+{
+    const CUDA_ARRAY3D_DESCRIPTOR levels = {.Width = 16384,
+                                            .Height = (left / 8 * 7) >> 18,
+                                            .Format = CU_AD_FORMAT_FLOAT,
+                                            .NumChannels = 4};
+    CUarray one, other;
+    CUmipmappedArray mipmap;
+    CUdeviceptr memory;
+    CU(make_array(&one, left / 2));
+    EXPECT(free_now() <= left - left / 2 + MIB, "%zu of %zu are free with an array of %zu",
+           free_now(), left, left / 2);
+    CU_GIVES(CUDA_ERROR_OUT_OF_MEMORY, make_array(&other, left / 2 + 16 * MIB));
+    CU_GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&memory, left / 2 + 16 * MIB));
+    CU(cuArrayDestroy(one));
+    EXPECT(free_now() + 8 * MIB >= left, "%zu of %zu are free without it", free_now(), left);
+    CU_GIVES(CUDA_ERROR_OUT_OF_MEMORY, make_array(&one, left + 128 * MIB));
+    /* its first level fits, and all of them together do not */
+    CU_GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMipmappedArrayCreate(&mipmap, &levels, 15));
+    EXPECT(free_now() + 8 * MIB >= left, "%zu of %zu are free after it", free_now(), left);
+}
+
 static CUresult run_graph(size_t bytes)
 {
     CUstream stream;
@@ -160,6 +189,7 @@ int main(void)
     REQUIRE(left >= 32 * MIB, "only %zu bytes are free", left);
     modules(left);
     libraries(left);
+    arrays(left);
     if (nodes == CUDA_SUCCESS)
         graphs(left);
     local_memory(left);

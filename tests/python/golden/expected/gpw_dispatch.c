@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "answer.h"
+#include "array_extent.h"
 #include "function.h"
 #include "gpw_handlers.h"
 #include "graph.h"
@@ -225,10 +226,14 @@ static int do_cuThingLoad(struct gpw_session *s, const struct gp_header *h)
     if (!gpw_handle_free(s, GP_HANDLE_MODULE, a.q->module))
         return gpw_session_broken(s, "cuThingLoad: the new handle is not free");
     CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_memory_room(s, gp_thing_least(4096));
     struct gpw_growth growth;
     gpw_growth_begin(s, GP_OP_cuThingLoad, &growth);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuThingLoad(&module);
+    if (r == GPW_AGAIN)
+        return gpw_put_off(s, h);
     if (r == CUDA_SUCCESS && gpw_growth_over(s, &growth)) {
         s->driver->cuThingUnload(module);
         gpw_growth_undone(s, &growth);
