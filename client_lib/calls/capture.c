@@ -203,7 +203,6 @@ static bool has_data(const struct told *told, size_t count)
 
 static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
 {
-    static __thread struct told *told __attribute__((tls_model("initial-exec")));
     struct gpc_route on;
     CUresult r = gpc_enter_stream(&on, op, hStream);
     if (r != CUDA_SUCCESS)
@@ -214,8 +213,10 @@ static CUresult get_info(uint16_t op, CUstream hStream, const void *status, stru
     uint64_t wire;
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
         return r;
-    if (!told && !(told = malloc(sizeof *told)))
+    struct gpc_thread *self = gpc_thread();
+    if (!self->told && !(self->told = malloc(sizeof(struct told))))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct told *told = self->told;
     uint32_t got = 0, got_data = 0;
     CUgraph graph;
     r = gpc_wire_gp_capture_info_on(&on, hStream, &graph, &info->status, &info->id, told->nodes,

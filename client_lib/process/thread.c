@@ -36,6 +36,7 @@ static void thread_ends(void *arg)
     }
     gpc_thread_self = NULL;
     free(t->stack);
+    free(t->told);
     free(t);
 }
 

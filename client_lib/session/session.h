@@ -151,6 +151,7 @@ struct gpc_thread {
     bool host_function;                /* it runs one */
     struct gpc_session *last;          /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
+    void *told;                        /* of a capture: lists that the application may read */
 };
 /* Pointer-sized, so that the static TLS block has room for it even when this library is
  * opened late. */
