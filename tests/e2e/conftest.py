@@ -12,6 +12,8 @@ import pytest
 
 from gpupool_common import paths
 from harness import DRIVER, PoolServer, Talk
+from pool_site import Site, running_site
+from tenants import StartTalk
 from toolchain import Toolchain
 from users import find_python
 
@@ -106,6 +108,28 @@ def talk() -> Iterator[Callable[[list[str], dict[str, str]], Talk]]:
     yield start
     for one in talks:
         one.close()
+
+
+@pytest.fixture(scope="module")
+def standing(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
+    with running_site(home, toolchain) as found:
+        yield found
+
+
+@pytest.fixture
+def site(standing: Site, talk: StartTalk) -> Iterator[Site]:
+    """The pool of all tests of a file that leave it whole; each finds it free."""
+    standing.talk = talk
+    yield standing
+    standing.clear()
+
+
+@pytest.fixture
+def own(home: paths.Home, toolchain: Toolchain, talk: StartTalk) -> Iterator[Site]:
+    """A pool of the test's own, with which it may do what it likes."""
+    with running_site(home, toolchain) as found:
+        found.talk = talk
+        yield found
 
 
 @pytest.fixture(params=["shm", "tcp", "zmq"])

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from gpupool_common import paths
+from gpupool_common.ask import ask_info
 from ports import free_port
 from ready_process import start_ready
 
@@ -152,15 +153,9 @@ class PoolServer:
         return [pid for pid in pids if alive(pid)]
 
     def sessions(self) -> list[dict[str, Any]]:
-        """What `gpupool info` says about sessions."""
-        command = [sys.executable, "-m", "gpupool", "info", "--json", "--server", self.address]
-        env = {**os.environ, "GPUPOOL_TOKEN": TOKEN, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
-        assert done.returncode == 0, f"gpupool info failed:\n{done.stderr}{self.log.read_text()}"
-        listed: list[dict[str, Any]] = json.loads(done.stdout)[0]["sessions"]
-        return listed
+        """Its sessions, as `gpupool info` shows them."""
+        found: list[dict[str, Any]] = ask_info(self.address, TOKEN, PATIENCE)["sessions"]
+        return found
 
     def environment(self, transport: str, **extra: str) -> dict[str, str]:
         env = client_environment(self.home, self.address, TOKEN, transport)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpupool.admin import Admin
@@ -87,6 +89,16 @@ class Site:
         """A group on the boards of a node; empty if it is on none."""
         accounts = [each for gpu in self.admin(node)["gpus"] for each in gpu["tenants"]]
         return next((each for each in accounts if each["name"] == name), {})
+
+
+@contextmanager
+def running_site(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
+    found = Site(home, toolchain)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
 
 
 def node_of(lease: dict[str, Any]) -> str:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpupool_common import paths
 from harness import PoolServer, wait_until
 from pool_site import Site, node_of
-from tenants import MIB, StartTalk, end, info
-from toolchain import Toolchain
+from tenants import MIB, end, info
 
 
 @pytest.fixture
-def site(home: paths.Home, toolchain: Toolchain, talk: StartTalk) -> Iterator[Site]:
-    found = Site(home, toolchain)
-    found.talk = talk
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
+def site(own: Site) -> Site:
+    """What rolls its keys is no pool for others."""
+    return own
 
 
 def link(site: Site) -> dict[str, Any]:

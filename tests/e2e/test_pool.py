@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from gpupool_common import paths
 from harness import OURS, client_environment, run_program, wait_until
 from pool_site import Site, node_of, refused
-from tenants import MIB, StartTalk, end, info, tell
-from toolchain import Toolchain
-
-
-@pytest.fixture(scope="module")
-def standing(home: paths.Home, toolchain: Toolchain) -> Iterator[Site]:
-    found = Site(home, toolchain)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
-
-
-@pytest.fixture
-def site(standing: Site, talk: StartTalk) -> Iterator[Site]:
-    """The pool of all tests that end, hang and change none of its parts; each finds it free."""
-    standing.talk = talk
-    yield standing
-    standing.clear()
-
+from tenants import MIB, end, info, tell
 
 # One program --------------------------------------------------------------------------------
 

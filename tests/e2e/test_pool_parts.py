@@ -1,74 +1,58 @@
-"""A pool whose parts are ended, hung, changed and added: each test has one of its own."""
+"""A pool whose parts are ended, hung, changed and added; what a test leaves changed is its own."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from gpupool_common import paths
 from harness import wait_until
 from pool_site import Site, node_of
-from tenants import MIB, StartTalk, end, tell
-from toolchain import Toolchain
-
-
-@pytest.fixture
-def site(home: paths.Home, toolchain: Toolchain, talk: StartTalk) -> Iterator[Site]:
-    """A pool of the test's own, with which it may do what it likes."""
-    found = Site(home, toolchain)
-    found.talk = talk
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
-
+from tenants import MIB, end, tell
 
 # Added, changed, counted -------------------------------------------------------------------
 
 
-def test_a_lease_on_an_encrypted_server(site: Site) -> None:
-    site.add("three", curve="", labels="rack=7")
-    site.manager.wait_for("three")
-    lease = site.ask(labels={"rack": "7"})
+def test_a_lease_on_an_encrypted_server(own: Site) -> None:
+    own.add("three", curve="", labels="rack=7")
+    own.manager.wait_for("three")
+    lease = own.ask(labels={"rack": "7"})
     (server,) = lease["servers"]
     assert (server["node"], len(server["key"])) == ("three", 64)
-    result = site.run(lease, "driver_limits", "64")
+    result = own.run(lease, "driver_limits", "64")
     assert result.stdout == "PASS driver_limits\n", result.explain()
 
 
-def test_the_time_that_gpus_were_busy_comes_to_the_manager(site: Site) -> None:
-    lease = site.ask()
-    assert site.run(lease, "driver_limits", "64").returncode == 0
-    program = site.tenant(lease)
+def test_the_time_that_gpus_were_busy_comes_to_the_manager(own: Site) -> None:
+    lease = own.ask()
+    assert own.run(lease, "driver_limits", "64").returncode == 0
+    program = own.tenant(lease)
     assert tell(program, "work 50") == "worked 50"
 
     def busy() -> float:
-        (grant,) = site.manager.do("GET", f"/leases/{lease['id']}", token=site.red)["grants"]
+        (grant,) = own.manager.do("GET", f"/leases/{lease['id']}", token=own.red)["grants"]
         return float(grant["busy_seconds"])
 
     wait_until(lambda: busy() > 0, "the manager heard of it")
     end(program)
-    site.manager.kill(signal.SIGTERM)
-    site.manager.start()
-    (usage,) = site.manager.do("GET", "/usage?tenant=red")["items"]
+    own.manager.kill(signal.SIGTERM)
+    own.manager.start()
+    (usage,) = own.manager.do("GET", "/usage?tenant=red")["items"]
     assert 0 < usage["busy_hours"] * 3600 <= busy() + 0.001  # it was written down before
 
 
-def test_settings_of_a_gpu_are_there_at_once(site: Site) -> None:
-    gpu = site.manager.do("GET", "/gpus?node=two")["items"][0]
-    site.manager.do("PATCH", f"/gpus/{gpu['uuid']}", {"policy": "weighted", "max_inst": 10})
+def test_settings_of_a_gpu_are_there_at_once(own: Site) -> None:
+    gpu = own.manager.do("GET", "/gpus?node=two")["items"][0]
+    own.manager.do("PATCH", f"/gpus/{gpu['uuid']}", {"policy": "weighted", "max_inst": 10})
     wait_until(
         lambda: (
-            (found := site.admin("two")["gpus"][gpu["index"]])["policy"] == "weighted"
+            (found := own.admin("two")["gpus"][gpu["index"]])["policy"] == "weighted"
             and found["max_inst"] == 10
         ),
         "the server had the settings",
     )
-    leases = [site.ask(share_permille=share, labels={}) for share in (600, 300, 100)]
-    programs = [site.tenant(lease) for lease in leases]
+    leases = [own.ask(share_permille=share, labels={}) for share in (600, 300, 100)]
+    programs = [own.tenant(lease) for lease in leases]
     for program in programs:
         assert tell(program, "work 2") == "worked 2"
         end(program)
@@ -139,13 +123,13 @@ def test_a_new_server_loses_nothing(site: Site, how: signal.Signals) -> None:
     wait_until(lambda: site.state(lease) == "released", "its end released the lease")
 
 
-def test_a_server_without_a_manager_knows_its_leases(site: Site) -> None:
-    lease = site.ask()
+def test_a_server_without_a_manager_knows_its_leases(own: Site) -> None:
+    lease = own.ask()
     node = node_of(lease)
-    site.manager.kill()
-    site.servers[node].kill()
-    site.servers[node].start()
-    assert site.run(lease, "driver_limits", "64").returncode == 0
+    own.manager.kill()
+    own.servers[node].kill()
+    own.servers[node].start()
+    assert own.run(lease, "driver_limits", "64").returncode == 0
 
 
 def test_a_lease_that_ended_meanwhile_ends(site: Site) -> None:
@@ -161,22 +145,22 @@ def test_a_lease_that_ended_meanwhile_ends(site: Site) -> None:
     assert tell(program, "work 1").startswith("gone CUDA_ERROR")
 
 
-def test_a_node_that_comes_back_with_fewer_gpus(site: Site) -> None:
-    lease = site.ask(gpus=2, hosts="same")
+def test_a_node_that_comes_back_with_fewer_gpus(own: Site) -> None:
+    lease = own.ask(gpus=2, hosts="same")
     node = node_of(lease)
-    site.servers[node].kill()
-    site.servers[node].settings["soft-gpus"] = "1"
-    site.servers[node].start()
+    own.servers[node].kill()
+    own.servers[node].settings["soft-gpus"] = "1"
+    own.servers[node].start()
     wait_until(
         lambda: (
-            [g["lost"] for g in site.manager.do("GET", f"/leases/{lease['id']}")["grants"]]
+            [g["lost"] for g in own.manager.do("GET", f"/leases/{lease['id']}")["grants"]]
             == [False, True]
         ),
         "the grant on the missing GPU was lost",
     )
-    fresh = site.manager.do("POST", f"/leases/{lease['id']}/renew", token=site.red)
+    fresh = own.manager.do("POST", f"/leases/{lease['id']}/renew", token=own.red)
     assert fresh["servers"][0]["devices"] == [0]
-    assert site.run(fresh, "driver_limits", "64").returncode == 0
+    assert own.run(fresh, "driver_limits", "64").returncode == 0
 
 
 def test_a_host_that_hangs_is_lost_and_back(site: Site) -> None:
