@@ -37,7 +37,7 @@ import httpx  # noqa: E402
 import uvloop  # noqa: E402
 from pool_plot import plot  # noqa: E402
 
-from gpupool_common import logs  # noqa: E402
+from gpupool_common import collector, logs  # noqa: E402
 from gpupool_common.lease import LeaseState  # noqa: E402
 from gpupool_common.node_protocol import (  # noqa: E402
     Beat,
@@ -50,7 +50,6 @@ from gpupool_common.node_protocol import (  # noqa: E402
     encode,
 )
 from gpupool_common.quantities import MEBIBYTE as MIB  # noqa: E402
-from gpupool_manager import collector  # noqa: E402
 from gpupool_manager.app import make_app  # noqa: E402
 from gpupool_manager.leases import LeaseRequest  # noqa: E402
 from gpupool_manager.placement_request import PlacementRequest  # noqa: E402
