@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -138,15 +139,37 @@ static void endpoint_show(int fd, char *endpoint, size_t size)
     snprintf(endpoint, size, "%s://%s:%u", name, host, (unsigned)ntohs(port));
 }
 
-int door_open(char *endpoint, size_t size, const unsigned char *word, struct door **out)
+/* A socket that listens already, for this process alone from here on. */
+static int handed_check(int fd)
+{
+    int listens = 0, family = 0;
+    socklen_t size = sizeof listens;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0)
+        return -errno;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &size) != 0)
+        return -errno;
+    if (!listens || (family != AF_INET && family != AF_INET6))
+        return -EINVAL;
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
+        return -errno;
+    return fd;
+}
+
+static int listen_at(const char *endpoint)
 {
     struct addrinfo *found = NULL;
     int rc = gp_endpoint_find(endpoint, true, &found);
     if (rc)
         return rc;
-    struct door *d = calloc(1, sizeof *d);
-    rc = d ? bind_at(found) : -ENOMEM;
+    rc = bind_at(found);
     freeaddrinfo(found);
+    return rc;
+}
+
+int door_open(int handed, char *endpoint, size_t size, const unsigned char *word, struct door **out)
+{
+    struct door *d = calloc(1, sizeof *d);
+    int rc = !d ? -ENOMEM : handed >= 0 ? handed_check(handed) : listen_at(endpoint);
     if (rc < 0) {
         free(d);
         return rc;

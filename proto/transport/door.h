@@ -26,9 +26,11 @@
 
 struct door;
 
-/* Listen at "SCHEME://HOST:PORT" ("*" for any); a NULL word is made up. `endpoint` (of
- * `size` bytes) is overwritten with the address bound. */
-int door_open(char *endpoint, size_t size, const unsigned char *word, struct door **out);
+/* Listen at "SCHEME://HOST:PORT" ("*" for any), or by `handed`, a socket that listens and is the
+ * door's on success (-1: none); a NULL word is made up. `endpoint` (of `size` bytes) is
+ * overwritten with the address bound. */
+int door_open(int handed, char *endpoint, size_t size, const unsigned char *word,
+              struct door **out);
 void door_close(struct door *d);
 const unsigned char *door_word(const struct door *d);
 

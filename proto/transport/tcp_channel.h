@@ -107,10 +107,11 @@ struct tcp_address {
     bool encrypts;
     bool has_word;
     unsigned char word[DOOR_WORD_BYTES];
+    int handed; /* a socket that listens there already; -1: none */
 };
 #define TCP_URL_MAX (GP_ENDPOINT_MAX + 48)
-/* "tls://HOST:PORT?door=WORD" or "plain://…". `listening` allows "*" for a port, and a word
- * to be left out. -EINVAL. */
+/* "tls://HOST:PORT?door=WORD" or "plain://…". `listening` allows "*" for a port, a word to be
+ * left out, and "?fd=N" in its place. -EINVAL. */
 int tcp_address_parse(const char *url, bool listening, struct tcp_address *out,
                       struct gp_error *err);
 int tcp_connect(const char *url, int timeout_ms, struct gp_channel **out, struct gp_error *err);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,11 +25,21 @@ static int address_fail(const char *url, bool listening, struct gp_error *err)
     return -EINVAL;
 }
 
+/* Above the standard ones, which are somebody else's. */
+static int handed_read(const char *text, int *fd)
+{
+    size_t digits = strspn(text, "0123456789");
+    if (digits == 0 || digits > 6 || text[digits])
+        return -EINVAL;
+    *fd = atoi(text);
+    return *fd > STDERR_FILENO ? 0 : -EINVAL;
+}
+
 int tcp_address_parse(const char *url, bool listening, struct tcp_address *out,
                       struct gp_error *err)
 {
-    static const char door[] = "?door=";
-    *out = (struct tcp_address){.encrypts = strncmp(url, TCP_TLS_SCHEME, 6) == 0};
+    static const char door[] = "?door=", handed[] = "?fd=";
+    *out = (struct tcp_address){.handed = -1, .encrypts = strncmp(url, TCP_TLS_SCHEME, 6) == 0};
     if (!out->encrypts && strncmp(url, TCP_PLAIN_SCHEME, 8) != 0)
         return address_fail(url, listening, err);
     size_t length = strcspn(url, "?");
@@ -42,6 +53,10 @@ int tcp_address_parse(const char *url, bool listening, struct tcp_address *out,
     out->has_word = strncmp(query, door, strlen(door)) == 0;
     if (out->has_word)
         return door_word_read(query + strlen(door), out->word, err);
+    if (listening && strncmp(query, handed, strlen(handed)) == 0)
+        return handed_read(query + strlen(handed), &out->handed) == 0
+                   ? 0
+                   : address_fail(url, listening, err);
     return *query || !listening ? address_fail(url, listening, err) : 0;
 }
 

@@ -57,7 +57,8 @@ int tcp_listen(const char *url, struct gp_listener **out, struct gp_error *err)
         free(l);
         return rc;
     }
-    rc = door_open(a->endpoint, sizeof a->endpoint, a->has_word ? a->word : NULL, &l->door);
+    rc = door_open(a->handed, a->endpoint, sizeof a->endpoint, a->has_word ? a->word : NULL,
+                   &l->door);
     if (rc) {
         gp_error_set(err, "cannot listen at %.200s: %s", url, strerror(-rc));
         free(l);

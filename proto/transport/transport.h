@@ -71,7 +71,8 @@ struct gp_transport {
     /* Start to listen. `url` may leave the port or name to the transport
      * ("tcp://0.0.0.0:*", "inproc://name"; "shm://handed" alone, see shm_give.h);
      * "?key=own" behind a tcp:// address encrypts under a key pair of this process; tls://
-     * encrypts, plain:// does not (tcp).
+     * encrypts, plain:// does not (tcp), and "?fd=N" behind these names a socket that listens
+     * already and is the listener's from then on.
      * Never blocks. */
     int (*listen)(const char *url, struct gp_listener **out, struct gp_error *err);
     /* The address to connect to, with "?key=KEY" if it is encrypted; valid until the

@@ -122,8 +122,8 @@ static int listener_bind(struct gp_listener *l)
     struct link_word *word = &l->endpoints.word;
     if (strncmp(l->endpoints.up, "tcp://", 6) != 0)
         return links_bind(l, l->endpoints.up, l->endpoints.down, NULL);
-    int rc = door_open(l->endpoints.up, sizeof l->endpoints.up, word->given ? word->bytes : NULL,
-                       &l->door);
+    int rc = door_open(-1, l->endpoints.up, sizeof l->endpoints.up,
+                       word->given ? word->bytes : NULL, &l->door);
     if (rc == 0) {
         memcpy(word->bytes, door_word(l->door), sizeof word->bytes);
         word->given = true;
