@@ -8,6 +8,7 @@
 #define GP_FILTER_H
 
 #include <linux/filter.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 enum gp_filter_driver { GP_FILTER_SOFT, GP_FILTER_CUDA };
@@ -30,8 +31,9 @@ extern const struct gp_filter gp_filters[2][2];
 int gp_filter_install(enum gp_filter_driver driver, enum gp_filter_mode mode);
 
 /* In a worker that runs under such a filter, before it has threads: it may execute nothing any
- * more (EPERM), and its handler of SIGSYS, which says which call was refused, stays. Does nothing
- * where there is no filter. 0, or -1 with errno. */
-int gp_filter_narrow(void);
+ * more (EPERM), and its handler of SIGSYS, which says which call was refused, stays. Unless it
+ * `connects`, it may not do that either (EPERM). Does nothing where there is no filter. 0, or -1
+ * with errno. */
+int gp_filter_narrow(bool connects);
 
 #endif

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/prctl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -212,7 +213,7 @@ static void work(const void *argument)
     int memory = memfd_create("memory", MFD_CLOEXEC);
     if (memory < 0 || ftruncate(memory, 4096) != 0)
         _exit(4);
-    if (gp_filter_narrow() != 0)
+    if (gp_filter_narrow(true) != 0)
         _exit(5);
     char *none[] = {NULL};
     if (execve("/bin/true", none, none) != -1 || errno != EPERM)
@@ -224,6 +225,43 @@ static void allowed_calls(void **state)
     (void)state;
     for (driver = GP_FILTER_SOFT; driver <= GP_FILTER_CUDA; driver++)
         assert_int_equal(outcome(work, NULL), 0);
+}
+
+/* The client's connection goes on, and leads nowhere else. */
+static void stay_connected(const void *argument)
+{
+    (void)argument;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof to;
+    struct iovec byte = {"x", 1};
+    struct msghdr message = {
+        .msg_name = &to, .msg_namelen = size, .msg_iov = &byte, .msg_iovlen = 1};
+    int door = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    if (listen(door, 1) != 0 || getsockname(door, (struct sockaddr *)&to, &size) != 0 ||
+        connect(client, (struct sockaddr *)&to, size) != 0)
+        _exit(1);
+    int own = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+    if (own < 0 || gp_filter_narrow(false) != 0)
+        _exit(2);
+    const struct sockaddr none = {.sa_family = AF_UNSPEC};
+    if (connect(own, &none, sizeof none) != -1 || errno != EPERM)
+        _exit(3);
+    if (sendto(own, "x", 1, MSG_FASTOPEN, (struct sockaddr *)&to, size) != -1 || errno != EPERM)
+        _exit(4);
+    if (sendmsg(own, &message, MSG_FASTOPEN) != -1 || errno != EPERM)
+        _exit(5);
+    message.msg_name = NULL;
+    message.msg_namelen = 0;
+    if (sendto(own, "x", 1, MSG_NOSIGNAL, NULL, 0) != 1 ||
+        sendmsg(own, &message, MSG_DONTWAIT) != 1)
+        _exit(6);
+}
+
+static void a_worker_without_peers_stays_with_its_client(void **state)
+{
+    (void)state;
+    for (driver = GP_FILTER_SOFT; driver <= GP_FILTER_CUDA; driver++)
+        assert_int_equal(outcome(stay_connected, NULL), 0);
 }
 
 static void execute(const void *path)
@@ -241,7 +279,7 @@ static void a_program_is_executed_before_the_worker_runs(void **state)
 
 static void refuse_by_name(const void *to)
 {
-    if (dup2(*(const int *)to, STDERR_FILENO) < 0 || gp_filter_narrow() != 0)
+    if (dup2(*(const int *)to, STDERR_FILENO) < 0 || gp_filter_narrow(true) != 0)
         _exit(1);
     syscall(SYS_io_uring_setup, 1, NULL);
 }
@@ -264,7 +302,7 @@ static void a_worker_names_the_call_that_ended_it(void **state)
 static void take_the_signal(const void *argument)
 {
     (void)argument;
-    if (gp_filter_narrow() != 0)
+    if (gp_filter_narrow(true) != 0)
         _exit(1);
     signal(SIGSYS, SIG_IGN);
 }
@@ -327,6 +365,7 @@ int main(void)
         cmocka_unit_test(refused_calls),
         cmocka_unit_test(rdma_is_refused_and_not_fatal),
         cmocka_unit_test(allowed_calls),
+        cmocka_unit_test(a_worker_without_peers_stays_with_its_client),
         cmocka_unit_test(a_program_is_executed_before_the_worker_runs),
         cmocka_unit_test(a_worker_names_the_call_that_ended_it),
         cmocka_unit_test(the_handler_stays),

@@ -61,7 +61,7 @@ static int usage(const char *problem)
 {
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
-            "[--listen tls://HOST:*] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
+            "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
             "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level "
             "LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
@@ -218,11 +218,13 @@ struct listeners {
     unsigned count;
 };
 
-/* A host without OpenSSL serves its clients all the same: by tcp:// alone. */
-static bool is_spare(const struct options *o, unsigned which)
+/* Workers speak to each other over ZeroMQ, where their clients may come over it. */
+static bool has_peers(const struct options *o)
 {
-    return o->listen_count > 1 && (strncmp(o->listen[which], "tls://", 6) == 0 ||
-                                   strncmp(o->listen[which], "plain://", 8) == 0);
+    for (unsigned i = 0; i < o->listen_count; i++)
+        if (strncmp(o->listen[i], "tcp://", 6) == 0)
+            return true;
+    return false;
 }
 
 static int listeners_open(struct listeners *l, const struct options *o, struct gpw_control *control)
@@ -230,10 +232,6 @@ static int listeners_open(struct listeners *l, const struct options *o, struct g
     struct gp_error err = {""};
     for (unsigned i = 0; i < o->listen_count; i++) {
         const struct gp_transport *t = gp_transport_find(o->listen[i], o->plugins, &err);
-        if (!t && is_spare(o, i)) {
-            gpw_log("warn", "not listening at %s: %s", o->listen[i], err.text);
-            continue;
-        }
         if (!t || t->listen(o->listen[i], &l->listener[l->count], &err) != 0) {
             gpw_log("error", "cannot listen at %s: %s", o->listen[i], err.text);
             return -1;
@@ -406,9 +404,29 @@ static int serve(struct worker *w, const struct options *o)
     return r;
 }
 
+/* Over what this worker could listen here, for a server that asks before it starts one. */
+static void transports_say(struct options *o)
+{
+    static const char *const schemes[] = {"shm://", "tls://", "tcp://"};
+    char plugins[4096];
+    struct gp_error err;
+    find_plugins(o, plugins, sizeof plugins);
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        const struct gp_transport *t = gp_transport_find(schemes[i], o->plugins, &err);
+        if (t)
+            printf("%s\n", t->name);
+        else
+            fprintf(stderr, "%s\n", err.text);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {0};
+    if (argc == 2 && strcmp(argv[1], "--transports") == 0) {
+        transports_say(&o);
+        return 0;
+    }
     if (argc == 2 && strcmp(argv[1], "--version") == 0) { /* the server compares */
         printf("gpupool-worker %s wire %u spec %016" PRIx64 " oldest %u\n", GPUPOOL_VERSION,
                GP_WIRE_VERSION, GP_SPEC_HASH, GP_WIRE_OLDEST);
@@ -424,7 +442,7 @@ int main(int argc, char **argv)
         gpw_log("error", "the worker's memory cannot be closed to other processes: %m");
         return 1;
     }
-    if (gp_filter_narrow() != 0) {
+    if (gp_filter_narrow(has_peers(&o)) != 0) {
         gpw_log("error", "the filter of system calls cannot be narrowed: %m");
         return 1;
     }
