@@ -123,8 +123,9 @@ static bool secrecy_lost(const char *server, const struct gpc_admission *a)
            ((a->zmq[0] && !strstr(a->zmq, "?key=")) || (a->tcp[0] && !begins(a->tcp, "tls://")));
 }
 
-CUresult gpc_front_end_ask(const char *server, const char *token, const char *plugin_dir,
-                           struct gpc_admission *out, char *why, size_t why_size)
+CUresult gpc_front_end_ask(const char *server, const char *token, const struct gpc_reach *reach,
+                           const char *plugin_dir, struct gpc_admission *out, char *why,
+                           size_t why_size)
 {
     char program[128], host[128] = "", boot[64], question[GPC_ANSWER_MAX];
     program_name(program, sizeof program);
@@ -132,8 +133,10 @@ CUresult gpc_front_end_ask(const char *server, const char *token, const char *pl
     gpc_boot_id(boot);
     int n = snprintf(question, sizeof question,
                      "GPUPOOL/1 hello\nwire: %u\nwire-oldest: %u\ntoken: %s\npid: %d\n"
-                     "program: %s\nhost: %s\nboot-id: %s\n",
-                     GP_WIRE_VERSION, GP_WIRE_OLDEST, token, (int)getpid(), program, host, boot);
+                     "program: %s\nhost: %s\nboot-id: %s\nways:%s%s%s\nservers: %u\n",
+                     GP_WIRE_VERSION, GP_WIRE_OLDEST, token, (int)getpid(), program, host, boot,
+                     reach->shm ? " shm" : "", reach->tcp ? " tcp" : "", reach->zmq ? " zmq" : "",
+                     reach->servers);
     if (n < 0 || (size_t)n >= sizeof question) {
         snprintf(why, why_size, "GPUPOOL_TOKEN is too long");
         return CUDA_ERROR_NOT_PERMITTED;

@@ -21,9 +21,17 @@ struct gpc_admission {
     char note[320];   /* for the user: what was asked for and changes nothing; mostly empty */
 };
 
+/* How this client may reach its worker, and of how many servers it asks for sessions: workers of
+ * several speak to each other. */
+struct gpc_reach {
+    bool shm, tcp, zmq;
+    unsigned servers;
+};
+
 /* Ask `server` for a session. On failure a CUDA error, and `why` (a line). */
-CUresult gpc_front_end_ask(const char *server, const char *token, const char *plugin_dir,
-                           struct gpc_admission *out, char *why, size_t why_size);
+CUresult gpc_front_end_ask(const char *server, const char *token, const struct gpc_reach *reach,
+                           const char *plugin_dir, struct gpc_admission *out, char *why,
+                           size_t why_size);
 
 /* Read an answer of `size` bytes; -1 and `why` when it is no answer to a hello.
  * On a refusal 1, with `code` and `why` as the server put them. */

@@ -100,6 +100,16 @@ static bool is_reachable(const struct gpc_session *s, const char *offered)
     return offered[0] && !(socket_of(s) && strstr(offered, "//*"));
 }
 
+/* A client without OpenSSL has no tcp. One whose server is this machine's will hardly need it,
+ * and does not load it to find out. */
+static bool has_tcp(const struct gpc_session *s, struct ways w, const char *plugins)
+{
+    static const char loopback[] = "tcp://127.";
+    bool beside = socket_of(s) || strncmp(s->server, loopback, strlen(loopback)) == 0;
+    struct gp_error why;
+    return w.tcp && ((beside && w.shm) || gp_transport_find("tls://", plugins, &why));
+}
+
 #define WAYS_MOST 3
 #define WAY_BYTES 512
 
@@ -298,7 +308,7 @@ static CUresult greet_worker(struct gpc_session *s, const struct gpc_admission *
     return r;
 }
 
-static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
+static CUresult open_one(struct gpc_session *s, const char *token, unsigned servers, bool sync)
 {
     char plugins[4096], why[1024];
     gpc_plugin_folder(gpc_sessions_goodbye, plugins, sizeof plugins);
@@ -307,7 +317,9 @@ static CUresult open_one(struct gpc_session *s, const char *token, bool sync)
     struct gp_error err = {""};
     if (!read_ways(&ways, &err)) /* before there is a session that nobody comes to */
         return fail(err.text);
-    CUresult r = gpc_front_end_ask(s->server, token, plugins, &a, why, sizeof why);
+    ways.tcp = has_tcp(s, ways, plugins);
+    const struct gpc_reach reach = {ways.shm, ways.tcp, ways.zmq, servers};
+    CUresult r = gpc_front_end_ask(s->server, token, &reach, plugins, &a, why, sizeof why);
     if (r != CUDA_SUCCESS) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
         return r;
@@ -366,7 +378,7 @@ CUresult gpc_sessions_open(void)
         memset(s, 0, sizeof *s);
         s->index = i;
         memcpy(s->server, list.server[i], sizeof s->server);
-        r = open_one(s, list.token[i], sync && strcmp(sync, "1") == 0);
+        r = open_one(s, list.token[i], list.count, sync && strcmp(sync, "1") == 0);
     }
     gpc_servers_free(&list);
     if (r == CUDA_SUCCESS)

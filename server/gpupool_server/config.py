@@ -79,10 +79,9 @@ class Settings(BudgetSettings, MetricsSettings):
         False, description="true or false: encrypt tcp://; true beyond the loopback"
     )
     insecure_plain: bool = Field(False, description="true or false: tcp:// to others in clear")
-    tcp: bool = Field(
-        True,
-        description="true or false: workers listen by TCP (TLS 1.3 where 'curve' is true) beside"
-        " ZeroMQ, and clients take that; false: by ZeroMQ alone",
+    tcp: bool = Field(True, description="true or false: workers listen by TCP, or TLS by 'curve'")
+    zmq: bool = Field(
+        True, description="true or false: clients without tcp, or of several servers, get ZeroMQ"
     )
     run_dir: Path | None = Field(None, description="an absolute path of at most 70 bytes")
     driver: str = Field(
@@ -417,6 +416,8 @@ def load_settings(
             f"{given.sources['shm_listen']}: without shared memory clients need 'data_listen' at"
             " tcp://"
         )
+    if not (settings.tcp or settings.zmq or settings.data_url is None):
+        raise ConfigError(f"{given.sources['zmq']}: without it clients need 'tcp'")
     for name, tenant in settings.tenants.items():
         _check_tokens(f"{config}: key 'tenants.{name}'", name, tenant)
     return settings

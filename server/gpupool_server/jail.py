@@ -34,6 +34,7 @@ from gpupool_server.inventory import Inventory
 from gpupool_server.jail_ids import Uids
 from gpupool_server.jail_leases import Lease, Leases
 from gpupool_server.jail_status import LAYERS, NOT_NEEDED, Confined, Report, lacks
+from gpupool_server.network import Network
 from gpupool_server.process import Process, start_time
 from gpupool_server.tenants import LeasePart
 from gpupool_server.worker import WorkerError, knows
@@ -52,6 +53,10 @@ _PREFIXES = ("GPUPOOL_", "CUDA_", "NVIDIA_")
 
 #: What cannot be on together, or is another way to the same.
 ALTERNATIVE = "the server has the right to make the other layers without it"
+
+#: Behind a lease's name: the namespaces of its workers in the host's network are others, as all
+#: that are held together are joined together.
+IN_HOST = "(in the host's network)"
 
 #: Layers that are not off for a worker because they were for the first.
 ASKED_ANEW = ("cgroup", "seccomp", "collectives")
@@ -99,6 +104,7 @@ class Jail:
         self._inventory = inventory
         self._home = home
         self._program = program
+        self._plugins = home.root / paths.PLUGINS
         self._root = run_dir / "jail"
         self._run_dir = run_dir
         self._log = logs.get("jail")
@@ -138,6 +144,7 @@ class Jail:
     async def _try_ways(self) -> None:
         """From the most to the least that a host may allow, until a worker starts."""
         self._prepare()
+        network = Network(self._settings, self._program, self._plugins)
         root = os.geteuid() == 0
         ways: list[dict[str, str]] = [{}] if not root else [{"user-namespace": ALTERNATIVE}]
         if root:
@@ -147,7 +154,7 @@ class Jail:
         reason = ""
         found: list[tuple[Report, dict[str, str]]] = []
         for way in ways:
-            self._off = {**self._fixed_off(), **{k: v or reason for k, v in way.items()}}
+            self._off = {**self._fixed_off(network), **{k: v or reason for k, v in way.items()}}
             report = await self._start_probe()
             reason = report.error or report.off.get("mount", "")
             if not report.error:
@@ -170,7 +177,7 @@ class Jail:
             jail_devices.load_uvm()
         self._libraries = jail_files.libraries(
             self._program,
-            self._home.root / paths.PLUGINS,
+            self._plugins,
             self._inventory.driver,
             self._inventory.kind,
             dict(os.environ),
@@ -178,7 +185,7 @@ class Jail:
         if self._settings.collectives.rdma:
             self._verbs = jail_collectives.verbs_libraries()
 
-    def _fixed_off(self) -> dict[str, str]:
+    def _fixed_off(self, network: Network) -> dict[str, str]:
         """What cannot be with these settings, before the host is asked."""
         off: dict[str, str] = {}
         if os.geteuid() != 0:
@@ -190,11 +197,9 @@ class Jail:
                 self._uids = Uids(*self._settings.jail_uid_range)
             except ConfigError as error:  # one layer less, and not all of them
                 off["uid"] = str(error)
-        if (self._settings.data_url or "").startswith("tcp://"):
-            off["net"] = (
-                "workers listen for clients of other machines, and connect to workers of others;"
-                " --data-listen none serves this machine's clients alone"
-            )
+        required = self._settings.confined == "required"
+        if why := network.host_maybe if required else network.host_always:
+            off["net"] = why
         return off
 
     def _files(self, indexes: Sequence[int]) -> list[str]:
@@ -253,7 +258,8 @@ class Jail:
         streams: tuple[int, int, int],
     ) -> tuple[Process, Confined]:
         """Start a worker; WorkerError or OSError leave nothing behind."""
-        lease = self._leases.enter(place.lease, place.session)
+        name = f"{place.lease} {IN_HOST}" if "net" in place.off else place.lease
+        lease = self._leases.enter(name, place.session)
         uid = 0
         try:
             async with lease.lock:
@@ -265,12 +271,12 @@ class Jail:
                 raise WorkerError(f"its jail cannot be made: {report.error or 'no process'}")
             process = Process.of_pid(report.pid)
         except BaseException:
-            self._leave(place.lease, place.session, uid)
+            self._leave(name, place.session, uid)
             raise
         holder = lease.holder.pid if lease.holder is not None else 0
         return process, Confined(
             layers={n: s for n, s in report.layers.items()},
-            lease=place.lease,
+            lease=name,
             uid=uid,
             holder=holder,
             holder_start=(start_time(holder) or 0) if holder else 0,

@@ -20,6 +20,7 @@ from gpupool_server.gpus import Allocation, Gpus
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import Jail, Place, listen_control
 from gpupool_server.jail_status import Confined
+from gpupool_server.network import Network, Ways
 from gpupool_server.peers import Peers
 from gpupool_server.pending import Pending
 from gpupool_server.process import Process, start_time
@@ -57,7 +58,11 @@ class Launcher:
         self._pending = pending
         self._jail = jail
         self._on_line = on_line
-        self._streams = worker.knows(program, "tls://")  # an earlier release's does not
+        self._network = Network(settings, program, plugins)
+        if self._network.missing:
+            logs.get("server").warning(
+                "workers do not listen by tcp; clients take zmq", reason=self._network.missing
+            )
         self._shm = socket_path(settings)
         self._logs = WorkerLogs(settings)
         #: Whose workers have been started and are not ready.
@@ -132,8 +137,9 @@ class Launcher:
             ends.callback(os.close, stdin)
             seats = self._seats(allocation)
             undo.callback(self._gpus.unseat, allocation, seats)
+            ways = ends.enter_context(self._network.listen(request.needs_zmq))
             process, confined = await self._start_process(
-                folder, request, allocation, seats, meta.budgets, (stdin, stdout, stderr)
+                folder, request, allocation, seats, meta.budgets, ways, (stdin, stdout, stderr)
             )
             try:
                 self._gpus.started(allocation, seats, process.pid)
@@ -162,11 +168,15 @@ class Launcher:
         allocation: Allocation,
         seats: Sequence[Seat],
         budgets: Mapping[str, int],
+        ways: Ways,
         streams: tuple[int, int, int],
     ) -> tuple[Process, Confined]:
         """The worker's process, in a jail if there is one here."""
-        command = self._command(folder, allocation, seats, budgets)
+        command = self._command(folder, allocation, seats, budgets, ways.urls)
+        if allocation.seated and not ways.host and not _speaks_to_others(request):
+            command += ["--alone"]
         keep = [descriptor for seat in seats for descriptor in (seat.page, seat.bell)]
+        keep += ways.sockets
         if not self._jail.on:
             process = worker.launch(command, self._environment(), streams, keep)
             return process, Confined(layers=self._jail.layers)
@@ -181,6 +191,7 @@ class Launcher:
                 open_files=budgets["open_files"],
                 keep=(control.fileno(), *keep),
                 part=request.tenant.lease,
+                off={"net": ways.host} if ways.host else {},
             )
             return await self._jail.start(place, command, self._environment(), streams)
 
@@ -203,15 +214,13 @@ class Launcher:
         allocation: Allocation,
         seats: Sequence[Seat],
         budgets: Mapping[str, int],
+        urls: Sequence[str],
     ) -> list[str]:
         command = [str(self._program), "--session", folder.session]
         command += ["--driver", str(self._inventory.driver)]
         command += ["--listen", worker.HANDED] if self._shm is not None else []
-        if self._settings.data_url is not None:
-            command += ["--listen", self._settings.data_url]
-        stream = worker.stream_url(self._settings.data_url)
-        if stream is not None and self._settings.tcp and self._streams:
-            command += ["--listen", stream]
+        for url in urls:
+            command += ["--listen", url]
         command += ["--control", str(folder.control)]
         devices = self._jail.ordinals(allocation.devices)
         command += ["--devices", ",".join(map(str, devices))]
@@ -267,6 +276,11 @@ class Launcher:
                 log.unexpected(line)
 
         return handle
+
+
+def _speaks_to_others(request: SessionRequest) -> bool:
+    """Whether workers of other hosts are its lease's, with which collectives are made."""
+    return request.tenant.lease is not None and len(request.tenant.lease.nodes) > 1
 
 
 def _record(

@@ -97,6 +97,8 @@ class Session:
             "state": state,
             "confinement": {
                 "off": sorted(n for n, how in meta.confined.layers.items() if how != "on"),
+                # the one that depends on the session, and so with its reason
+                "net": meta.confined.layers.get("net", "off"),
                 "start_us": meta.confined.cost_us,
             },
             "budgets": {

@@ -32,6 +32,8 @@ class SessionRequest:
     tenant: Tenant = Tenant(DEFAULT_TENANT)
     group: str | None = None
     limits: LimitsRequest = LimitsRequest()
+    #: Whether tcp alone does not do for it.
+    needs_zmq: bool = True
 
 
 def read_number(question: protocol.Message, key: str, low: int, high: int) -> int:
@@ -66,7 +68,18 @@ def read_session_request(
         tenant=tenant,
         group=group,
         limits=read_limits(question),
+        needs_zmq=_needs_zmq(question),
     )
+
+
+def _needs_zmq(question: protocol.Message) -> bool:
+    """An earlier release says nothing. Workers of a client with several servers speak to each
+    other over ZeroMQ."""
+    if "ways" not in question.fields:
+        return True
+    ways = question.fields["ways"].split()
+    servers = _maybe(question, "servers", 1, 1024) or 1
+    return servers > 1 or ("zmq" in ways and "tcp" not in ways)
 
 
 #: What a client that comes with a lease has asked the pool for, and not the server.
@@ -106,6 +119,7 @@ def _read_lease_request(
         devices=lease.devices,
         tenant=tenant,
         group=lease.lease,
+        needs_zmq=_needs_zmq(question),
     )
 
 

@@ -278,6 +278,26 @@ def ask_build(program: Path) -> Build | None:
     return Build(wire=int(match[1]), oldest=int(match[2] or match[1]))
 
 
+def ask_transports(program: Path, plugins: Path) -> tuple[list[str], str]:
+    """Over what a worker can listen here, and why not over more: a line."""
+    try:
+        done = subprocess.run(
+            [str(program), "--transports"],
+            env={**os.environ, "GPUPOOL_PLUGINS": str(plugins)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30.0,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"{program}: {error}"
+    if done.returncode != 0:
+        return [], "the worker is of an earlier release"
+    return done.stdout.split(), one_line(done.stderr)
+
+
 def knows(program: Path, option: str) -> bool:
     """Whether a worker has an option, such as --seat: an earlier release's may not."""
     try:

@@ -4,14 +4,13 @@ that lack OpenSSL."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpupool_common import paths
-from gpupool_server.worker import parse_ready
+from gpupool_server.worker import ask_transports
 from harness import PoolServer
 from test_curve import assert_passes
 from toolchain import Toolchain
@@ -65,23 +64,10 @@ def test_a_client_without_openssl_takes_zmq(
     assert result.own_lines() == []
 
 
-def test_a_worker_without_openssl_listens_by_zmq(home: paths.Home, tmp_path: Path) -> None:
-    plugins = tmp_path / "plugins"
-    plugins.mkdir()
-    shutil.copy(home.root / paths.PLUGINS / ZMQ_PLUGIN, plugins)
-    command = [str(home.part(paths.WORKER)), "--session", "x", "--plugins", str(plugins)]
-    command += ["--driver", str(home.part(paths.SOFT_GPU)), "--control", str(tmp_path / "c")]
-    command += ["--listen", "tcp://127.0.0.1:*", "--listen", "tls://127.0.0.1:*"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.write("0" * 32)
-        worker.stdin.close()
-        line = worker.stdout.readline()
-        worker.kill()
-        assert worker.stderr is not None
-        said = worker.stderr.read()
-    ready = parse_ready(line.rstrip())
-    assert ready.zmq is not None and ready.tcp is None
-    assert "not listening at tls://" in said
+def test_a_worker_without_openssl_says_so(home: paths.Home, tmp_path: Path) -> None:
+    """Its server asks before it starts one, and offers ZeroMQ."""
+    program = home.part(paths.WORKER)
+    assert ask_transports(program, home.root / paths.PLUGINS) == (["shm", "tcp", "zmq"], "")
+    shutil.copy(home.root / paths.PLUGINS / ZMQ_PLUGIN, tmp_path)
+    found, why = ask_transports(program, tmp_path)
+    assert found == ["shm", "zmq"] and "libgpupool_tcp.so" in why

@@ -30,13 +30,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--session", required=True)
     parser.add_argument("--driver", required=True)
-    parser.add_argument("--listen", required=True, action="append", help="such as tls://")
+    parser.add_argument("--listen", required=True, action="append")
     parser.add_argument("--control", required=True)
     parser.add_argument("--devices", required=True)
     parser.add_argument("--log-level", required=True)
     if os.environ.get("FAKE_WORKER") != "old":
         parser.add_argument("--budget", action="append", default=[])
         parser.add_argument("--peer-host")
+        parser.add_argument("--alone", action="store_true")
         parser.add_argument("--seat", action="append", default=[])
     args = parser.parse_args()
     if getattr(args, "seat", None):
@@ -68,9 +69,10 @@ def unix_listener(path: str) -> socket.socket:
 
 
 def tcp_listener(url: str) -> tuple[socket.socket, int]:
-    host, _, port = url.partition("://")[2].rpartition(":")
+    address, _, handed = url.partition("?fd=")
+    host, _, port = address.partition("://")[2].rpartition(":")
     assert port == "*", url
-    listener = socket.create_server((host, 0))
+    listener = socket.socket(fileno=int(handed)) if handed else socket.create_server((host, 0))
     return listener, int(listener.getsockname()[1])
 
 
@@ -105,6 +107,11 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(VERSION)
         return
+    if sys.argv[1:] == ["--transports"]:
+        if os.environ.get("FAKE_WORKER") == "old":
+            sys.exit(2)
+        print("shm\ntcp\nzmq")
+        return
     end_with(int(os.environ["FAKE_WORKER_OWNER"]))
     mode = os.environ.get("FAKE_WORKER", "good")
     args = arguments()
@@ -135,7 +142,7 @@ def main() -> None:
             listener, port = tcp_listener(url)
             kept.append(listener)
             urls["zmq" if url.startswith("tcp:") else "tcp"] = (
-                url.removesuffix("*") + f"{port}?door={'0123456789abcdef' * 2}"
+                url.partition("*")[0] + f"{port}?door={'0123456789abcdef' * 2}"
             )
     if mode == "badurl":
         urls["shm"] = "http://example.org"

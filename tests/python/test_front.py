@@ -61,10 +61,22 @@ async def test_no_network_address_where_none_is_served(make_office: MakeOffice) 
     assert not {"tcp", "zmq"} & accepted(await office.handler.answer(hello())).keys()
 
 
-async def test_no_tcp_unless_it_is_asked_for(make_office: MakeOffice) -> None:
-    office = await make_office()
-    fields = accepted(await office.handler.answer(hello()))
-    assert "tcp" not in fields and "zmq" in fields
+@pytest.mark.parametrize(
+    ("settings", "ways", "offered"),
+    [
+        ({}, None, {"tcp", "zmq"}),  # an earlier release
+        ({}, "shm tcp zmq", {"tcp"}),
+        ({}, "shm zmq", {"tcp", "zmq"}),
+        ({"zmq": False}, None, {"tcp"}),
+        ({"tcp": False}, "shm tcp zmq", {"zmq"}),
+    ],
+)
+async def test_what_is_offered_over_a_network(
+    make_office: MakeOffice, settings: dict[str, bool], ways: str | None, offered: set[str]
+) -> None:
+    office = await make_office(**settings)
+    fields = accepted(await office.handler.answer(hello(ways=ways)))
+    assert {"tcp", "zmq"} & fields.keys() == offered
 
 
 async def test_no_shared_memory_where_none_is_served(make_office: MakeOffice) -> None:

@@ -54,6 +54,7 @@ struct options {
         int page, bell;
     } seats[GP_DEVICES_MAX]; /* of the devices, in their order */
     unsigned seat_count;
+    bool alone;                    /* it speaks to its client and to no other worker */
     uint64_t budgets[GPW_BUDGETS]; /* limits; 0: none */
 };
 
@@ -62,8 +63,8 @@ static int usage(const char *problem)
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
-            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--log-level "
-            "LEVEL]\n"
+            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--alone] "
+            "[--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
     return 2;
@@ -104,18 +105,26 @@ static int read_seat(struct options *o, const char *text)
 
 static int read_options(int argc, char **argv, struct options *o)
 {
-    static const struct option names[] = {
-        {"session", required_argument, NULL, 's'},    {"driver", required_argument, NULL, 'd'},
-        {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
-        {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
-        {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
-        {"peer-host", required_argument, NULL, 'P'},  {"budget", required_argument, NULL, 'B'},
-        {"control-fd", required_argument, NULL, 'C'}, {NULL, 0, NULL, 0}};
+    static const struct option names[] = {{"session", required_argument, NULL, 's'},
+                                          {"driver", required_argument, NULL, 'd'},
+                                          {"listen", required_argument, NULL, 'l'},
+                                          {"control", required_argument, NULL, 'c'},
+                                          {"devices", required_argument, NULL, 'n'},
+                                          {"plugins", required_argument, NULL, 'p'},
+                                          {"log-level", required_argument, NULL, 'v'},
+                                          {"seat", required_argument, NULL, 'b'},
+                                          {"peer-host", required_argument, NULL, 'P'},
+                                          {"budget", required_argument, NULL, 'B'},
+                                          {"control-fd", required_argument, NULL, 'C'},
+                                          {"alone", no_argument, NULL, 'A'},
+                                          {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         const char **text = text_option(o, option);
         if (text) {
             *text = optarg;
+        } else if (option == 'A') {
+            o->alone = true;
         } else if (option == 'b') {
             if (read_seat(o, optarg) != 0)
                 return usage("--seat is none, or one too many");
@@ -217,15 +226,6 @@ struct listeners {
     struct gp_listener *listener[LISTENERS_MAX];
     unsigned count;
 };
-
-/* Workers speak to each other over ZeroMQ, where their clients may come over it. */
-static bool has_peers(const struct options *o)
-{
-    for (unsigned i = 0; i < o->listen_count; i++)
-        if (strncmp(o->listen[i], "tcp://", 6) == 0)
-            return true;
-    return false;
-}
 
 static int listeners_open(struct listeners *l, const struct options *o, struct gpw_control *control)
 {
@@ -442,7 +442,7 @@ int main(int argc, char **argv)
         gpw_log("error", "the worker's memory cannot be closed to other processes: %m");
         return 1;
     }
-    if (gp_filter_narrow(has_peers(&o)) != 0) {
+    if (gp_filter_narrow(!o.alone) != 0) {
         gpw_log("error", "the filter of system calls cannot be narrowed: %m");
         return 1;
     }

@@ -1,0 +1,104 @@
+"""Where workers listen for clients of other machines, and which of them need the host's network.
+
+A worker gets the socket that it listens at by TCP from the server, so it serves from a network
+of its own, in which nothing is. ZeroMQ makes its sockets itself, and so needs the host's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpupool_common.errors import InstallError
+from gpupool_server import worker
+from gpupool_server.config import Settings
+from gpupool_server.worker import NO_DESCRIPTORS, WorkerError
+
+#: Who connects while the worker starts waits in the kernel.
+BACKLOG = 1024
+
+OVER_ZMQ = (
+    "its client has no tcp, or sessions on several servers, and is served over ZeroMQ;"
+    " --no-zmq serves tcp alone"
+)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Where one worker listens."""
+
+    urls: tuple[str, ...] = ()
+    #: Descriptors that it is handed for that.
+    sockets: tuple[int, ...] = ()
+    #: Why it is in the host's network; empty: it needs none.
+    host: str = ""
+
+
+class Network:
+    """How this server's workers are reached over a network."""
+
+    def __init__(self, settings: Settings, program: Path, plugins: Path) -> None:
+        """InstallError if nothing is left of what the settings allow."""
+        self._settings = settings
+        self._zmq = settings.data_url
+        self._tcp = worker.stream_url(settings.data_url) if settings.tcp else None
+        #: Why workers do not listen by tcp although they should; empty: they do.
+        self.missing = ""
+        if self._tcp is not None:
+            found, self.missing = worker.ask_transports(program, plugins)
+            self._tcp = self._tcp if "tcp" in found else None
+        if self._zmq is not None and self._tcp is None and not settings.zmq:
+            raise InstallError(f"zmq is off, and the worker {program} has no tcp: {self.missing}")
+
+    @property
+    def host_always(self) -> str:
+        """Why every worker is in the host's network; empty: not every one."""
+        if self._zmq is None or self._tcp is not None:
+            return ""
+        return (
+            "workers listen for clients of other machines, and connect to workers of others, over"
+            " ZeroMQ; --data-listen none serves this machine's clients alone"
+        )
+
+    @property
+    def host_maybe(self) -> str:
+        """Why a worker may be in the host's network; empty: none is."""
+        if self._zmq is None or not self._settings.zmq:
+            return ""
+        return self.host_always or (
+            "clients without tcp, and those of several servers, are served over ZeroMQ from the"
+            " host's network; --no-zmq serves none of them, --data-listen none serves this"
+            " machine's clients alone"
+        )
+
+    @contextlib.contextmanager
+    def listen(self, needs_zmq: bool) -> Iterator[Ways]:
+        """For a worker that is about to start. WorkerError, or OSError without descriptors."""
+        zmq = self._zmq is not None and (self._tcp is None or (needs_zmq and self._settings.zmq))
+        urls = (self._zmq,) if zmq and self._zmq is not None else ()
+        host = (self.host_always or OVER_ZMQ) if zmq else ""
+        if self._tcp is None:
+            yield Ways(urls, host=host)
+            return
+        with _listener(self._tcp) as listener:
+            handed = listener.fileno()
+            yield Ways((*urls, f"{self._tcp}?fd={handed}"), (handed,), host)
+
+
+def _listener(url: str) -> socket.socket:
+    """At SCHEME://HOST:*, at any port."""
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]")
+    host = "" if host == "*" else host
+    try:
+        family = socket.getaddrinfo(
+            host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0][0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        return socket.create_server((host, 0), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    except OSError as error:
+        if error.errno in NO_DESCRIPTORS:
+            raise
+        raise WorkerError(f"cannot listen at {url}: {error.strerror}") from None

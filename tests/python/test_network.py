@@ -1,0 +1,105 @@
+"""Where workers listen for other machines, and who of them is in the host's network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpupool_common.errors import ConfigError, InstallError
+from gpupool_common.protocol import Message
+from gpupool_server import worker
+from gpupool_server.config import Settings, load_settings
+from gpupool_server.network import Network
+from gpupool_server.session_request import _needs_zmq
+from gpupool_server.worker import WorkerError
+
+PROGRAM = Path("gpupool-worker")
+
+
+def network(
+    monkeypatch: pytest.MonkeyPatch, transports: str = "shm tcp zmq", **settings: object
+) -> Network:
+    why = "" if "tcp" in transports else "there is no OpenSSL"
+    monkeypatch.setattr(worker, "ask_transports", lambda *_: (transports.split(), why))
+    values = {"data_listen": "tcp://127.0.0.1:*", **settings}
+    return Network(Settings.model_validate(values), PROGRAM, Path())
+
+
+def schemes(one: Network, needs_zmq: bool) -> tuple[list[str], bool]:
+    """What a worker listens by, and whether it is in the host's network."""
+    with one.listen(needs_zmq) as ways:
+        return [url.partition(":")[0] for url in ways.urls], bool(ways.host)
+
+
+@pytest.mark.parametrize(
+    ("settings", "alone", "with_zmq"),
+    [
+        ({}, (["plain"], False), (["tcp", "plain"], True)),
+        ({"curve": True}, (["tls"], False), (["tcp", "tls"], True)),
+        ({"zmq": False}, (["plain"], False), (["plain"], False)),
+        ({"tcp": False}, (["tcp"], True), (["tcp"], True)),
+        ({"data_listen": "none"}, ([], False), ([], False)),
+        ({"transports": "shm zmq"}, (["tcp"], True), (["tcp"], True)),
+    ],
+)
+def test_who_needs_the_hosts_network(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, object],
+    alone: tuple[list[str], bool],
+    with_zmq: tuple[list[str], bool],
+) -> None:
+    one = network(monkeypatch, **settings)  # type: ignore[arg-type]
+    assert schemes(one, False) == alone
+    assert schemes(one, True) == with_zmq
+    assert bool(one.host_always) == alone[1]
+    assert bool(one.host_maybe) == with_zmq[1]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "*", "[::]"])  # noqa: S104
+def test_a_worker_gets_a_socket_that_listens(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    if host == "[::]" and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    one = network(monkeypatch, data_listen=f"tcp://{host}:*", insecure_plain=True)
+    with one.listen(False) as ways:
+        (handed,) = ways.sockets
+        assert ways.urls == (f"plain://{host}:*?fd={handed}",)
+        with socket.socket(fileno=os.dup(handed)) as listener:
+            port = listener.getsockname()[1]
+        socket.create_connection(("127.0.0.1", port), 10).close()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(handed)
+
+
+def test_an_address_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = network(monkeypatch, data_listen="tcp://192.0.2.1:*", insecure_plain=True)
+    with (
+        pytest.raises(WorkerError, match=r"cannot listen at plain://192\.0\.2\.1"),
+        one.listen(False),
+    ):
+        pass
+
+
+def test_nothing_left_to_listen_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InstallError, match="zmq is off, and .* no tcp: there is no OpenSSL"):
+        network(monkeypatch, "shm zmq", zmq=False)
+    with pytest.raises(ConfigError, match="zmq.*clients need 'tcp'"):
+        load_settings(None, {"zmq": False, "tcp": False}, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "needs"),
+    [
+        ({}, True),  # an earlier release
+        ({"ways": "shm tcp zmq"}, False),
+        ({"ways": "tcp zmq", "servers": "1"}, False),
+        ({"ways": "shm"}, False),
+        ({"ways": "shm zmq"}, True),
+        ({"ways": "shm tcp zmq", "servers": "2"}, True),
+        ({"ways": "pigeon"}, False),
+    ],
+)
+def test_what_a_client_needs(fields: dict[str, str], needs: bool) -> None:
+    assert _needs_zmq(Message("hello", fields)) is needs
