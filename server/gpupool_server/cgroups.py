@@ -17,6 +17,9 @@ PREFIX = "gpupool-"
 PROCESSES = 4096
 WEIGHT = 100
 
+#: What does not fit into a worker's memory is not put where others' would be.
+SWAP = "memory.swap.max"
+
 #: What a driver and the code of a worker take beside what its client makes it keep.
 OVERHEAD = 8 << 30
 
@@ -56,6 +59,8 @@ class Cgroups:
         }
         try:
             folder.mkdir()
+            if (folder / SWAP).exists():  # else the kernel counts none, or has none
+                limits[SWAP] = 0
             for name, value in limits.items():
                 (folder / name).write_text(str(value), encoding="ascii")
         except OSError as error:
