@@ -22,13 +22,6 @@ const struct gpc_array *gpc_array_of(CUarray array)
     return gpc_handle_shadow(GP_HANDLE_ARRAY, (uint64_t)array);
 }
 
-static CUresult end(uint64_t id)
-{
-    return gp_handle_kind(id) == GP_HANDLE_MIPMAP
-               ? gpc_wire_cuMipmappedArrayDestroy((CUmipmappedArray)id)
-               : gpc_wire_cuArrayDestroy((CUarray)id);
-}
-
 static struct gpc_array *record_new(uint64_t id, const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     struct gpc_array *a = calloc(1, sizeof *a);
@@ -50,7 +43,10 @@ CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth
                                        .NumChannels = channels};
     if (record_new(made, &d))
         return CUDA_SUCCESS;
-    end(made);
+    if (gp_handle_kind(made) == GP_HANDLE_MIPMAP)
+        gpc_wire_cuMipmappedArrayDestroy((CUmipmappedArray)made);
+    else
+        gpc_wire_cuArrayDestroy((CUarray)made);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -135,15 +131,18 @@ GPC_EXPORT CUresult cuArrayGetPlane(CUarray *pPlaneArray, CUarray hArray, unsign
 
 /* --- ends ----------------------------------------------------------------------------- */
 
-static CUresult destroy(uint16_t op, enum gp_handle_kind kind, uint64_t id)
+/* What may be ended: no level and no plane. */
+static CUresult take(uint16_t op, enum gp_handle_kind kind, uint64_t id, struct gpc_array **a)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    struct gpc_array *a = gpc_handle_shadow(kind, id);
-    if (!a || a->is_part)
-        return CUDA_ERROR_INVALID_HANDLE;
-    r = end(id);
+    *a = gpc_handle_shadow(kind, id);
+    return *a && !(*a)->is_part ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult taken(struct gpc_array *a, CUresult r)
+{
     if (r == CUDA_SUCCESS)
         forget(a);
     return gpc_leave(r);
@@ -151,12 +150,17 @@ static CUresult destroy(uint16_t op, enum gp_handle_kind kind, uint64_t id)
 
 GPC_EXPORT CUresult cuArrayDestroy(CUarray hArray)
 {
-    return destroy(GP_OP_cuArrayDestroy, GP_HANDLE_ARRAY, (uint64_t)hArray);
+    struct gpc_array *a;
+    CUresult r = take(GP_OP_cuArrayDestroy, GP_HANDLE_ARRAY, (uint64_t)hArray, &a);
+    return r ? r : taken(a, gpc_wire_cuArrayDestroy(hArray));
 }
 
 GPC_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-    return destroy(GP_OP_cuMipmappedArrayDestroy, GP_HANDLE_MIPMAP, (uint64_t)hMipmappedArray);
+    struct gpc_array *a;
+    CUresult r = take(GP_OP_cuMipmappedArrayDestroy, GP_HANDLE_MIPMAP, (uint64_t)hMipmappedArray,
+                      &a);
+    return r ? r : taken(a, gpc_wire_cuMipmappedArrayDestroy(hMipmappedArray));
 }
 
 static void ended(uint64_t id, void *shadow, void *context)

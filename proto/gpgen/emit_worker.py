@@ -6,7 +6,7 @@ import re
 
 from .emit_wire import NOTE
 from .layout import OVERALIGNED, tails_in, tails_out, values_out
-from .param import OF_CONTEXT, PARENTS, Param
+from .param import OBJECTS, OF_CONTEXT, PARENTS, Param
 from .spec import LOCATIONS, Function, Spec
 from .worker_words import own_call
 
@@ -73,7 +73,7 @@ def _notify_prototype(f: Function) -> str:
 #: What generated handlers use of the worker.
 _HEADERS = """
     answer array_extent function gpw_handlers graph graph_node growth handles later loop memory
-    module peer place pool quota span
+    module peer place pool quota span texture
 """
 
 
@@ -143,10 +143,6 @@ def _endings(f: Function) -> list[str]:
     return [_ENDING[p.handle].format(p.name) for p in _ended(f) if p.handle in _ENDING]
 
 
-#: What the driver takes memory for by itself when it makes it.
-_GROWING = ("module", "library", "graph_exec", "array", "mipmap")
-
-
 # --- ends that wait until no stream is blocked ----------------------------------------
 
 
@@ -188,7 +184,8 @@ def _undo_growth(spec: Spec, f: Function) -> list[str]:
             " CUDA_ERROR_OUT_OF_MEMORY);\n        }"
         )
     else:
-        made = [p for p in f.creates if p.handle in _GROWING]
+        kinds = ["module", "library", "graph_exec", "array", "mipmap"]
+        made = [p for p in f.creates if p.handle in kinds]
         lines += [f"        {_undo(spec, p.handle or '', p.name)};" for p in made]
     lines.append("        gpw_growth_undone(s, &growth);")
     lines.append("        r = CUDA_ERROR_OUT_OF_MEMORY;\n    }")
@@ -226,8 +223,8 @@ def _argument(f: Function, p: Param) -> str:
 def _over_arguments(f: Function, text: str) -> str:
     """An expression over the parameters, over what stands for them here."""
     named = {p.name: _argument(f, p) for p in f.params}
-    text = re.sub(r"(\w+)->", r"(\1)->", text)
-    return re.sub(r"[A-Za-z_]\w*", lambda m: named.get(m[0], m[0]), text)
+    given = re.sub(r"[A-Za-z_]\w*", lambda m: named.get(m[0], m[0]), text)
+    return re.sub(r"&(\w+)->", r"\1.", given)
 
 
 #: What holds the worker against what a client says of an address: word -> function.
@@ -305,6 +302,9 @@ def _take(f: Function, p: Param) -> tuple[list[str], list[str]]:
     if p.handle:
         line, check = _look_up(p)
         return [line], [check, *([_anew(f, p)] if p.has("anew") else [])]
+    word = next((w for w in OBJECTS if p.has(w)), "")
+    if word:
+        return [], [f"gpw_{word}_check(s, a.q->{n})"]
     word = next((w for w in _MEMORIES if p.has(w)), "")
     if word:
         at = f"at_{n} = {_MEMORIES[word]}(s, a.q->{n}, {_length(f, p)})"

@@ -25,6 +25,8 @@ HANDLES = {
     "CUmemGenericAllocationHandle": "allocation",
     "CUarray": "array",
     "CUmipmappedArray": "mipmap",
+    "CUtexref": "texref",
+    "CUsurfref": "surfref",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
@@ -38,14 +40,22 @@ PARENTS = {
     "graph_node": ("graph",),
     "graph_exec": ("graph",),
     "array": ("mipmap", "array"),
+    "texref": ("module",),
+    "surfref": ("module",),
 }
 #: Kinds whose objects go with the context that is current when they are made.
-OF_CONTEXT = ("stream", "event", "module", "array", "mipmap")
+OF_CONTEXT = ("stream", "event", "module", "array", "mipmap", "texref")
 
 #: Words that say how far an address may be used.
 REACHES = ("span", "device", "own")
 #: Words for a client's name of memory that the worker has.
 MEMORIES = ("captured", "arena")
+
+#: Words for the driver's own number of an object of the current context.
+OBJECTS = ("texture", "surface")
+
+#: Their types.
+NUMBERS = ("CUtexObject", "CUsurfObject", "unsigned long long")
 
 #: What CUDA says of a handle that is not live, by kind; of the others INVALID_HANDLE.
 NOT_LIVE = {"context": "CUDA_ERROR_INVALID_CONTEXT"} | dict.fromkeys(
@@ -69,6 +79,7 @@ WORDS = {
     "anew",
     "captured",
     "arena",
+    *OBJECTS,
 }
 LENGTHS = {"in", "out", *REACHES, *MEMORIES}
 #: Words that say what a value must be; True: they need an expression.
@@ -231,7 +242,10 @@ def _check_words(param: Param, where: str) -> None:
         raise SpecError(f"{where}: '{memory}' is for a uint64_t alone, and needs a length")
     if "anew" in words and param.handle != "event":
         raise SpecError(f"{where}: 'anew' is for events, '{ctype}' is none")
-    plain = reach or memory or words in (("null",), ("destroy",), ("anew",))
+    number = next((word for word in OBJECTS if word in words), "")
+    if number and (ctype not in NUMBERS or words != (number,)):
+        raise SpecError(f"{where}: '{number}' is for the number of an object alone")
+    plain = reach or memory or number or words in (("null",), ("destroy",), ("anew",))
     if words and not param.is_pointer and not plain:
         raise SpecError(f"{where}: '{' '.join(words)}' is for pointers, '{ctype}' is none")
     if param.checks and (param.is_pointer or param.array):

@@ -32,6 +32,8 @@ device[N]  likewise, and memory of a device alone: no mapped host memory
 own[N]     likewise, and addresses that the client has reserved itself
 captured[N] N bytes of a buffer for graphs, which the client names so; the worker's address
 arena[N]   N bytes from this offset of the arena on; likewise
+texture    the number of a live texture object of the current context, which the worker checks
+surface    of a live surface object; likewise
 anew       the event is recorded anew: who waits for it waits for what it holds now
 ========== =====================================================================
 

@@ -33,5 +33,6 @@ static inline uint64_t sg_array_slice(const struct CUarray_st *a)
 }
 /* The context is ending. sg.lock is held. */
 void sg_arrays_release(CUcontext context);
+void sg_textures_release(CUcontext context); /* texture.c */
 
 #endif

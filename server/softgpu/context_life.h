@@ -21,6 +21,7 @@ struct CUctx_st {
     CUmodule modules;
     CUarray arrays; /* levels of mipmapped ones among them */
     CUmipmappedArray mipmaps;
+    struct sg_texture *textures; /* and surfaces (texture.c) */
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;

@@ -59,6 +59,7 @@ DRIVER_PROGRAMS = (
     Program("driver_attributes", "driver_attributes", driver=True),
     Program("driver_memory", "driver_memory", driver=True),
     Program("driver_arrays", "driver_arrays", driver=True),
+    Program("driver_textures", "driver_textures", driver=True),
     Program("driver_events", "driver_events", driver=True),
     Program("driver_streams", "driver_streams", driver=True),
     Program("driver_both_ways", "driver_both_ways", driver=True),

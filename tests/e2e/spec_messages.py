@@ -15,6 +15,7 @@ SIZES = {
     "unsigned char": 1,
     "unsigned short": 2,
     **dict.fromkeys(("uint64_t", "size_t", "CUdeviceptr", "unsigned long long", "cuuint64_t"), 8),
+    **dict.fromkeys(("CUtexObject", "CUsurfObject"), 8),
 }
 STRUCTURES = {
     "CUmemLocation": (8, 4),
@@ -25,6 +26,9 @@ STRUCTURES = {
     "CUDA_ARRAY_DESCRIPTOR": (24, 8),
     "CUDA_ARRAY3D_DESCRIPTOR": (40, 8),
     "struct gp_array_box": (40, 8),
+    "struct gp_resource": (56, 8),
+    "CUDA_TEXTURE_DESC": (104, 4),
+    "CUDA_RESOURCE_VIEW_DESC": (112, 8),
     "CUmemAccessDesc": (12, 4),
     "CUlaunchAttribute": (72, 8),
 }

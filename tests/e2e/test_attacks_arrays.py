@@ -155,3 +155,76 @@ def test_no_array_is_larger_than_all_there_is(worker: Worker) -> None:
         result = create(worker, struct.pack("<3Q3I4x", *shape, FLOAT, 4, 0))
         assert result in (INVALID_VALUE, OUT_OF_MEMORY), shape
         assert told(worker, "cuArrayDestroy", ARRAY) in (result, INVALID_HANDLE)
+
+
+# Textures -------------------------------------------------------------------------------------
+
+LINEAR, PITCHED = 2, 3
+DESC, VIEW = bytes(104), bytes(112)
+
+
+def texture(
+    worker: Worker,
+    kind: int,
+    array: int = 0,
+    mipmap: int = 0,
+    memory: tuple[int, ...] = (0, 0, 0, 0, 0),
+) -> tuple[int, int]:
+    """The result, and the new number; `memory`: address, bytes, width, height, pitch."""
+    resource = struct.pack("<5Q4I", *memory, kind, FLOAT, 1, 0)
+    body = resource + struct.pack("<QQ", array, mipmap) + DESC + struct.pack("<I4x", 0) + VIEW
+    result, number = struct.unpack_from("<i4xQ", worker.call("gp_texture_create", body))
+    return int(result), int(number)
+
+
+def test_a_texture_reads_what_is_the_clients_alone(worker: Worker) -> None:
+    memory = worker.allocate(1 << 16)
+    assert create(worker) == 0
+    for kind, array, words in (
+        (0, ARRAY, (0,) * 5),
+        (LINEAR, 0, (memory, 1 << 16, 0, 0, 0)),
+        (PITCHED, 0, (memory, 0, 64, 16, 512)),
+    ):
+        result, number = texture(worker, kind, array, memory=words)
+        assert result == 0
+        assert told(worker, "cuTexObjectGetTextureDesc", number) == 0
+        assert told(worker, "cuTexObjectDestroy", number) == 0
+        assert told(worker, "cuTexObjectDestroy", number) == INVALID_VALUE
+        assert told(worker, "cuTexObjectGetTextureDesc", number) == INVALID_VALUE
+    for words in (
+        (memory, 1 << 40, 0, 0, 0),
+        (memory, MOST, 0, 0, 0),
+        (memory + (1 << 40), 4096, 0, 0, 0),
+        (4096, 4096, 0, 0, 0),
+        (memory, 0, 0, 0, 0),
+    ):
+        assert texture(worker, LINEAR, memory=words)[0] == INVALID_VALUE, words
+    for words in (
+        (memory, 0, 64, MOST, 512),
+        (memory, 0, MOST, 16, 512),
+        (memory, 0, 64, 1 << 20, 512),
+        (memory, 0, 64, 16, MOST - 511),
+        (4096, 0, 64, 16, 512),
+    ):
+        assert texture(worker, PITCHED, memory=words)[0] == INVALID_VALUE, words
+    assert texture(worker, 0)[0] == INVALID_VALUE  # an array that is none
+    assert texture(worker, 1)[0] == INVALID_VALUE
+    assert texture(worker, 4)[0] == INVALID_VALUE
+    assert texture(worker, 0, handle(KIND_ARRAY, 9))[0] == INVALID_HANDLE
+
+
+def test_textures_are_their_contexts(worker: Worker) -> None:
+    assert worker.result("gp_context_create", struct.pack("<QiI", MADE, 0, 0)) == 0
+    assert told(worker, "gp_context_set", MADE) == 0
+    assert create(worker) == 0
+    result, number = texture(worker, 0, ARRAY)
+    assert result == 0
+    assert told(worker, "cuSurfObjectDestroy", number) == INVALID_VALUE
+    assert told(worker, "gp_context_set", handle(KIND_CONTEXT, 1)) == 0
+    assert told(worker, "cuTexObjectDestroy", number) == INVALID_VALUE
+    assert told(worker, "cuCtxDestroy_v2", MADE) == 0
+    assert told(worker, "cuTexObjectDestroy", number) == INVALID_VALUE
+    for wrong in (0, 1, number + 1, MOST):
+        assert told(worker, "cuTexObjectDestroy", wrong) == INVALID_VALUE
+        assert told(worker, "cuSurfObjectDestroy", wrong) == INVALID_VALUE
+        assert told(worker, "cuTexObjectGetResourceViewDesc", wrong) == INVALID_VALUE

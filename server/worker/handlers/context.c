@@ -12,6 +12,7 @@
 #include "quota.h"
 #include "slices.h"
 #include "staging.h"
+#include "texture.h"
 
 CUresult gpw_gp_capture_mode_set(struct gpw_session *s, uint32_t mode)
 {
@@ -75,6 +76,7 @@ static void context_ending(struct gpw_session *s, CUcontext context)
     gpw_captured_context_ended(s, context);
     gpw_place_forget(s);
     gpw_functions_forget(s);
+    gpw_textures_context_ended(s, context);
     s->driver->cuCtxSetCurrent(before == context ? NULL : before);
 }
 

@@ -17,6 +17,7 @@ CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, in
 CUresult cuThingCopy(void *to, const void *from, size_t bytes);
 CUresult cuThingGetVersion(int *version);
 CUresult cuThingLoad(CUmodule *module);
+CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate);
 CUresult cuThingFind(size_t *bytes, CUmodule module);
 CUresult cuThingUnload(CUmodule module);
 CUresult cuThingAsk(int *pi, CUfunction function);

@@ -82,6 +82,17 @@ static uint32_t answer_cuThingFound(struct draw *d, const struct gp_header *aske
     return at;
 }
 
+static uint32_t answer_cuThingLooked(struct draw *d, const struct gp_header *asked,
+    struct gp_header *h)
+{
+    const struct gp_req_cuThingLooked *q = (const void *)asked;
+    struct gp_rep_cuThingLooked *a = (void *)h;
+    uint32_t at = sizeof *a;
+    (void)q;
+    draw_value(d, &a->how, sizeof a->how);
+    return at;
+}
+
 static uint32_t answer_cuThingAllow(struct draw *d, const struct gp_header *asked,
     struct gp_header *h)
 {
@@ -134,6 +145,7 @@ const struct draw_answer draw_answers[] = {
     {GP_OP_cuThingAsk, sizeof(struct gp_rep_cuThingAsk), answer_cuThingAsk},
     {GP_OP_cuThingIsRecorded, sizeof(struct gp_rep_cuThingIsRecorded), answer_cuThingIsRecorded},
     {GP_OP_cuThingFound, sizeof(struct gp_rep_cuThingFound), answer_cuThingFound},
+    {GP_OP_cuThingLooked, sizeof(struct gp_rep_cuThingLooked), answer_cuThingLooked},
     {GP_OP_cuThingAllow, sizeof(struct gp_rep_cuThingAllow), answer_cuThingAllow},
     {GP_OP_cuThingRead, sizeof(struct gp_rep_cuThingRead), answer_cuThingRead},
     {GP_OP_cuThingMark, sizeof(struct gp_rep_cuThingMark), answer_cuThingMark},

@@ -267,6 +267,15 @@ static CUresult call_cuThingFound(struct calls *c)
     return r;
 }
 
+static CUresult call_cuThingLooked(struct calls *c)
+{
+    int *how = (int *)call_slot(c);
+    unsigned long long lens = (unsigned long long)call_number(c, sizeof(unsigned long long));
+    unsigned long long plate = (unsigned long long)call_number(c, sizeof(unsigned long long));
+    CUresult r = cuThingLooked(how, lens, plate);
+    return r;
+}
+
 static CUresult call_cuThingPut(struct calls *c)
 {
     CUdeviceptr where = call_address(c);
@@ -386,6 +395,7 @@ const struct call_entry call_entries[] = {
     {66, "cuThingPull", call_cuThingPull},
     {67, "cuThingNew", call_cuThingNew},
     {68, "cuThingFound", call_cuThingFound},
+    {70, "cuThingLooked", call_cuThingLooked},
     {80, "cuThingPut", call_cuThingPut},
     {81, "cuThingWait", call_cuThingWait},
     {82, "cuThingWaitAll", call_cuThingWaitAll},

@@ -220,6 +220,15 @@ static uint32_t draw_cuThingFound(struct draw *d, struct gp_header *h)
     return at;
 }
 
+static uint32_t draw_cuThingLooked(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuThingLooked *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->lens = (__typeof__(q->lens))draw_number(d, sizeof q->lens);
+    q->plate = (__typeof__(q->plate))draw_number(d, sizeof q->plate);
+    return at;
+}
+
 static uint32_t draw_cuThingPut(struct draw *d, struct gp_header *h)
 {
     struct gp_req_cuThingPut *q = (void *)h;
@@ -345,6 +354,7 @@ const struct draw_request draw_requests[] = {
     {GP_OP_cuThingIsRecorded, "cuThingIsRecorded", draw_cuThingIsRecorded, true},
     {GP_OP_cuThingNew, "cuThingNew", draw_cuThingNew, false},
     {GP_OP_cuThingFound, "cuThingFound", draw_cuThingFound, true},
+    {GP_OP_cuThingLooked, "cuThingLooked", draw_cuThingLooked, true},
     {GP_OP_cuThingPut, "cuThingPut", draw_cuThingPut, false},
     {GP_OP_cuThingWait, "cuThingWait", draw_cuThingWait, true},
     {GP_OP_cuThingWaitAll, "cuThingWaitAll", draw_cuThingWaitAll, true},

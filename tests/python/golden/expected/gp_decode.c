@@ -272,6 +272,15 @@ bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFou
     return h->size == sizeof *q;
 }
 
+bool gp_decode_cuThingLooked(const struct gp_header *h, struct gp_args_cuThingLooked *a)
+{
+    const struct gp_req_cuThingLooked *q = (const void *)h;
+    if (h->size < sizeof *q)
+        return false;
+    a->q = q;
+    return h->size == sizeof *q;
+}
+
 bool gp_decode_cuThingPut(const struct gp_header *h, struct gp_args_cuThingPut *a)
 {
     const struct gp_req_cuThingPut *q = (const void *)h;
@@ -505,6 +514,10 @@ bool gp_decode_any(const struct gp_header *h)
     case GP_OP_cuThingFound: {
         struct gp_args_cuThingFound a;
         return gp_decode_cuThingFound(h, &a);
+    }
+    case GP_OP_cuThingLooked: {
+        struct gp_args_cuThingLooked a;
+        return gp_decode_cuThingLooked(h, &a);
     }
     case GP_OP_cuThingPut: {
         struct gp_args_cuThingPut a;

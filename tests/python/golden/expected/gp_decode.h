@@ -138,6 +138,11 @@ struct gp_args_cuThingFound {
 };
 bool gp_decode_cuThingFound(const struct gp_header *h, struct gp_args_cuThingFound *a);
 
+struct gp_args_cuThingLooked {
+    const struct gp_req_cuThingLooked *q;
+};
+bool gp_decode_cuThingLooked(const struct gp_header *h, struct gp_args_cuThingLooked *a);
+
 struct gp_args_cuThingPut {
     const struct gp_req_cuThingPut *q;
 };

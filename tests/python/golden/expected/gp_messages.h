@@ -210,6 +210,16 @@ struct gp_rep_cuThingFound {
     size_t bytes;
 };
 
+struct gp_req_cuThingLooked {
+    struct gp_header h;
+    unsigned long long lens;
+    unsigned long long plate;
+};
+struct gp_rep_cuThingLooked {
+    struct gp_reply r;
+    int how;
+};
+
 struct gp_req_cuThingPut {
     struct gp_header h;
     CUdeviceptr where;

@@ -241,6 +241,12 @@ const struct gp_op_info gp_op_table[GP_OP_COUNT] = {
         .in_context = 1,
         .blocks = 1,
     },
+    [GP_OP_cuThingLooked] = {
+        .name = "cuThingLooked",
+        .mode = "sync",
+        .in_context = 1,
+        .blocks = 1,
+    },
     [GP_OP_cuThingPut] = {
         .name = "cuThingPut",
         .mode = "async",
@@ -332,4 +338,6 @@ const int gp_handle_not_live[GP_HANDLE_KINDS] = {
     [GP_HANDLE_ALLOCATION] = CUDA_ERROR_INVALID_VALUE,
     [GP_HANDLE_ARRAY] = CUDA_ERROR_INVALID_HANDLE,
     [GP_HANDLE_MIPMAP] = CUDA_ERROR_INVALID_HANDLE,
+    [GP_HANDLE_TEXREF] = CUDA_ERROR_INVALID_HANDLE,
+    [GP_HANDLE_SURFREF] = CUDA_ERROR_INVALID_HANDLE,
 };

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#define GP_SPEC_HASH UINT64_C(0x05b201f7c0fac2eb)
+#define GP_SPEC_HASH UINT64_C(0xc8f5e3f4b1413d61)
 
 enum gp_op {
     GP_OP_cuEventCreate = 1,
@@ -46,6 +46,7 @@ enum gp_op {
     GP_OP_cuThingPull = 66,
     GP_OP_cuThingNew = 67,
     GP_OP_cuThingFound = 68,
+    GP_OP_cuThingLooked = 70,
     GP_OP_cuThingPut = 80,
     GP_OP_cuThingWait = 81,
     GP_OP_cuThingWaitAll = 82,
@@ -76,6 +77,8 @@ enum gp_handle_kind {
     GP_HANDLE_ALLOCATION,
     GP_HANDLE_ARRAY,
     GP_HANDLE_MIPMAP,
+    GP_HANDLE_TEXREF,
+    GP_HANDLE_SURFREF,
     GP_HANDLE_KINDS,
 };
 

@@ -32,6 +32,7 @@ static const struct {
     {"cuThingIsRecorded", sizeof(struct gp_req_cuThingIsRecorded), sizeof(struct gp_rep_cuThingIsRecorded)},
     {"cuThingNew", sizeof(struct gp_req_cuThingNew), 0},
     {"cuThingFound", sizeof(struct gp_req_cuThingFound), sizeof(struct gp_rep_cuThingFound)},
+    {"cuThingLooked", sizeof(struct gp_req_cuThingLooked), sizeof(struct gp_rep_cuThingLooked)},
     {"cuThingPut", sizeof(struct gp_req_cuThingPut), 0},
     {"cuThingWait", sizeof(struct gp_req_cuThingWait), sizeof(struct gp_rep_cuThingWait)},
     {"cuThingWaitAll", sizeof(struct gp_req_cuThingWaitAll), sizeof(struct gp_rep_cuThingWaitAll)},

@@ -45,6 +45,7 @@ CUresult gpc_body_cuThingPush(unsigned int n, unsigned int flags, int level, uns
 CUresult gpc_body_cuThingPull(unsigned int n);
 CUresult gpc_body_cuThingNew(CUstream *phStream, unsigned int flags);
 CUresult gpc_body_cuThingFound(unsigned long long *address, size_t *bytes);
+CUresult gpc_body_cuThingLooked(int *how, unsigned long long lens, unsigned long long plate);
 CUresult gpc_body_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream);
 CUresult gpc_body_cuThingWait(CUstream hStream);
 CUresult gpc_body_cuThingWaitAll(CUcontext ctx);
@@ -98,6 +99,7 @@ CUresult gpc_body_cuThingMark(CUmodule *module, CUevent event, char *text);
 #define cuThingPull gpc_body_cuThingPull
 #define cuThingNew gpc_body_cuThingNew
 #define cuThingFound gpc_body_cuThingFound
+#define cuThingLooked gpc_body_cuThingLooked
 #define cuThingPut gpc_body_cuThingPut
 #define cuThingWait gpc_body_cuThingWait
 #define cuThingWaitAll gpc_body_cuThingWaitAll

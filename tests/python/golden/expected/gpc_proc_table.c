@@ -31,6 +31,7 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingIsRecorded", 9000, 0, GP_OP_cuThingIsRecorded, (void *)(uintptr_t)&cuThingIsRecorded},
     {"cuThingJoin", 9000, 0, GP_OP_cuThingJoin, (void *)(uintptr_t)&cuThingJoin},
     {"cuThingLoad", 9000, 0, GP_OP_cuThingLoad, (void *)(uintptr_t)&cuThingLoad},
+    {"cuThingLooked", 9000, 0, GP_OP_cuThingLooked, (void *)(uintptr_t)&cuThingLooked},
     {"cuThingMade", 2000, 0, GP_OP_cuThingMade, (void *)(uintptr_t)&cuThingMade},
     {"cuThingMake", 2000, 0, GP_OP_cuThingMake, (void *)(uintptr_t)&cuThingMake},
     {"cuThingMark", 9000, 0, GP_OP_cuThingMark, (void *)(uintptr_t)&cuThingMark},
@@ -58,4 +59,4 @@ const struct gpc_proc gpc_proc_table[] = {
     {"cuThingWrite", 9000, 0, GP_OP_cuThingWrite, (void *)(uintptr_t)&cuThingWrite},
 };
 
-const size_t gpc_proc_count = 51;
+const size_t gpc_proc_count = 52;

@@ -307,6 +307,12 @@ GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
     return gpc_leave(r);
 }
 
+GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
+{
+    CUresult r = gpc_enter(GP_OP_cuThingLooked, GPC_NEEDS_CONTEXT);
+    return gpc_leave(r ? r : gpc_wire_cuThingLooked(how, lens, plate));
+}
+
 GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gpc_route on;

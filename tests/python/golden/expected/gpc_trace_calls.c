@@ -848,6 +848,29 @@ GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
     return gpc_body_cuThingFound(address, bytes);
 }
 
+static CUresult traced_cuThingLooked(const char *name_, CUresult (*body_)(int *, unsigned long long, unsigned long long), int *how, unsigned long long lens, unsigned long long plate)
+{
+    struct gpc_trace t_;
+    gpc_trace_begin(&t_, name_);
+    GPC_TRACE_ARGUMENT(&t_, how);
+    GPC_TRACE_ARGUMENT(&t_, lens);
+    GPC_TRACE_ARGUMENT(&t_, plate);
+    gpc_trace_called(&t_);
+    CUresult r_ = body_(how, lens, plate);
+    if (gpc_trace_returned(&t_, r_)) {
+        GPC_TRACE_POINTEE(&t_, how);
+    }
+    gpc_trace_end(&t_);
+    return r_;
+}
+
+GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
+{
+    if (GPC_TRACE_ON)
+        return traced_cuThingLooked("cuThingLooked", gpc_body_cuThingLooked, how, lens, plate);
+    return gpc_body_cuThingLooked(how, lens, plate);
+}
+
 static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gpc_trace t_;

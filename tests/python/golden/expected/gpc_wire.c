@@ -550,6 +550,28 @@ CUresult gpc_wire_cuThingFound_on(const struct gpc_route *on, unsigned long long
     return CUDA_SUCCESS;
 }
 
+CUresult gpc_wire_cuThingLooked_on(const struct gpc_route *on, int *how, unsigned long long lens, unsigned long long plate)
+{
+    if (!how)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gp_req_cuThingLooked q;
+    memset(&q, 0, sizeof q);
+    q.h.op = GP_OP_cuThingLooked;
+    struct gpc_call call = {.request = &q.h, .request_size = sizeof q};
+    call.route = on ? *on : gpc_route_here();
+    CUresult r = CUDA_SUCCESS;
+    q.lens = lens;
+    q.plate = plate;
+    struct gp_rep_cuThingLooked rep;
+    call.reply = &rep.r;
+    call.reply_size = sizeof rep;
+    r = gpc_call_exchange(&call);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *how = rep.how;
+    return CUDA_SUCCESS;
+}
+
 CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     struct gp_req_cuThingPut q;

@@ -132,6 +132,11 @@ static inline CUresult gpc_wire_cuThingFound(unsigned long long *address, size_t
 {
     return gpc_wire_cuThingFound_on(NULL, address, bytes);
 }
+CUresult gpc_wire_cuThingLooked_on(const struct gpc_route *on, int *how, unsigned long long lens, unsigned long long plate);
+static inline CUresult gpc_wire_cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
+{
+    return gpc_wire_cuThingLooked_on(NULL, how, lens, plate);
+}
 CUresult gpc_wire_cuThingPut_on(const struct gpc_route *on, CUdeviceptr where, size_t bytes, CUstream hStream);
 static inline CUresult gpc_wire_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {

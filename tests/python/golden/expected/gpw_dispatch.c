@@ -21,6 +21,7 @@
 #include "pool.h"
 #include "quota.h"
 #include "span.h"
+#include "texture.h"
 
 static void now_cuThingClose(struct gpw_session *s, void *arg)
 {
@@ -545,6 +546,29 @@ static int do_cuThingFound(struct gpw_session *s, const struct gp_header *h)
     return gpw_reply(s, h, r, &m);
 }
 
+static int do_cuThingLooked(struct gpw_session *s, const struct gp_header *h)
+{
+    struct gp_args_cuThingLooked a;
+    if (!gp_decode_cuThingLooked(h, &a))
+        return gpw_session_broken(s, "cuThingLooked: the arguments do not fit the message");
+    int how;
+    memset(&how, 0, sizeof how);
+    CUresult r = CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = gpw_texture_check(s, a.q->lens);
+    if (r == CUDA_SUCCESS)
+        r = gpw_surface_check(s, a.q->plate);
+    if (r == CUDA_SUCCESS)
+        r = s->driver->cuThingLooked(&how, a.q->lens, a.q->plate);
+    struct gp_rep_cuThingLooked rep;
+    memset(&rep, 0, sizeof rep);
+    struct gpw_message m = {.head = &rep.r.h, .head_size = sizeof rep};
+    if (r == CUDA_SUCCESS) {
+        memcpy(&rep.how, &how, sizeof how);
+    }
+    return gpw_reply(s, h, r, &m);
+}
+
 static int do_cuThingPut(struct gpw_session *s, const struct gp_header *h)
 {
     struct gp_args_cuThingPut a;
@@ -847,6 +871,8 @@ int gpw_dispatch(struct gpw_session *s, const struct gp_header *h)
         return do_cuThingNew(s, h);
     case GP_OP_cuThingFound:
         return do_cuThingFound(s, h);
+    case GP_OP_cuThingLooked:
+        return do_cuThingLooked(s, h);
     case GP_OP_cuThingPut:
         return do_cuThingPut(s, h);
     case GP_OP_cuThingWait:

@@ -244,6 +244,13 @@ static CUresult no_cuThingFound(unsigned long long *address, size_t *bytes)
     (void)bytes;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
+static CUresult no_cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
+{
+    (void)how;
+    (void)lens;
+    (void)plate;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 static CUresult no_cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     (void)where;
@@ -430,6 +437,9 @@ int gpw_driver_open(struct gpw_driver *driver, const char *path, char *error,
     driver->cuThingFound = (__typeof__(&cuThingFound))dlsym(library, "cuThingFound");
     if (!driver->cuThingFound)
         driver->cuThingFound = no_cuThingFound;
+    driver->cuThingLooked = (__typeof__(&cuThingLooked))dlsym(library, "cuThingLooked");
+    if (!driver->cuThingLooked)
+        driver->cuThingLooked = no_cuThingLooked;
     driver->cuThingPut = (__typeof__(&cuThingPut))dlsym(library, "cuThingPut");
     if (!driver->cuThingPut)
         driver->cuThingPut = no_cuThingPut;

@@ -45,6 +45,7 @@ struct gpw_driver {
     __typeof__(&cuThingPull) cuThingPull;
     __typeof__(&cuThingNew) cuThingNew;
     __typeof__(&cuThingFound) cuThingFound;
+    __typeof__(&cuThingLooked) cuThingLooked;
     __typeof__(&cuThingPut) cuThingPut;
     __typeof__(&cuThingWait) cuThingWait;
     __typeof__(&cuThingWaitAll) cuThingWaitAll;
