@@ -19,7 +19,7 @@ def setting_help(settings: type[BaseModel], key: str) -> str:
     """What is allowed, and what it is when nobody says."""
     field = settings.model_fields[key]
     default = field.get_default(call_default_factory=True)
-    if default is None or default in ({}, ()) or isinstance(default, bool):
+    if default is None or default in ({}, ()) or isinstance(default, bool | BaseModel):
         return f"{field.description}"
     is_size = (field.description or "").startswith(SIZE)
     return f"{field.description} (default: {format_size(default) if is_size else default})"

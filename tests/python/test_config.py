@@ -145,7 +145,7 @@ def test_bad_sizes_and_parts_are_shown_as_they_were_written(
 
 def test_unknown_keys_in_tables_are_errors(folder: Path) -> None:
     said = complaint(write(folder, TENANT + "memroy = 1"), {}, {})
-    assert "key 'tenants.research.memroy' is unknown; the keys are: ceiling, gpus" in said
+    assert "key 'tenants.research.memroy' is unknown; the keys are: ceiling, disk, gpus" in said
     said = complaint(write(folder, "[gpus.0]\nweight = 1"), {}, {})
     assert "key 'gpus.0.weight' is unknown; the keys are: default_memory" in said
     assert "key 'tenants': is not allowed" in complaint(write(folder, "tenants = []"), {}, {})
