@@ -1,7 +1,7 @@
 """Build the wheel twice, in two folders with two sets of paths, and compare the bytes.
 
 The last line has the SHA-256 that both have; otherwise it names the files that differ and the
-exit code is 1. What is compared is the committed state of the sources.
+exit code is 1. What is compared is the committed state of the sources when it was started.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def build(place: Path) -> Path:
-    """The wheel, made of a clone of its own."""
+def build(place: Path, commit: str) -> Path:
+    """The wheel of a commit, made of a clone of its own."""
     shutil.rmtree(place, ignore_errors=True)
-    git("clone", "--quiet", str(ROOT), str(place / "sources"))
+    git("clone", "--quiet", "--no-checkout", str(ROOT), str(place / "sources"))
+    git("-C", str(place / "sources"), "checkout", "--quiet", "--detach", commit)
     print(f"building in {place}", flush=True)
     script = place / "sources" / ".ci" / "wheel.py"
     command = [sys.executable, str(script)]
@@ -61,7 +62,8 @@ def main() -> int:
     parser.add_argument("--build", type=Path, required=True, help="folder for both builds")
     work = parser.parse_args().build.absolute() / "reproducible"
     os.environ["CCACHE_DISABLE"] = "1"
-    one, other = build(work / "one"), build(work / "and" / "another")
+    commit = git("rev-parse", "HEAD")  # of both, whatever is committed while they are built
+    one, other = build(work / "one", commit), build(work / "and" / "another", commit)
     if one.name == other.name and one.read_bytes() == other.read_bytes():
         print(f"{one.name}: both builds have SHA-256 {digest(one.read_bytes())}")
         return 0
