@@ -40,6 +40,7 @@ RUNTIME_PROGRAMS = (
     Program("device_functions", "device_functions"),
     Program("symbols", "symbols"),
     Program("captured", "captured"),
+    Program("managed", "managed"),
     Program("threads", "threads"),
     Program("overrun", "overrun"),
     # On a real card, pieces of 2 GiB and 4 GiB left for others.
