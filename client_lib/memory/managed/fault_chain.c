@@ -56,7 +56,7 @@ static void handle(int number, siginfo_t *info, void *context)
         call(&links[0], number, info, context);
         return;
     }
-    if (asked_first(info, context))
+    if (__atomic_load_n(&asked_first, __ATOMIC_ACQUIRE)(info, context))
         return;
     const struct sigaction *link = &links[__atomic_load_n(&last, __ATOMIC_ACQUIRE)];
     sigset_t before;
@@ -108,7 +108,8 @@ void gpc_fault_chain_keep(bool (*serve)(const siginfo_t *info, const void *conte
 {
     pthread_mutex_lock(&lock);
     bool first = !asked_first;
-    asked_first = serve;
+    if (first)
+        __atomic_store_n(&asked_first, serve, __ATOMIC_RELEASE);
     if (first && system_action(NULL, &links[0]) == 0)
         put_in_front();
     pthread_mutex_unlock(&lock);
@@ -118,6 +119,9 @@ void gpc_fault_chain_keep(bool (*serve)(const siginfo_t *info, const void *conte
 bool gpc_fault_chain_set(const struct sigaction *action, struct sigaction *old)
 {
     struct sigaction now;
+    /* a sanitizer may be first to call, before libc was asked for its own */
+    if (!__atomic_load_n(&asked_first, __ATOMIC_ACQUIRE))
+        return false;
     if (system_action(NULL, &now) != 0 || !is_ours(&now))
         return false;
     pthread_mutex_lock(&lock);
