@@ -121,6 +121,18 @@ static bool is_write(const void *context)
 #endif
 }
 
+/* Who jumps there faults whatever is open: managed memory has no code. */
+static bool is_jump(const siginfo_t *info, const void *context)
+{
+#ifdef __x86_64__
+    const ucontext_t *u = context;
+    return (uint64_t)u->uc_mcontext.gregs[REG_RIP] == (uint64_t)(uintptr_t)info->si_addr;
+#else
+    (void)info, (void)context;
+    return false;
+#endif
+}
+
 static bool ask(uint64_t address, bool write)
 {
     struct slot *s = slot_claim();
@@ -141,7 +153,7 @@ static bool ask(uint64_t address, bool write)
 static bool serve_fault(const siginfo_t *info, const void *context)
 {
     uint64_t address = (uint64_t)(uintptr_t)info->si_addr;
-    if (info->si_code != SEGV_ACCERR || !gpc_session_of_address(address))
+    if (info->si_code != SEGV_ACCERR || !gpc_session_of_address(address) || is_jump(info, context))
         return false;
     int error = errno;
     bool ours = ask(address, is_write(context));

@@ -70,6 +70,16 @@ static void wild(int expected, const char *when)
     EXPECT(came == expected, "%s: came back with %d", when, came);
 }
 
+/* Managed memory has no code, whether it is open or not. */
+static void wild_jump(int expected)
+{
+    void (*volatile nowhere)(void) = (void (*)(void))(uintptr_t)p;
+    int came = sigsetjmp(back, 1);
+    if (came == 0)
+        nowhere();
+    EXPECT(came == expected, "a jump into managed memory: came back with %d", came);
+}
+
 static void install(void (*handler)(int, siginfo_t *, void *), int flags, struct sigaction *old)
 {
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
@@ -93,6 +103,7 @@ int main(void)
     round_trip("with a handler from before");
     for (int i = 0; i < 3; i++)
         wild(1, "a handler from before");
+    wild_jump(1);
     round_trip("after it has jumped");
 
     sigaltstack(&stack, NULL);
