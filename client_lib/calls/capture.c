@@ -2,7 +2,6 @@
  * Stream capture. Frameworks ask all the time whether a stream is capturing;
  * while no capture is under way in this process the answer is known here.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +104,104 @@ CUresult gpc_as_cuStreamUpdateCaptureDependencies_v2(uint16_t op, CUstream hStre
     return gpc_leave(r);
 }
 
+/* Node handles handed out stay valid until this thread asks again, as CUDA says. */
+struct info {
+    uint32_t status;
+    uint64_t id;
+    CUgraph graph;
+    const CUgraphNode *dependencies;
+    const CUgraphEdgeData *data; /* NULL: all of the default kind */
+    size_t count;
+};
+
+struct told {
+    uint64_t nodes[GP_NODES_MAX];
+    CUgraphEdgeData data[GP_NODES_MAX];
+};
+
+static bool has_data(const struct told *told, size_t count)
+{
+    const CUgraphEdgeData none = {0};
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(&told->data[i], &none, sizeof none) != 0)
+            return true;
+    return false;
+}
+
+/* With `hands` the application is told of the graph; it has one handle for each capture, whatever
+ * number of times it is asked for. */
+static CUresult ask_info(const struct gpc_route *on, CUstream hStream, bool hands,
+                         struct info *info)
+{
+    struct gpc_thread *self = gpc_thread();
+    uint32_t got = 0, got_data = 0;
+    CUgraph named;
+    if (!self->told && !(self->told = malloc(sizeof(struct told))))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct told *told = self->told;
+    CUresult r = gpc_wire_gp_capture_info_on(on, hStream, &named, &info->status, &info->id,
+                                             told->nodes, told->data, &got, &got_data);
+    if (r == CUDA_SUCCESS && got / sizeof *told->nodes != got_data / sizeof *told->data)
+        r = CUDA_ERROR_UNKNOWN;
+    if (r != CUDA_SUCCESS)
+        return r;
+    bool active = info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    info->graph = active && hands ? gpc_captures_hand(info->id, named) : NULL;
+    if (info->graph != named)
+        gpc_handle_drop((uint64_t)named);
+    if (active) {
+        info->dependencies = (const CUgraphNode *)told->nodes;
+        info->count = got / sizeof *told->nodes;
+        info->data = has_data(told, info->count) ? told->data : NULL;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_info(uint16_t op, CUstream hStream, const void *status, bool hands,
+                         struct info *info)
+{
+    struct gpc_route on;
+    uint64_t wire;
+    CUresult r = gpc_enter_stream(&on, op, hStream);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!status)
+        return CUDA_ERROR_INVALID_VALUE;
+    memset(info, 0, sizeof *info);
+    r = gpc_route_stream(&on, hStream, &wire);
+    return r || !gpc_capture_active() ? r : ask_info(&on, hStream, hands, info);
+}
+
+/* A graph that is nobody's any more: what was noted of it, and its handle. */
+static void graph_gone(CUgraph graph, bool here)
+{
+    gpc_graphs_lock();
+    gpc_graph_forget(graph);
+    gpc_graphs_unlock();
+    if (here) /* the worker still has it */
+        gpc_wire_cuGraphDestroy(graph);
+    gpc_handle_drop((uint64_t)graph);
+}
+
+/* Of captures that went with their streams. */
+static void forget_lost(void)
+{
+    CUgraph graph;
+    while ((graph = gpc_captures_lost()))
+        graph_gone(graph, false);
+}
+
+/* The graph of a capture, if the application was told of it while that was under way. */
+static CUgraph told_graph(const struct gpc_route *on, CUstream stream)
+{
+    struct info info = {0};
+    uint32_t session = on->session->index;
+    if (!gpc_captures_told(session) || ask_info(on, stream, false, &info) != CUDA_SUCCESS ||
+        info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return NULL;
+    return gpc_captures_graph_of(info.id, session);
+}
+
 GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
     struct gpc_route on;
@@ -113,23 +210,26 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         return r;
     if (!phGraph)
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraph graph;
     uint64_t wire;
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return r;
     CUresult allowed = gpc_captures_may_end(wire);
-    CUgraph to = gpc_captures_graph(wire);
-    r = to ? gpc_wire_gp_capture_end_to_graph_on(&on, hStream, to)
-           : gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
+    CUgraph to = gpc_captures_graph(wire), told = to ? NULL : told_graph(&on, hStream);
+    CUgraph graph = to ? to : told;
+    r = graph ? gpc_wire_gp_capture_end_to_graph_on(&on, hStream, graph)
+              : gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
     /* any answer but these ends a capture: an invalidated one, too */
-    if (r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
+    bool over = r != CUDA_ERROR_ILLEGAL_STATE && r != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    if (over)
         gpc_captures_ended(wire);
-    if (to)
-        graph = to;
-    else if (allowed != CUDA_SUCCESS && r == CUDA_SUCCESS)
-        gpc_wire_cuGraphDestroy(graph); /* it was ended by the wrong thread, which gets nothing */
+    if (over && told)
+        gpc_captures_forget(told);
+    if (over && !to && (told || r == CUDA_SUCCESS) &&
+        (r != CUDA_SUCCESS || allowed != CUDA_SUCCESS))
+        graph_gone(graph, r == CUDA_SUCCESS); /* ended by the wrong thread, which gets nothing */
     if (allowed != CUDA_SUCCESS && r != CUDA_ERROR_ILLEGAL_STATE)
         r = allowed;
+    forget_lost();
     /* CUDA leaves a null graph behind a capture that was invalidated */
     *phGraph = r == CUDA_SUCCESS ? graph : NULL;
     return gpc_leave(r);
@@ -149,91 +249,6 @@ GPC_EXPORT CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus 
     if ((r = gpc_route_stream(&on, hStream, &wire)) == CUDA_SUCCESS)
         *captureStatus = CU_STREAM_CAPTURE_STATUS_NONE;
     return r;
-}
-
-/* Node handles handed out stay valid until this thread asks again, as CUDA says. */
-struct info {
-    uint32_t status;
-    uint64_t id;
-    CUgraph graph;
-    const CUgraphNode *dependencies;
-    const CUgraphEdgeData *data; /* NULL: all of the default kind */
-    size_t count;
-};
-
-/* One graph handle per capture, whatever number of times it is asked for. */
-static CUgraph graph_of_capture(uint64_t capture_id, CUgraph named)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static uint64_t last_id;
-    static CUgraph last_graph;
-    CUgraph own = gpc_captures_graph_of(capture_id, named);
-    if (own) { /* it was there before */
-        gpc_handle_drop((uint64_t)named);
-        return own;
-    }
-    pthread_mutex_lock(&lock); /* threads may capture at the same time */
-    CUgraph graph = last_graph;
-    /* captures are numbered by their hosts */
-    bool here = gp_handle_session((uint64_t)graph) == gp_handle_session((uint64_t)named);
-    if (!graph || !here || last_id != capture_id ||
-        !gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)graph)) {
-        last_id = capture_id;
-        last_graph = graph = named;
-    }
-    pthread_mutex_unlock(&lock);
-    if (graph != named)
-        gpc_handle_drop((uint64_t)named);
-    return graph;
-}
-
-struct told {
-    uint64_t nodes[GP_NODES_MAX];
-    CUgraphEdgeData data[GP_NODES_MAX];
-};
-
-static bool has_data(const struct told *told, size_t count)
-{
-    const CUgraphEdgeData none = {0};
-    for (size_t i = 0; i < count; i++)
-        if (memcmp(&told->data[i], &none, sizeof none) != 0)
-            return true;
-    return false;
-}
-
-static CUresult get_info(uint16_t op, CUstream hStream, const void *status, struct info *info)
-{
-    struct gpc_route on;
-    CUresult r = gpc_enter_stream(&on, op, hStream);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!status)
-        return CUDA_ERROR_INVALID_VALUE;
-    memset(info, 0, sizeof *info);
-    uint64_t wire;
-    if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS || !gpc_capture_active())
-        return r;
-    struct gpc_thread *self = gpc_thread();
-    if (!self->told && !(self->told = malloc(sizeof(struct told))))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    struct told *told = self->told;
-    uint32_t got = 0, got_data = 0;
-    CUgraph graph;
-    r = gpc_wire_gp_capture_info_on(&on, hStream, &graph, &info->status, &info->id, told->nodes,
-                                    told->data, &got, &got_data);
-    if (r == CUDA_SUCCESS && got / sizeof *told->nodes != got_data / sizeof *told->data)
-        r = CUDA_ERROR_UNKNOWN;
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (info->status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        info->graph = graph_of_capture(info->id, graph);
-        info->dependencies = (const CUgraphNode *)told->nodes;
-        info->count = got / sizeof *told->nodes;
-        info->data = has_data(told, info->count) ? told->data : NULL;
-    } else {
-        gpc_handle_drop((uint64_t)graph);
-    }
-    return CUDA_SUCCESS;
 }
 
 static void give(const struct info *info, CUstreamCaptureStatus *status, cuuint64_t *id,
@@ -258,7 +273,7 @@ CUresult gpc_as_cuStreamGetCaptureInfo_v3(uint16_t op, CUstream hStream,
                                           const CUgraphEdgeData **edgeData, size_t *count)
 {
     struct info info;
-    CUresult r = get_info(op, hStream, status, &info);
+    CUresult r = get_info(op, hStream, status, graph != NULL, &info);
     if (r != CUDA_SUCCESS)
         return r;
     if (info.data && dependencies && !edgeData)

@@ -14,8 +14,16 @@ struct capture {
     uint64_t id;
     struct capture *next;
 };
+/* A graph that the application was told of while its capture is under way, by that one's number on
+ * the graph's host. */
+struct told {
+    uint64_t id;
+    CUgraph graph;
+    struct told *next;
+};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
+static struct told *told;
 static int active; /* how many of them */
 
 bool gpc_capture_active(void)
@@ -84,14 +92,78 @@ CUgraph gpc_captures_graph(uint64_t stream)
     return graph;
 }
 
-CUgraph gpc_captures_graph_of(uint64_t id, CUgraph on)
+/* Under `lock`. */
+static CUgraph graph_of(uint64_t id, uint32_t session)
+{
+    for (const struct capture *c = captures; c; c = c->next)
+        if (c->graph && c->id == id && gp_handle_session((uint64_t)c->graph) == session)
+            return c->graph;
+    for (const struct told *t = told; t; t = t->next)
+        if (t->id == id && gp_handle_session((uint64_t)t->graph) == session &&
+            gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)t->graph))
+            return t->graph;
+    return NULL;
+}
+
+CUgraph gpc_captures_graph_of(uint64_t id, uint32_t session)
+{
+    pthread_mutex_lock(&lock);
+    CUgraph graph = graph_of(id, session);
+    pthread_mutex_unlock(&lock);
+    return graph;
+}
+
+CUgraph gpc_captures_hand(uint64_t id, CUgraph named)
+{
+    pthread_mutex_lock(&lock);
+    CUgraph graph = graph_of(id, gp_handle_session((uint64_t)named));
+    struct told *t = graph ? NULL : malloc(sizeof *t);
+    if (t) {
+        *t = (struct told){id, named, told};
+        told = t;
+    }
+    pthread_mutex_unlock(&lock);
+    return graph ? graph : named;
+}
+
+bool gpc_captures_told(uint32_t session)
+{
+    bool any = false;
+    pthread_mutex_lock(&lock);
+    for (const struct told *t = told; t && !any; t = t->next)
+        any = gp_handle_session((uint64_t)t->graph) == session;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+/* Under `lock`. */
+static void untell(struct told **at)
+{
+    struct told *t = *at;
+    *at = t->next;
+    free(t);
+}
+
+void gpc_captures_forget(CUgraph graph)
+{
+    pthread_mutex_lock(&lock);
+    struct told **at = &told;
+    while (*at && (*at)->graph != graph)
+        at = &(*at)->next;
+    if (*at)
+        untell(at);
+    pthread_mutex_unlock(&lock);
+}
+
+CUgraph gpc_captures_lost(void)
 {
     CUgraph graph = NULL;
     pthread_mutex_lock(&lock);
-    for (const struct capture *c = captures; c && !graph; c = c->next)
-        if (c->graph && c->id == id &&
-            gp_handle_session((uint64_t)c->graph) == gp_handle_session((uint64_t)on))
-            graph = c->graph;
+    forget_dead();
+    if (!captures && told) {
+        graph = told->graph;
+        untell(&told);
+    }
     pthread_mutex_unlock(&lock);
     return graph;
 }

@@ -17,10 +17,18 @@ CUresult gpc_captures_begun(uint64_t stream, CUstreamCaptureMode mode);
 /* The same into a graph that is there; `id` is the capture's, of the stream's host. */
 CUresult gpc_captures_begun_to(uint64_t stream, CUstreamCaptureMode mode, CUgraph graph,
                                uint64_t id);
-/* The graph that the capture was begun to, NULL if it makes its own: by its first stream; by its
- * number on the host of a graph. */
+/* The graph that the capture was begun to, NULL if it makes its own; by its first stream. */
 CUgraph gpc_captures_graph(uint64_t stream);
-CUgraph gpc_captures_graph_of(uint64_t id, CUgraph on);
+/* The same by its number on a host; also one that the application was told of. NULL: neither. */
+CUgraph gpc_captures_graph_of(uint64_t id, uint32_t session);
+/* The application is told of a capture's graph: by the handle that it has, or by this one. */
+CUgraph gpc_captures_hand(uint64_t id, CUgraph named);
+/* Whether it was told of any on this host. */
+bool gpc_captures_told(uint32_t session);
+/* Its capture is over; or, of captures that all have gone with their streams, one by one until
+ * NULL. */
+void gpc_captures_forget(CUgraph graph);
+CUgraph gpc_captures_lost(void);
 void gpc_captures_ended(uint64_t stream);
 /* Whether the calling thread may end it and gets its graph: only the one that began it, in
  * most modes. */

@@ -14,7 +14,7 @@ static void capture_and_launch(CUmodule module, CUstream stream)
 {
     CUfunction step = driver_function(module, "multiply_add");
     CUdeviceptr values;
-    CUgraph graph;
+    CUgraph graph, within = NULL;
     CUgraphExec runnable;
     CUstreamCaptureStatus status;
     cuuint64_t id = 0;
@@ -38,7 +38,9 @@ static void capture_and_launch(CUmodule module, CUstream stream)
     CU(cuStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
     EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE && id != 0, "the state within is %d",
            (int)status);
+    CU(cuStreamGetCaptureInfo(stream, &status, &id, &within, NULL, NULL, NULL));
     CU(cuStreamEndCapture(stream, &graph));
+    EXPECT(graph == within, "the graph of the capture has another handle than within it");
     CU(cuGraphGetNodes(graph, NULL, &nodes));
     EXPECT(nodes == 5, "the graph has %zu nodes, expected 5", nodes);
     CU(cuGraphInstantiate(&runnable, graph, 0));
