@@ -58,7 +58,7 @@ static void wait_for_callbacks(void)
 
 void sg_context_end(CUcontext context)
 {
-    context->cancel = 1;
+    __atomic_store_n(&context->cancel, 1, __ATOMIC_RELAXED); /* its kernels look at it */
     sg_context_wait(context);
     wait_for_callbacks();
     context->alive = false;

@@ -231,7 +231,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
     if (!sg_time_enter(op->context->device, &op->context->cancel))
         return CUDA_ERROR_LAUNCH_TIMEOUT; /* its context is ending */
     CUresult result = sg_launch_run(&launch, fault, sizeof(fault));
-    if (result != CUDA_SUCCESS && !op->context->cancel)
+    if (result != CUDA_SUCCESS && !__atomic_load_n(&op->context->cancel, __ATOMIC_RELAXED))
         sg_complain("%s", fault[0] ? fault : "a kernel failed");
     return result;
 }

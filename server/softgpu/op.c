@@ -93,7 +93,7 @@ static CUresult wait_value(const struct sg_op *op)
 {
     struct timespec pause = {0, 50000};
     bool reached = false;
-    while (!reached && !op->context->cancel) {
+    while (!reached && !__atomic_load_n(&op->context->cancel, __ATOMIC_RELAXED)) {
         if (!hold_value(op))
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         reached = value_reached(op);

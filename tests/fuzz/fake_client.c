@@ -139,7 +139,8 @@ int __asan_report_present(void) __attribute__((weak)); /* there is none in other
 
 static volatile sig_atomic_t moments;
 
-static void hang_up(int signal)
+/* On whatever thread: it is not looked at. */
+__attribute__((disable_sanitizer_instrumentation)) static void hang_up(int signal)
 {
     (void)signal;
     bool reports = __asan_report_present && __asan_report_present(); /* which takes its time */

@@ -59,6 +59,15 @@ __tsan_default_options(void)
     return "halt_on_error=1:die_after_fork=0:report_signal_unsafe=0:report_thread_leaks=0";
 }
 
+/* Streams that nothing orders race for a program's memory because the program says so: copies,
+ * sets and waits for a value. What streams share beside that is looked at. */
+const char *__tsan_default_suppressions(void);
+__attribute__((disable_sanitizer_instrumentation)) const char *__tsan_default_suppressions(void)
+{
+    return "race:gpupool-soft-memory\nrace:^sg_copy_run$\nrace:^sg_set_run$\nrace:^value_reached$\n"
+           "race:^write_value$\nrace:^sg_do_store$\nrace:^sg_do_load$\n";
+}
+
 static struct gpw_session session;
 static struct gpw_driver driver;
 static struct gpw_output output;

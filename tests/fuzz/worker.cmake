@@ -4,6 +4,10 @@ if(TARGET gpupool_softgpu_objects)
   foreach(part apart draw draw_message driver_here fake_client fake_peer steps)
     target_sources(fuzz_worker PRIVATE ${CMAKE_CURRENT_LIST_DIR}/${part}.c)
   endforeach()
+  if(GPUPOOL_SANITIZE STREQUAL thread) # threads of the worker's run what stands beside it
+    set_source_files_properties(${CMAKE_CURRENT_LIST_DIR}/fake_client.c
+      ${CMAKE_CURRENT_LIST_DIR}/fake_peer.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=fuzzer)
+  endif()
   target_include_directories(fuzz_worker PRIVATE ${CMAKE_CURRENT_LIST_DIR})
   target_compile_options(fuzz_worker PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE}
     -Wno-deprecated-declarations)
