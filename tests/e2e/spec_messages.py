@@ -36,6 +36,7 @@ WIRE = spec_load.load(SPEC).wire
 KINDS = {kind: number for number, kind in enumerate(HANDLE_KINDS, 1)}
 
 Parameter = Param
+Function = spec.Function
 #: The value of a parameter of so many bytes.
 Choose = Callable[[Parameter, int], int]
 

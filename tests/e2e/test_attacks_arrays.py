@@ -3,6 +3,7 @@ has, and sizes that no limit allows."""
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from harness import PoolServer
 from peer_client import INVALID_VALUE, LEGACY, Worker, worker_of
 from raw_client import KIND_CONTEXT, handle
-from spec_messages import KINDS
+from spec_messages import KINDS, WIRE, Function, Parameter, message
 
 pytestmark = pytest.mark.real_gpu
 
@@ -228,3 +229,22 @@ def test_textures_are_their_contexts(worker: Worker) -> None:
         assert told(worker, "cuTexObjectDestroy", wrong) == INVALID_VALUE
         assert told(worker, "cuSurfObjectDestroy", wrong) == INVALID_VALUE
         assert told(worker, "cuTexObjectGetResourceViewDesc", wrong) == INVALID_VALUE
+
+
+REFERENCES = ("texref", "surfref")
+OF_REFERENCES = [
+    f for f in WIRE if any(p.handle in REFERENCES and not p.has("create") for p in f.params)
+]
+
+
+@pytest.mark.parametrize("function", OF_REFERENCES, ids=lambda f: str(f.name))
+def test_a_reference_that_is_none_reaches_no_driver(worker: Worker, function: Function) -> None:
+    def choose(param: Parameter, size: int) -> int:
+        return handle(KINDS[param.handle], 5) if param.handle in REFERENCES else 0 * size
+
+    body = message(function, choose, random.Random(1))
+    assert worker.result(function.name, body) == INVALID_HANDLE
+
+
+def test_references_are_all_tried() -> None:
+    assert len(OF_REFERENCES) >= 26

@@ -152,6 +152,97 @@ static uint32_t copy_3d(struct draw *d, struct gp_header *h)
     return sizeof *q;
 }
 
+/* Arrays of a few elements, and boxes that mostly lie in them. */
+static CUDA_ARRAY3D_DESCRIPTOR shape(struct draw *d)
+{
+    return (CUDA_ARRAY3D_DESCRIPTOR){.Width = 64,
+                                     .Height = draw_below(d, 8),
+                                     .Depth = draw_below(d, 3),
+                                     .Format = CU_AD_FORMAT_FLOAT,
+                                     .NumChannels = 1u << draw_below(d, 3),
+                                     .Flags = draw_below(d, 4)};
+}
+
+static uint32_t array(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuArray3DCreate_v2 *q = (void *)h;
+    q->pHandle = draw_new(d, GP_HANDLE_ARRAY);
+    q->pAllocateArray = shape(d);
+    return sizeof *q;
+}
+
+static uint32_t mipmap(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuMipmappedArrayCreate *q = (void *)h;
+    q->pHandle = draw_new(d, GP_HANDLE_MIPMAP);
+    q->pMipmappedArrayDesc = shape(d);
+    q->numMipmapLevels = draw_below(d, 8);
+    return sizeof *q;
+}
+
+static struct gp_array_box box(struct draw *d, uint32_t *bytes)
+{
+    struct gp_array_box at = {.x = 16 * draw_below(d, 4),
+                              .y = draw_below(d, 3),
+                              .z = draw_below(d, 2),
+                              .width = 16 * (1 + draw_below(d, 16)),
+                              .height = 1 + draw_below(d, 3)};
+    *bytes = (uint32_t)(at.width * at.height);
+    return at;
+}
+
+static uint32_t array_upload(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_array_upload *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->array = draw_handle(d, GP_HANDLE_ARRAY);
+    q->at = box(d, &q->bytes);
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    q->n_data = draw_tail(d, h, &at, q->bytes, 1);
+    return at;
+}
+
+static uint32_t array_download(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_array_download *q = (void *)h;
+    q->array = draw_handle(d, GP_HANDLE_ARRAY);
+    q->at = box(d, &q->bytes);
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    return sizeof *q;
+}
+
+static uint32_t array_copy(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_array_copy *q = (void *)h;
+    q->dst = draw_below(d, 3) ? draw_handle(d, GP_HANDLE_ARRAY) : 0;
+    q->src = draw_below(d, 3) ? draw_handle(d, GP_HANDLE_ARRAY) : 0;
+    q->copy.srcDevice = draw_address(d);
+    q->copy.dstDevice = draw_address(d);
+    q->copy.srcXInBytes = 16 * draw_below(d, 4);
+    q->copy.dstY = draw_below(d, 3);
+    q->copy.WidthInBytes = 16 * (1 + draw_below(d, 16));
+    q->copy.Height = 1 + draw_below(d, 3);
+    q->copy.Depth = 1 + draw_below(d, 2);
+    q->stream = draw_handle(d, GP_HANDLE_STREAM);
+    return sizeof *q;
+}
+
+static uint32_t texture(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_texture_create *q = (void *)h;
+    q->resource.type = draw_below(d, 4);
+    q->array = q->resource.type == 0 ? draw_handle(d, GP_HANDLE_ARRAY) : 0;
+    q->mipmap = q->resource.type == 1 ? draw_handle(d, GP_HANDLE_MIPMAP) : 0;
+    q->resource.address = draw_address(d);
+    q->resource.format = CU_AD_FORMAT_FLOAT;
+    q->resource.channels = 1;
+    q->resource.bytes = draw_bytes_count(d);
+    q->resource.width = 1 + draw_below(d, 64);
+    q->resource.height = 1 + draw_below(d, 8);
+    q->resource.pitch = 512;
+    return sizeof *q;
+}
+
 static uint32_t physical(struct draw *d, struct gp_header *h)
 {
     struct gp_req_cuMemCreate *q = (void *)h;
@@ -198,11 +289,21 @@ static uint32_t pool_create(struct draw *d, struct gp_header *h)
 }
 
 static const struct draw_request careful[] = {
-    {GP_OP_gp_image_put, "", image_put},       {GP_OP_gp_module_load, "", module_load},
-    {GP_OP_gp_library_load, "", library_load}, {GP_OP_gp_launch, "", launch},
-    {GP_OP_gp_copy_3d, "", copy_3d},           {GP_OP_cuMemCreate, "", physical},
-    {GP_OP_cuMemSetAccess, "", access_set},    {GP_OP_cuMemMap, "", map},
+    {GP_OP_gp_image_put, "", image_put},
+    {GP_OP_gp_module_load, "", module_load},
+    {GP_OP_gp_library_load, "", library_load},
+    {GP_OP_gp_launch, "", launch},
+    {GP_OP_gp_copy_3d, "", copy_3d},
+    {GP_OP_cuMemCreate, "", physical},
+    {GP_OP_cuMemSetAccess, "", access_set},
+    {GP_OP_cuMemMap, "", map},
     {GP_OP_cuMemPoolCreate, "", pool_create},
+    {GP_OP_cuArray3DCreate_v2, "", array},
+    {GP_OP_cuMipmappedArrayCreate, "", mipmap},
+    {GP_OP_gp_array_upload, "", array_upload},
+    {GP_OP_gp_array_download, "", array_download},
+    {GP_OP_gp_array_copy, "", array_copy},
+    {GP_OP_gp_texture_create, "", texture},
 };
 
 static const struct draw_request *find(const struct draw_request *list, unsigned count, uint16_t op)
