@@ -17,6 +17,10 @@
 
 #include "rtnetlink.h"
 
+/* Until a link has its parent's name: older kernels (6.1) look for a new one's name in the network
+ * namespace that they are asked in, which has the parent. */
+#define NEW_NAME "gpupool-new"
+
 /* --- the description ------------------------------------------------------------- */
 
 static bool plain_name(const char *name)
@@ -108,7 +112,7 @@ static int child_make(int host, const struct gpj_link *link, unsigned parent, in
     uint16_t ipvlan_mode = IPVLAN_MODE_L2, ipvlan_flags = IPVLAN_F_PRIVATE;
     const char *kind = link->kind == GPJ_IPVLAN ? "ipvlan" : "macvlan";
     gpj_message_begin(&m, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &info, sizeof info);
-    gpj_message_add(&m, IFLA_IFNAME, link->name, strlen(link->name) + 1);
+    gpj_message_add(&m, IFLA_IFNAME, NEW_NAME, sizeof NEW_NAME);
     gpj_message_add(&m, IFLA_LINK, &parent, sizeof parent);
     gpj_message_add(&m, IFLA_NET_NS_FD, &namespace, sizeof namespace);
     size_t about = gpj_message_open(&m, IFLA_LINKINFO);
@@ -170,6 +174,15 @@ static int addresses_forbid(int fd, unsigned index)
     gpj_message_add(&m, IFLA_INET6_ADDR_GEN_MODE, &none, sizeof none);
     gpj_message_close(&m, family);
     gpj_message_close(&m, families);
+    return gpj_rtnetlink_ask(fd, &m);
+}
+
+static int name_set(int fd, unsigned index, const char *name)
+{
+    static struct gpj_message m;
+    struct ifinfomsg info = {.ifi_family = AF_UNSPEC, .ifi_index = (int)index};
+    gpj_message_begin(&m, RTM_NEWLINK, 0, &info, sizeof info);
+    gpj_message_add(&m, IFLA_IFNAME, name, strlen(name) + 1);
     return gpj_rtnetlink_ask(fd, &m);
 }
 
@@ -248,15 +261,17 @@ static const char *link_make(const struct gpj_links_host *host, int fd, int name
     if ((*error = child_make(host->fd, link, host->index[i], namespace)) != 0)
         return link->kind == GPJ_IPVLAN ? "cannot have a child (CONFIG_IPVLAN)"
                                         : "cannot have a child (CONFIG_MACVLAN)";
-    unsigned index = if_nametoindex(link->name);
+    unsigned index = if_nametoindex(NEW_NAME);
     *error = ENODEV;
+    if (index && (*error = name_set(fd, index, link->name)) != 0)
+        return "cannot have a child of its name";
     return index ? link_set(fd, index, link, error) : "has no child here";
 }
 
 static void all_remove(const struct gpj_links *links, int fd)
 {
-    for (unsigned i = 0; i < links->count; i++) {
-        unsigned index = if_nametoindex(links->at[i].name);
+    for (unsigned i = 0; i <= links->count; i++) {
+        unsigned index = if_nametoindex(i < links->count ? links->at[i].name : NEW_NAME);
         if (index)
             link_remove(fd, index);
     }
