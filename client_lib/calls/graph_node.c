@@ -154,6 +154,26 @@ static CUresult send_set(const struct target *t, const struct gpc_node_given *gi
                                                     p->elementSize, p->width, p->height);
 }
 
+static CUresult send_batch(const struct target *t, const struct gpc_node_given *given)
+{
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS *p = given->params;
+    struct gpc_route on;
+    if (!p || !p->paramArray || !p->count || p->count > GP_BATCH_MAX || p->flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult r = route_of(p->ctx, t->noted, &on);
+    size_t bytes = p->count * sizeof *p->paramArray;
+    if (r == CUDA_SUCCESS && !(t->noted->operations = malloc(bytes)))
+        r = CUDA_ERROR_OUT_OF_MEMORY;
+    if (r != CUDA_SUCCESS)
+        return r;
+    memcpy(t->noted->operations, p->paramArray, bytes);
+    t->noted->work.batch = *p;
+    t->noted->work.batch.ctx = t->noted->context;
+    t->noted->work.batch.paramArray = t->noted->operations;
+    return t->made ? gpc_wire_gp_node_batch_on(&on, t->made, t->graph, p->count, p->paramArray)
+                   : gpc_wire_gp_node_set_batch_on(&on, t->exec, t->node, p->count, p->paramArray);
+}
+
 /* --- what needs no context -------------------------------------------------------------------- */
 
 static CUresult send_host(const struct target *t, const struct gpc_node_given *given)
@@ -189,6 +209,8 @@ static CUresult send(const struct target *t, const struct gpc_node_given *given)
         return send_copy(t, given);
     case CU_GRAPH_NODE_TYPE_MEMSET:
         return send_set(t, given);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return send_batch(t, given);
     case CU_GRAPH_NODE_TYPE_HOST:
         return send_host(t, given);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -283,9 +305,12 @@ static void note(CUgraphNode id, struct gpc_node *now)
     struct gpc_node *node = gpc_node_of(id);
     if (node) {
         struct gpc_node_parameters *before = node->parameters;
+        CUstreamBatchMemOpParams *operations = node->operations;
         node->work = now->work;
         node->parameters = now->parameters;
+        node->operations = now->operations;
         now->parameters = before;
+        now->operations = operations;
     }
     gpc_graphs_unlock();
 }

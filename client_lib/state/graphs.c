@@ -131,6 +131,7 @@ void gpc_node_free(struct gpc_node *node)
     if (!node)
         return;
     free(node->parameters);
+    free(node->operations);
     free(node->before.at);
     free(node->behind.at);
     free(node);

@@ -16,6 +16,7 @@ union gpc_node_work {
     CUDA_MEMCPY3D copy;
     CUDA_MEMSET_NODE_PARAMS memset;
     CUDA_HOST_NODE_PARAMS host;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS batch; /* its operations are the node's own */
     CUevent event;
     CUgraph child; /* once it was asked for */
 };
@@ -45,6 +46,7 @@ struct gpc_node {
     unsigned own_ends; /* of a copy: which are memory of this process's own (captured_copy.h) */
     union gpc_node_work work;
     struct gpc_node_parameters *parameters;
+    CUstreamBatchMemOpParams *operations;
     struct gpc_edge_list before, behind;
 };
 

@@ -107,6 +107,7 @@ static CUgraphNodeType node_type(const struct sg_op *op)
         return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
     case SG_OP_WRITE_VALUE:
     case SG_OP_WAIT_VALUE:
+    case SG_OP_BATCH:
         return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;

@@ -32,6 +32,9 @@ static CUresult add(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode 
                                          p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
         return cuGraphAddEventWaitNode(phGraphNode, hGraph, d, numDependencies, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return cuGraphAddBatchMemOpNode(phGraphNode, hGraph, d, numDependencies,
+                                        (const CUDA_BATCH_MEM_OP_NODE_PARAMS *)&p->memOp);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -93,6 +96,9 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *p)
         return cuGraphEventRecordNodeSetEvent(hNode, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
         return cuGraphEventWaitNodeSetEvent(hNode, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return cuGraphBatchMemOpNodeSetParams(hNode,
+                                              (const CUDA_BATCH_MEM_OP_NODE_PARAMS *)&p->memOp);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -121,6 +127,9 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUg
         return cuGraphExecEventRecordNodeSetEvent(hGraphExec, hNode, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
         return cuGraphExecEventWaitNodeSetEvent(hGraphExec, hNode, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return cuGraphExecBatchMemOpNodeSetParams(hGraphExec, hNode,
+                                                  (const CUDA_BATCH_MEM_OP_NODE_PARAMS *)&p->memOp);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }

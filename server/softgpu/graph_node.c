@@ -2,7 +2,7 @@
 #include "softgpu.h"
 
 /* What every "add" function starts with. sg.lock is held. */
-static CUresult check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count)
+CUresult sg_node_check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count)
 {
     if (!sg.ready)
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -35,7 +35,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
     SG_LOCKED;
     CUcontext context;
     struct sg_op *op;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     if (!nodeParams)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_context_of(nodeParams->ctx, &context));
@@ -51,7 +51,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     SG_LOCKED;
     CUcontext context;
     struct sg_copy copy;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     SG_TRY(sg_context_of(ctx, &context));
     if (!copyParams)
         return CUDA_ERROR_INVALID_VALUE;
@@ -71,7 +71,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     SG_LOCKED;
     CUcontext context;
     struct sg_set set;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     SG_TRY(sg_context_of(ctx, &context));
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
@@ -89,7 +89,7 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                             const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     SG_LOCKED;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     if (!nodeParams || !nodeParams->fn)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_op *op = sg_op_new(SG_OP_HOST, NULL);
@@ -105,7 +105,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                              const CUgraphNode *dependencies, size_t numDependencies)
 {
     SG_LOCKED;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     return sg_graph_add(hGraph, NULL, CU_GRAPH_NODE_TYPE_EMPTY, dependencies, numDependencies,
                         phGraphNode);
 }
@@ -116,7 +116,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
     SG_LOCKED;
     CUgraph child;
-    SG_TRY(check(phGraphNode, hGraph, dependencies, numDependencies));
+    SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     if (!sg_handle_is(childGraph, SG_GRAPH) || childGraph == hGraph)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_graph_copy(childGraph, &child));
@@ -150,7 +150,7 @@ static CUresult add_event(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 {
     SG_LOCKED;
     struct sg_op *op;
-    SG_TRY(check(out, graph, depends, count));
+    SG_TRY(sg_node_check(out, graph, depends, count));
     SG_TRY(event_op(event, record, &op));
     return sg_graph_add(graph, op,
                         record ? CU_GRAPH_NODE_TYPE_EVENT_RECORD : CU_GRAPH_NODE_TYPE_WAIT_EVENT,
@@ -271,8 +271,7 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 }
 
 /* ---- changing: the node of a graph, or its copy in an executable ---- */
-/* The node to change; exec NULL: the node itself. sg.lock is held. */
-static CUresult target(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraphNode *out)
+CUresult sg_node_target(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraphNode *out)
 {
     SG_READY();
     if (!exec) {
@@ -296,7 +295,7 @@ static CUresult change_copy(CUgraphExec exec, CUgraphNode handle, const CUDA_MEM
     SG_LOCKED;
     CUgraphNode node;
     struct sg_copy copy;
-    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_MEMCPY, &node));
+    SG_TRY(sg_node_target(exec, handle, CU_GRAPH_NODE_TYPE_MEMCPY, &node));
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_copy_make(params, &copy));
@@ -325,7 +324,7 @@ static CUresult change_set(CUgraphExec exec, CUgraphNode handle, const CUDA_MEMS
     SG_LOCKED;
     CUgraphNode node;
     struct sg_set set;
-    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_MEMSET, &node));
+    SG_TRY(sg_node_target(exec, handle, CU_GRAPH_NODE_TYPE_MEMSET, &node));
     if (!p)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_set_make(p->dst, p->pitch, p->elementSize, p->value, p->width, p->height, &set));
@@ -353,7 +352,7 @@ static CUresult change_host(CUgraphExec exec, CUgraphNode handle, const CUDA_HOS
 {
     SG_LOCKED;
     CUgraphNode node;
-    SG_TRY(target(exec, handle, CU_GRAPH_NODE_TYPE_HOST, &node));
+    SG_TRY(sg_node_target(exec, handle, CU_GRAPH_NODE_TYPE_HOST, &node));
     if (!p || !p->fn)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_op *op = sg_op_new(SG_OP_HOST, node->op->context);
@@ -380,8 +379,9 @@ static CUresult change_event(CUgraphExec exec, CUgraphNode handle, CUevent event
 {
     SG_LOCKED;
     CUgraphNode node;
-    SG_TRY(target(exec, handle,
-                  record ? CU_GRAPH_NODE_TYPE_EVENT_RECORD : CU_GRAPH_NODE_TYPE_WAIT_EVENT, &node));
+    SG_TRY(sg_node_target(exec, handle,
+                          record ? CU_GRAPH_NODE_TYPE_EVENT_RECORD : CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                          &node));
     struct sg_op *op;
     SG_TRY(event_op(event, record, &op));
     sg_node_replace(node, op);

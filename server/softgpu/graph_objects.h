@@ -47,6 +47,10 @@ CUresult sg_edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphEdg
                         size_t count);
 /* Orders the nodes so that each comes after what it depends on; INVALID_VALUE: a cycle. */
 CUresult sg_graph_sort(CUgraph graph);
+/* What a new node's graph and dependencies are checked for. */
+CUresult sg_node_check(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends, size_t count);
+/* The node of a type to change: in an executable, or (NULL) the node itself. */
+CUresult sg_node_target(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraphNode *out);
 /* Replaces a node's operation, taking `op` over. */
 void sg_node_replace(CUgraphNode node, struct sg_op *op);
 

@@ -43,9 +43,11 @@ void sg_op_unref(struct sg_op *op)
         sg_event_unref(op->event.event);
         break;
     case SG_OP_GRAPH:
+    case SG_OP_BATCH:
         for (size_t i = 0; i < op->graph.count; i++)
             sg_op_unref(op->graph.list[i]);
         free(op->graph.list);
+        free(op->graph.params);
         break;
     default:
         break;
@@ -201,6 +203,7 @@ CUresult sg_op_run(const struct sg_op *op)
     case SG_OP_FREE:
         return run_locked(op);
     case SG_OP_GRAPH:
+    case SG_OP_BATCH:
         return run_graph(op);
     }
     return CUDA_ERROR_UNKNOWN;

@@ -212,6 +212,7 @@ enum sg_op_kind {
     SG_OP_WAIT_VALUE,
     SG_OP_FREE,
     SG_OP_GRAPH,
+    SG_OP_BATCH, /* of values, and of barriers, which are empty */
 };
 /* A box of bytes; pitches in bytes. */
 struct sg_copy {
@@ -272,12 +273,16 @@ struct sg_op {
         struct {
             struct sg_op **list; /* referenced, in an order that keeps every edge */
             size_t count;
+            CUstreamBatchMemOpParams *params; /* owned: of a batch, as they were given */
         } graph;
     };
 };
 struct sg_op *sg_op_new(enum sg_op_kind kind, CUcontext context); /* NULL: no memory */
 struct sg_op *sg_op_ref(struct sg_op *op);
 void sg_op_unref(struct sg_op *op); /* sg.lock is held */
+/* A value that is waited for or written, checked. */
+CUresult sg_value_op(CUcontext context, enum sg_op_kind kind, CUdeviceptr address, uint64_t value,
+                     unsigned bytes, unsigned flags, struct sg_op **out);
 /* Runs it on this thread with no lock held. */
 CUresult sg_op_run(const struct sg_op *op);
 CUresult sg_kernel_run(const struct sg_op *op); /* launch.c */

@@ -247,25 +247,34 @@ CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *
 }
 
 /* ---- values in memory ---- */
-static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr address,
-                         uint64_t value, unsigned bytes, unsigned flags)
+CUresult sg_value_op(CUcontext context, enum sg_op_kind kind, CUdeviceptr address, uint64_t value,
+                     unsigned bytes, unsigned flags, struct sg_op **out)
 {
-    SG_LOCKED;
-    CUstream stream;
-    SG_TRY(sg_stream_get(hStream, &stream));
     unsigned known = kind == SG_OP_WAIT_VALUE ? 3u | CU_STREAM_WAIT_VALUE_FLUSH
                                               : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
     if ((flags & ~known) || address % bytes || !sg_address_covers(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (flags & CU_STREAM_WAIT_VALUE_FLUSH && kind == SG_OP_WAIT_VALUE)
         return CUDA_ERROR_NOT_SUPPORTED;
-    struct sg_op *op = sg_op_new(kind, stream->context);
+    struct sg_op *op = sg_op_new(kind, context);
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
     op->value.address = address;
     op->value.value = value;
     op->value.bytes = bytes;
     op->value.flags = flags;
+    *out = op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr address,
+                         uint64_t value, unsigned bytes, unsigned flags)
+{
+    SG_LOCKED;
+    CUstream stream;
+    struct sg_op *op;
+    SG_TRY(sg_stream_get(hStream, &stream));
+    SG_TRY(sg_value_op(stream->context, kind, address, value, bytes, flags, &op));
     return sg_stream_submit(stream, op);
 }
 
@@ -292,47 +301,3 @@ static CUresult value_op(CUstream hStream, enum sg_op_kind kind, CUdeviceptr add
     }
 VALUE_FUNCTIONS()
 VALUE_FUNCTIONS(_v2)
-
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,
-                               unsigned int flags)
-{
-    if (!list || !count || count > 256 || flags) {
-        SG_READY();
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    for (unsigned i = 0; i < count; i++) {
-        const CUstreamBatchMemOpParams *p = &list[i];
-        CUresult result;
-        switch (p->operation) {
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-            result = cuStreamWaitValue32_v2(stream, p->waitValue.address, p->waitValue.value,
-                                            p->waitValue.flags);
-            break;
-        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-            result = cuStreamWaitValue64_v2(stream, p->waitValue.address, p->waitValue.value64,
-                                            p->waitValue.flags);
-            break;
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-            result = cuStreamWriteValue32_v2(stream, p->writeValue.address, p->writeValue.value,
-                                             p->writeValue.flags);
-            break;
-        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-            result = cuStreamWriteValue64_v2(stream, p->writeValue.address, p->writeValue.value64,
-                                             p->writeValue.flags);
-            break;
-        case CU_STREAM_MEM_OP_BARRIER:
-            result = CUDA_SUCCESS; /* operations of a stream are ordered as it is */
-            break;
-        default:
-            result = CUDA_ERROR_NOT_SUPPORTED;
-        }
-        SG_TRY(result);
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *list,
-                            unsigned int flags)
-{
-    return cuStreamBatchMemOp_v2(stream, count, list, flags);
-}

@@ -186,3 +186,29 @@ def test_refusals_that_nobody_reads(server: PoolServer) -> None:
             worker.tell("gp_node_child", struct.pack("<QQQ", handle(KIND_NODE, index), graph, none))
         empty_node(worker, graph, posted + 1)
         assert worker.errors == [("gp_node_child", INVALID_VALUE)] * posted
+
+
+WAIT_32, WRITE_32, NO_OPERATION = 1, 2, 99
+NOT_SUPPORTED = 801
+
+
+def batch_node(worker: Worker, graph: int, index: int, *operations: tuple[int, int]) -> int:
+    """A node with an operation on each of these addresses."""
+    size = 48 * len(operations)
+    head = struct.pack("<QQII", handle(KIND_NODE, index), graph, len(operations), size)
+    body = b"".join(struct.pack("<I4xQQI20x", kind, at, 1, 0) for kind, at in operations)
+    return worker.result("gp_node_batch", head + body)
+
+
+def test_a_batch_stays_in_the_sessions_memory(server: PoolServer) -> None:
+    """Each of its operations is looked at, and how many there are."""
+    with worker_of(server) as worker:
+        graph, mine = made_graph(worker, 1), worker.allocate(64)
+        assert batch_node(worker, graph, 1, (WRITE_32, mine), (WAIT_32, mine)) == 0
+        for index, wrong in enumerate((mine + (1 << 30), 0x1000, 0, (1 << 64) - 2), 2):
+            assert batch_node(worker, graph, index, (WRITE_32, mine), (WRITE_32, wrong)) != 0
+            assert batch_node(worker, graph, 20 + index, (WAIT_32, wrong)) == INVALID_VALUE
+        assert batch_node(worker, graph, 40, (NO_OPERATION, mine)) == NOT_SUPPORTED
+        assert batch_node(worker, graph, 41) == INVALID_VALUE
+        many = [(WRITE_32, mine)] * 257
+        assert batch_node(worker, graph, 42, *many) == INVALID_VALUE

@@ -12,8 +12,7 @@
 #include "handles.h"
 #include "memory_internal.h"
 
-/* A changed node has work for the GPU of the current context, and goes with it. */
-static CUresult changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r)
+CUresult gpw_node_changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r)
 {
     if (r == CUDA_SUCCESS && node)
         gpw_graph_works_here(s, exec ? gpw_handle_find(s, GP_HANDLE_GRAPH_EXEC, (uint64_t)exec)
@@ -45,9 +44,9 @@ static CUresult kernel_put(struct gpw_session *s, CUgraphNode *made, CUgraph gra
 {
     if (made)
         return s->driver->cuGraphAddKernelNode_v2(made, graph, NULL, 0, p);
-    return changed(s, exec, node,
-                   exec ? s->driver->cuGraphExecKernelNodeSetParams_v2(exec, node, p)
-                        : s->driver->cuGraphKernelNodeSetParams_v2(node, p));
+    return gpw_node_changed(s, exec, node,
+                            exec ? s->driver->cuGraphExecKernelNodeSetParams_v2(exec, node, p)
+                                 : s->driver->cuGraphKernelNodeSetParams_v2(node, p));
 }
 
 CUresult gpw_node_kernel(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
@@ -100,9 +99,10 @@ CUresult gpw_node_copy(struct gpw_session *s, CUgraphNode *made, CUgraph graph, 
         return r;
     if (made)
         return s->driver->cuGraphAddMemcpyNode(made, graph, NULL, 0, &own, current);
-    return changed(s, exec, node,
-                   exec ? s->driver->cuGraphExecMemcpyNodeSetParams(exec, node, &own, current)
-                        : s->driver->cuGraphMemcpyNodeSetParams(node, &own));
+    return gpw_node_changed(
+        s, exec, node,
+        exec ? s->driver->cuGraphExecMemcpyNodeSetParams(exec, node, &own, current)
+             : s->driver->cuGraphMemcpyNodeSetParams(node, &own));
 }
 
 CUresult gpw_node_memset(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
@@ -121,9 +121,10 @@ CUresult gpw_node_memset(struct gpw_session *s, CUgraphNode *made, CUgraph graph
         return r;
     if (made)
         return s->driver->cuGraphAddMemsetNode(made, graph, NULL, 0, &p, current);
-    return changed(s, exec, node,
-                   exec ? s->driver->cuGraphExecMemsetNodeSetParams(exec, node, &p, current)
-                        : s->driver->cuGraphMemsetNodeSetParams(node, &p));
+    return gpw_node_changed(s, exec, node,
+                            exec
+                                ? s->driver->cuGraphExecMemsetNodeSetParams(exec, node, &p, current)
+                                : s->driver->cuGraphMemsetNodeSetParams(node, &p));
 }
 
 CUresult gpw_node_event(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUevent event,

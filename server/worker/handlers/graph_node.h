@@ -17,6 +17,8 @@ CUresult gpw_node_memset(struct gpw_session *s, CUgraphNode *made, CUgraph graph
                          uint32_t element, uint64_t width, uint64_t height);
 CUresult gpw_node_event(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUevent event,
                         bool record);
+/* A changed node (`r`) has work for the GPU of the current context, and goes with it. */
+CUresult gpw_node_changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r);
 /* Edges, by the client's ids of their nodes; `data` has a CUgraphEdgeData for each, as a number. */
 CUresult gpw_graph_link(struct gpw_session *s, CUgraph graph, bool remove, uint32_t count,
                         const uint64_t *from, const uint64_t *to, const uint64_t *data);

@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "array_extent.h"
+#include "batch.h"
 #include "function.h"
 #include "gpw_handlers.h"
 #include "graph.h"
