@@ -243,6 +243,14 @@ CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, C
                           : gpc_wire_gp_node_set_host(exec, node, cookie));
 }
 
+CUresult gpc_graph_keeps(CUgraph graph, uint32_t count, CUhostFn gone, void *arg, uint64_t *cookie)
+{
+    struct gpc_session *s = gpc_session_of_handle((uint64_t)graph);
+    const struct host_function f = {.function = gone, .data = arg};
+    CUresult r = s ? submit(s, &f, cookie) : CUDA_ERROR_INVALID_VALUE;
+    return r ? r : submitted(s, *cookie, gpc_wire_gp_graph_keeps(graph, *cookie, count));
+}
+
 CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhostFn function,
                                    void *arg)
 {

@@ -23,4 +23,8 @@ CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhost
 CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
                                 CUgraphExec exec, CUgraphNode node);
 
+/* A graph keeps something `count` times: `gone` is called once, with `arg`, when nothing on the GPU
+ * host keeps it any more; `cookie` names it. Or the graph keeps it less often. */
+CUresult gpc_graph_keeps(CUgraph graph, uint32_t count, CUhostFn gone, void *arg, uint64_t *cookie);
+
 #endif

@@ -28,6 +28,7 @@ void sg_graph_free(CUgraph graph)
     for (size_t i = 0; i < graph->node_count; i++)
         node_free(graph->nodes[i]);
     sg_handle_remove(graph);
+    sg_kept_release(&graph->kept);
     free(graph->nodes);
     free(graph);
 }
@@ -168,6 +169,8 @@ CUresult sg_graph_copy(CUgraph graph, CUgraph *out)
         return CUDA_ERROR_OUT_OF_MEMORY;
     copy->origin = graph;
     CUresult result = copy_nodes(graph, copy);
+    if (result == CUDA_SUCCESS)
+        result = sg_kept_copy(&copy->kept, graph->kept);
     if (result != CUDA_SUCCESS) {
         sg_graph_free(copy);
         return result;

@@ -101,6 +101,16 @@ static size_t op_count(CUgraph graph)
     return count;
 }
 
+/* What the graph and its children keep, the launch does while it runs. */
+static CUresult keep_all(CUgraph graph, struct sg_op *op)
+{
+    SG_TRY(sg_kept_copy(&op->graph.kept, graph->kept));
+    for (size_t i = 0; i < graph->node_count; i++)
+        if (graph->nodes[i]->child)
+            SG_TRY(keep_all(graph->nodes[i]->child, op));
+    return CUDA_SUCCESS;
+}
+
 static void collect(CUgraph graph, struct sg_op **list, size_t *count)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
@@ -163,7 +173,9 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     collect(hGraphExec->graph, op->graph.list, &op->graph.count);
-    CUresult result = wait_events(stream, op);
+    CUresult result = keep_all(hGraphExec->graph, op);
+    if (result == CUDA_SUCCESS)
+        result = wait_events(stream, op);
     if (result != CUDA_SUCCESS) {
         sg_op_unref(op);
         return result;

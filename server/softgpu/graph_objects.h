@@ -19,10 +19,21 @@ struct CUgraphNode_st {
     bool disabled; /* in an executable */
     size_t order;  /* scratch for sorting and copying */
 };
+/* References to user objects, of a graph or of a launch (user_object.c). */
+struct sg_kept {
+    struct sg_kept *next;
+    CUuserObject object;
+    uint64_t count;
+};
+/* Those of `from` as well: OUT_OF_MEMORY if that cannot be. sg.lock is held. */
+CUresult sg_kept_copy(struct sg_kept **to, const struct sg_kept *from);
+void sg_kept_release(struct sg_kept **kept);
+
 struct CUgraph_st {
     CUgraphNode *nodes; /* in the order of their making */
     size_t node_count, node_room;
     bool owned; /* by a node, an executable or a capture: cuGraphDestroy refuses */
+    struct sg_kept *kept;
     CUgraph origin;
 };
 struct CUgraphExec_st {

@@ -48,6 +48,7 @@ void sg_op_unref(struct sg_op *op)
             sg_op_unref(op->graph.list[i]);
         free(op->graph.list);
         free(op->graph.params);
+        sg_kept_release(&op->graph.kept);
         break;
     default:
         break;

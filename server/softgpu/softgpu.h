@@ -66,6 +66,7 @@ enum sg_kind {
     SG_LINK,
     SG_ARRAY,
     SG_MIPMAP,
+    SG_USER_OBJECT,
 };
 /* Adds or removes an object; false: no memory. sg.lock is held. */
 bool sg_handle_add(const void *object, enum sg_kind kind);
@@ -274,6 +275,7 @@ struct sg_op {
             struct sg_op **list; /* referenced, in an order that keeps every edge */
             size_t count;
             CUstreamBatchMemOpParams *params; /* owned: of a batch, as they were given */
+            struct sg_kept *kept;             /* owned: what a launch keeps while it runs */
         } graph;
     };
 };

@@ -212,3 +212,41 @@ def test_a_batch_stays_in_the_sessions_memory(server: PoolServer) -> None:
         assert batch_node(worker, graph, 41) == INVALID_VALUE
         many = [(WRITE_32, mine)] * 257
         assert batch_node(worker, graph, 42, *many) == INVALID_VALUE
+
+
+def keep(worker: Worker, graph: int, cookie: int, count: int) -> int:
+    return worker.result("gp_graph_keeps", struct.pack("<QQI4x", graph, cookie, count))
+
+
+def let_graph_go(worker: Worker, graph: int, cookie: int, count: int) -> int:
+    return worker.result("gp_graph_lets_go", struct.pack("<QQI4x", graph, cookie, count))
+
+
+def test_a_graph_lets_go_of_what_it_keeps_alone(server: PoolServer) -> None:
+    """The driver's object may be gone otherwise; what is told once is over."""
+    with worker_of(server) as worker:
+        graph, other = made_graph(worker, 1), made_graph(worker, 2)
+        assert keep(worker, graph, 7, 0) == INVALID_VALUE
+        assert keep(worker, graph, 7, 1 << 31) == INVALID_VALUE
+        assert keep(worker, handle(KIND_GRAPH, 9), 7, 1) == INVALID_VALUE
+        assert keep(worker, graph, 7, 2) == 0
+        assert let_graph_go(worker, graph, 8, 1) == INVALID_VALUE
+        assert let_graph_go(worker, other, 7, 1) == INVALID_VALUE
+        assert let_graph_go(worker, graph, 7, 3) == INVALID_VALUE
+        assert let_graph_go(worker, graph, 7, 0) == INVALID_VALUE
+        assert let_graph_go(worker, graph, 7, 2) == 0
+        let_go(worker, 7, 1)
+        assert let_graph_go(worker, graph, 7, 1) == INVALID_VALUE
+        assert keep(worker, graph, 9, 1) == 0
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", graph)) == 0
+        again = made_graph(worker, 3)  # perhaps where the first one was
+        assert let_graph_go(worker, again, 9, 1) == INVALID_VALUE
+        let_go(worker, 9, 1)
+        assert worker.host_calls.count(7) == 1
+
+
+def test_what_is_kept_cannot_be_over_by_itself(server: PoolServer) -> None:
+    with worker_of(server) as worker:
+        assert keep(worker, made_graph(worker, 1), 7, 1) == 0
+        worker.tell("gp_host_done", struct.pack("<Q", 7))
+        wait_until(lambda: not sessions_like(server, worker), "the session ended")

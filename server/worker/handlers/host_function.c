@@ -10,6 +10,7 @@
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "graph_node.h"
+#include "handles.h"
 #include "host_function.h"
 
 enum stage { WAITING, REACHED, TOLD, DONE };
@@ -19,10 +20,15 @@ struct host_function {
     struct gpw_host_functions *all;
     uint64_t cookie;
     bool in_graph;    /* comes again with every launch of the graph: never over */
+    bool aside;       /* no stream comes to it: the driver does when nothing keeps it any more */
     enum stage stage; /* under `lock` */
     CUresult stream_result;
     bool abandoned;   /* the loop has let go: whoever is last frees */
     unsigned running; /* threads of the driver's that are inside */
+    /* What a graph keeps: the driver's object, and how often that graph alone does. */
+    CUuserObject object;
+    uint64_t graph, graph_birth;
+    uint32_t held;
     struct host_function *next;
 };
 
@@ -88,7 +94,7 @@ bool gpw_host_functions_pending(struct gpw_session *s)
     bool pending = all->graphs_running > 0;
     pthread_mutex_lock(&all->lock);
     for (struct host_function *f = all->list; f && !pending; f = f->next)
-        pending = !f->in_graph || f->stage != WAITING;
+        pending = !(f->in_graph || f->aside) || f->stage != WAITING;
     pthread_mutex_unlock(&all->lock);
     return pending;
 }
@@ -125,6 +131,19 @@ static void CUDA_CB on_callback(CUstream stream, CUresult result, void *arg)
 {
     (void)stream;
     reach(arg, result);
+}
+
+/* No thread of the driver's waits for the client here: it may be the one that ends a graph. */
+static void CUDA_CB on_unkept(void *arg)
+{
+    struct host_function *f = arg;
+    struct gpw_host_functions *all = f->all;
+    pthread_mutex_lock(&all->lock);
+    f->stage = REACHED;
+    bool mine = f->abandoned;
+    pthread_mutex_unlock(&all->lock);
+    if (mine)
+        function_free(all->session, f);
 }
 
 static void unlink_function(struct host_function *f)
@@ -171,13 +190,18 @@ static void host_cancel(struct gpw_session *s, struct gpw_wait *w)
     pthread_mutex_lock(&all->lock);
     unlink_function(f);
     f->abandoned = true;
+    bool mine = f->aside && f->stage != WAITING;
     pthread_cond_broadcast(&all->changed);
     pthread_mutex_unlock(&all->lock);
-    /* freed by the driver's thread; one that is never reached goes with the process */
+    if (mine)
+        function_free(s, f);
+    /* else by the driver's thread; one that is never reached goes with the process */
 }
 
+enum kind { ONCE, IN_GRAPH, ASIDE };
+
 /* One that is listed; NULL when there is no room. */
-static struct host_function *function_new(struct gpw_session *s, uint64_t cookie, bool in_graph)
+static struct host_function *function_new(struct gpw_session *s, uint64_t cookie, enum kind kind)
 {
     struct gpw_host_functions *all = s->host_functions;
     if (!gpw_budget_take(s, GPW_USE_WAITS, FUNCTION_BYTES))
@@ -190,8 +214,9 @@ static struct host_function *function_new(struct gpw_session *s, uint64_t cookie
     f->wait = (struct gpw_wait){
         .what = "a host function", .ready = host_ready, .poll = host_poll, .cancel = host_cancel};
     f->cookie = cookie;
-    f->in_graph = in_graph;
-    f->wait.recurs = f->in_graph;
+    f->in_graph = kind == IN_GRAPH;
+    f->aside = kind == ASIDE;
+    f->wait.recurs = kind != ONCE;
     f->all = all;
     all->in_graphs |= f->in_graph;
     pthread_mutex_lock(&all->lock);
@@ -223,7 +248,8 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
     CUresult r = s->driver->cuStreamIsCapturing(stream, &capture);
     if (r != CUDA_SUCCESS)
         return r;
-    struct host_function *f = function_new(s, cookie, capture != CU_STREAM_CAPTURE_STATUS_NONE);
+    struct host_function *f = function_new(
+        s, cookie, capture == CU_STREAM_CAPTURE_STATUS_NONE ? ONCE : IN_GRAPH);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     r = flags & GP_HOST_CALLBACK ? s->driver->cuStreamAddCallback(stream, on_callback, f, 0)
@@ -235,7 +261,7 @@ CUresult gpw_gp_host_function(struct gpw_session *s, CUstream stream, uint64_t c
 CUresult gpw_node_host(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
                        CUgraphNode node, uint64_t cookie)
 {
-    struct host_function *f = function_new(s, cookie, true);
+    struct host_function *f = function_new(s, cookie, IN_GRAPH);
     if (!f)
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUDA_HOST_NODE_PARAMS p = {.fn = on_function, .userData = f};
@@ -243,6 +269,43 @@ CUresult gpw_node_host(struct gpw_session *s, CUgraphNode *made, CUgraph graph, 
                  : exec ? s->driver->cuGraphExecHostNodeSetParams(exec, node, &p)
                         : s->driver->cuGraphHostNodeSetParams(node, &p);
     return function_given(s, f, r);
+}
+
+/* The driver counts who keeps the object: clones, what is instantiated, launches under way. */
+CUresult gpw_gp_graph_keeps(struct gpw_session *s, CUgraph graph, uint64_t cookie, uint32_t count)
+{
+    if (count == 0 || count > INT32_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct host_function *f = function_new(s, cookie, ASIDE);
+    if (!f)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult r = s->driver->cuUserObjectCreate(&f->object, f, on_unkept, count,
+                                               CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    r = function_given(s, f, r);
+    if (r != CUDA_SUCCESS)
+        return r;
+    f->graph = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
+    f->graph_birth = gpw_handle_birth(s, f->graph);
+    r = s->driver->cuGraphRetainUserObject(graph, f->object, count, CU_GRAPH_USER_OBJECT_MOVE);
+    if (r == CUDA_SUCCESS)
+        f->held = count;
+    else
+        s->driver->cuUserObjectRelease(f->object, count); /* and the client is told that it went */
+    return r;
+}
+
+/* Only while that graph is known to keep it is the driver's object sure to be there. */
+CUresult gpw_gp_graph_lets_go(struct gpw_session *s, CUgraph graph, uint64_t cookie, uint32_t count)
+{
+    struct host_function *f = s->host_functions->list;
+    uint64_t id = gpw_handle_find(s, GP_HANDLE_GRAPH, (uint64_t)graph);
+    while (f && !(f->aside && f->cookie == cookie))
+        f = f->next;
+    if (!f || f->graph != id || f->graph_birth != gpw_handle_birth(s, id) || count == 0 ||
+        count > f->held)
+        return CUDA_ERROR_INVALID_VALUE;
+    f->held -= count;
+    return s->driver->cuGraphReleaseUserObject(graph, f->object, count);
 }
 
 CUresult gpw_gp_host_done(struct gpw_session *s, uint64_t cookie)

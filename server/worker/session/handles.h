@@ -54,6 +54,8 @@ void gpw_handle_capture_over(struct gpw_session *s, uint64_t real);
 uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
 /* The id of the graph that has a node, 0 if none is known to. */
 uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node);
+/* No two objects have the same; 0 for an id that is not live. */
+uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id);
 /* What its graph is charged for a node, both by their ids; 0 for one that is not live. */
 void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes);
 uint64_t gpw_handle_share_of(struct gpw_session *s, uint64_t node, uint64_t *graph);

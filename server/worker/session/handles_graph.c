@@ -79,6 +79,12 @@ uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node)
     return graph;
 }
 
+uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id)
+{
+    const struct slot *slot = gpw_slot_live(s, id, 0);
+    return slot ? slot->birth : 0;
+}
+
 void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes)
 {
     struct slot *slot = gpw_slot_live(s, node, 0);
