@@ -27,6 +27,42 @@ static void drawn(CUgraph graph, int edges, const char *what)
     unlink(path);
 }
 
+/* Nodes of more kinds: memory of this process's own, a batch, and one that a stream has added. */
+static void drawn_with_more(void)
+{
+    static int from[16];
+    CUstream stream;
+    CUgraph graph, left;
+    CUgraphNode copy, batch;
+    CUdeviceptr memory;
+    CUstreamBatchMemOpParams write = {.pad = {0}};
+    CUDA_MEMCPY3D p = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                       .srcHost = from,
+                       .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                       .WidthInBytes = sizeof from,
+                       .Height = 1,
+                       .Depth = 1};
+
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&memory, sizeof from));
+    p.dstDevice = memory;
+    write.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    write.writeValue.address = memory;
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS one = {driver_context, 1, &write, 0};
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddMemcpyNode(&copy, graph, NULL, 0, &p, driver_context));
+    CU(cuGraphAddBatchMemOpNode(&batch, graph, &copy, 1, &one));
+    drawn(graph, 1, "copies of host memory and batches");
+    CU(cuStreamBeginCaptureToGraph(stream, graph, &batch, NULL, 1, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(cuMemsetD32Async(memory, 1, 4, stream));
+    CU(cuMemsetD32Async(memory, 2, 4, stream));
+    CU(cuStreamEndCapture(stream, &left));
+    drawn(left, 3, "a graph that a stream was captured into");
+    CU(cuGraphDestroy(graph));
+    CU(cuMemFree(memory));
+    CU(cuStreamDestroy(stream));
+}
+
 int main(void)
 {
     CUgraph graph, clone;
@@ -45,6 +81,7 @@ int main(void)
     CU_GIVES(CUDA_ERROR_OPERATING_SYSTEM, cuGraphDebugDotPrint(graph, "/no/such/folder/f", 0));
     CU(cuGraphDestroy(clone));
     CU(cuGraphDestroy(graph));
+    drawn_with_more();
     driver_stop();
     return finish("driver_graph_drawn");
 }
