@@ -10,6 +10,7 @@
 #include "handle.h"
 #include "host_function.h"
 #include "its.h"
+#include "managed.h"
 #include "operations_there.h"
 #include "peer.h"
 #include "session.h"
@@ -62,8 +63,10 @@ CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)
         return CUDA_ERROR_INVALID_HANDLE;
     r = gpc_wire_cuStreamDestroy_v2_on(&on, hStream);
     gpc_captures_ended((uint64_t)hStream); /* what it captured goes with it */
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
+        gpc_managed_stream_ended((uint64_t)hStream);
         free(s);
+    }
     return gpc_leave(r);
 }
 

@@ -5,6 +5,7 @@
 #include "context.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "managed.h"
 #include "session.h"
 
 struct gpc_thread_stream {
@@ -32,6 +33,7 @@ static void thread_ends(void *arg)
         next = s->next;
         if (gpc_session_count() && is_alive(s))
             gpc_wire_cuStreamDestroy_v2(s->stream);
+        gpc_managed_stream_ended((uint64_t)s->stream);
         free(s);
     }
     gpc_thread_self = NULL;

@@ -128,7 +128,8 @@ static void hand_over(struct gpc_managed *m, struct over *o)
         r = gpc_managed_set(m, 0, m->blocks, GPC_BLOCK_STALE);
     if (r != 0)
         gpc_log(GPC_LOG_ERROR,
-                "managed memory at %#llx stays open to the host while the GPU uses it: %s",
+                "managed memory at %#llx stays open to the host while the GPU uses it: %s; "
+                "raise vm.max_map_count",
                 (unsigned long long)m->begin, strerror(-r));
 }
 

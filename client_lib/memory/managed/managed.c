@@ -187,7 +187,7 @@ static struct gpc_managed *record_new(CUdeviceptr at, uint64_t bytes, uint64_t p
     m->begin = at;
     m->bytes = bytes;
     m->context = gpc_current();
-    m->attached = flags;
+    m->flags = m->attached = flags;
     m->open = true;
     m->block_bytes = block;
     m->blocks = (uint32_t)blocks;
@@ -297,4 +297,24 @@ CUresult gpc_managed_attach(CUdeviceptr at, size_t bytes, unsigned flags, uint64
     }
     gpc_managed_unlock();
     return m ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* What was attached to the stream is again as it was allocated. */
+static void detach(struct gpc_managed *m, void *arg)
+{
+    const uint64_t *stream = arg;
+    if (m->attached != CU_MEM_ATTACH_SINGLE || m->attached_to != *stream)
+        return;
+    gpc_managed_note_open();
+    m->attached = m->flags;
+    m->attached_at = m->epoch = gpc_managed_epoch();
+}
+
+void gpc_managed_stream_ended(uint64_t stream)
+{
+    if (!gpc_managed_any())
+        return;
+    gpc_managed_lock();
+    gpc_managed_each(detach, &stream);
+    gpc_managed_unlock();
 }

@@ -42,6 +42,8 @@ CUresult gpc_managed_free(const struct gpc_route *on, CUdeviceptr at);
 void gpc_managed_drop(CUdeviceptr at);
 /* Who may touch it from now on: CUmemAttach_flags, and the stream as it travels. */
 CUresult gpc_managed_attach(CUdeviceptr at, size_t bytes, unsigned flags, uint64_t stream);
+/* A stream is gone, and with it what was attached to it. */
+void gpc_managed_stream_ended(uint64_t stream);
 
 /* advice.c: hints, and what they were. INVALID_VALUE: not all of it is one allocation's. */
 CUresult gpc_managed_check(CUdeviceptr at, size_t bytes);

@@ -19,7 +19,8 @@ struct gpc_managed {
     const struct gpc_area *area;
     CUcontext context;
     CUstream own;           /* a stream of this library's, on which blocks travel */
-    unsigned attached;      /* CUmemAttach_flags */
+    unsigned flags;         /* CUmemAttach_flags that it was allocated with, */
+    unsigned attached;      /* and that it has now */
     uint64_t attached_to;   /* the stream, for CU_MEM_ATTACH_SINGLE */
     uint64_t attached_at;   /* the epoch then */
     uint64_t epoch, waited; /* of the last work that might touch it, and what was waited for */

@@ -8,8 +8,6 @@
 
 /* One touch brings at most so much, where nobody has said that all of it will be used. */
 #define RUN_MOST (UINT64_C(8) << 20)
-/* How often work that others submit meanwhile is waited for before they have to wait. */
-#define ROUNDS_MOST 16
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
@@ -43,18 +41,17 @@ static void wait_for(const struct work *w)
 }
 
 /* Until no work may change it any more. The lock is given up meanwhile, because that work may
- * depend on what other threads have still to submit; `m` may be gone then: true, look again. */
-static bool waited(struct gpc_managed *m, unsigned round)
+ * depend on what other threads have still to submit, and on host functions that touch managed
+ * memory; `m` may be gone then: true, look again. */
+static bool waited(struct gpc_managed *m)
 {
     struct work w;
     if (m->waited >= gpc_managed_touched_at(m))
         return false;
     work_of(m, &w);
-    if (round < ROUNDS_MOST)
-        gpc_managed_unlock();
+    gpc_managed_unlock();
     wait_for(&w);
-    if (round < ROUNDS_MOST)
-        gpc_managed_lock();
+    gpc_managed_lock();
     gpc_managed_idle(w.contexts, w.count, w.epoch);
     return true;
 }
@@ -130,9 +127,9 @@ static bool is_closed(const struct gpc_managed *m, uint64_t address)
 static struct gpc_managed *open_at(uint64_t address, bool write, bool free)
 {
     struct gpc_managed *m = gpc_managed_find(address);
-    for (unsigned round = 0; !free && is_closed(m, address); round++) {
+    while (!free && is_closed(m, address)) {
         uint64_t begin = m->begin, now = gpc_managed_touched_at(m);
-        if (!waited(m, round))
+        if (!waited(m))
             break;
         m = gpc_managed_find(address);
         if (m && m->begin == begin && m->waited < now)

@@ -270,11 +270,18 @@ static void attached(void)
     run(increment, other, p, INTS, 0, 0);
     CU(cuCtxSynchronize());
     EXPECT(p[0] == 51 && q[0] == 2, "everybody's again: %d, %d", p[0], q[0]);
+    CU(cuStreamAttachMemAsync(other, (CUdeviceptr)(uintptr_t)q, 0, CU_MEM_ATTACH_SINGLE));
+    run(increment, other, q, INTS, 0, 0);
+    CU(cuStreamSynchronize(other));
+    CU(cuStreamDestroy(other)); /* and with it what was attached to it */
+    q[0] = 60;
+    run(increment, stream, q, INTS, 0, 0);
+    CU(cuCtxSynchronize());
+    EXPECT(q[0] == 61, "a dead stream's: %d", q[0]);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 64, CU_MEM_ATTACH_HOST));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(stream, at, 0, 8));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamAttachMemAsync(stream, 4096, 0, CU_MEM_ATTACH_HOST));
     CU(cuStreamDestroy(stream));
-    CU(cuStreamDestroy(other));
     give(p);
     give(q);
 }

@@ -149,6 +149,7 @@ static void allocate(struct memory *m, size_t bytes)
     CU(cuMemAllocManaged(&at, bytes, CU_MEM_ATTACH_GLOBAL));
     *m = (struct memory){(unsigned char *)(uintptr_t)at, calloc(1, bytes), bytes};
     REQUIRE(m->model, "no memory");
+    memset(m->at, 0, bytes); /* new memory may have anything in it */
 }
 
 static void give(struct memory *m)
