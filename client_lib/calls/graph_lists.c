@@ -208,6 +208,16 @@ static CUresult change(CUgraph graph, CUgraphNode from_id, CUgraphNode to_id,
     return remove ? gpc_edge_remove(from, to, data) : gpc_edge_add(from, to, data);
 }
 
+/* To remove an edge nobody has to say its data. */
+static CUgraphEdgeData data_of(CUgraphNode from_id, CUgraphNode to_id, const CUgraphEdgeData *given,
+                               bool remove)
+{
+    const struct gpc_node *from = gpc_node_of(from_id), *to = gpc_node_of(to_id);
+    if (given)
+        return *given;
+    return remove && from && to ? gpc_edge_data(from, to) : (CUgraphEdgeData){0};
+}
+
 /* At most GP_NODES_MAX edges: all of them or none. */
 static CUresult link_some(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                           const CUgraphEdgeData *data, size_t count, bool remove)
@@ -219,7 +229,8 @@ static CUresult link_some(CUgraph graph, const CUgraphNode *from, const CUgraphN
     size_t done = 0;
     gpc_graphs_lock();
     for (; r == CUDA_SUCCESS && done < count; done++) {
-        const CUgraphEdgeData one = data ? data[done] : (CUgraphEdgeData){0};
+        const CUgraphEdgeData one = data_of(from[done], to[done], data ? &data[done] : NULL,
+                                            remove);
         rows.column[0][done] = (uint64_t)from[done];
         rows.column[1][done] = (uint64_t)to[done];
         memcpy(&rows.column[2][done], &one, sizeof one);

@@ -209,3 +209,9 @@ CUresult gpc_edge_remove(struct gpc_node *from, struct gpc_node *to, const CUgra
     cut(&from->behind, k);
     return CUDA_SUCCESS;
 }
+
+CUgraphEdgeData gpc_edge_data(const struct gpc_node *from, const struct gpc_node *to)
+{
+    size_t i = find(&to->before, from->id, NULL);
+    return i < to->before.count ? to->before.at[i].data : (CUgraphEdgeData){0};
+}

@@ -84,6 +84,8 @@ void gpc_node_leave(struct gpc_node *node);
 /* Add or remove an edge. INVALID_VALUE: it is there already, or is not. */
 CUresult gpc_edge_add(struct gpc_node *from, struct gpc_node *to, const CUgraphEdgeData *data);
 CUresult gpc_edge_remove(struct gpc_node *from, struct gpc_node *to, const CUgraphEdgeData *data);
+/* What an edge has; all zeros if there is none. */
+CUgraphEdgeData gpc_edge_data(const struct gpc_node *from, const struct gpc_node *to);
 
 /* The nodes of a known graph, in the order in which they came; NULL behind the last. */
 struct gpc_node *gpc_graph_node(CUgraph graph, size_t index);

@@ -120,7 +120,7 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *depende
     return list_end(&list, numDependentNodes);
 }
 
-/* Edges to add must not be there, edges to remove must. */
+/* Edges to add must not be there, edges to remove must; whose data is not said, with any. */
 static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                             const CUgraphEdgeData *data, size_t count, bool there)
 {
@@ -128,7 +128,7 @@ static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgrap
     if (count && (!from || !to))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
-        const CUgraphEdgeData *own = data ? &data[i] : &none;
+        const CUgraphEdgeData *own = data ? &data[i] : there ? NULL : &none;
         if (!sg_handle_is(from[i], SG_NODE) || !sg_handle_is(to[i], SG_NODE) ||
             from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i] ||
             !sg_edge_is_legal(from[i], own) || sg_graph_linked(from[i], to[i], own) != there)
@@ -151,11 +151,10 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
                                       const CUgraphNode *to, const CUgraphEdgeData *edgeData,
                                       size_t numDependencies)
 {
-    const CUgraphEdgeData none = {0};
     GRAPH_CHECK(hGraph);
     SG_TRY(edges_check(hGraph, from, to, edgeData, numDependencies, true));
     for (size_t i = 0; i < numDependencies; i++)
-        sg_graph_unlink(from[i], to[i], edgeData ? &edgeData[i] : &none);
+        sg_graph_unlink(from[i], to[i], edgeData ? &edgeData[i] : NULL);
     return CUDA_SUCCESS;
 }
 
