@@ -4,7 +4,7 @@
 struct sg_texture {
     struct sg_texture *next; /* in the context */
     uint64_t number;
-    bool surface, viewed;
+    bool surface;
     CUDA_RESOURCE_DESC resource;
     CUDA_TEXTURE_DESC desc;
     CUDA_RESOURCE_VIEW_DESC view;
@@ -128,8 +128,7 @@ CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pR
     SG_TRY(resource_check(pResDesc, context->device));
     if (pResViewDesc && !is_array(pResDesc))
         return CUDA_ERROR_INVALID_VALUE;
-    struct sg_texture like = {
-        .resource = *pResDesc, .desc = *pTexDesc, .viewed = pResViewDesc != NULL};
+    struct sg_texture like = {.resource = *pResDesc, .desc = *pTexDesc};
     if (pResViewDesc)
         like.view = *pResViewDesc;
     return make(context, &like, pTexObject);
@@ -211,8 +210,6 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc,
     SG_LOCKED;
     struct sg_texture **at;
     SG_TRY(look(texObject, false, pResViewDesc, &at));
-    if (!(*at)->viewed)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pResViewDesc = (*at)->view;
+    *pResViewDesc = (*at)->view; /* all zeros for one without */
     return CUDA_SUCCESS;
 }

@@ -52,18 +52,20 @@ static CUtexObject made(const CUDA_RESOURCE_DESC *what, const CUDA_RESOURCE_VIEW
                    told.res.pitch2D.pitchInBytes == what->res.pitch2D.pitchInBytes,
                "other rows");
     CU(cuTexObjectGetTextureDesc(&desc, texture));
-    EXPECT(memcmp(desc.addressMode, how.addressMode, sizeof desc.addressMode) == 0 &&
-               desc.filterMode == how.filterMode && desc.flags == how.flags &&
-               memcmp(desc.borderColor, how.borderColor, sizeof desc.borderColor) == 0,
-           "type %d is read another way", (int)what->resType);
-    if (view) {
-        CU(cuTexObjectGetResourceViewDesc(&seen, texture));
+    for (int i = 0; i < 3; i++)
+        EXPECT(desc.addressMode[i] == how.addressMode[i], "type %d: address mode %d is %d, not %d",
+               (int)what->resType, i, (int)desc.addressMode[i], (int)how.addressMode[i]);
+    EXPECT(desc.filterMode == how.filterMode, "type %d: the filter mode is %d, not %d",
+           (int)what->resType, (int)desc.filterMode, (int)how.filterMode);
+    EXPECT(desc.flags == how.flags, "type %d: the flags are %#x, not %#x", (int)what->resType,
+           desc.flags, how.flags);
+    EXPECT(memcmp(desc.borderColor, how.borderColor, sizeof desc.borderColor) == 0,
+           "type %d: the border is of another color", (int)what->resType);
+    CU(cuTexObjectGetResourceViewDesc(&seen, texture));
+    if (view)
         EXPECT(seen.format == view->format && seen.width == view->width &&
                    seen.lastMipmapLevel == view->lastMipmapLevel,
                "another view");
-    } else {
-        CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuTexObjectGetResourceViewDesc(&seen, texture));
-    }
     return texture;
 }
 
