@@ -273,7 +273,10 @@ class ManagerConnection:
             self._keys.refused()
             raise
         self._keys.joined()
-        self._manager_keys.joined()
+        try:
+            self._manager_keys.joined()
+        except GpupoolError as error:  # both are known still, and the next join tries again
+            self._log.error("the manager's key cannot be saved; free space", reason=str(error))
         self._trouble = ""
         self._dealer = dealer
         self._log.info("joined the pool", node=self._member.node, manager=self._url)

@@ -52,7 +52,8 @@ class ManagerKeys:
         """The manager will have this one (empty: none); GpupoolError if it cannot be kept."""
         if not key or key in (self._keys.in_use, self._keys.following):
             return
-        self._save(self._keys.current, key)
+        self._save(self._keys.in_use, key)
+        self._keys.settle_used()
         self._keys.offer(key)
 
     def refused(self) -> None:
@@ -63,7 +64,7 @@ class ManagerKeys:
         """The manager has the one in use; if it is the next one, the one before goes."""
         if self._keys.uses_next:
             self._save(self._keys.in_use, "")
-            self._keys.settle()
+            self._keys.settle_used()
 
     def _given(self) -> str:
         return ".".join(filter(None, [self.token.key, self.token.next_key]))

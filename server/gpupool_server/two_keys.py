@@ -34,6 +34,11 @@ class TwoKeys(Generic[Key]):
         """The other side does not know the one in use: the other is tried, if there is one."""
         self._try_next = self.following is not None and not self._try_next
 
+    def settle_used(self) -> None:
+        """The one in use is right; where it is the next one, the one before goes."""
+        if self.uses_next:
+            self.settle()
+
     def settle(self) -> None:
         """The next one has held: there is no other any more."""
         if self.following is not None:

@@ -86,6 +86,15 @@ def test_a_node_keeps_what_it_has_learned(folder: Path) -> None:
     assert last.in_use == NEW  # the old one is gone for good
 
 
+def test_a_second_roll_keeps_the_key_that_the_link_has(folder: Path) -> None:
+    known = ManagerKeys(TOKEN, folder)
+    known.announced(NEW)
+    known.refused()  # retired while the node was away
+    known.announced(OTHER)  # with the answer to the join, before joined()
+    for kept in (known, ManagerKeys(TOKEN, folder)):
+        assert (kept.in_use, kept.newest) == (NEW, OTHER)
+
+
 def test_another_join_token_counts_for_more(folder: Path) -> None:
     ManagerKeys(TOKEN, folder).announced(NEW)
     given = ManagerKeys(JoinToken("gpn_" + "y" * 43, OTHER), folder)
