@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from gpupool import show
 from gpupool.options import JsonOption, read_compute, read_number, read_size
@@ -179,11 +178,11 @@ def read_budgets(texts: list[str]) -> dict[str, int | None]:
         if not equals or field is None:
             names = ", ".join(TenantBudgets.model_fields)
             raise ConfigError(f"--budget {text}: give NAME=AMOUNT; the names are {names}")
-        value = int(amount) if amount.isascii() and amount.isdecimal() else amount
         try:
+            value = int(amount) if amount.isascii() and amount.isdecimal() else amount
             read = TenantBudgets.model_validate({name: None if amount == UNLIMITED else value})
-        except ValidationError:
-            raise ConfigError(f"--budget {text}: {name} is {field.description}") from None
+        except ValueError:  # pydantic's, or int's of thousands of digits
+            raise ConfigError(f"--budget {text[:80]}: {name} is {field.description}") from None
         found[name] = read.amounts().get(name)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpupool_common.errors import ConfigError
 from gpupool_server.config import DEFAULT_TENANT, Settings
@@ -135,8 +135,9 @@ class Tenants:
         return self._by_name.get(name)
 
     def known(self, name: str) -> Tenant:
-        """One of ours, or else a pool's, with what its manager has said of it."""
-        return self.named(name) or Tenant(name, budgets=self.of_pool.get(name, {}))
+        """One of ours or a pool's, with what the pool's manager has said of it."""
+        tenant = self.named(name) or Tenant(name)
+        return replace(tenant, budgets={**tenant.budgets, **self.of_pool.get(name, {})})
 
     def of_token(self, token: str) -> Tenant | None:
         """Whose token this is. Takes as long whichever it is, and if it is nobody's."""

@@ -99,6 +99,16 @@ def test_the_default_tenant_is_limited_only_by_what_is_said(folder: Path) -> Non
     assert tenant.quota == Quota(memory=GIB, weight=None, high_priority=True)
 
 
+def test_what_a_pool_gives_a_tenant_of_ours_counts_here(folder: Path) -> None:
+    settings = make_settings(folder, tenants=research(sessions=8, log_lines=700))
+    tenants = Tenants.load(TOKEN, settings)
+    tenants.of_pool = {"research": {"sessions": 3}, "default": {"sessions": 4}}
+    ours = tenants.known("research")
+    assert (ours.budgets["sessions"], ours.budgets["log_lines"]) == (3, 700)
+    assert tenants.known("default").budgets == {"sessions": 4}
+    assert tenants.known("another").budgets == {}
+
+
 async def test_a_tenant_sees_only_its_own_sessions(make_office: MakeOffice) -> None:
     office = await make_office(tenants=research())
     mine = (await ask(office))["session"]
