@@ -265,7 +265,11 @@ class Jail:
             async with lease.lock:
                 uid = self._claim(lease)
                 report = await self._run(place, lease, uid, command, env, streams)
-                self._give(lease, uid, report.pid)
+                try:
+                    self._give(lease, uid, report.pid)
+                except BaseException:
+                    _kill(report.pid)
+                    raise
             if report.error or not report.pid:
                 _kill(report.pid)
                 raise WorkerError(f"its jail cannot be made: {report.error or 'no process'}")

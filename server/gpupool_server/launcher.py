@@ -186,7 +186,7 @@ class Launcher:
                 folder.session,
                 allocation.name,
                 allocation.devices,
-                memory=budgets["host_memory"] + budgets["pinned_memory"],
+                memory=budgets["host_memory"] + budgets["pinned_memory"] + budgets["disk"],
                 disk=budgets["disk"],
                 open_files=budgets["open_files"],
                 keep=(control.fileno(), *keep),
