@@ -49,7 +49,10 @@ class Network:
         self.missing = ""
         if self._tcp is not None:
             found, self.missing = worker.ask_transports(program, plugins)
-            self._tcp = self._tcp if "tcp" in found else None
+            if "tcp" in found:
+                self.missing = ""  # what else is missing is not tcp's
+            else:
+                self._tcp = None
         if self._zmq is not None and self._tcp is None and not settings.zmq:
             raise InstallError(f"zmq is off, and the worker {program} has no tcp: {self.missing}")
 
@@ -101,4 +104,6 @@ def _listener(url: str) -> socket.socket:
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
             raise
-        raise WorkerError(f"cannot listen at {url}: {error.strerror}") from None
+        raise WorkerError(
+            f"cannot listen at {url}: {error.strerror}; --data-listen names an address of this host"
+        ) from None
