@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.2"
+revision = "1.3"
 down_revision = None
 branch_labels = None
 depends_on = None
