@@ -17,12 +17,16 @@ from gpgen import spec, spec_load  # noqa: E402
 
 #: What any call passes on its way, or may have to repair on it (a session to open, a retained
 #: context, a library's replica on another host, the stream of a thread that has
-#: ended). The messages behind these are nobody's in particular.
+#: ended), and managed memory that goes over before it or comes back. The messages behind these
+#: are nobody's in particular.
 PASSAGE = {
     "gpc_enter",
     "gpc_enter_stream",
     "gpc_enter_event",
     "gpc_leave",
+    "gpc_faults_watch",
+    "gpc_managed_before",
+    "gpc_managed_view",
     "gpc_thread_make",
     "gpc_thread_stream",
     "gpc_route_stream",
