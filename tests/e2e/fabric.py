@@ -82,7 +82,8 @@ class Fabric:
             make = f"ip link add name {name} type veth peer name {LINK} netns {host.pid}"
             self._switch.do(make)
             self._switch.do(f"ip link set dev {name} master switch up")
-            host.do(f"ip link set {LINK} addrgenmode none up")
+            host.do(f"ip link set {LINK} addrgenmode none")  # older kernels bring it up first
+            host.do(f"ip link set {LINK} up")
             host.do("ip link set lo up")
         self._ear = subprocess.Popen(
             [*self._switch.enter, python, "-IS", "-c", _LISTEN],
