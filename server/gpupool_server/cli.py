@@ -18,7 +18,7 @@ from gpupool_server.config import Settings, load_settings
 from gpupool_server.server import serve, server_keys
 
 #: Only a file can have them.
-TABLES = ("tenants", "gpu", "gpus", "watch")
+TABLES = ("tenants", "gpu", "gpus", "watch", "collectives")
 
 
 def _show_version(value: bool) -> None:

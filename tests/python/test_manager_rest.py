@@ -7,6 +7,7 @@ import re
 import pytest
 
 from gpupool_common import __version__
+from gpupool_common.budgets import TenantBudgets
 from gpupool_common.node_protocol import Apply
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager.tables import TABLES
@@ -50,6 +51,7 @@ async def test_a_tenant_is_made_changed_and_removed(rest: Rest) -> None:
         "sessions": None,
         "priority": 0,
         "models": None,
+        "budgets": dict.fromkeys(TenantBudgets.model_fields),
         "in_use": {"gpus": 0, "memory_bytes": 0, "compute_permille": 0, "sessions": 0},
         "queued": {"gpus": 0, "memory_bytes": 0, "compute_permille": 0, "sessions": 0},
     }
