@@ -20,7 +20,7 @@ struct gpw_pinned {
     uint64_t address; /* the client's */
     struct gp_share share;
     uint64_t device_address; /* for kernels; the driver's */
-    bool registered;
+    CUcontext context;       /* in which it was registered */
 };
 
 struct gpw_memory {

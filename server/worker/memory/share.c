@@ -3,6 +3,7 @@
 
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "handles.h"
 #include "later.h"
 #include "memory_internal.h"
 
@@ -61,6 +62,20 @@ void *gpw_arena_at(struct gpw_session *s, uint64_t offset, uint64_t bytes)
     return (char *)m->arena.addr + offset;
 }
 
+/* In the context in which it was registered, whose end undoes that: the client may have none that
+ * is current. False: the GPU may still reach it. */
+static bool unregister(struct gpw_session *s, const struct gpw_pinned *p)
+{
+    CUcontext before = NULL;
+    if (!gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)p->context))
+        return true;
+    s->driver->cuCtxGetCurrent(&before);
+    s->driver->cuCtxSetCurrent(p->context);
+    CUresult r = s->driver->cuMemHostUnregister(p->share.addr);
+    s->driver->cuCtxSetCurrent(before);
+    return r == CUDA_SUCCESS || r == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
 CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t address, uint64_t bytes,
                             uint32_t flags, uint64_t *device_address)
 {
@@ -83,28 +98,31 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
         r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
                                             CU_MEMHOSTREGISTER_PORTABLE |
                                                 CU_MEMHOSTREGISTER_DEVICEMAP);
+    bool registered = r == CUDA_SUCCESS;
+    s->driver->cuCtxGetCurrent(&p->context);
     CUdeviceptr device = 0;
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostGetDevicePointer_v2(&device, p->share.addr, 0);
     if (r != CUDA_SUCCESS) {
-        share_close(s, &p->share);
+        if (!registered || unregister(s, p))
+            share_close(s, &p->share);
         free(p);
         return r;
     }
     p->device_address = device;
-    p->registered = true;
     p->next = s->memory->pinned;
     s->memory->pinned = p;
     *device_address = device;
     return CUDA_SUCCESS;
 }
 
-/* The GPU may still be at work on it, and the driver waits for all of its work. */
+/* The GPU may still be at work on it, and the driver waits for all of its work. What it does not
+ * let go of stays mapped for as long as the session lives. */
 static void pinned_release(struct gpw_session *s, void *arg)
 {
     struct gpw_pinned *p = arg;
-    s->driver->cuMemHostUnregister(p->share.addr);
-    share_close(s, &p->share);
+    if (unregister(s, p))
+        share_close(s, &p->share);
     free(p);
 }
 
