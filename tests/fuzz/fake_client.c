@@ -164,8 +164,14 @@ static void patience_after(const struct gp_header *h)
     bool large = h->op == GP_OP_gp_launch && h->size >= sizeof *l &&
                  (double)l->grid_x * l->grid_y * l->grid_z * l->block_x * l->block_y > 1e5;
     switch (h->op) {
+    case GP_OP_cuStreamWaitValue32:
+    case GP_OP_cuStreamWaitValue64:
+    case GP_OP_cuStreamBatchMemOp:
     case GP_OP_cuStreamWaitValue32_v2:
     case GP_OP_cuStreamWaitValue64_v2:
+    case GP_OP_cuStreamBatchMemOp_v2:
+    case GP_OP_gp_node_batch:
+    case GP_OP_gp_node_set_batch:
     case GP_OP_gp_fence:
     case GP_OP_gp_host_function:
     case GP_OP_gp_peer_send:
