@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from gpupool_common import paths
-from harness import PoolServer, wait_until
+from harness import PoolServer
 from raw_client import ask_for_session
 
 SOURCES = Path(__file__).resolve().parent / "ranks"
@@ -71,8 +72,13 @@ class Ranks:
         program.chmod(0o755)
         os.replace(program, self.worker)
 
-    def run(self, server: PoolServer, devices: tuple[str, str]) -> dict[tuple[int, str], str]:
-        """What each rank says of each step; ``devices`` are those of its session."""
+    def run(
+        self, server: PoolServer, devices: tuple[str, str], patience: float = PATIENCE
+    ) -> dict[tuple[int, str], str]:
+        """What each rank says of each step, by the end of ``patience`` seconds at the latest.
+
+        ``devices`` are those of its session.
+        """
         from_here = len(server.log.read_text())
         for chosen in devices:
             answer = ask_for_session(server, devices=chosen)
@@ -86,5 +92,7 @@ class Ranks:
             ended = text.count("session ended") >= len(devices)
             return ended or sum(step == "over" for _, step, _ in said()) == len(devices)
 
-        wait_until(over, "both ranks are through", PATIENCE)
+        ends = time.monotonic() + patience
+        while not over() and time.monotonic() < ends:
+            time.sleep(0.1)
         return {(int(rank), step): words for rank, step, words in said() if step in STEPS}
