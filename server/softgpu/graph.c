@@ -209,17 +209,6 @@ CUresult sg_graph_sort(CUgraph graph)
 }
 
 /* ---- entry points ---- */
-#define GRAPH_CHECK(graph)                                                                         \
-    SG_LOCKED;                                                                                     \
-    SG_READY();                                                                                    \
-    if (!sg_handle_is(graph, SG_GRAPH))                                                            \
-    return CUDA_ERROR_INVALID_VALUE
-#define NODE_CHECK(node)                                                                           \
-    SG_LOCKED;                                                                                     \
-    SG_READY();                                                                                    \
-    if (!sg_handle_is(node, SG_NODE))                                                              \
-    return CUDA_ERROR_INVALID_VALUE
-
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
     SG_LOCKED;
@@ -232,7 +221,7 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 
 CUresult cuGraphDestroy(CUgraph hGraph)
 {
-    GRAPH_CHECK(hGraph);
+    SG_GRAPH_CHECK(hGraph);
     if (hGraph->owned)
         return CUDA_ERROR_INVALID_VALUE;
     sg_graph_free(hGraph);
@@ -241,14 +230,14 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
-    GRAPH_CHECK(originalGraph);
+    SG_GRAPH_CHECK(originalGraph);
     return phGraphClone ? sg_graph_copy(originalGraph, phGraphClone) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
                                 CUgraph hClonedGraph)
 {
-    GRAPH_CHECK(hClonedGraph);
+    SG_GRAPH_CHECK(hClonedGraph);
     if (!phNode)
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < hClonedGraph->node_count; i++)
@@ -261,7 +250,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
 
 CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
-    NODE_CHECK(hNode);
+    SG_NODE_CHECK(hNode);
     CUgraph graph = hNode->graph;
     if (graph->owned)
         return CUDA_ERROR_INVALID_VALUE;
@@ -278,7 +267,7 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 {
-    NODE_CHECK(hNode);
+    SG_NODE_CHECK(hNode);
     if (!type)
         return CUDA_ERROR_INVALID_VALUE;
     *type = hNode->type;
@@ -288,7 +277,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
     (void)flags;
-    GRAPH_CHECK(hGraph);
+    SG_GRAPH_CHECK(hGraph);
     FILE *file = path ? fopen(path, "we") : NULL;
     if (!file)
         return path ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;

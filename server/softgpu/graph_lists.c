@@ -1,17 +1,6 @@
 /* Nodes and edges of graphs: listed, added, removed. */
 #include "softgpu.h"
 
-#define GRAPH_CHECK(graph)                                                                         \
-    SG_LOCKED;                                                                                     \
-    SG_READY();                                                                                    \
-    if (!sg_handle_is(graph, SG_GRAPH))                                                            \
-    return CUDA_ERROR_INVALID_VALUE
-#define NODE_CHECK(node)                                                                           \
-    SG_LOCKED;                                                                                     \
-    SG_READY();                                                                                    \
-    if (!sg_handle_is(node, SG_NODE))                                                              \
-    return CUDA_ERROR_INVALID_VALUE
-
 /* Lists in CUDA's way: without an array the count, with one as many as fit and
  * the rest NULL. */
 struct list {
@@ -57,7 +46,7 @@ static CUresult list_end(const struct list *list, size_t *count)
 static CUresult list_nodes(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count)
 {
     const CUgraphEdgeData none = {0};
-    GRAPH_CHECK(graph);
+    SG_GRAPH_CHECK(graph);
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     struct list list = {.into = nodes, .room = *count};
@@ -80,7 +69,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *num
 CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
                             CUgraphEdgeData *edgeData, size_t *numEdges)
 {
-    GRAPH_CHECK(hGraph);
+    SG_GRAPH_CHECK(hGraph);
     if (!numEdges || !from != !to)
         return CUDA_ERROR_INVALID_VALUE;
     struct list list = {from, to, edgeData, *numEdges, 0, false};
@@ -95,7 +84,7 @@ CUresult cuGraphGetEdges_v2(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependencies,
                                        CUgraphEdgeData *edgeData, size_t *numDependencies)
 {
-    NODE_CHECK(hNode);
+    SG_NODE_CHECK(hNode);
     if (!numDependencies)
         return CUDA_ERROR_INVALID_VALUE;
     struct list list = {dependencies, NULL, edgeData, *numDependencies, 0, false};
@@ -107,7 +96,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode hNode, CUgraphNode *dependenc
 CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode hNode, CUgraphNode *dependentNodes,
                                          CUgraphEdgeData *edgeData, size_t *numDependentNodes)
 {
-    NODE_CHECK(hNode);
+    SG_NODE_CHECK(hNode);
     if (!numDependentNodes)
         return CUDA_ERROR_INVALID_VALUE;
     struct list list = {dependentNodes, NULL, edgeData, *numDependentNodes, 0, false};
@@ -140,7 +129,7 @@ static CUresult edges_check(CUgraph graph, const CUgraphNode *from, const CUgrap
 CUresult cuGraphAddDependencies_v2(CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *edgeData, size_t numDependencies)
 {
-    GRAPH_CHECK(hGraph);
+    SG_GRAPH_CHECK(hGraph);
     SG_TRY(edges_check(hGraph, from, to, edgeData, numDependencies, false));
     for (size_t i = 0; i < numDependencies; i++)
         SG_TRY(sg_graph_link(from[i], to[i], edgeData ? &edgeData[i] : NULL));
@@ -151,7 +140,7 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
                                       const CUgraphNode *to, const CUgraphEdgeData *edgeData,
                                       size_t numDependencies)
 {
-    GRAPH_CHECK(hGraph);
+    SG_GRAPH_CHECK(hGraph);
     SG_TRY(edges_check(hGraph, from, to, edgeData, numDependencies, true));
     for (size_t i = 0; i < numDependencies; i++)
         sg_graph_unlink(from[i], to[i], edgeData ? &edgeData[i] : NULL);

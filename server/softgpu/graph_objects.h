@@ -69,4 +69,16 @@ void sg_node_replace(CUgraphNode node, struct sg_op *op);
 CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
                            CUgraphNode node, struct sg_op **out);
 
+/* What an entry point of graphs or nodes begins with: the lock, and a live handle. */
+#define SG_GRAPH_CHECK(graph)                                                                      \
+    SG_LOCKED;                                                                                     \
+    SG_READY();                                                                                    \
+    if (!sg_handle_is(graph, SG_GRAPH))                                                            \
+    return CUDA_ERROR_INVALID_VALUE
+#define SG_NODE_CHECK(node)                                                                        \
+    SG_LOCKED;                                                                                     \
+    SG_READY();                                                                                    \
+    if (!sg_handle_is(node, SG_NODE))                                                              \
+    return CUDA_ERROR_INVALID_VALUE
+
 #endif
