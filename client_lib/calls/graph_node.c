@@ -158,15 +158,16 @@ static CUresult send_batch(const struct target *t, const struct gpc_node_given *
 {
     const CUDA_BATCH_MEM_OP_NODE_PARAMS *p = given->params;
     struct gpc_route on;
-    if (!p || !p->paramArray || !p->count || p->count > GP_BATCH_MAX || p->flags)
+    if (!p || (p->count && !p->paramArray) || p->count > GP_MEMORY_OPERATIONS_MAX || p->flags)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult r = route_of(p->ctx, t->noted, &on);
     size_t bytes = p->count * sizeof *p->paramArray;
-    if (r == CUDA_SUCCESS && !(t->noted->operations = malloc(bytes)))
+    if (r == CUDA_SUCCESS && !(t->noted->operations = malloc(bytes ? bytes : 1)))
         r = CUDA_ERROR_OUT_OF_MEMORY;
     if (r != CUDA_SUCCESS)
         return r;
-    memcpy(t->noted->operations, p->paramArray, bytes);
+    if (bytes)
+        memcpy(t->noted->operations, p->paramArray, bytes);
     t->noted->work.batch = *p;
     t->noted->work.batch.ctx = t->noted->context;
     t->noted->work.batch.paramArray = t->noted->operations;

@@ -94,7 +94,7 @@ enum gp_described_flags {
 #define GP_PARAMETERS_MAX 4096
 #define GP_PARAMETER_BYTES_MAX 32768
 #define GP_NAMES_MAX (1u << 19)
-#define GP_BATCH_MAX 256 /* memory operations in a batch; CUDA's own */
+#define GP_MEMORY_OPERATIONS_MAX 255 /* of a batch; CUDA's own */
 #define GP_NODES_MAX 4096
 #define GP_ATTRIBUTES_PER_LAUNCH_MAX 32
 

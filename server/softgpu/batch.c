@@ -1,7 +1,7 @@
 /* Batches of values that are waited for and written, in streams and as nodes of graphs. */
 #include "softgpu.h"
 
-#define BATCH_MOST 256u
+#define BATCH_MOST 255u
 
 /* One of a batch. */
 static CUresult value_of(CUcontext context, const CUstreamBatchMemOpParams *p, struct sg_op **out)
@@ -32,11 +32,12 @@ static CUresult value_of(CUcontext context, const CUstreamBatchMemOpParams *p, s
 static CUresult fill(CUcontext context, const CUstreamBatchMemOpParams *list, unsigned count,
                      struct sg_op *op)
 {
-    op->graph.list = calloc(count, sizeof(*op->graph.list));
-    op->graph.params = calloc(count, sizeof(*op->graph.params));
+    op->graph.list = calloc(count + 1, sizeof(*op->graph.list));
+    op->graph.params = calloc(count + 1, sizeof(*op->graph.params));
     if (!op->graph.list || !op->graph.params)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memcpy(op->graph.params, list, count * sizeof(*list));
+    if (count)
+        memcpy(op->graph.params, list, count * sizeof(*list));
     for (unsigned i = 0; i < count; i++, op->graph.count++)
         SG_TRY(value_of(context, &list[i], &op->graph.list[i]));
     return CUDA_SUCCESS;
@@ -45,7 +46,7 @@ static CUresult fill(CUcontext context, const CUstreamBatchMemOpParams *list, un
 static CUresult batch_op(CUcontext context, const CUstreamBatchMemOpParams *list, unsigned count,
                          unsigned flags, struct sg_op **out)
 {
-    if (!list || !count || count > BATCH_MOST || flags)
+    if ((count && !list) || count > BATCH_MOST || flags)
         return CUDA_ERROR_INVALID_VALUE;
     struct sg_op *op = sg_op_new(SG_OP_BATCH, context);
     CUresult result = op ? fill(context, list, count, op) : CUDA_ERROR_OUT_OF_MEMORY;

@@ -126,10 +126,8 @@ CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pR
     if (!pTexObject || !pResDesc || !pTexDesc || !desc_fits(pTexDesc))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(resource_check(pResDesc, context->device));
-    if (pResViewDesc && !is_array(pResDesc))
-        return CUDA_ERROR_INVALID_VALUE;
     struct sg_texture like = {.resource = *pResDesc, .desc = *pTexDesc};
-    if (pResViewDesc)
+    if (pResViewDesc && is_array(pResDesc)) /* linear memory has none, and a driver says nothing */
         like.view = *pResViewDesc;
     return make(context, &like, pTexObject);
 }
@@ -143,8 +141,6 @@ CUresult cuSurfObjectCreate(CUsurfObject *pSurfObject, const CUDA_RESOURCE_DESC 
     if (!pSurfObject || !pResDesc || pResDesc->resType != CU_RESOURCE_TYPE_ARRAY || pResDesc->flags)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_array_get(pResDesc->res.array.hArray, &array));
-    if (!(array->desc.Flags & CUDA_ARRAY3D_SURFACE_LDST))
-        return CUDA_ERROR_INVALID_VALUE;
     const struct sg_texture like = {.resource = *pResDesc, .surface = true};
     return make(context, &like, pSurfObject);
 }

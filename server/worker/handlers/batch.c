@@ -48,9 +48,9 @@ static CUresult one_take(struct gpw_session *s, const CUstreamBatchMemOpParams *
 }
 
 static CUresult batch_take(struct gpw_session *s, const CUstreamBatchMemOpParams *from,
-                           uint32_t count, CUstreamBatchMemOpParams to[GP_BATCH_MAX])
+                           uint32_t count, CUstreamBatchMemOpParams to[GP_MEMORY_OPERATIONS_MAX])
 {
-    CUresult r = count && count <= GP_BATCH_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = count <= GP_MEMORY_OPERATIONS_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; r == CUDA_SUCCESS && i < count; i++)
         r = one_take(s, &from[i], &to[i]);
     return r;
@@ -59,7 +59,7 @@ static CUresult batch_take(struct gpw_session *s, const CUstreamBatchMemOpParams
 CUresult gpw_batch(struct gpw_session *s, CUstream stream, uint32_t count,
                    const CUstreamBatchMemOpParams *list, uint32_t flags, bool old)
 {
-    CUstreamBatchMemOpParams own[GP_BATCH_MAX];
+    CUstreamBatchMemOpParams own[GP_MEMORY_OPERATIONS_MAX];
     CUresult r = batch_take(s, list, count, own);
     if (r != CUDA_SUCCESS)
         return r;
@@ -70,7 +70,7 @@ CUresult gpw_batch(struct gpw_session *s, CUstream stream, uint32_t count,
 CUresult gpw_node_batch(struct gpw_session *s, CUgraphNode *made, CUgraph graph, CUgraphExec exec,
                         CUgraphNode node, uint32_t count, const CUstreamBatchMemOpParams *list)
 {
-    CUstreamBatchMemOpParams own[GP_BATCH_MAX];
+    CUstreamBatchMemOpParams own[GP_MEMORY_OPERATIONS_MAX];
     CUDA_BATCH_MEM_OP_NODE_PARAMS p = {.count = count, .paramArray = own};
     CUresult r = batch_take(s, list, count, own);
     if (r == CUDA_SUCCESS)

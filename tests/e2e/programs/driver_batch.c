@@ -76,6 +76,7 @@ static void in_streams(void)
     expect_word(0, 3, "a batch");
     expect_word(1, wide, "a batch");
     expect_word(2, 9, "a batch");
+    CU(cuStreamBatchMemOp(stream, 0, batch, 0)); /* nothing to do */
     CU(cuStreamBatchMemOp(stream, 2, blocked, 0));
     CU_GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(stream));
     CU(cuStreamBatchMemOp(other, 1, opens, 0));
@@ -86,9 +87,8 @@ static void in_streams(void)
 static void wrong(void)
 {
     CUstreamBatchMemOpParams batch[] = {write32(0, 3)};
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 0, batch, 0));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 257, batch, 0));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 1, NULL, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 256, batch, 0));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 1, NULL, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamBatchMemOp(stream, 1, batch, 1));
 }
 
@@ -122,7 +122,7 @@ static void as_nodes(void)
            "the node has %u operations", got.count);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphBatchMemOpNodeGetParams(node, NULL));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, NULL));
-    p.count = 0;
+    p.count = 256;
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &p));
     CU(cuGraphInstantiate(&exec, graph, 0));
     CU(cuGraphLaunch(exec, stream));

@@ -162,8 +162,8 @@ static void attributes(void)
              cuGraphKernelNodeGetAttribute(empty, CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              cuGraphKernelNodeSetAttribute(empty, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
-             cuGraphKernelNodeSetAttribute(first, CU_LAUNCH_ATTRIBUTE_PRIORITY, NULL));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
+               cuGraphKernelNodeSetAttribute(first, CU_LAUNCH_ATTRIBUTE_PRIORITY, NULL));
     CU_GIVES(
         CUDA_ERROR_INVALID_VALUE,
         cuGraphKernelNodeSetAttribute(first, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
