@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@ struct unique {
 };
 
 static int rank;
+static const char *under_way = "driver"; /* the step */
 
 static struct {
     int (*init)(unsigned flags);
@@ -70,6 +72,15 @@ static void tell(const char *step, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     dprintf(STDERR_FILENO, "info: rank %d %s %s\n", rank, step, text);
+}
+
+/* In the thread that made the call. */
+static void refused(int number, siginfo_t *info, void *context)
+{
+    (void)number;
+    (void)context;
+    tell(under_way, "failed system call %d is refused", info->si_syscall);
+    _exit(128 + SIGSYS);
 }
 
 static int find(handle library, const char *name, void *to)
@@ -299,6 +310,7 @@ int main(int argc, char **argv)
         return 0;
     }
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); /* as the worker does */
+    sigaction(SIGSYS, &(struct sigaction){.sa_sigaction = refused, .sa_flags = SA_SIGINFO}, NULL);
     for (int i = 1; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--driver") == 0)
             path = argv[i + 1];
@@ -320,7 +332,9 @@ int main(int argc, char **argv)
             tell("driver", "failed CUDA error %d", r);
         } else {
             tell("driver", "ok");
+            under_way = "peer-copy";
             peer_copy();
+            under_way = "all-reduce";
             all_reduce();
         }
     }
