@@ -99,7 +99,8 @@ class Runner:
 
 def native_environment(extra: dict[str, str]) -> dict[str, str]:
     """Of a program that runs with the local driver; E2E_NATIVE says so (programs/driver.h)."""
-    env = {"E2E_NATIVE": "1"} | {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
+    env["E2E_NATIVE"] = "1"
     env.update(extra)
     return env
 
