@@ -250,11 +250,17 @@ static void stay_connected(const void *argument)
         _exit(4);
     if (sendmsg(own, &message, MSG_FASTOPEN) != -1 || errno != EPERM)
         _exit(5);
+    struct mmsghdr messages = {.msg_hdr = message};
+    if (sendmmsg(own, &messages, 1, MSG_FASTOPEN) != -1 || errno != EPERM)
+        _exit(7);
     message.msg_name = NULL;
     message.msg_namelen = 0;
     if (sendto(own, "x", 1, MSG_NOSIGNAL, NULL, 0) != 1 ||
         sendmsg(own, &message, MSG_DONTWAIT) != 1)
         _exit(6);
+    messages.msg_hdr = message;
+    if (sendmmsg(own, &messages, 1, MSG_DONTWAIT) != 1)
+        _exit(8);
 }
 
 static void a_worker_without_peers_stays_with_its_client(void **state)
