@@ -15,6 +15,7 @@
 #define SG_BARRIERS 16u
 #define SG_ALL_LANES UINT32_MAX
 #define SG_EXTENTS 8u
+#define SG_WORKSPACE 4u
 
 /* One activation of a function, shared by the lanes that entered it together. */
 struct sg_frame {
@@ -104,6 +105,7 @@ struct sg_run {
     const struct sg_function *function;
     const struct sg_module *module;
     unsigned char *parameters;
+    uint32_t workspace[SG_WORKSPACE]; /* its size, then the counter that grid.sync() waits on */
     uint32_t shared_bytes, threads, warps;
     uint32_t shared_top; /* where dynamic shared memory begins */
     uint32_t cluster_dim[3], cluster_size;

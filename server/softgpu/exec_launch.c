@@ -1,7 +1,7 @@
 /*
  * A launch. Blocks run one after another; when all that are resident only poll,
  * as in a barrier over the grid, the next ones join them. Blocks of a cluster
- * come and go together.
+ * come and go together. Those of a cooperative launch are all resident at once.
  */
 #include "exec_internal.h"
 
@@ -286,11 +286,13 @@ static void run_grid(struct sg_run *run)
     uint32_t idle = 0, limit = MAX_RESIDENT / (run->threads * run->cluster_size);
     struct resident r = {NULL, 0, 0};
     while (run->result == CUDA_SUCCESS && (r.count || next < total)) {
-        bool more = next < total && (r.count == 0 || (idle >= IDLE_ROUNDS && r.count < limit));
-        if (more) {
+        bool more = l->cooperative || r.count == 0 || (idle >= IDLE_ROUNDS && r.count < limit);
+        if (next < total && more) {
             if (!admit(run, &r, next++))
                 break;
             idle = 0;
+            if (l->cooperative)
+                continue; /* none of its blocks begins before all are there */
         }
         if (l->cancel && __atomic_load_n(l->cancel, __ATOMIC_RELAXED)) {
             report_cancel(run);
@@ -332,6 +334,7 @@ CUresult sg_launch_run(const struct sg_launch *launch, char *fault, size_t fault
     CUresult result = check_shape(&run);
     if (result != CUDA_SUCCESS)
         return result;
+    run.workspace[0] = sizeof(run.workspace);
     run.grid_id = __atomic_add_fetch(&grids, 1, __ATOMIC_RELAXED);
     if (!copy_parameters(&run)) {
         refuse(&run, "no memory for the parameters");

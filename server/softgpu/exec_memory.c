@@ -55,6 +55,13 @@ static void *look_parameter(struct sg_run *run, uint64_t address, uint32_t size)
     return address <= bytes && size <= bytes - address ? run->parameters + address : NULL;
 }
 
+static void *look_workspace(struct sg_run *run, uint64_t address, uint32_t size)
+{
+    uint64_t bytes = run->launch->cooperative ? sizeof(run->workspace) : 0;
+    return address <= bytes && size <= bytes - address ? (unsigned char *)run->workspace + address
+                                                       : NULL;
+}
+
 void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address, uint32_t size)
 {
     uint64_t window = address & ~SG_OFFSET_MASK, offset = address & SG_OFFSET_MASK;
@@ -77,6 +84,8 @@ void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address
         return look_local(w, lane, offset, size);
     case SG_WINDOW_PARAM:
         return look_parameter(w->block->run, offset, size);
+    case SG_WINDOW_GRID:
+        return look_workspace(w->block->run, offset, size);
     case SG_WINDOW_HEAP:
         return sg_heap_look(address, size);
     default:

@@ -135,6 +135,10 @@ static uint64_t of_block(const struct sg_warp *w, uint32_t special)
         return launch->dynamic_shared_bytes;
     case SG_X_TOTAL_SMEM:
         return run->shared_bytes;
+    case SG_X_ENVREG1:
+        return launch->cooperative ? SG_WINDOW_GRID >> 32 : 0;
+    case SG_X_ENVREG2:
+        return launch->cooperative ? (uint32_t)SG_WINDOW_GRID : 0;
     default:
         return of_cluster(b, special);
     }

@@ -148,19 +148,19 @@ static CUresult pack(struct sg_kernel *kernel, void **parameters, void **extra)
     return CUDA_SUCCESS;
 }
 
-/* Blocks run one after another, so only a single one can be waited for by all. */
+/* All blocks must be resident at once, "no more than [the occupancy] times the number of
+ * multiprocessors". */
 static CUresult check_cooperative(const struct sg_kernel *kernel)
 {
-    uint64_t blocks = (uint64_t)kernel->grid[0] * kernel->grid[1] * kernel->grid[2];
-    if (!kernel->cooperative || blocks == 1)
+    if (!kernel->cooperative)
         return CUDA_SUCCESS;
     const struct sg_function_info *info = sg_function_info(kernel->code);
+    uint64_t blocks = (uint64_t)kernel->grid[0] * kernel->grid[1]; /* both below 2^31 and 2^16 */
     unsigned threads = kernel->block[0] * kernel->block[1] * kernel->block[2];
-    if (blocks > (uint64_t)sg_occupancy_blocks(info, threads, kernel->shared) * SG_MULTIPROCESSORS)
-        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-    sg_complain("kernel %s: cooperative launches of more than one block are not supported",
-                info->name);
-    return CUDA_ERROR_NOT_SUPPORTED;
+    uint64_t most = (uint64_t)sg_occupancy_blocks(info, threads, kernel->shared) *
+                    SG_MULTIPROCESSORS;
+    bool fits = blocks <= most && blocks * kernel->grid[2] <= most;
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
 static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction function,
@@ -216,6 +216,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
     const struct sg_kernel *kernel = &op->kernel;
     struct sg_launch launch = {
         .function = kernel->code,
+        .cooperative = kernel->cooperative,
         .dynamic_shared_bytes = kernel->shared,
         .parameters = kernel->parameters,
         .memory = sg_address_memory(),

@@ -102,6 +102,7 @@ struct sg_launch {
     const struct sg_function *function;
     uint32_t grid[3], block[3];
     uint32_t cluster[3]; /* all 0: no cluster */
+    bool cooperative;    /* all blocks run side by side, and may wait for each other */
     uint32_t dynamic_shared_bytes;
     const void *parameters; /* packed, parameter_bytes; may be NULL when that is 0 */
     const struct sg_memory *memory;

@@ -18,6 +18,7 @@
 #define SG_WINDOW_PARAM SG_WINDOW(3)
 #define SG_WINDOW_CODE SG_WINDOW(4) /* function pointers: index + 1 */
 #define SG_WINDOW_HEAP SG_WINDOW(5) /* device malloc */
+#define SG_WINDOW_GRID SG_WINDOW(6) /* workspace of a cooperative launch */
 #define SG_OFFSET_MASK (SG_WINDOW(1) - 1)
 
 /* Inside the shared window, bits 24..31 are 0 for the block's own memory and
@@ -156,7 +157,9 @@ enum sg_special {
     SG_X_CLUSTER_CTARANK,
     SG_X_CLUSTER_NCTARANK,
     SG_X_IS_EXPLICIT_CLUSTER,
-    SG_X_ZERO, /* %envreg, %pm: defined, always 0 here */
+    SG_X_ENVREG1, /* upper and lower half of the address of a cooperative launch's workspace */
+    SG_X_ENVREG2,
+    SG_X_ZERO, /* other %envreg, %pm: defined, always 0 here */
 };
 
 struct sg_warp;

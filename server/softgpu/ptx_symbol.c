@@ -151,6 +151,7 @@ static const struct { const char *name; int special; } specials[] = {
     {"%cluster_nctaid.y", SG_X_CLUSTER_NCTAID_Y}, {"%cluster_nctaid.z", SG_X_CLUSTER_NCTAID_Z},
     {"%cluster_ctarank", SG_X_CLUSTER_CTARANK}, {"%cluster_nctarank", SG_X_CLUSTER_NCTARANK},
     {"%is_explicit_cluster", SG_X_IS_EXPLICIT_CLUSTER},
+    {"%envreg1", SG_X_ENVREG1}, {"%envreg2", SG_X_ENVREG2},
     {"%reserved_smem_offset_begin", SG_X_ZERO}, {"%reserved_smem_offset_end", SG_X_ZERO},
 };
 /* clang-format on */

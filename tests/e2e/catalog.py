@@ -35,6 +35,7 @@ RUNTIME_PROGRAMS = (
     Program("vector_add", "vector_add"),
     Program("matmul", "matmul"),
     Program("reduction", "reduction"),
+    Program("grid_sync", "grid_sync"),
     Program("histogram", "histogram"),
     Program("stencil", "stencil"),
     Program("device_functions", "device_functions"),
