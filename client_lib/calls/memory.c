@@ -73,6 +73,7 @@ static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t
                               .size = bytes,
                               .kind = kind,
                               .context = kind == GPC_RANGE_MAPPED ? NULL : context,
+                              .from = from,
                               .device = device};
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -91,8 +92,8 @@ CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, 
     bool captures;
     CUresult r = gpc_stream_captures(on, stream, &captures);
     return r ? r
-             : keep_in(on->context, (uint64_t)pool, at, bytes,
-                       captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
+             : keep_in(on->context, (uint64_t)(pool ? pool : gpc_pool_current(on->device)), at,
+                       bytes, captures ? GPC_RANGE_GRAPH : GPC_RANGE_POOL);
 }
 
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)

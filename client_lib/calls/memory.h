@@ -20,6 +20,10 @@ void gpc_memory_context_ended(CUcontext context);
 /* What freeing needs: nothing is freed without a context, too. */
 enum gpc_needs gpc_free_needs(uint64_t address);
 
+/* A device's default pool; and the one that was chosen in its place, NULL if none was. */
+CUresult gpc_pool_default(CUdevice dev, CUmemoryPool *pool);
+CUmemoryPool gpc_pool_current(CUdevice dev);
+
 /* Below this a message is cheaper than a slot of the arena. */
 #define GPC_ARENA_LEAST 16384u
 /* A session's arena: slots of GP_CHUNK_MAX bytes; -1 when there is none. One for an upload:

@@ -80,6 +80,16 @@ static CUresult send(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, 
                : gpc_wire_cuMemsetD2D32Async_on(on, dst, pitch, value, width, rows, stream);
 }
 
+CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
+                        size_t size, size_t width, size_t rows)
+{
+    struct gpc_range range;
+    CUresult r = gpc_memset(on, dst, pitch, value, size, width, rows, NULL);
+    bool waits = r == CUDA_SUCCESS && gpc_range_find_at(on->session->index, dst, &range) &&
+                 range.sync;
+    return waits ? gpc_wire_cuStreamSynchronize_on(on, NULL) : r;
+}
+
 CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                     size_t size, size_t width, size_t rows, CUstream stream)
 {

@@ -3,6 +3,8 @@
 
 #include "call.h"
 #include "export.h"
+#include "gpc_wire.h"
+#include "memory.h"
 #include "ranges.h"
 #include "session.h"
 
@@ -13,21 +15,28 @@ static CUresult of_all(void *data, CUpointer_attribute which)
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *(int *)data = 0;
         return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: /* of the GPU host's kernel */
+        return CUDA_ERROR_NOT_SUPPORTED;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *(unsigned long long *)data = 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)data = NULL;
-        return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;
     }
+}
+
+/* A device's default pool gets its handle when somebody asks. */
+static CUresult pool_of(CUmemoryPool *pool, const struct gpc_range *range)
+{
+    bool pooled = range->kind == GPC_RANGE_POOL;
+    *pool = pooled ? (CUmemoryPool)range->from : NULL;
+    return pooled && !*pool ? gpc_pool_default(range->device, pool) : CUDA_SUCCESS;
 }
 
 /* What depends on the memory that the address is in. */
@@ -62,6 +71,14 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         *(unsigned long long *)data = range->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* one memory may be mapped at several addresses */
+        *(unsigned long long *)data = range->kind == GPC_RANGE_MAPPED ? range->from : range->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        return pool_of(data, range);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(int *)data = range->sync;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)data = range->device;
@@ -103,6 +120,7 @@ static size_t attribute_size(CUpointer_attribute which)
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     case CU_POINTER_ATTRIBUTE_MAPPED:
@@ -122,6 +140,30 @@ GPC_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attr, 
         return CUDA_ERROR_INVALID_VALUE;
     struct gpc_range range;
     return attribute(data, attr, ptr, gpc_range_find(ptr, &range) ? &range : NULL);
+}
+
+/* What a synchronous copy or set may have left under way is over when it is set. */
+static CUresult set_sync(const struct gpc_range *range, bool sync)
+{
+    CUcontext context = range->context ? range->context : gpc_current();
+    if (!gpc_range_set_sync(range, sync))
+        return CUDA_ERROR_INVALID_VALUE; /* freed meanwhile */
+    if (!sync || !context)
+        return CUDA_SUCCESS;
+    const struct gpc_route on = gpc_route_in(context);
+    return gpc_wire_cuStreamSynchronize_on(&on, CU_STREAM_LEGACY);
+}
+
+GPC_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
+                                          CUdeviceptr ptr)
+{
+    CUresult r = gpc_enter(GP_OP_cuPointerSetAttribute, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_range range;
+    if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !gpc_range_find(ptr, &range))
+        return CUDA_ERROR_INVALID_VALUE;
+    return gpc_leave(set_sync(&range, *(const unsigned *)value != 0));
 }
 
 GPC_EXPORT CUresult cuPointerGetAttributes(unsigned int numAttributes,

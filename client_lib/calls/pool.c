@@ -6,6 +6,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "memory.h"
 #include "ranges.h"
 #include "session.h"
 #include "shared.h"
@@ -89,7 +90,7 @@ GPC_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute
  * where cuDeviceSetMemPool has not chosen another. */
 static CUmemoryPool default_pools[GP_DEVICES_MAX], current_pools[GP_DEVICES_MAX];
 
-static CUresult default_pool(CUdevice dev, CUmemoryPool *pool)
+CUresult gpc_pool_default(CUdevice dev, CUmemoryPool *pool)
 {
     if (!gpc_device_info(dev))
         return CUDA_ERROR_INVALID_DEVICE;
@@ -108,7 +109,23 @@ GPC_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice d
     CUresult r = gpc_enter(GP_OP_cuDeviceGetDefaultMemPool, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
-    return pool_out ? default_pool(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
+    return pool_out ? gpc_pool_default(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUmemoryPool gpc_pool_current(CUdevice dev)
+{
+    bool chosen = gpc_device_info(dev) &&
+                  gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev]);
+    return chosen ? current_pools[dev] : NULL;
+}
+
+static CUresult current_pool(CUdevice dev, CUmemoryPool *pool)
+{
+    CUmemoryPool chosen = gpc_pool_current(dev);
+    if (!chosen)
+        return gpc_pool_default(dev, pool);
+    *pool = chosen;
+    return CUDA_SUCCESS;
 }
 
 GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
@@ -116,13 +133,15 @@ GPC_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
     CUresult r = gpc_enter(GP_OP_cuDeviceGetMemPool, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!pool)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (gpc_device_info(dev) && gpc_handle_live(GP_HANDLE_MEMPOOL, (uint64_t)current_pools[dev])) {
-        *pool = current_pools[dev];
-        return CUDA_SUCCESS;
-    }
-    return default_pool(dev, pool);
+    return pool ? current_pool(dev, pool) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult choose_pool(CUdevice dev, CUmemoryPool pool)
+{
+    CUresult r = gpc_wire_cuDeviceSetMemPool(dev, pool);
+    if (r == CUDA_SUCCESS)
+        current_pools[dev] = pool;
+    return r;
 }
 
 GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
@@ -130,8 +149,55 @@ GPC_EXPORT CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     CUresult r = gpc_enter(GP_OP_cuDeviceSetMemPool, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
-    r = gpc_wire_cuDeviceSetMemPool(dev, pool);
+    return gpc_leave(choose_pool(dev, pool));
+}
+
+/* --- by location: since CUDA 13 ----------------------------------------------------- */
+
+/* Whose pools are meant; or the error that CUDA gives. */
+static CUresult location_enter(uint16_t op, const CUmemLocation *location, CUmemAllocationType type,
+                               CUdevice *dev)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!location || (!managed && type != CU_MEM_ALLOCATION_TYPE_PINNED))
+        return CUDA_ERROR_INVALID_VALUE;
+    bool host = location->type == CU_MEM_LOCATION_TYPE_HOST ||
+                location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+                (managed && location->type == CU_MEM_LOCATION_TYPE_NONE);
+    if (!host && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_INVALID_VALUE;
+    *dev = location->id;
+    return host || managed ? gpc_refuse_because(op, "a pool of host or managed memory")
+                           : CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                           CUmemAllocationType type)
+{
+    CUdevice dev;
+    CUresult r = location_enter(GP_OP_cuMemGetDefaultMemPool, location, type, &dev);
     if (r == CUDA_SUCCESS)
-        current_pools[dev] = pool;
-    return gpc_leave(r);
+        r = pool_out ? gpc_pool_default(dev, pool_out) : CUDA_ERROR_INVALID_VALUE;
+    return r;
+}
+
+GPC_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+                                    CUmemAllocationType type)
+{
+    CUdevice dev;
+    CUresult r = location_enter(GP_OP_cuMemGetMemPool, location, type, &dev);
+    if (r == CUDA_SUCCESS)
+        r = pool ? current_pool(dev, pool) : CUDA_ERROR_INVALID_VALUE;
+    return r;
+}
+
+GPC_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
+                                    CUmemoryPool pool)
+{
+    CUdevice dev;
+    CUresult r = location_enter(GP_OP_cuMemSetMemPool, location, type, &dev);
+    return r ? r : gpc_leave(choose_pool(dev, pool));
 }

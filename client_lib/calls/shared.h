@@ -44,6 +44,9 @@ CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes);
 /* `rows` of `width` values of `size` bytes, `pitch` bytes from one to the next. */
 CUresult gpc_memset(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
                     size_t size, size_t width, size_t rows, CUstream stream);
+/* The same on the default stream, waited for where the memory wants that (SYNC_MEMOPS). */
+CUresult gpc_memset_now(const struct gpc_route *on, CUdeviceptr dst, size_t pitch, uint32_t value,
+                        size_t size, size_t width, size_t rows);
 
 /* An array or a mipmapped array was made. If there is no memory for its record it is
  * destroyed. */

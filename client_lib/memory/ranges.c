@@ -118,15 +118,34 @@ bool gpc_range_remove(uint64_t begin, struct gpc_range *removed)
     return gpc_range_remove_at(place_here(), begin, removed);
 }
 
-bool gpc_range_forget(const struct gpc_range *range)
+/* Where it should be, or anywhere: ranges of a worker that lies overlap. `count` if it is not
+ * there any more. Under the lock. */
+static size_t index_of(const struct table *t, const struct gpc_range *range)
 {
-    struct table *t = &tables[range->place];
-    pthread_rwlock_wrlock(&lock);
-    /* where it should be, or anywhere: ranges of a worker that lies overlap */
     size_t at = after(t, range->begin);
     if (at >= t->count || t->ranges[at].id != range->id)
         for (at = 0; at < t->count && t->ranges[at].id != range->id;)
             at++;
+    return at;
+}
+
+bool gpc_range_set_sync(const struct gpc_range *range, bool sync)
+{
+    struct table *t = &tables[range->place];
+    pthread_rwlock_wrlock(&lock);
+    size_t at = index_of(t, range);
+    bool found = at < t->count;
+    if (found)
+        t->ranges[at].sync = sync;
+    pthread_rwlock_unlock(&lock);
+    return found;
+}
+
+bool gpc_range_forget(const struct gpc_range *range)
+{
+    struct table *t = &tables[range->place];
+    pthread_rwlock_wrlock(&lock);
+    size_t at = index_of(t, range);
     bool found = at < t->count;
     if (found)
         remove_at(t, at);

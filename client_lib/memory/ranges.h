@@ -36,6 +36,8 @@ struct gpc_range {
     uint64_t device_address; /* of shared host memory */
     uint64_t id;             /* of cuPointerGetAttribute's BUFFER_ID */
     bool registered;         /* cuMemHostRegister */
+    bool sync;               /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
+    uint64_t from;           /* the handle of its pool, or of what is mapped */
     void *owner;             /* what to free it with */
 };
 
@@ -49,6 +51,8 @@ bool gpc_range_remove_at(unsigned place, uint64_t begin, struct gpc_range *remov
 /* Remove this one, as it was found; false: somebody else has. A worker that lies may have two
  * begin at one address, so who looked at a range and acts on it removes no other. */
 bool gpc_range_forget(const struct gpc_range *range);
+/* What is said of this one's SYNC_MEMOPS from now on; false: it is not there any more. */
+bool gpc_range_set_sync(const struct gpc_range *range, bool sync);
 /* The range that the address lies in; looked for where the thread is. */
 bool gpc_range_find(uint64_t address, struct gpc_range *found);
 /* And where a route goes. */

@@ -108,6 +108,30 @@ static bool sizes_right(const struct gp_snapshot *s, uint32_t bytes)
            bytes == s->head_bytes + (uint64_t)s->device_count * s->device_bytes;
 }
 
+/* What is refused here, whatever the GPU's host has: a program that asks first goes another way. */
+static void say_refused(struct gp_snapshot *s)
+{
+    static const CUdevice_attribute refused[] = {
+        CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
+        CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH,
+        CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+        CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+    };
+    for (uint32_t i = 0; i < s->device_count; i++)
+        for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
+            if (s->devices[i].attributes[refused[k]] != GP_ATTRIBUTE_NONE)
+                s->devices[i].attributes[refused[k]] = 0;
+}
+
 const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapshot *to)
 {
     struct gp_snapshot head;
@@ -123,5 +147,6 @@ const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapsh
     to->head_bytes = sizeof *to;
     to->device_bytes = sizeof to->devices[0];
     to->size = to->head_bytes + to->device_count * to->device_bytes;
+    say_refused(to);
     return devices_wrong(to);
 }

@@ -5,7 +5,7 @@
 #include "snapshot.h"
 
 /* Take the `bytes` that a worker of any release sent: into `to`, which has room for
- * GP_DEVICES_MAX devices, in the form of this one. NULL if it can be believed, else what is
+ * GP_DEVICES_MAX devices, in the form of this one; what is refused here, no device has. NULL if it can be believed, else what is
  * wrong, as one clause. */
 const char *gpc_snapshot_read(const void *from, uint32_t bytes, struct gp_snapshot *to);
 #endif

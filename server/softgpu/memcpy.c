@@ -24,9 +24,10 @@ struct end {
     CUcontext context; /* whose device reaches it; NULL: the stream's */
 };
 
-/* `*pinned`: the device (NULL: any that is asked later) can reach this end by itself. */
+/* `*pinned`: the device (NULL: any that is asked later) can reach this end by itself. `*waits`:
+ * a synchronous copy is over when it returns. */
 static CUresult end_check(const struct end *end, const struct sg_device *device, bool *pinned,
-                          bool *host)
+                          bool *waits)
 {
     struct sg_extent extent;
     if (!end->address)
@@ -40,15 +41,15 @@ static CUresult end_check(const struct end *end, const struct sg_device *device,
         return CUDA_ERROR_INVALID_VALUE;
     switch (end->type) {
     case CU_MEMORYTYPE_HOST:
-        *host = true;
+        *waits = true;
         break;
     case CU_MEMORYTYPE_DEVICE:
         if (!covered)
             return CUDA_ERROR_INVALID_VALUE;
-        *host = sg_space_is_host(extent.space);
+        *waits = sg_space_is_host(extent.space) || extent.sync_memops;
         break;
     case CU_MEMORYTYPE_UNIFIED:
-        *host = !known || sg_space_is_host(extent.space);
+        *waits = !known || sg_space_is_host(extent.space) || extent.sync_memops;
         break;
     default:
         return CUDA_ERROR_INVALID_VALUE;
@@ -93,12 +94,12 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
                        CUstream handle, bool async)
 {
     CUstream stream;
-    bool from_pinned = true, to_pinned = true, from_host = false, to_host = false;
+    bool from_pinned = true, to_pinned = true, from_waits = false, to_waits = false;
     SG_TRY(sg_stream_get(handle, &stream));
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_SUCCESS;
-    SG_TRY(end_check(from, stream->context->device, &from_pinned, &from_host));
-    SG_TRY(end_check(to, stream->context->device, &to_pinned, &to_host));
+    SG_TRY(end_check(from, stream->context->device, &from_pinned, &from_waits));
+    SG_TRY(end_check(to, stream->context->device, &to_pinned, &to_waits));
     copy->src = (const char *)(uintptr_t)from->address;
     copy->dst = (char *)(uintptr_t)to->address;
     copy->src_pitch = from->pitch;
@@ -107,7 +108,7 @@ static CUresult submit(struct sg_copy *copy, const struct end *from, const struc
     copy->dst_slice = to->slice;
     copy->src_bytes = from_pinned ? from->bytes : 0;
     copy->dst_bytes = to_pinned ? to->bytes : 0;
-    bool wait = async ? !to_pinned : from_host || to_host;
+    bool wait = async ? !to_pinned : from_waits || to_waits;
     if (stream->capture && async)
         wait = false;
     else if (!from_pinned && !wait && stage(copy) != CUDA_SUCCESS)
@@ -291,7 +292,7 @@ static CUresult ends_make(const CUDA_MEMCPY3D *p, struct end *from, struct end *
 CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
 {
     struct end from, to;
-    bool pinned, host;
+    bool pinned, waits;
     *copy = (struct sg_copy){.width = params->WidthInBytes,
                              .height = params->Height,
                              .depth = params->Depth,
@@ -299,9 +300,9 @@ CUresult sg_copy_make(const CUDA_MEMCPY3D *params, struct sg_copy *copy)
     if (!copy->width || !copy->height || !copy->depth)
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(ends_make(params, &from, &to));
-    SG_TRY(end_check(&from, NULL, &pinned, &host));
+    SG_TRY(end_check(&from, NULL, &pinned, &waits));
     copy->src_bytes = pinned ? from.bytes : 0;
-    SG_TRY(end_check(&to, NULL, &pinned, &host));
+    SG_TRY(end_check(&to, NULL, &pinned, &waits));
     copy->dst_bytes = pinned ? to.bytes : 0;
     copy->src = (const char *)(uintptr_t)from.address;
     copy->dst = (char *)(uintptr_t)to.address;

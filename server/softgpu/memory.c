@@ -200,8 +200,10 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         *(unsigned *)data = extent->sync_memops;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)data = extent->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: /* one memory may be mapped at several addresses */
+        *(unsigned long long *)data = extent->physical ? (uintptr_t)extent->physical : extent->id;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
         *(unsigned *)data = extent->space == SG_SPACE_MANAGED;
@@ -211,6 +213,7 @@ static CUresult attribute_of(void *data, CUpointer_attribute attribute, CUdevice
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
         *(unsigned *)data = 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
@@ -266,6 +269,7 @@ static CUresult attribute_null(void *data, CUpointer_attribute attribute)
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         memset(data, 0, 4);
         return CUDA_SUCCESS;

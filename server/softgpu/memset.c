@@ -47,9 +47,10 @@ static CUresult set(CUdeviceptr dst, size_t pitch, unsigned element, uint32_t va
     if (!op)
         return CUDA_ERROR_OUT_OF_MEMORY;
     op->set = made;
-    bool host = sg_address_find(dst, &extent) && sg_space_is_host(extent.space);
-    /* Like CUDA's: asynchronous to the host, unless it writes host memory. */
-    return !async && host ? sg_stream_submit_wait(stream, op) : sg_stream_submit(stream, op);
+    bool waits = sg_address_find(dst, &extent) &&
+                 (sg_space_is_host(extent.space) || extent.sync_memops);
+    /* Like CUDA's: asynchronous to the host, unless it writes host memory, or that is set. */
+    return !async && waits ? sg_stream_submit_wait(stream, op) : sg_stream_submit(stream, op);
 }
 
 #define SET_FUNCTIONS(bits, type)                                                                  \

@@ -199,6 +199,49 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
+/* By location: of devices alone. */
+static CUresult location_device(const CUmemLocation *location, CUmemAllocationType type,
+                                CUdevice *dev)
+{
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!location || (!managed && type != CU_MEM_ALLOCATION_TYPE_PINNED))
+        return CUDA_ERROR_INVALID_VALUE;
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        *dev = location->id;
+        return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_MEM_LOCATION_TYPE_NONE:
+        return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                CUmemAllocationType type)
+{
+    CUdevice dev;
+    SG_TRY(location_device(location, type, &dev));
+    return cuDeviceGetDefaultMemPool(pool_out, dev);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    CUdevice dev;
+    SG_TRY(location_device(location, type, &dev));
+    return cuDeviceGetMemPool(pool, dev);
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    CUdevice dev;
+    SG_TRY(location_device(location, type, &dev));
+    return cuDeviceSetMemPool(dev, pool);
+}
+
 /* ---- allocating ---- */
 static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {

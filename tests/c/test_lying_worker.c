@@ -97,8 +97,11 @@ static void a_longer_snapshot(void **state)
     longer->device_bytes = DEVICE;
     for (unsigned i = 0; i < DEVICES; i++)
         memcpy(bytes + HEAD + i * DEVICE, &from->devices[i], sizeof from->devices[i]);
+    char plain[SNAPSHOT_BYTES];
+    assert_false(refused(from));
+    memcpy(plain, taken(), sizeof plain);
     assert_null(gpc_snapshot_read(room, longer->size, to));
-    assert_memory_equal(to, from, SNAPSHOT_BYTES);
+    assert_memory_equal(to, plain, sizeof plain);
 
     static const struct {
         uint32_t head, device;
@@ -224,6 +227,16 @@ static void numbers_of_a_snapshot(void **state)
     s = honest();
     s->devices[0].total_bytes = UINT64_MAX;
     assert_true(refused(s));
+}
+
+static void devices_lack_what_is_refused(void **state)
+{
+    (void)state;
+    const int32_t *has = taken()->devices[0].attributes;
+    assert_false(refused(honest()));
+    assert_int_equal(has[CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED], 0);
+    assert_int_equal(has[CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED], 0);
+    assert_int_equal(has[CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING], 64);
 }
 
 /* It may not call this process's own memory a device's. */
@@ -474,6 +487,7 @@ int main(void)
         CASE(texts_of_a_snapshot),
         CASE(windows_of_a_snapshot),
         CASE(numbers_of_a_snapshot),
+        CASE(devices_lack_what_is_refused),
         CASE(windows_over_our_own_memory),
         CASE(addresses_that_lead_elsewhere),
         CASE(answers_that_cannot_be),

@@ -35,8 +35,14 @@ CUresult gpc_copy_rows(struct gpc_copy *c, CUresult (*row)(struct gpc_copy *c, u
 /* Whether an address that nobody here got is one at all, only the driver knows. */
 static bool must_ask(const struct gpc_copy *c)
 {
-    return c->blocking && c->dst.kind == GPC_END_DEVICE &&
+    return c->dst.kind == GPC_END_DEVICE &&
            (!c->dst.known || (c->src.kind == GPC_END_DEVICE && !c->src.known));
+}
+
+/* The program has said that such copies are always over when they return. */
+static bool must_wait(const struct gpc_copy *c)
+{
+    return (c->dst.known && c->dst.range.sync) || (c->src.known && c->src.range.sync);
 }
 
 CUresult gpc_copy_run(struct gpc_copy *c)
@@ -56,7 +62,8 @@ CUresult gpc_copy_run(struct gpc_copy *c)
     if (s->refusal)
         return gpc_refuse_because(c->op, s->refusal);
     r = s->run(c);
-    return r == CUDA_SUCCESS && must_ask(c) ? gpc_wire_cuStreamSynchronize_on(c->on, c->stream) : r;
+    bool waits = c->blocking && (must_ask(c) || must_wait(c));
+    return r == CUDA_SUCCESS && waits ? gpc_wire_cuStreamSynchronize_on(c->on, c->stream) : r;
 }
 
 /* The box of a copy in an array. */
@@ -87,6 +94,16 @@ static CUresult end_linear(struct gpc_end *e, struct gpc_end_named named,
     return named.at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult gpc_copy_plan_linear(struct gpc_copy *c, struct gpc_end_named dst,
+                              struct gpc_end_named src, size_t bytes)
+{
+    c->box = (struct gp_span_box){bytes, 1, 1};
+    CUresult r = end_linear(&c->dst, dst, &c->box);
+    if (r == CUDA_SUCCESS)
+        r = end_linear(&c->src, src, &c->box);
+    return r ? r : gpc_copy_classify(c);
+}
+
 CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named dst,
                          struct gpc_end_named src, size_t bytes, CUstream stream, bool blocking)
 {
@@ -98,12 +115,7 @@ CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named
     c.blocking = blocking;
     c.on = on;
     c.stream = stream;
-    c.box = (struct gp_span_box){bytes, 1, 1};
-    CUresult r = end_linear(&c.dst, dst, &c.box);
-    if (r == CUDA_SUCCESS)
-        r = end_linear(&c.src, src, &c.box);
-    if (r == CUDA_SUCCESS)
-        r = gpc_copy_classify(&c);
+    CUresult r = gpc_copy_plan_linear(&c, dst, src, bytes);
     return r ? r : gpc_copy_run(&c);
 }
 
@@ -148,8 +160,7 @@ static bool is_empty(const CUDA_MEMCPY3D *p)
     return p->WidthInBytes == 0 || p->Height == 0 || p->Depth == 0;
 }
 
-/* Both ends of a copy that is not empty. */
-static CUresult ends_pitched(struct gpc_copy *c, const CUDA_MEMCPY3D *p)
+CUresult gpc_copy_plan_pitched(struct gpc_copy *c, const CUDA_MEMCPY3D *p)
 {
     const struct gp_span_end from = {p->srcXInBytes, p->srcY, p->srcZ, p->srcPitch, p->srcHeight};
     const struct gp_span_end to = {p->dstXInBytes, p->dstY, p->dstZ, p->dstPitch, p->dstHeight};
@@ -176,7 +187,7 @@ CUresult gpc_copy_pitched(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D
     c.stream = stream;
     if (is_empty(p))
         return CUDA_SUCCESS;
-    CUresult r = ends_pitched(&c, p);
+    CUresult r = gpc_copy_plan_pitched(&c, p);
     return r ? r : gpc_copy_run(&c);
 }
 
@@ -186,7 +197,7 @@ CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p
     struct gpc_copy c = {.op = op, .on = on};
     if (is_empty(p))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = ends_pitched(&c, p);
+    CUresult r = gpc_copy_plan_pitched(&c, p);
     if (r != CUDA_SUCCESS)
         return r;
     if (c.src.kind >= GPC_END_REMOTE || c.dst.kind >= GPC_END_REMOTE)

@@ -2,6 +2,7 @@
 #ifndef GPC_COPY_H
 #define GPC_COPY_H
 
+#include "copy_batch.h"
 #include "plan.h"
 
 /* One end as a call names it: what it is said to be, and where its first byte is. */
@@ -31,6 +32,9 @@ static inline struct gpc_end_named gpc_said_array(CUarray array, size_t at)
     return (struct gpc_end_named){GPC_SAID_ARRAY, at, array};
 }
 
+/* Of a copy whose route and stream are set: the rest of its plan. */
+CUresult gpc_copy_plan_linear(struct gpc_copy *c, struct gpc_end_named dst,
+                              struct gpc_end_named src, size_t bytes);
 /* In stream order. A blocking one returns when the caller may use both ends again. */
 CUresult gpc_copy_linear(uint16_t op, struct gpc_route *on, struct gpc_end_named dst,
                          struct gpc_end_named src, size_t bytes, CUstream stream, bool blocking);
@@ -48,6 +52,13 @@ CUresult gpc_copy_node(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D *p
                        struct gpc_node_copy *out);
 CUresult gpc_copy_2d(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY2D *c, CUstream stream,
                      bool blocking);
+/* Batches (batch.c). `*fail_index`, where there is one, is the copy that an error is of, or
+ * SIZE_MAX. */
+CUresult gpc_copy_lines(uint16_t op, struct gpc_route *on, const struct gp_copy_lines *lines,
+                        size_t *fail_index, CUstream stream);
+CUresult gpc_copy_boxes(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D_BATCH_OP *boxes,
+                        size_t count, unsigned long long flags, size_t *fail_index,
+                        CUstream stream);
 /* The contexts are checked and not needed: addresses and arrays say where they are. */
 CUresult gpc_copy_3d_peer(uint16_t op, struct gpc_route *on, const CUDA_MEMCPY3D_PEER *c,
                           CUstream stream, bool blocking);

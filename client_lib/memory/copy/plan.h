@@ -78,6 +78,8 @@ enum gpc_end_kind gpc_end_seen_from(const struct gpc_end *e, const struct gpc_ro
 /* table.c: never NULL. */
 const struct gpc_strategy *gpc_copy_strategy(enum gpc_copy_transport transport,
                                              enum gpc_end_kind src, enum gpc_end_kind dst);
+/* copy.c: what its ends are, looked up and classified; of one that is not empty. */
+CUresult gpc_copy_plan_pitched(struct gpc_copy *c, const CUDA_MEMCPY3D *p);
 /* copy.c: find the strategy for the ends, and run it. */
 CUresult gpc_copy_run(struct gpc_copy *c);
 /* The rows of a copy: whole slices are one where they lie without gaps. */
