@@ -16,9 +16,8 @@
 #include "cancel.h"
 #include "gp_errors.h"
 #include "monotonic.h"
+#include "observe.h"
 #include "transport/support.h"
-
-int gpc_trace_on;
 
 static uint64_t start_ns;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -44,18 +43,19 @@ __attribute__((constructor)) static void look(void)
         return;
     start_ns = gp_now_ns();
     /* a child must not inherit the lock of a thread that it does not have */
-    gpc_trace_on = pthread_atfork(hold, let_go, let_go) == 0;
+    if (pthread_atfork(hold, let_go, let_go) == 0)
+        gpc_observe(GPC_OBSERVER_TRACE);
 }
 
 /* The file, opened by the first call: a process that makes none must not empty it.
  * Called with the lock. */
 static int trace_file(void)
 {
-    if (file < 0 && gpc_trace_on) {
+    if (file < 0 && GPC_OBSERVED(GPC_OBSERVER_TRACE)) {
         const char *path = getenv("GPUPOOL_TRACE");
         file = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666) : -1;
         if (file < 0) {
-            gpc_trace_on = 0;
+            gpc_observe_no_more(GPC_OBSERVER_TRACE);
             gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_TRACE=%s: %s", path ? path : "",
                     strerror(errno));
         }
@@ -94,7 +94,7 @@ static void put(const struct gpc_trace *t, const char *before, const char *after
     };
     int to = trace_file();
     if (to >= 0 && writev(to, parts, 3) < 0) {
-        gpc_trace_on = 0;
+        gpc_observe_no_more(GPC_OBSERVER_TRACE);
         gpc_log(GPC_LOG_ERROR, "cannot write GPUPOOL_TRACE: %s; it ends here", strerror(errno));
     }
 }

@@ -17,10 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Set once, when the library is loaded. */
-extern int gpc_trace_on;
-#define GPC_TRACE_ON __builtin_expect(gpc_trace_on, 0)
-
 #define GPC_TRACE_TEXT 64   /* characters of a string */
 #define GPC_TRACE_LIST 8    /* elements of an array */
 #define GPC_TRACE_LINE 2048 /* bytes of half a line; more is cut */

@@ -2,22 +2,19 @@
 
 #include <string.h>
 
+#include "monotonic.h"
+#include "observe.h"
 #include "stats.h"
+#include "timeline.h"
 
 /* What is no larger is copied together: one piece is the fastest for every transport. */
 #define SMALL_MESSAGE 2048
 
-int gpc_message_send(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
-                     const struct iovec *in, unsigned count, unsigned flags)
+/* `total` bytes, the head and what `in` has, each aligned. */
+static int send_pieces(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
+                       const struct iovec *in, unsigned count, size_t total, unsigned flags)
 {
     static const uint64_t zeros = 0;
-    size_t total = head_size;
-    for (unsigned i = 0; i < count; i++)
-        total = gp_align8(total) + in[i].iov_len;
-    total = gp_align8(total);
-    head->size = (uint32_t)total;
-    GPC_STATS_ADD(messages_sent, 1);
-    GPC_STATS_ADD(bytes_sent, total);
     if (count == 0) {
         struct iovec one = {head, head_size};
         return s->transport->send(s->channel, &one, 1, flags);
@@ -47,4 +44,22 @@ int gpc_message_send(struct gpc_session *s, struct gp_header *head, uint32_t hea
             iov[pieces++] = (struct iovec){(void *)(uintptr_t)&zeros, pad};
     }
     return s->transport->send(s->channel, iov, pieces, flags);
+}
+
+int gpc_message_send(struct gpc_session *s, struct gp_header *head, uint32_t head_size,
+                     const struct iovec *in, unsigned count, unsigned flags)
+{
+    size_t total = head_size;
+    for (unsigned i = 0; i < count; i++)
+        total = gp_align8(total) + in[i].iov_len;
+    total = gp_align8(total);
+    head->size = (uint32_t)total;
+    GPC_STATS_ADD(messages_sent, 1);
+    GPC_STATS_ADD(bytes_sent, total);
+    if (!GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        return send_pieces(s, head, head_size, in, count, total, flags);
+    uint64_t began_ns = gp_now_ns();
+    int r = send_pieces(s, head, head_size, in, count, total, flags);
+    gpc_timeline_message(head->op, head->seq, head->size, began_ns);
+    return r;
 }

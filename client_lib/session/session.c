@@ -27,9 +27,11 @@
 #include "memory.h"
 #include "message.h"
 #include "monotonic.h"
+#include "observe.h"
 #include "operations_there.h"
 #include "process.h"
 #include "stats.h"
+#include "timeline.h"
 
 static bool sync_mode;
 
@@ -386,6 +388,8 @@ CUresult gpc_call_finish(struct gpc_call *call)
     uint64_t begin = gp_now_ns();
     wait_for(call->route.session, call);
     GPC_STATS_ADD(waited_ns, gp_now_ns() - begin);
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_timeline_wait("answer", begin);
     gpc_thread()->last_answer = call->seq;
     if (gp_op_table[call->request->op].deferred)
         gpc_thread()->may_end = true;

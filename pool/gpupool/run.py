@@ -65,6 +65,21 @@ def client_environment(
     return changed
 
 
+def with_timeline(env: Mapping[str, str], path: Path | None) -> Mapping[str, str]:
+    """``env`` for a program whose processes write a timeline to ``path``, a new file.
+
+    Not the old one emptied: another program may have it mapped.
+    """
+    if path is None:
+        return env
+    try:
+        path.unlink(missing_ok=True)
+        path.write_bytes(b"")
+    except OSError as error:
+        raise ConfigError(f"--timeline: cannot write {path}: {error.strerror}") from None
+    return {**env, "GPUPOOL_TIMELINE": str(path.absolute())}
+
+
 def check_servers(text: str) -> str:
     """``text`` if it is one or several server addresses; ConfigError otherwise."""
     for url in text.split(","):

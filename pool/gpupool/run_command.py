@@ -28,6 +28,7 @@ from gpupool.run import (
     local_server,
     replace_process,
     run_child,
+    with_timeline,
 )
 from gpupool_common import paths, request_variables
 from gpupool_common.errors import ConfigError
@@ -100,6 +101,10 @@ def run(
     soft: Annotated[
         bool, typer.Option("--soft", help="with --local: soft GPUs even where a real one is")
     ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="what the program does when, for ui.perfetto.dev"),
+    ] = None,
     log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
 ) -> None:
     """Run a program on GPUs of a pool, a server or this machine."""
@@ -133,6 +138,7 @@ def run(
             raise ConfigError("--soft is for --local; a server chooses its driver itself")
         if token_file is not None:
             token = read_token(token_file)
+        given_env = with_timeline(os.environ, timeline)
         if _is_pool(local, pool, _on_command_line(context, "server")):
             choices = PoolChoices(
                 **{**vars(choices), "priority": priority, "name": name or _name(command)}
@@ -141,14 +147,14 @@ def run(
 
             given = token_file is not None or _on_command_line(context, "token")
             where = choose(pool, None, ca, token if given else None)
-            env, asked = pool_fields(os.environ, options)
+            env, asked = pool_fields(given_env, options)
             code = run_in_pool(
                 command, where, lease_body(asked, choices), env, log, wait in (None, FOREVER)
             )
         else:
             _refuse(choices)
             env, asked = request_options.with_options(
-                os.environ, {**options, request_variables.PRIORITY: priority}
+                given_env, {**options, request_variables.PRIORITY: priority}
             )
             if local:
                 count = int(asked["gpus"]) if "gpus" in asked else None

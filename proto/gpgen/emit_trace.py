@@ -1,9 +1,10 @@
-"""GPUPOOL_TRACE: gpc_bodies.h and gpc_trace_calls.c.
+"""Who observes calls, GPUPOOL_TRACE among them: gpc_bodies.h and gpc_trace_calls.c.
 
 Whoever includes export.h writes the *body* of an exported function: the name is
 defined to gpc_body_NAME there. The exported function itself is written here and
-calls the body, with the call decoded into the trace where one is asked for. So
-stubs written by hand and generated ones are traced alike.
+calls the body; where somebody observes calls, it says when the call begins and ends, and
+decodes it into the trace where one is asked for. So stubs written by hand and generated
+ones are observed alike.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def bodies(spec: Spec) -> str:
 
 def trace_calls(spec: Spec) -> str:
     lines = [NOTE, "#define GPC_BODIES_ONLY\n"]
-    lines.append('#include "export.h"\n#include "gpc_bodies.h"\n#include "trace.h"\n')
+    lines.append('#include "export.h"\n#include "gpc_bodies.h"\n#include "observe.h"\n')
+    lines.append('#include "trace.h"\n')
     for structure in _structures(spec):
         lines += _structure(structure)
     for f in spec.cuda:
@@ -234,7 +236,11 @@ def _export(f: Function, name: str) -> list[str]:
     behind = f", {arguments}" if arguments else ""
     return [
         f"GPC_EXPORT CUresult {name}({_prototype(f)})\n{{",
-        "    if (GPC_TRACE_ON)",
-        f'        return traced_{f.name}("{name}", gpc_body_{name}{behind});',
-        f"    return gpc_body_{name}({arguments});\n}}\n",
+        "    if (!GPC_OBSERVED(~0u))",
+        f"        return gpc_body_{name}({arguments});",
+        f'    struct gpc_observed o_;\n    gpc_observe_begin(&o_, "{name}");',
+        "    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)",
+        f'                      ? traced_{f.name}("{name}", gpc_body_{name}{behind})',
+        f"                      : gpc_body_{name}({arguments});",
+        "    gpc_observe_end(&o_, r_);\n    return r_;\n}\n",
     ]

@@ -1,0 +1,31 @@
+/*
+ * Who looks at the calls of the application. The exported functions (generated,
+ * gpc_trace_calls.c) ask gpc_observers once: one branch when nobody looks.
+ */
+#ifndef GPC_OBSERVE_H
+#define GPC_OBSERVE_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+enum gpc_observer {
+    GPC_OBSERVER_TRACE = 1u << 0,    /* GPUPOOL_TRACE (trace.h) */
+    GPC_OBSERVER_TIMELINE = 1u << 1, /* GPUPOOL_TIMELINE (timeline.h) */
+};
+
+extern unsigned gpc_observers;
+#define GPC_OBSERVED(who) __builtin_expect(gpc_observers &(who), 0)
+
+/* Before the process makes its first call, or never: GPC_OBSERVED asks without an order. */
+void gpc_observe(enum gpc_observer who);
+void gpc_observe_no_more(enum gpc_observer who);
+
+/* One call, from its entry to its return. */
+struct gpc_observed {
+    const char *name;
+    uint64_t began_ns;
+};
+void gpc_observe_begin(struct gpc_observed *o, const char *name);
+void gpc_observe_end(const struct gpc_observed *o, CUresult result);
+
+#endif
