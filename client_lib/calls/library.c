@@ -59,8 +59,9 @@ GPC_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileNa
                                           unsigned int numLibraryOptions)
 {
     void *bytes;
+    size_t size;
     CUresult r = gpc_enter(GP_OP_cuLibraryLoadFromFile, GPC_NEEDS_INIT);
-    if (r != CUDA_SUCCESS || (r = gpc_image_read(fileName, &bytes)) != CUDA_SUCCESS)
+    if (r != CUDA_SUCCESS || (r = gpc_image_read(fileName, &bytes, &size)) != CUDA_SUCCESS)
         return r;
     r = library_load(GP_OP_cuLibraryLoadData, library,
                      &(struct gpc_load){bytes, numJitOptions, jitOptions, jitOptionsValues,

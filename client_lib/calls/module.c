@@ -49,8 +49,9 @@ CUresult gpc_as_cuModuleLoadDataEx(uint16_t op, CUmodule *module, const void *im
 GPC_EXPORT CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
     void *bytes;
+    size_t size;
     CUresult r = gpc_enter(GP_OP_cuModuleLoad, GPC_NEEDS_CONTEXT);
-    if (r != CUDA_SUCCESS || (r = gpc_image_read(fname, &bytes)) != CUDA_SUCCESS)
+    if (r != CUDA_SUCCESS || (r = gpc_image_read(fname, &bytes, &size)) != CUDA_SUCCESS)
         return r;
     r = load(GP_OP_cuModuleLoadData, module, &(struct gpc_load){.image = bytes});
     free(bytes);

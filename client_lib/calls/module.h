@@ -89,8 +89,9 @@ struct gpc_load {
 };
 CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
                         bool as_library, uint64_t *id);
-/* The bytes of a file, NUL-terminated (the application's path; freed by the caller). */
-CUresult gpc_image_read(const char *path, void **bytes);
+/* The bytes of a file and a NUL behind them, which `size` does not count (the application's path;
+ * freed by the caller). */
+CUresult gpc_image_read(const char *path, void **bytes, size_t *size);
 
 void gpc_module_context_ended(CUcontext context);
 /* The same for what libraries and their kernels have been in it. */

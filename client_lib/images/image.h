@@ -43,4 +43,9 @@ void gpc_image_release(struct gpc_image *image);
  * of the very bytes that are sent. */
 void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32]);
 
+/* Send a piece, to be kept there under its hash (image_load.c; NULL: where the thread is). */
+struct gpc_route;
+CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image_piece *piece,
+                       const unsigned char hash[32]);
+
 #endif

@@ -12,87 +12,14 @@
 #include "gpc_wire.h"
 #include "handle.h"
 #include "image.h"
+#include "jit_options.h"
 #include "module.h"
 
 /* Below this the image is sent before it is asked for: one round trip, not two. */
 #define EAGER_BYTES (4u << 20)
-#define LOG_MAX (1u << 18)
 
-/* JIT options, split into what travels and where the answers go. */
-struct options {
-    uint64_t pairs[2 * 32];
-    uint32_t count;
-    char *info, *error;
-    uint32_t info_room, error_room;
-    void **info_size, **error_size, **wall_time;
-};
-
-static CUresult options_split(uint16_t op, const struct gpc_load *load, struct options *o)
-{
-    memset(o, 0, sizeof *o);
-    if (load->option_count && (!load->options || !load->values))
-        return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < load->option_count; i++) {
-        void **value = &load->values[i];
-        switch (load->options[i]) {
-        case CU_JIT_WALL_TIME:
-            o->wall_time = value;
-            break;
-        case CU_JIT_INFO_LOG_BUFFER:
-            o->info = *value;
-            break;
-        case CU_JIT_ERROR_LOG_BUFFER:
-            o->error = *value;
-            break;
-        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-            o->info_size = value;
-            o->info_room = (uint32_t)(uintptr_t)*value;
-            break;
-        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            o->error_size = value;
-            o->error_room = (uint32_t)(uintptr_t)*value;
-            break;
-        case CU_JIT_GLOBAL_SYMBOL_NAMES:
-        case CU_JIT_GLOBAL_SYMBOL_ADDRESSES:
-            return gpc_refuse_because(op, "global symbols given to the JIT compiler");
-        default:
-            if (o->count == 32)
-                return CUDA_ERROR_INVALID_VALUE;
-            o->pairs[2 * o->count] = load->options[i];
-            o->pairs[2 * o->count + 1] = (uint64_t)(uintptr_t)*value;
-            o->count++;
-        }
-    }
-    if (!o->info || !o->info_size)
-        o->info_room = 0;
-    if (!o->error || !o->error_size)
-        o->error_room = 0;
-    if (o->info_room > LOG_MAX)
-        o->info_room = LOG_MAX;
-    if (o->error_room > LOG_MAX)
-        o->error_room = LOG_MAX;
-    return CUDA_SUCCESS;
-}
-
-/* The application reads a log to its NUL, and whether one came is the worker's word. */
-static void log_end(char *log, uint32_t room, uint32_t got)
-{
-    if (log && room)
-        log[got < room ? got : room - 1] = '\0';
-}
-
-static void options_answer(const struct options *o, float wall_time, uint32_t info, uint32_t error)
-{
-    if (o->wall_time)
-        memcpy(o->wall_time, &wall_time, sizeof wall_time);
-    if (o->info_size)
-        *o->info_size = (void *)(uintptr_t)info;
-    if (o->error_size)
-        *o->error_size = (void *)(uintptr_t)error;
-}
-
-static CUresult put(const struct gpc_route *on, const struct gpc_image_piece *piece,
-                    const unsigned char hash[32])
+CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image_piece *piece,
+                       const unsigned char hash[32])
 {
     CUresult r = CUDA_SUCCESS;
     for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
@@ -105,7 +32,8 @@ static CUresult put(const struct gpc_route *on, const struct gpc_image_piece *pi
 }
 
 static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, bool as_library,
-                    const unsigned char hash[32], struct options *o, uint64_t *id, uint32_t *state)
+                    const unsigned char hash[32], const struct gpc_jit_options *o, uint64_t *id,
+                    uint32_t *state)
 {
     uint64_t library[2 * 4];
     char none;
@@ -136,17 +64,15 @@ static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, boo
         return r;
     if (result != CUDA_SUCCESS || *state == GP_IMAGE_MISSING)
         gpc_handle_drop(*id); /* nothing was loaded */
-    log_end(o->info, o->info_room, info);
-    log_end(o->error, o->error_room, error);
-    options_answer(o, wall_time, info, error);
+    gpc_jit_answer(o, wall_time, info, error);
     return gpc_result_from(result);
 }
 
 CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
                         bool as_library, uint64_t *id)
 {
-    struct options options;
-    CUresult r = options_split(op, load, &options);
+    struct gpc_jit_options options;
+    CUresult r = gpc_jit_split(op, load->option_count, load->options, load->values, &options);
     if (r != CUDA_SUCCESS)
         return r;
     if (!load->image)
@@ -165,11 +91,11 @@ CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gp
     bool eager = first.total <= EAGER_BYTES;
     uint32_t state = GP_IMAGE_MISSING;
     if (eager)
-        r = put(on, &first.pieces[0], hash);
+        r = gpc_image_put(on, &first.pieces[0], hash);
     if (r == CUDA_SUCCESS)
         r = ask(on, load, as_library, hash, &options, id, &state);
     if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING && !eager) {
-        r = put(on, &first.pieces[0], hash);
+        r = gpc_image_put(on, &first.pieces[0], hash);
         if (r == CUDA_SUCCESS)
             r = ask(on, load, as_library, hash, &options, id, &state);
     }
@@ -179,7 +105,7 @@ CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gp
     return r;
 }
 
-static CUresult file_read(const char *path, void **bytes)
+static CUresult file_read(const char *path, void **bytes, size_t *length)
 {
     FILE *file = fopen(path, "rb");
     if (!file)
@@ -195,15 +121,16 @@ static CUresult file_read(const char *path, void **bytes)
     }
     data[size] = '\0';
     *bytes = data;
+    *length = (size_t)size;
     return CUDA_SUCCESS;
 }
 
-CUresult gpc_image_read(const char *path, void **bytes)
+CUresult gpc_image_read(const char *path, void **bytes, size_t *size)
 {
     if (!path)
         return CUDA_ERROR_INVALID_VALUE;
     int cancel = gpc_cancel_off();
-    CUresult r = file_read(path, bytes);
+    CUresult r = file_read(path, bytes, size);
     gpc_cancel_back(cancel);
     return r;
 }

@@ -27,6 +27,7 @@ HANDLES = {
     "CUmipmappedArray": "mipmap",
     "CUtexref": "texref",
     "CUsurfref": "surfref",
+    "CUlinkState": "link",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 
@@ -44,7 +45,7 @@ PARENTS = {
     "surfref": ("module",),
 }
 #: Kinds whose objects go with the context that is current when they are made.
-OF_CONTEXT = ("stream", "event", "module", "array", "mipmap", "texref")
+OF_CONTEXT = ("stream", "event", "module", "array", "mipmap", "texref", "link")
 
 #: Words that say how far an address may be used.
 REACHES = ("span", "device", "own")

@@ -1,7 +1,8 @@
 /*
- * cuLink: inputs of PTX become one text. The first keeps its directives of
- * version, target and address size; later ones lose theirs. Nothing is renamed:
- * two inputs that both define a name are for the PTX parser to refuse.
+ * cuLink: inputs of PTX, each parsed as it comes, become one text. The first keeps its directives
+ * of version, target and address size; later ones lose theirs. What .extern declares in one is
+ * found in another. Nothing is renamed: two inputs that both define a name are for the PTX
+ * parser to refuse.
  */
 #include "softgpu.h"
 
@@ -55,6 +56,18 @@ static void blank_headers(char *text)
     }
 }
 
+/* Parses what stands for itself, so that a mistake shows where CUDA shows it. */
+static CUresult check(const char *ptx, size_t length, bool whole, char *log, size_t log_size)
+{
+    struct sg_module *module;
+    SG_TRY(sg_module_parse(ptx, length, &module, log, log_size));
+    const char *missing = whole ? sg_module_unresolved(module) : NULL;
+    if (missing)
+        snprintf(log, log_size, "error   : Undefined reference to '%s'", missing);
+    sg_module_free(module);
+    return missing ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
 static CUresult add(CUlinkState state, char *ptx, size_t length)
 {
     if (length > LINK_MAX - state->size - 2)
@@ -72,11 +85,20 @@ static CUresult add(CUlinkState state, char *ptx, size_t length)
     return CUDA_SUCCESS;
 }
 
+/* Options that only a whole linking can have. */
+static bool is_whole(unsigned count, const CUjit_option *options)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (options[i] == CU_JIT_TARGET || options[i] == CU_JIT_TARGET_FROM_CUCONTEXT ||
+            (options[i] >= CU_JIT_WALL_TIME && options[i] <= CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES))
+            return true;
+    return false;
+}
+
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
                           const char *name, unsigned int numOptions, CUjit_option *options,
                           void **optionValues)
 {
-    (void)options;
     (void)optionValues;
     SG_LOCKED;
     SG_READY();
@@ -84,7 +106,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
     size_t length;
     if (!sg_handle_is(state, SG_LINK))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (state->complete || !data || !size || (numOptions && !options))
+    if (state->complete || !data || !size || (numOptions && !options) ||
+        is_whole(numOptions, options))
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_JIT_INPUT_PTX && type != CU_JIT_INPUT_FATBINARY) {
         snprintf(log, sizeof(log), "cuLink takes PTX only, and %s is not",
@@ -94,6 +117,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     CUresult result = sg_image_ptx(data, size, &ptx, &length, log, sizeof(log));
+    if (result == CUDA_SUCCESS)
+        result = check(ptx, length, false, log, sizeof(log));
     if (result == CUDA_SUCCESS)
         result = add(state, ptx, length);
     free(ptx);
@@ -124,19 +149,16 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
     SG_LOCKED;
     SG_READY();
     char log[1024] = "";
-    struct sg_module *module;
     if (!sg_handle_is(state, SG_LINK))
         return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut || !state->text)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Parsed once here, so that a mistake shows where CUDA shows it. */
-    CUresult result = sg_module_parse(state->text, state->size, &module, log, sizeof(log));
+    CUresult result = check(state->text, state->size, true, log, sizeof(log));
     sg_jit_report(&state->log, log);
     if (result != CUDA_SUCCESS) {
         sg_complain("cannot link: %s", log);
         return result;
     }
-    sg_module_free(module);
     state->complete = true;
     *cubinOut = state->text; /* PTX, which every loading function takes */
     if (sizeOut)

@@ -66,6 +66,8 @@ struct sg_global {
 CUresult sg_module_parse(const char *ptx, size_t size, struct sg_module **out, char *log,
                          size_t log_size);
 void sg_module_free(struct sg_module *module); /* NULL is fine */
+/* The name of something that the module uses and only declares; NULL: there is nothing. */
+const char *sg_module_unresolved(const struct sg_module *module);
 
 size_t sg_module_function_count(const struct sg_module *module);
 /* NULL when there is no such function. */

@@ -196,17 +196,41 @@ static void values_parse(struct sg_parser *p, struct initial *in, unsigned depth
 
 /* --- variables ------------------------------------------------------------------------ */
 
-static void global_declare(struct sg_parser *p, const struct sg_token *name, const struct shape *s,
-                           uint64_t bytes, bool constant)
+/* The variable of this name, if one of the two declarations is .extern: then they are one. */
+static struct sg_variable *global_known(struct sg_parser *p, const struct sg_token *name)
+{
+    struct sg_symbol *s = sg_symbol_find(p, name->text, name->size);
+    if (!s || s->kind != SG_N_GLOBAL)
+        return NULL;
+    struct sg_variable *v = p->module->globals[s->slot];
+    return v->external || p->external ? v : NULL;
+}
+
+static struct sg_variable *global_new(struct sg_parser *p, const struct sg_token *name)
 {
     struct sg_module *m = p->module;
     struct sg_variable *v = sg_take(p, sizeof(*v));
     m->globals = sg_grow(p, m->globals, m->global_count, &m->global_capacity, sizeof(*m->globals));
-    v->global = (struct sg_global){
-        .name = sg_take_name(p, name), .size = bytes, .align = s->align, .constant = constant};
+    v->global.name = sg_take_name(p, name);
+    v->external = true;
     struct sg_symbol *symbol = sg_symbol_declare(p, name, SG_N_GLOBAL);
     symbol->slot = m->global_count;
     m->globals[m->global_count++] = v;
+    return v;
+}
+
+static void global_declare(struct sg_parser *p, const struct sg_token *name, const struct shape *s,
+                           uint64_t bytes, bool constant)
+{
+    struct sg_variable *v = global_known(p, name);
+    if (!v)
+        v = global_new(p, name);
+    else if (p->external)
+        return; /* promised again */
+    v->external = p->external;
+    v->global.size = bytes;
+    v->global.align = s->align;
+    v->global.constant = constant;
     if (!sg_accept(p, '='))
         return;
     if (bytes > SG_MAX_INIT)

@@ -284,7 +284,7 @@ static void definition_parse(struct sg_parser *p, const struct sg_token *name,
     f->info.register_count = f->slots < 16 ? 16 : f->slots > 64 ? 64 : f->slots;
 }
 
-void sg_function_parse(struct sg_parser *p, bool entry, bool external)
+void sg_function_parse(struct sg_parser *p, bool entry)
 {
     struct sg_symbol *outside;
     struct sg_function scratch = {.slots = 0}, *f = &scratch;
@@ -321,7 +321,6 @@ void sg_function_parse(struct sg_parser *p, bool entry, bool external)
     if (sg_at(p, '{')) {
         definition_parse(p, &name, f, &scratch);
     } else {
-        (void)external;
         sg_expect(p, ';');
         if (entry && f->info.parameter_count)
             f->info.parameter_bytes = 0; /* declared only: the definition counts again */

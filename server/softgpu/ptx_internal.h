@@ -261,6 +261,7 @@ struct sg_relocation {
 
 struct sg_variable {
     struct sg_global global;
+    bool external; /* only .extern has named it */
     struct sg_relocation *relocations;
     uint32_t relocation_count, relocation_capacity;
 };

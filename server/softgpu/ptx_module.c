@@ -76,6 +76,19 @@ void sg_module_finish(struct sg_parser *p)
     }
 }
 
+const char *sg_module_unresolved(const struct sg_module *m)
+{
+    for (uint32_t i = 0; i < m->global_count; i++)
+        if (m->globals[i]->external)
+            return m->globals[i]->global.name;
+    for (uint32_t i = 0; i < m->function_count; i++) {
+        const struct sg_function *f = m->functions[i];
+        if ((f->called || f->address_taken) && !f->defined && f->builtin == SG_B_NONE)
+            return f->info.name;
+    }
+    return NULL;
+}
+
 void sg_module_free(struct sg_module *module)
 {
     if (!module)

@@ -205,18 +205,18 @@ static bool directive(struct sg_parser *p)
 
 static void item(struct sg_parser *p)
 {
-    bool external = false;
+    p->external = false;
     if (directive(p) || sg_accept(p, ';'))
         return;
     while (sg_at_dot(p, ".visible") || sg_at_dot(p, ".extern") || sg_at_dot(p, ".weak") ||
            sg_at_dot(p, ".common")) {
-        external |= sg_at_dot(p, ".extern");
+        p->external |= sg_at_dot(p, ".extern");
         sg_advance(p);
     }
     if (sg_at_dot(p, ".entry") || sg_at_dot(p, ".func")) {
         bool entry = sg_at_dot(p, ".entry");
         sg_advance(p);
-        sg_function_parse(p, entry, external);
+        sg_function_parse(p, entry);
     } else if (sg_declaration_starts(p)) {
         sg_declaration_parse(p);
     } else if (sg_at_dot(p, ".alias") || sg_at_dot(p, ".pragma")) {

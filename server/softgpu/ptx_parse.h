@@ -117,6 +117,7 @@ struct sg_parser {
     uint32_t fixup_count, fixup_capacity;
     struct sg_function *function; /* being parsed, or NULL */
     uint32_t depth;               /* of braces */
+    bool external;                /* the declaration that is parsed is .extern */
 };
 
 _Noreturn void sg_fail(struct sg_parser *p, uint32_t line, const char *format, ...)
@@ -158,7 +159,7 @@ struct sg_formal sg_formal_parse(struct sg_parser *p, uint32_t *kernel_bytes,
 void sg_list_push(struct sg_parser *p, struct sg_index_list *list, uint32_t item);
 
 /* Functions and their bodies: ptx_function.c. */
-void sg_function_parse(struct sg_parser *p, bool entry, bool external);
+void sg_function_parse(struct sg_parser *p, bool entry);
 struct sg_insn *sg_insn_append(struct sg_parser *p, uint32_t line);
 
 /* Instructions: ptx_operand.c, ptx_call.c, ptx_decode*.c. */

@@ -109,6 +109,17 @@ static uint32_t library_load(struct draw *d, struct gp_header *h)
     return at;
 }
 
+static uint32_t link_add(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_link_add *q = (void *)h;
+    uint32_t at = sizeof *q;
+    q->link = draw_handle(d, GP_HANDLE_LINK);
+    q->type = CU_JIT_INPUT_PTX;
+    q->n_hash = load(d, h, &at, &q->info_size, &q->error_size);
+    q->n_name = draw_append(h, &at, "drawn", sizeof "drawn");
+    return at;
+}
+
 static uint32_t launch(struct draw *d, struct gp_header *h)
 {
     struct gp_req_gp_launch *q = (void *)h;
@@ -292,6 +303,7 @@ static const struct draw_request careful[] = {
     {GP_OP_gp_image_put, "", image_put},
     {GP_OP_gp_module_load, "", module_load},
     {GP_OP_gp_library_load, "", library_load},
+    {GP_OP_gp_link_add, "", link_add},
     {GP_OP_gp_launch, "", launch},
     {GP_OP_gp_copy_3d, "", copy_3d},
     {GP_OP_cuMemCreate, "", physical},

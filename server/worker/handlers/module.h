@@ -8,6 +8,19 @@
 int gpw_modules_open(struct gpw_session *s);
 void gpw_modules_close(struct gpw_session *s);
 
+struct gpw_image {
+    struct gpw_image *next;
+    uint8_t hash[32];
+    uint64_t total, received;
+    unsigned char *bytes; /* a NUL is behind them */
+};
+
+/* An image that has come whole, or NULL with `state` or an error. With `sound` it must be what a
+ * driver can load by its address alone. */
+const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *hash, bool sound,
+                                       uint32_t *state, CUresult *r);
+void gpw_image_drop(struct gpw_session *s, const uint8_t *hash);
+
 /* Load an image that has come; one of `module` and `library` is NULL. */
 CUresult gpw_image_load(struct gpw_session *s, CUmodule *module, CUlibrary *library,
                         const uint8_t *hash, uint32_t option_count, const uint64_t *options,

@@ -65,6 +65,7 @@ struct gpw_session {
     struct gp_listener *clients_to; /* where a server brings the client; control.c has the lock */
     struct gpw_handles *handles;
     struct gpw_texture *textures; /* texture.c */
+    struct gpw_link *links;       /* link.c */
     struct gpw_memory *memory;
     struct gpw_modules *modules;
     struct gpw_functions *functions;

@@ -79,6 +79,7 @@ enum gp_handle_kind {
     GP_HANDLE_MIPMAP,
     GP_HANDLE_TEXREF,
     GP_HANDLE_SURFREF,
+    GP_HANDLE_LINK,
     GP_HANDLE_KINDS,
 };
 
