@@ -1,6 +1,8 @@
 /* What GPUs know of each other: within a host as the driver says, over hosts nothing. */
 #include "peer.h"
 
+#include <string.h>
+
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -48,6 +50,59 @@ GPC_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute at
         return CUDA_ERROR_INVALID_VALUE;
     *value = 0;
     return CUDA_SUCCESS;
+}
+
+/* --- atomic operations over a link: since CUDA 13 ------------------------------------- */
+
+static CUresult operations_right(const unsigned *capabilities, const CUatomicOperation *operations,
+                                 unsigned count)
+{
+    if (!capabilities || !operations || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++)
+        if ((unsigned)operations[i] >= CU_ATOMIC_OPERATION_MAX)
+            return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+/* A link that is a network has none. */
+static CUresult no_capabilities(unsigned *capabilities, unsigned count)
+{
+    memset(capabilities, 0, count * sizeof *capabilities);
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities,
+                                                     const CUatomicOperation *operations,
+                                                     unsigned int count, CUdevice srcDevice,
+                                                     CUdevice dstDevice)
+{
+    bool two;
+    CUresult r = on_two_hosts(GP_OP_cuDeviceGetP2PAtomicCapabilities, srcDevice, dstDevice, &two);
+    if (r == CUDA_SUCCESS)
+        r = srcDevice == dstDevice ? CUDA_ERROR_INVALID_DEVICE
+                                   : operations_right(capabilities, operations, count);
+    if (r != CUDA_SUCCESS)
+        return r;
+    return two ? no_capabilities(capabilities, count)
+               : gpc_leave(gpc_wire_cuDeviceGetP2PAtomicCapabilities(capabilities, operations,
+                                                                     count, srcDevice, dstDevice));
+}
+
+GPC_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *capabilities,
+                                                      const CUatomicOperation *operations,
+                                                      unsigned int count, CUdevice dev)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceGetHostAtomicCapabilities, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    const struct gpc_session *s = gpc_session_of_device(dev);
+    r = s ? operations_right(capabilities, operations, count) : CUDA_ERROR_INVALID_DEVICE;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return gpc_session_shares(s) ? gpc_leave(gpc_wire_cuDeviceGetHostAtomicCapabilities(
+                                       capabilities, operations, count, dev))
+                                 : no_capabilities(capabilities, count);
 }
 
 /* The peer's context is an argument, the call is the current context's. */

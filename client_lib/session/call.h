@@ -17,7 +17,7 @@
 #include "route.h"
 #include "snapshot.h"
 
-#define GPC_CALL_TAILS 4
+#define GPC_CALL_TAILS 5
 #define GPC_CALL_ADDRESSES 2
 
 /* Where an out[N] parameter of the reply goes. */

@@ -384,3 +384,39 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CUdev
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
+
+/* What this machine's processors do, which run its kernels: all that the interpreter knows. */
+static CUresult atomics(unsigned *capabilities, const CUatomicOperation *operations, unsigned count)
+{
+    if (!capabilities || !operations || !count)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++)
+        if ((unsigned)operations[i] >= CU_ATOMIC_OPERATION_MAX)
+            return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++)
+        capabilities[i] = operations[i] >= CU_ATOMIC_OPERATION_FLOAT_MIN
+                              ? 0
+                              : CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
+                                    CU_ATOMIC_CAPABILITY_SCALAR_32 | CU_ATOMIC_CAPABILITY_SCALAR_64;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *capabilities,
+                                           const CUatomicOperation *operations, unsigned int count,
+                                           CUdevice dev)
+{
+    SG_READY();
+    DEVICE(device, dev);
+    (void)device;
+    return atomics(capabilities, operations, count);
+}
+
+CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *capabilities,
+                                          const CUatomicOperation *operations, unsigned int count,
+                                          CUdevice srcDevice, CUdevice dstDevice)
+{
+    SG_READY();
+    DEVICE(from, srcDevice);
+    DEVICE(to, dstDevice);
+    return from == to ? CUDA_ERROR_INVALID_DEVICE : atomics(capabilities, operations, count);
+}
