@@ -148,8 +148,8 @@ bool sg_warp_tired(struct sg_warp *w);
 /* Lets go whoever waits at a barrier that is now complete; true if anyone. */
 bool sg_barrier_release(struct sg_block *block);
 bool sg_cluster_release(struct sg_cluster *cluster);
-/* Performs exchanges all of whose members have come. */
-void sg_lanes_release(struct sg_warp *w);
+/* Performs exchanges all of whose members have come; false: the launch has failed. */
+bool sg_lanes_release(struct sg_warp *w);
 
 static inline uint32_t sg_warp_ready(const struct sg_warp *w)
 {
@@ -189,6 +189,12 @@ void *sg_reach(struct sg_warp *w, const struct sg_insn *in, unsigned lane, unsig
                uint64_t address, uint32_t size, uint32_t align);
 /* The same without a fault or a check of alignment. */
 void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address, uint32_t size);
+/* Address of memory operand x of an instruction that has several, each with its own offset. */
+static inline uint64_t sg_address_own(const struct sg_operand *x, uint64_t base)
+{
+    uint64_t sum = x->kind == SG_O_REGISTER ? base + x->value : base;
+    return x->kind == SG_O_REGISTER && x->width == 4 ? (uint32_t)sum : sum;
+}
 /* Address of memory operand x plus the instruction's offset. */
 static inline uint64_t sg_address(const struct sg_operand *x, uint64_t base, int64_t offset)
 {

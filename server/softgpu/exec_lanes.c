@@ -3,7 +3,7 @@
  * deposit; once every live lane that its mask names has come, in one group or
  * in several, the exchange happens for all of them.
  */
-#include "exec_internal.h"
+#include "exec_matrix.h"
 
 static void put(struct sg_warp *w, unsigned lane, unsigned operand, uint64_t value)
 {
@@ -122,7 +122,21 @@ static void elect(struct sg_warp *w, uint32_t set)
     }
 }
 
-static void exchange(struct sg_warp *w, uint32_t set)
+/* One instruction that all lanes of the warp execute together. */
+static bool matrix(struct sg_warp *w, uint32_t set)
+{
+    unsigned first = (unsigned)__builtin_ctz(set);
+    const struct sg_insn *in = w->deposit[first].in;
+    SG_FOR_LANES(l, set)
+    if (w->deposit[l].in != in) {
+        sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                 "lanes of the warp execute different matrix instructions");
+        return false;
+    }
+    return in->op == SG_P_MMA ? sg_matrix_product(w, in, set) : sg_matrix_move(w, in, set);
+}
+
+static bool exchange(struct sg_warp *w, uint32_t set)
 {
     switch (w->deposit[__builtin_ctz(set)].in->op) {
     case SG_P_SHFL:
@@ -140,9 +154,12 @@ static void exchange(struct sg_warp *w, uint32_t set)
     case SG_P_ELECT:
         elect(w, set);
         break;
+    case SG_P_BAR_WARP:
+        break; /* to have come is all */
     default:
-        break; /* bar.warp.sync: to have come is all */
+        return matrix(w, set);
     }
+    return true;
 }
 
 /* Where the operands are: value, b, c, members; -1: none. */
@@ -163,8 +180,17 @@ static struct layout layout_of(const struct sg_insn *in)
         return (struct layout){1, -1, -1, 2};
     case SG_P_ELECT:
         return (struct layout){-1, -1, -1, 2};
-    default:
+    case SG_P_BAR_WARP:
         return (struct layout){-1, -1, -1, 0};
+    case SG_P_LDMATRIX:
+    case SG_P_STMATRIX:
+    case SG_P_WMMA_LOAD:
+    case SG_P_WMMA_STORE: {
+        int address = in->matrix->part[in->matrix->role].registers;
+        return (struct layout){address, address + 1, -1, -1};
+    }
+    default:
+        return (struct layout){-1, -1, -1, -1};
     }
 }
 
@@ -180,10 +206,15 @@ static void deposit(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
     struct layout at = layout_of(in);
     const uint64_t *value = source(w, in, at.value, room[0]), *b = source(w, in, at.b, room[1]),
                    *c = source(w, in, at.c, room[2]), *members = source(w, in, at.members, room[3]);
+    bool matrix = at.members < 0; /* which all lanes take part in */
     uint64_t keep = in->op == SG_P_MATCH && sg_type_size(in->type) == 8 ? UINT64_MAX : UINT32_MAX;
     SG_FOR_LANES(l, mask)
-    w->deposit[l] = (struct sg_deposit){value[l] & keep, (uint32_t)b[l], (uint32_t)c[l],
-                                        (uint32_t)members[l], in};
+    {
+        uint64_t v = matrix && at.value >= 0 ? sg_address_own(&in->x[at.value], value[l])
+                                             : value[l] & keep;
+        w->deposit[l] = (struct sg_deposit){v, (uint32_t)b[l], (uint32_t)c[l],
+                                            matrix ? SG_ALL_LANES : (uint32_t)members[l], in};
+    }
 }
 
 SG_HANDLER(sg_do_lanes)
@@ -199,7 +230,8 @@ SG_HANDLER(sg_do_lanes)
             left &= ~(1u << first);
             continue;
         }
-        exchange(w, set);
+        if (!exchange(w, set))
+            return SG_FAULT;
         left &= ~set;
     }
     if (!waiting)
@@ -220,7 +252,7 @@ static bool complete(const struct sg_warp *w, uint32_t set, unsigned op)
     return true;
 }
 
-void sg_lanes_release(struct sg_warp *w)
+bool sg_lanes_release(struct sg_warp *w)
 {
     SG_FOR_LANES(l, w->sync)
     {
@@ -229,9 +261,11 @@ void sg_lanes_release(struct sg_warp *w)
         uint32_t set = (w->deposit[l].members & w->live) | 1u << l;
         if (!complete(w, set, w->deposit[l].in->op))
             continue;
-        exchange(w, set);
+        if (!exchange(w, set))
+            return false;
         w->sync &= ~set;
     }
+    return true;
 }
 
 SG_HANDLER(sg_do_activemask)

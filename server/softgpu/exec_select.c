@@ -77,6 +77,13 @@ static sg_execute select_lanes(const struct sg_insn *in)
                     sg_do_lanes);
     case SG_P_ELECT:
         return when(in->operands >= 3, sg_do_lanes);
+    case SG_P_MMA: /* the decoder knows their shapes */
+    case SG_P_MOVMATRIX:
+    case SG_P_LDMATRIX:
+    case SG_P_STMATRIX:
+    case SG_P_WMMA_LOAD:
+    case SG_P_WMMA_STORE:
+        return when(in->matrix != NULL, sg_do_lanes);
     case SG_P_ACTIVEMASK:
         return sg_do_activemask;
     case SG_P_MAPA:

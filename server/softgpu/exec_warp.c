@@ -83,8 +83,8 @@ static void choose(struct sg_warp *w, uint32_t ready)
 
 static bool select_group(struct sg_warp *w)
 {
-    if (w->sync)
-        sg_lanes_release(w);
+    if (w->sync && !sg_lanes_release(w))
+        return false;
     uint32_t ready = sg_warp_ready(w);
     if (!ready || w->yield)
         return false;
@@ -139,6 +139,8 @@ bool sg_warp_turn(struct sg_warp *w)
         if (!run_group(w))
             return false;
     }
+    if (w->block->run->result != CUDA_SUCCESS)
+        return false;
     /* A turn that ends with nothing but pollers may have led nowhere. */
     uint32_t ready = sg_warp_ready(w);
     w->ran = ran;

@@ -179,6 +179,14 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
     case SG_P_FENCE:
         sg_operands_take(p, in, 0);
         break;
+    case SG_P_MMA:
+    case SG_P_MOVMATRIX:
+    case SG_P_LDMATRIX:
+    case SG_P_STMATRIX:
+    case SG_P_WMMA_LOAD:
+    case SG_P_WMMA_STORE:
+        sg_matrix_decode(p, s, in);
+        break;
     default:
         operands_plain(p, s, in);
         break;

@@ -183,6 +183,7 @@ struct sg_insn {
     union {
         const struct sg_call *call;
         const uint32_t *targets; /* brx.idx: count, then pcs */
+        const struct sg_matrix *matrix;
     };
     int64_t offset;  /* memory: added to the address */
     uint32_t line;   /* in the PTX text */

@@ -104,7 +104,12 @@ enum sg_op {
     SG_P_ELECT, /* x: d (or NONE), p, mask */
     SG_P_MAPA,  /* shared address of a block of the cluster; space */
     SG_P_GETCTARANK,
-    SG_P_MMA, /* mma.sync: mode as the executor's table says */
+    SG_P_MMA, /* mma, or wmma.mma with mode 1; x: the registers of d, a, b, c */
+    SG_P_MOVMATRIX,
+    SG_P_LDMATRIX, /* x: registers, the address; stores alike */
+    SG_P_STMATRIX,
+    SG_P_WMMA_LOAD, /* x: registers, the address[, the stride]; stores alike */
+    SG_P_WMMA_STORE,
 
     SG_P_COUNT,
 };

@@ -26,6 +26,8 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"barrier", SG_P_BARRIER}, {"shfl", SG_P_SHFL}, {"vote", SG_P_VOTE}, {"match", SG_P_MATCH},
     {"activemask", SG_P_ACTIVEMASK}, {"redux", SG_P_REDUX}, {"elect", SG_P_ELECT},
     {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC},
+    {"mma", SG_P_MMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
+    {"stmatrix", SG_P_STMATRIX}, {"movmatrix", SG_P_MOVMATRIX},
 };
 /* clang-format on */
 
@@ -248,6 +250,13 @@ static bool arithmetic_read(struct sg_statement *s, struct sg_insn *in)
     }
 }
 
+static bool wmma_read(struct sg_statement *s, struct sg_insn *in)
+{
+    in->mode = sg_suffix(s, ".mma");
+    in->op = in->mode ? SG_P_MMA : sg_suffix(s, ".load") ? SG_P_WMMA_LOAD : SG_P_WMMA_STORE;
+    return in->op != SG_P_WMMA_STORE || sg_suffix(s, ".store");
+}
+
 /* What is special about any other opcode, beyond types and spaces. */
 static bool details_read(struct sg_statement *s, struct sg_insn *in)
 {
@@ -288,6 +297,8 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         return true;
     case SG_P_REDUX:
         return atomic_read(s, in);
+    case SG_P_WMMA_LOAD:
+        return wmma_read(s, in);
     case SG_P_CP_ASYNC:
         if (sg_suffix(s, ".bulk"))
             return false;

@@ -206,3 +206,13 @@ struct sg_operand sg_atom_operand(struct sg_parser *p, const struct sg_statement
     sg_fail(p, s->line, "%s: '%.*s' is not declared", s->text,
             (int)(atom->name_size < 80 ? atom->name_size : 80), atom->name);
 }
+
+struct sg_operand sg_address_operand(struct sg_parser *p, const struct sg_statement *s,
+                                     const struct sg_argument *a)
+{
+    struct sg_operand o = sg_atom_operand(p, s, &a->e[0], SG_T_B64);
+    if (!a->address)
+        sg_fail(p, s->line, "%s: expected an address in brackets", s->text);
+    o.value += (uint64_t)a->offset;
+    return o;
+}

@@ -166,8 +166,14 @@ struct sg_insn *sg_insn_append(struct sg_parser *p, uint32_t line);
 void sg_argument_parse(struct sg_parser *p, struct sg_argument *a);
 struct sg_operand sg_atom_operand(struct sg_parser *p, const struct sg_statement *s,
                                   const struct sg_atom *atom, enum sg_type type);
+/* [a + offset] of an instruction that may have several: `value` of a register is the offset. */
+struct sg_operand sg_address_operand(struct sg_parser *p, const struct sg_statement *s,
+                                     const struct sg_argument *a);
 void sg_call_parse(struct sg_parser *p, const struct sg_statement *s);
 void sg_statement_decode(struct sg_parser *p, struct sg_statement *s);
+
+/* Matrices: ptx_matrix.c. */
+void sg_matrix_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 
 /* Linking: ptx_module.c. */
 void sg_module_finish(struct sg_parser *p);

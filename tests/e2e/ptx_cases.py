@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ptx_values import KINDS, tuples
@@ -20,10 +21,16 @@ STORED = {"pred": "b32", "b16": "b16", "b32": "b32", "b64": "b64", "f16": "b16",
 STORED |= {"f32": "b32", "f64": "b64", "f16x2": "b32", "bf16x2": "b32"}
 
 
+Row = tuple[int, ...]
+#: From the inputs of all threads to their outputs.
+Formula = Callable[[Sequence[Row]], list[Row]]
+
+
 @dataclass(frozen=True)
 class Case:
     """`outputs` are registers (pred, b16 …), number formats where `ulp` or `absolute` allow
-    a distance (f16, f32 …), or `memory` for a word that the body stores by itself."""
+    a distance (f16, f32 …), or `memory` for a word that the body stores by itself. With a
+    `formula` a case says itself what must come out, whether or not a real GPU was asked."""
 
     name: str
     body: str
@@ -35,6 +42,7 @@ class Case:
     version: str = "8.0"
     threads: int = 256
     declarations: str = ""
+    formula: Formula | None = field(default=None, compare=False)
 
     @property
     def exact(self) -> bool:

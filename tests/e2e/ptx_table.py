@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import ptx_float
 import ptx_flow
 import ptx_lanes
+import ptx_matrix
+import ptx_matrix_move
 from ptx_cases import Case, one
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
@@ -259,6 +261,8 @@ def every_case() -> Iterator[Case]:
     yield from ptx_float.every_case()
     yield from ptx_lanes.every_case()
     yield from ptx_flow.every_case()
+    yield from ptx_matrix.every_case()
+    yield from ptx_matrix_move.every_case()
 
 
 def table() -> dict[str, Case]:

@@ -6,9 +6,10 @@ only for the very same inputs.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 MASK = (1 << 64) - 1
@@ -106,6 +107,14 @@ WIDE: tuple[float, ...] = (
 WIDE += (2147483648.0, -2147483648.0, 4294967296.0, -1e10, 9.3e18, -9.3e18, 1.8446744e19, 1e30)
 
 
+def _e4m3(value: float) -> int:
+    """Powers of two only: sign, 4 bits of exponent with bias 7, 3 of fraction."""
+    mantissa, exponent = math.frexp(abs(value))
+    if value and mantissa != 0.5:
+        raise ValueError(f"{value} is no power of two")
+    return (0x80 if value < 0 else 0) | ((exponent - 1 + 7) << 3 if value else 0)
+
+
 def float_edges(exponent: int, fraction: int, plain: tuple[int, ...]) -> tuple[int, ...]:
     sign, infinity = 1 << (exponent + fraction), ((1 << exponent) - 1) << fraction
     one, quiet = ((1 << (exponent - 1)) - 1) << fraction, 1 << (fraction - 1)
@@ -171,6 +180,38 @@ KINDS: dict[str, Kind] = {
     "angle": Kind("b32", _angles(), only=True),
     "divisor": Kind("b32", _NOT_SUBNORMAL, only=True),
     "e4m3x2": Kind("b16", _INTEGERS[16]),
+}
+
+
+def _packed(
+    values: tuple[float, ...], encode: Callable[[float], int], bits: int, word: int = 32
+) -> Kind:
+    """Words of several numbers each; of _SMALL ones products and short sums are exact."""
+    per, count = word // bits, len(values)
+    edges = []
+    for i in range(2 * count):
+        parts = [encode(values[(i * (j + 1) + 3 * j) % count]) << (bits * j) for j in range(per)]
+        edges.append(sum(parts))
+    return Kind(f"b{word}", tuple(dict.fromkeys(edges)), only=True)
+
+
+_SMALL = (0.0, 1.0, -1.0, 2.0, 0.5, -3.0, 4.0, 0.25, -0.75, 6.0, -8.0, 1.5, 7.0)
+_FRACTIONS = tuple((n * 37 % 101 - 50) / 32 + n / 1024 for n in range(64))
+_LIMITS = (1.0, -2.0, 0.0, math.inf, -math.inf, math.nan, 0.5, 65504.0)
+
+#: What matrices are made of.
+KINDS |= {
+    "small_f16x2": _packed(_SMALL, f16, 16),
+    "small_bf16x2": _packed(_SMALL, lambda v: f32(v) >> 16, 16),
+    "small_f32": _packed(_SMALL, f32, 32),
+    "small_f16x4": _packed(_SMALL, f16, 16, 64),
+    "small_bf16x4": _packed(_SMALL, lambda v: f32(v) >> 16, 16, 64),
+    "small_f32x2": _packed(_SMALL, f32, 32, 64),
+    "small_f64": Kind("b64", tuple(f64(v) for v in _SMALL), only=True),
+    "small_e4m3x4": _packed((0.0, 1.0, -1.0, 2.0, 0.5, -4.0), _e4m3, 8),
+    "small_e5m2x4": _packed((0.0, 1.0, -1.0, 2.0, 0.5, -4.0), lambda v: f16(v) >> 8, 8),
+    "fraction_f16x2": _packed(_FRACTIONS, f16, 16),
+    "limit_f16x2": _packed(_LIMITS, f16, 16),
 }
 
 

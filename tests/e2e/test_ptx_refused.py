@@ -1,0 +1,111 @@
+"""Hostile PTX on the soft GPU: what is not known, and what no kernel may do, is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpupool_common import paths
+from ptx_cases import Case
+from ptx_file import run_cases
+from toolchain import Toolchain
+
+ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, MISALIGNED, INVALID_PTX = 700, 715, 716, 218
+
+MMA = "mma.sync.aligned"
+FOUR = "{%r0, %r1, %r2, %r3}"
+TWO = "{%r4, %r5}"
+
+#: PTX that is not understood: the module does not load.
+REFUSED = {
+    "mma without a shape": f"{MMA}.row.col.f32.f16.f16.f32 {FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma of no known shape": f"{MMA}.m16n8k999.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma of a shape beyond numbers": f"{MMA}.m4294967296n8k8.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma of types that do not meet": f"{MMA}.m16n8k16.row.col.f32.f16.bf16.f32 "
+    f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma with a sum of no type": f"{MMA}.m16n8k16.row.col.s32.f16.f16.s32 "
+    f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma with too few registers": f"{MMA}.m16n8k16.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {TWO}, {TWO}, {FOUR};",
+    "mma into a number": f"{MMA}.m16n8k8.row.col.f32.f16.f16.f32 "
+    f"{{1, 2, 3, 4}}, {TWO}, {{%r4}}, {FOUR};",
+    "mma with three orders": f"{MMA}.m16n8k16.row.col.row.f32.f16.f16.f32 "
+    f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "mma in pieces": f"mma.m16n8k16.row.col.f32.f16.f16.f32 {FOUR}, {FOUR}, {TWO}, {FOUR};",
+    "sparse mma": f"mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {TWO}, {TWO}, {FOUR}, %r6, 0x0;",
+    "wmma.load of a sum as a factor": "wmma.load.a.sync.aligned.row.m16n16k16.f32 "
+    "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%in], 16;",
+    "wmma.store of a factor": f"wmma.store.d.sync.aligned.row.m16n16k16.s8 [%out], {TWO}, 16;",
+    "wmma.load without brackets": f"wmma.load.a.sync.aligned.row.m16n16k16.s8 {TWO}, %in, 16;",
+    "ldmatrix of no count": f"ldmatrix.sync.aligned.m8n8.shared.b16 {TWO}, [%sh];",
+    "ldmatrix with other registers": f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {TWO}, [%sh];",
+    "ldmatrix from global memory": f"ldmatrix.sync.aligned.m8n8.x2.global.b16 {TWO}, [%in];",
+    "movmatrix as it lies": "movmatrix.sync.aligned.m8n8.b16 %r0, %r1;",
+}
+
+#: PTX that loads and fails while it runs.
+FAILING = {
+    "ldmatrix of half a row": (
+        MISALIGNED,
+        f"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {TWO}, [%sh+8];",
+    ),
+    "ldmatrix outside shared memory": (
+        ILLEGAL_ADDRESS,
+        f"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {TWO}, [%sh+1024];",
+    ),
+    "stmatrix outside shared memory": (
+        ILLEGAL_ADDRESS,
+        f"stmatrix.sync.aligned.m8n8.x2.shared.b16 [%sh+1048576], {TWO};",
+    ),
+    "wmma.load outside all memory": (
+        ILLEGAL_ADDRESS,
+        f"wmma.load.a.sync.aligned.row.m16n16k16.s8 {TWO}, [8], 16;",
+    ),
+    "wmma.load with a stride beyond memory": (
+        ILLEGAL_ADDRESS,
+        f"wmma.load.b.sync.aligned.col.m16n16k16.global.s8 {TWO}, [%in], 0x7fffffff;",
+    ),
+    "matrix instructions that differ": (
+        ILLEGAL_INSTRUCTION,
+        "and.b32 %r0, %me, 1;\nsetp.eq.u32 %p0, %r0, 0;\n"
+        "@%p0 bra EVEN;\nmovmatrix.sync.aligned.m8n8.trans.b16 %r1, %r0;\nbra JOIN;\n"
+        "EVEN:\nmovmatrix.sync.aligned.m8n8.trans.b16 %r2, %r0;\nJOIN:",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def environment(home: paths.Home, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("softgpu")
+    (folder / "libcuda.so.1").symlink_to(home.part(paths.SOFT_GPU))
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def error_of(binary: Path, body: str, environment: dict[str, str]) -> int:
+    case = Case("hostile", body + "\n// %sh", ("x32",), ("memory",), threads=64)
+    return run_cases(binary, {case.name: case}, environment)[case.name].error
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_known(name: str, toolchain: Toolchain, environment: dict[str, str]) -> None:
+    binary = toolchain.driver_program("ptx_bits")
+    assert error_of(binary, REFUSED[name], environment) == INVALID_PTX
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_fails(name: str, toolchain: Toolchain, environment: dict[str, str]) -> None:
+    expected, body = FAILING[name]
+    binary = toolchain.driver_program("ptx_bits")
+    assert error_of(binary, body, environment) == expected
+
+
+def test_the_same_body_without_its_mistake_runs(
+    toolchain: Toolchain, environment: dict[str, str]
+) -> None:
+    binary = toolchain.driver_program("ptx_bits")
+    body = f"{MMA}.m16n8k16.row.col.f32.f16.f16.f32 {FOUR}, {FOUR}, {TWO}, {FOUR};"
+    assert error_of(binary, body, environment) == 0
