@@ -8,7 +8,7 @@ foreach(name board_shares board_copy)
   target_link_libraries(test_${name} PRIVATE gp_options Threads::Threads
     ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 COST 10) # COST: the long ones first
 endforeach()
 
 # Limits and names; an arbiter in a process of its own, and workers that ask it, die, are stopped
@@ -20,5 +20,5 @@ foreach(name board arbiter arbiter_memory hostile_pages)
   target_link_libraries(test_${name} PRIVATE gp_options gp_board Threads::Threads
     ${GPUPOOL_CMOCKA_LIBRARY})
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 COST 10)
 endforeach()

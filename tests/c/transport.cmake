@@ -44,7 +44,7 @@ add_dependencies(test_transport_door gpupool_zmq gpupool_tcp)
 foreach(scheme tcp plain tls)
   add_test(NAME transport_door_${scheme} COMMAND test_transport_door ${scheme}://)
   set_tests_properties(transport_door_${scheme} PROPERTIES
-    TIMEOUT 120 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
+    TIMEOUT 120 COST 30 ENVIRONMENT GPUPOOL_PLUGIN_DIR=$<TARGET_FILE_DIR:gpupool_zmq>)
 endforeach()
 
 # What only our own TCP has: frames in a stream, replays, descriptors that are taken away.
