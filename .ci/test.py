@@ -1,21 +1,22 @@
 """Run every check of the project and add up: the last line is ``N passed, M failed``.
 
 A stage that fails does not keep the next ones from running. Python standard
-library only. ``--only NAME`` runs one stage: c, sanitize, sanitize-build, threads, python,
-e2e, chaos, lint, figures, coverage.
+library only. ``--only NAME`` runs one stage: c, python, e2e, chaos, sanitize,
+sanitize-build, threads, lint, figures, coverage, alone (of e2e).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,22 +60,18 @@ class Count:
         self.skipped += other.skipped
 
 
-@dataclass
-class Builds:
-    """A process beside the stages that wait more than they compute."""
+@dataclass(frozen=True)
+class Row:
+    """What a stage came to."""
 
-    process: subprocess.Popen[bytes] | None = None
+    name: str
+    count: Count
+    seconds: float
 
-    def wait(self) -> None:
-        """Behind this nothing of it takes a core."""
-        if self.process is not None:
-            self.process.wait()
-
-    def end(self) -> None:
-        """Leave nothing behind, whatever ended us; its compilers are in its group."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait()
+    def __str__(self) -> str:
+        count = self.count
+        counts = f"{count.passed:6} passed {count.failed:4} failed {count.skipped:4} skipped"
+        return f"{self.name:16} {counts} {self.seconds:7.1f} s"
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,6 @@ class Place:
 
     build: Path
     jobs: int
-    #: The sanitized builds, while they are made beside other stages.
-    builds: Builds = field(default_factory=lambda: Builds())
 
     @property
     def sanitize(self) -> Path:
@@ -131,7 +126,7 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
             "--output-on-failure",
             "--no-tests=error",
             "-j",
-            str(jobs),
+            str(2 * jobs),  # half of their time they wait
             "--timeout",
             "300",
             "--output-junit",
@@ -142,8 +137,9 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
     return read_junit(report, passed)
 
 
-#: Of pytest: tests run side by side, those of a file one after the other.
-BESIDE = ("-n", "2", "--dist", "loadfile")
+#: Of pytest: tests run side by side, those of a file one after the other. More than two cores
+#: could run at once, because most of them wait for processes.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
 
 
 def pytest(place: Place, folder: str, *options: str, name: str = "") -> Count:
@@ -167,11 +163,17 @@ def stage_c(place: Place) -> Count:
     return ctest(place.build, place.jobs)
 
 
+def compile_last(folder: Path, place: Place, *targets: str) -> bool:
+    """Build a folder with what time the tests beside it leave."""
+    command = ["nice", "-n", "19", "cmake", "--build", str(folder), "-j", str(place.jobs)]
+    return run([*command, *(["--target", *targets] if targets else [])])
+
+
 def build_sanitized(place: Place) -> bool:
     """Everything with ASan and UBSan and the fuzz targets, by clang."""
     if not configure("asan", place.sanitize):
         return False
-    return run(["cmake", "--build", place.sanitize, "-j", str(place.jobs)])
+    return compile_last(place.sanitize, place)
 
 
 def stage_sanitize(place: Place) -> Count:
@@ -195,8 +197,8 @@ def build_threads(place: Place) -> bool:
     built = place.build / "thread"
     if not configure("tsan", built):
         return False
-    targets = ["gpupool_cuda", "gpupool_worker", "gpupool_zmq", "gpupool_tcp"]
-    return run(["cmake", "--build", built, "-j", str(place.jobs), "--target", *targets])
+    targets = ("gpupool_cuda", "gpupool_worker", "gpupool_zmq", "gpupool_tcp")
+    return compile_last(built, place, *targets)
 
 
 def stage_threads(place: Place) -> Count:
@@ -206,14 +208,6 @@ def stage_threads(place: Place) -> Count:
     built = place.build / "thread"
     command = [sys.executable, "tests/e2e/races.py", "--home", str(place.build / "stage")]
     return one(run([*command, "--build", str(built)]))
-
-
-def stage_e2e(place: Place) -> Count:
-    """Side by side, because most tests wait for processes; behind them what has to be alone."""
-    count = pytest(place, "tests/e2e", "-m", "not alone", *BESIDE)
-    place.builds.wait()
-    count.add(pytest(place, "tests/e2e", "-m", "alone", name="alone"))
-    return count
 
 
 def stage_coverage(place: Place) -> Count:
@@ -262,37 +256,68 @@ def stage_figures(place: Place) -> Count:
     return one(run([sys.executable, ".ci/figures.py"]))
 
 
-def begin_builds(place: Place) -> None:
-    """Make the sanitized builds in the time for which other stages wait.
-
-    They are last in the queue for a core. What is said is in a file: a build that fails is made
-    again by its own stage, which shows why.
-    """
-    command = ["nice", "-n", "19", sys.executable, __file__, "--only", "sanitize-builds"]
-    command += ["--build", str(place.build), "--jobs", str(place.jobs)]
-    with (place.build / "sanitize-builds.log").open("wb") as log:
-        place.builds.process = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True
-        )
-
-
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
-    "python": lambda place: pytest(place, "tests/python", *BESIDE),
-    "e2e": stage_e2e,
+    "python": lambda place: pytest(place, "tests/python", *SIDE_BY_SIDE),
+    "e2e": lambda place: pytest(place, "tests/e2e", "-m", "not alone", *SIDE_BY_SIDE),
     "chaos": lambda place: pytest(place, "tests/chaos"),
     "sanitize": stage_sanitize,
     "threads": stage_threads,
     "lint": stage_lint,
     "figures": stage_figures,
     "coverage": stage_coverage,
+    "alone": lambda place: pytest(place, "tests/e2e", "-m", "alone", name="alone"),
 }
 EXTRA: dict[str, Callable[[Place], Count]] = {
     "sanitize-build": lambda place: one(build_sanitized(place)),
-    "sanitize-builds": lambda place: one(build_sanitized(place) and build_threads(place)),
 }
-#: These wait more than they compute; behind them what was built meanwhile is needed.
-WAITING = ("python", "e2e", "chaos")
+#: These compute: they run beside the ones before, which wait more than they compute.
+BESIDE = ("sanitize", "threads", "lint", "figures", "coverage")
+#: Behind all others, with nothing beside it.
+LAST = ("alone",)
+
+
+class Beside:
+    """A process with the stages that compute. What it says is shown when it is over."""
+
+    def __init__(self, place: Place, stages: Sequence[str]) -> None:
+        self.stages = stages
+        self.log = place.build / "beside.log"
+        self.file = place.build / "beside.json"
+        self.file.unlink(missing_ok=True)
+        command = [sys.executable, __file__, "--build", str(place.build)]
+        command += ["--jobs", str(place.jobs), "--rows", str(self.file)]
+        command += [*(word for name in stages for word in ("--only", name))]
+        print(f"beside: {', '.join(stages)} ({self.log})", flush=True)
+        with self.log.open("wb") as log:
+            # A group, to end it with all that it started; in our session, because priorities
+            # count within one alone (sched_autogroup).
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
+
+    def rows(self) -> list[Row]:
+        """Wait for it. Stages of which it tells nothing have failed."""
+        self.process.wait()
+        print(self.log.read_text(encoding="utf-8", errors="replace"), flush=True)
+        rows = read_rows(self.file)
+        told = {row.name for row in rows}
+        return [*rows, *(Row(name, one(False), 0.0) for name in self.stages if name not in told)]
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever ended us; its compilers are in its group."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait()
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    path.write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
+
+
+def read_rows(path: Path) -> list[Row]:
+    if not path.is_file():
+        return []
+    told = json.loads(path.read_text(encoding="utf-8"))
+    return [Row(row["name"], Count(**row["count"]), row["seconds"]) for row in told]
 
 
 def hear_signals() -> None:
@@ -302,39 +327,44 @@ def hear_signals() -> None:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
+def run_stages(place: Place, names: Sequence[str]) -> list[Row]:
+    """One after the other."""
+    rows = []
+    for name in names:
+        print(f"== {name}", flush=True)
+        began = time.monotonic()
+        count = {**STAGES, **EXTRA}[name](place)
+        rows.append(Row(name, count, time.monotonic() - began))
+    return rows
+
+
+def run_all(place: Place) -> list[Row]:
+    """Every stage: two lanes, and behind both what has to be alone."""
+    beside = Beside(place, BESIDE)
+    try:
+        rows = run_stages(place, [name for name in STAGES if name not in (*BESIDE, *LAST)])
+        rows += beside.rows()
+    finally:
+        beside.end()
+    return rows + run_stages(place, LAST)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", choices=[*STAGES, *EXTRA])
+    parser.add_argument("--only", choices=[*STAGES, *EXTRA], action="append")
+    parser.add_argument("--rows", type=Path, help="where to write the counts, too")
     args = parser.parse_args()
     hear_signals()
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
-    stages = {args.only: {**STAGES, **EXTRA}[args.only]} if args.only else STAGES
-    try:
-        return run_stages(place, stages, beside=not args.only)
-    finally:
-        place.builds.end()
-
-
-def run_stages(place: Place, stages: Mapping[str, Callable[[Place], Count]], beside: bool) -> int:
-    """The exit status; ``beside``: the sanitized builds are made in the time of others."""
+    rows = run_stages(place, args.only) if args.only else run_all(place)
+    if args.rows:
+        write_rows(args.rows, rows)
     total = Count()
-    rows: list[str] = []
-    for name, stage in stages.items():
-        print(f"== {name}", flush=True)
-        began = time.monotonic()
-        if name in WAITING and not place.builds.process and beside:
-            begin_builds(place)
-        elif name not in WAITING:
-            place.builds.wait()
-        count = stage(place)
-        total.add(count)
-        rows.append(
-            f"{name:16} {count.passed:6} passed {count.failed:4} failed {count.skipped:4} skipped"
-            f" {time.monotonic() - began:7.1f} s"
-        )
+    for row in rows:
+        total.add(row.count)
     print("==", *rows, sep="\n")
     print(f"{total.passed} passed, {total.failed} failed")
     return 1 if total.failed else 0
