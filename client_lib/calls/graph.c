@@ -78,7 +78,13 @@ CUresult gpc_node_destroy(CUgraphNode id)
 GPC_EXPORT CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     CUresult r = gpc_enter(GP_OP_cuGraphDestroyNode, GPC_NEEDS_INIT);
-    return gpc_leave(r ? r : gpc_node_destroy(hNode));
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpc_graphs_lock();
+    const struct gpc_node *node = gpc_node_of(hNode);
+    bool stays = node && gpc_graph_has_memory(node->graph);
+    gpc_graphs_unlock();
+    return gpc_leave(stays ? CUDA_ERROR_NOT_SUPPORTED : gpc_node_destroy(hNode));
 }
 
 /* One handle for the graph of a node, whatever number of times it is asked for. */

@@ -256,7 +256,9 @@ CUresult gpc_graph_link(CUgraph graph, const CUgraphNode *from, const CUgraphNod
 {
     if (!gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)graph) || (count && (!from || !to)))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult r = CUDA_SUCCESS;
+    gpc_graphs_lock();
+    CUresult r = remove && gpc_graph_has_memory(graph) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+    gpc_graphs_unlock();
     for (size_t at = 0; r == CUDA_SUCCESS && at < count; at += GP_NODES_MAX) {
         size_t some = count - at < GP_NODES_MAX ? count - at : GP_NODES_MAX;
         r = link_some(graph, from + at, to + at, data ? data + at : NULL, some, remove);

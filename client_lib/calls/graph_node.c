@@ -61,10 +61,8 @@ static struct gpc_node_parameters *parameters_new(const struct gpc_kernel *k)
     return p;
 }
 
-/* The node's own copy, which cuGraphKernelNodeGetParams gives. It stays where it is for as long
- * as it has the same layout: the application may still hold what it was given before. */
-static CUresult keep_parameters(struct gpc_node *noted, const struct gpc_kernel *k,
-                                const unsigned char *packed)
+CUresult gpc_node_keep_parameters(struct gpc_node *noted, const struct gpc_kernel *k,
+                                  const unsigned char *packed)
 {
     struct gpc_node_parameters *p = noted->parameters;
     if (!p || p->count != k->count || p->size != k->bytes) {
@@ -100,7 +98,7 @@ static CUresult send_kernel(const struct target *t, const struct gpc_node_given 
     t->noted->work.kernel = *p;
     t->noted->work.kernel.ctx = t->noted->context;
     if (r == CUDA_SUCCESS)
-        r = keep_parameters(t->noted, k, packed);
+        r = gpc_node_keep_parameters(t->noted, k, packed);
     if (r != CUDA_SUCCESS)
         return r;
     const uint32_t sent[7] = {p->gridDimX,  p->gridDimY,  p->gridDimZ,      p->blockDimX,
@@ -175,6 +173,18 @@ static CUresult send_batch(const struct target *t, const struct gpc_node_given *
                    : gpc_wire_gp_node_set_batch_on(&on, t->exec, t->node, p->count, p->paramArray);
 }
 
+static CUresult send_memory(const struct target *t, const struct gpc_node_given *given)
+{
+    void *params = (void *)(uintptr_t)given->params;
+    struct gpc_route on;
+    CUresult r = params && t->made ? route_of(NULL, t->noted, &on) : CUDA_ERROR_INVALID_VALUE;
+    if (r != CUDA_SUCCESS)
+        return r;
+    return given->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC
+               ? gpc_node_alloc(t->op, &on, t->graph, t->made, t->noted, params)
+               : gpc_node_free_memory(&on, t->graph, t->made, t->noted, params);
+}
+
 /* --- what needs no context -------------------------------------------------------------------- */
 
 static CUresult send_host(const struct target *t, const struct gpc_node_given *given)
@@ -200,6 +210,16 @@ static CUresult send_event(const struct target *t, const struct gpc_node_given *
                   : gpc_wire_gp_node_set_wait(t->exec, t->node, e);
 }
 
+static CUresult send_child(const struct target *t, CUgraph child)
+{
+    gpc_graphs_lock();
+    bool allocates = gpc_graph_has_memory(child);
+    gpc_graphs_unlock();
+    if (child == t->graph || allocates)
+        return allocates ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    return gpc_wire_gp_node_child(t->made, t->graph, child);
+}
+
 static CUresult send(const struct target *t, const struct gpc_node_given *given)
 {
     CUgraph child = (CUgraph)(uintptr_t)given->params;
@@ -212,6 +232,9 @@ static CUresult send(const struct target *t, const struct gpc_node_given *given)
         return send_set(t, given);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return send_batch(t, given);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return send_memory(t, given);
     case CU_GRAPH_NODE_TYPE_HOST:
         return send_host(t, given);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -221,8 +244,7 @@ static CUresult send(const struct target *t, const struct gpc_node_given *given)
         return t->made ? gpc_wire_gp_node_empty(t->made, t->graph) : CUDA_ERROR_INVALID_VALUE;
     case CU_GRAPH_NODE_TYPE_GRAPH:
         if (t->made)
-            return child == t->graph ? CUDA_ERROR_INVALID_VALUE
-                                     : gpc_wire_gp_node_child(t->made, t->graph, child);
+            return send_child(t, child);
         return t->exec ? gpc_wire_cuGraphExecChildGraphNodeSetParams(t->exec, t->node, child)
                        : CUDA_ERROR_INVALID_VALUE;
     default:
@@ -390,106 +412,4 @@ CUresult gpc_node_set_any(uint16_t op, const CUgraphExec *exec, CUgraphNode node
     struct gpc_node_given given;
     CUresult r = given_of(op, params, &given);
     return r ? r : gpc_node_set(op, exec, node, &given);
-}
-
-/* --- asked for ---------------------------------------------------------------------------------- */
-
-/* Parameters that the worker has told are kept for whoever asked, until the node's place is
- * another one's, whose id is of a later generation: by index. */
-static struct gpc_node **told;
-static uint32_t told_room;
-
-/* Under the graphs' lock. */
-static struct gpc_node *told_place(CUgraphNode id)
-{
-    uint32_t at = gp_handle_index((uint64_t)id) * GP_SESSIONS_MAX + gp_handle_session((uint64_t)id);
-    if (gp_handle_index((uint64_t)id) >= GP_HANDLE_INDEX_MAX)
-        return NULL;
-    if (at >= told_room) {
-        uint32_t room = told_room ? told_room : 64 * GP_SESSIONS_MAX;
-        while (room <= at)
-            room *= 2;
-        struct gpc_node **more = realloc(told, room * sizeof *more);
-        if (!more)
-            return NULL;
-        memset(more + told_room, 0, (room - told_room) * sizeof *more);
-        told = more;
-        told_room = room;
-    }
-    if (told[at] && told[at]->id != id) { /* of a node that is gone */
-        gpc_node_free(told[at]);
-        told[at] = NULL;
-    }
-    if (!told[at] && (told[at] = gpc_node_new()))
-        told[at]->id = id;
-    return told[at];
-}
-
-/* What was given of another function has another layout. */
-static void told_function(struct gpc_node *node, CUfunction f)
-{
-    if (node->work.kernel.func == f)
-        return;
-    free(node->parameters);
-    node->parameters = NULL;
-}
-
-static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t size)
-{
-    unsigned char packed[GP_PARAMETER_BYTES_MAX];
-    uint32_t shape[7], got_shape = 0, got = 0;
-    uint64_t function;
-    CUresult r = gpc_wire_gp_node_kernel_told(id, &function, shape, packed, &got_shape, &got);
-    struct gpc_kernel *k = r ? NULL : gpc_kernel_of((CUfunction)function);
-    if (r == CUDA_SUCCESS && k)
-        r = gpc_attributes_parameters(k);
-    if (r != CUDA_SUCCESS)
-        return r;
-    if (!k || got != k->bytes || got_shape != sizeof shape)
-        return CUDA_ERROR_UNKNOWN;
-    gpc_graphs_lock();
-    struct gpc_node *node = told_place(id);
-    if (node) {
-        told_function(node, (CUfunction)function);
-        node->work.kernel = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)function,
-                                                      .gridDimX = shape[0],
-                                                      .gridDimY = shape[1],
-                                                      .gridDimZ = shape[2],
-                                                      .blockDimX = shape[3],
-                                                      .blockDimY = shape[4],
-                                                      .blockDimZ = shape[5],
-                                                      .sharedMemBytes = shape[6]};
-    }
-    r = node ? keep_parameters(node, k, packed) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (r == CUDA_SUCCESS)
-        memcpy(p, &node->work.kernel, size);
-    gpc_graphs_unlock();
-    return r;
-}
-
-/* Of a node that the worker alone knows. */
-static CUresult ask(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)
-{
-    CUDA_MEMSET_NODE_PARAMS p;
-    if (type == CU_GRAPH_NODE_TYPE_KERNEL)
-        return ask_kernel(id, to, size);
-    if (type != CU_GRAPH_NODE_TYPE_MEMSET)
-        return gpc_refuse_because(op, "what a node does that a capture or a clone has made");
-    CUresult r = gpc_wire_gp_node_memset_told(id, &p);
-    if (r == CUDA_SUCCESS)
-        memcpy(to, &p, size);
-    return r;
-}
-
-CUresult gpc_node_get(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)
-{
-    if (!to || !gpc_handle_live(GP_HANDLE_GRAPH_NODE, (uint64_t)id))
-        return CUDA_ERROR_INVALID_VALUE;
-    gpc_graphs_lock();
-    const struct gpc_node *node = gpc_node_of(id);
-    CUresult r = node && node->type != type ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    if (node && r == CUDA_SUCCESS)
-        memcpy(to, &node->work, size);
-    gpc_graphs_unlock();
-    return node ? r : ask(op, id, type, to, size);
 }

@@ -43,6 +43,20 @@ struct gpc_node_copy;
 CUresult gpc_graph_copy(const struct gpc_route *on, const struct gpc_node_copy *copy,
                         CUgraphNode *made, CUgraph graph, CUgraphExec exec, CUgraphNode node);
 
+/* The node's own copy of a kernel's parameters, which cuGraphKernelNodeGetParams gives. It stays
+ * where it is for as long as it has the same layout: the application may still hold what it was
+ * given before. */
+struct gpc_kernel;
+CUresult gpc_node_keep_parameters(struct gpc_node *noted, const struct gpc_kernel *k,
+                                  const unsigned char *packed);
+
+/* Nodes that allocate and free memory (graph_memory.c). */
+CUresult gpc_node_alloc(uint16_t op, const struct gpc_route *on, CUgraph graph, CUgraphNode *made,
+                        struct gpc_node *noted, CUDA_MEM_ALLOC_NODE_PARAMS *p);
+CUresult gpc_node_free_memory(const struct gpc_route *on, CUgraph graph, CUgraphNode *made,
+                              struct gpc_node *noted, const CUdeviceptr *at);
+CUresult gpc_node_ask_alloc(CUgraphNode id, CUDA_MEM_ALLOC_NODE_PARAMS *p);
+
 /* Take it out of its graph. */
 CUresult gpc_node_destroy(CUgraphNode node);
 

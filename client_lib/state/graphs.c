@@ -78,6 +78,16 @@ bool gpc_graph_is_child(CUgraph graph)
     return g && g->child;
 }
 
+bool gpc_graph_has_memory(CUgraph graph)
+{
+    const struct graph *g = graph_of(graph);
+    for (size_t i = 0; g && i < g->count; i++)
+        if (g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            g->nodes[i]->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+            return true;
+    return false;
+}
+
 void gpc_graph_unknown(CUgraph graph)
 {
     struct graph *g = graph_of(graph);
@@ -132,6 +142,7 @@ void gpc_node_free(struct gpc_node *node)
         return;
     free(node->parameters);
     free(node->operations);
+    free(node->access);
     free(node->before.at);
     free(node->behind.at);
     free(node);

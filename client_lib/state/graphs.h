@@ -17,6 +17,8 @@ union gpc_node_work {
     CUDA_MEMSET_NODE_PARAMS memset;
     CUDA_HOST_NODE_PARAMS host;
     CUDA_BATCH_MEM_OP_NODE_PARAMS batch; /* its operations are the node's own */
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;    /* who has access: the node's own */
+    CUdeviceptr freed;
     CUevent event;
     CUgraph child; /* once it was asked for */
 };
@@ -47,6 +49,7 @@ struct gpc_node {
     union gpc_node_work work;
     struct gpc_node_parameters *parameters;
     CUstreamBatchMemOpParams *operations;
+    CUmemAccessDesc *access;
     struct gpc_edge_list before, behind;
 };
 
@@ -66,6 +69,8 @@ bool gpc_graph_of_node(CUgraph graph);
 /* Whether all its nodes are known here; whether it goes with a node. */
 bool gpc_graph_is_known(CUgraph graph);
 bool gpc_graph_is_child(CUgraph graph);
+/* Whether it allocates or frees memory, as far as is known: nothing is taken out of it then. */
+bool gpc_graph_has_memory(CUgraph graph);
 /* From now on it has nodes that are not; those that are stay. */
 void gpc_graph_unknown(CUgraph graph);
 /* Forget it, its nodes and their handles, but not its own. */

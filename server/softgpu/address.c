@@ -99,6 +99,13 @@ static bool usable(const struct sg_extent *extent, uint32_t devices)
 }
 
 /* The lock is held. */
+static bool is_absent(uint64_t address)
+{
+    size_t i = first_after(address);
+    return i < count && extents[i].begin <= address && extents[i].absent;
+}
+
+/* The lock is held. */
 static bool covers(uint64_t address, uint64_t size, uint32_t devices)
 {
     if (size == 0 || address + size < address)
@@ -139,7 +146,9 @@ bool sg_address_hold(const void *one, uint64_t one_size, const void *two, uint64
 {
     pthread_rwlock_rdlock(&map_lock);
     if (covers((uint64_t)(uintptr_t)one, one_size, UINT32_MAX) &&
-        covers((uint64_t)(uintptr_t)two, two_size, UINT32_MAX))
+        covers((uint64_t)(uintptr_t)two, two_size, UINT32_MAX) &&
+        !(one_size && is_absent((uint64_t)(uintptr_t)one)) &&
+        !(two_size && is_absent((uint64_t)(uintptr_t)two)))
         return true;
     pthread_rwlock_unlock(&map_lock);
     return false;
@@ -182,7 +191,7 @@ static void *resolve(void *context, uint64_t address, uint64_t size, uint64_t *e
     (void)context;
     struct sg_extent extent;
     if (!sg_address_find(address, &extent) || size > extent.end - address ||
-        !usable(&extent, UINT32_MAX))
+        !usable(&extent, UINT32_MAX) || extent.absent)
         return NULL;
     *extent_begin = extent.begin;
     *extent_end = extent.end;

@@ -109,6 +109,10 @@ static CUgraphNodeType node_type(const struct sg_op *op)
     case SG_OP_WAIT_VALUE:
     case SG_OP_BATCH:
         return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case SG_OP_BLOCK_ALLOC:
+        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    case SG_OP_BLOCK_FREE:
+        return CU_GRAPH_NODE_TYPE_MEM_FREE;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }

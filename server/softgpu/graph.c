@@ -16,6 +16,8 @@ CUgraph sg_graph_new(void)
 static void node_free(CUgraphNode node)
 {
     sg_handle_remove(node);
+    if (node->op)
+        sg_block_node_gone(node->op, node->graph);
     sg_op_unref(node->op);
     if (node->child)
         sg_graph_free(node->child);
@@ -231,7 +233,10 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 {
     SG_GRAPH_CHECK(originalGraph);
-    return phGraphClone ? sg_graph_copy(originalGraph, phGraphClone) : CUDA_ERROR_INVALID_VALUE;
+    if (!phGraphClone)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sg_graph_has_memory(originalGraph) ? CUDA_ERROR_NOT_SUPPORTED
+                                              : sg_graph_copy(originalGraph, phGraphClone);
 }
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,
@@ -254,6 +259,8 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
     CUgraph graph = hNode->graph;
     if (graph->owned)
         return CUDA_ERROR_INVALID_VALUE;
+    if (sg_graph_has_memory(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     size_t keep = 0;
     for (size_t i = 0; i < graph->node_count; i++) {
         sg_graph_unlink(hNode, graph->nodes[i], NULL);

@@ -35,6 +35,11 @@ static CUresult add(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode 
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return cuGraphAddBatchMemOpNode(phGraphNode, hGraph, d, numDependencies,
                                         (const CUDA_BATCH_MEM_OP_NODE_PARAMS *)&p->memOp);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(phGraphNode, hGraph, d, numDependencies,
+                                      (CUDA_MEM_ALLOC_NODE_PARAMS *)&p->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(phGraphNode, hGraph, d, numDependencies, p->free.dptr);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }

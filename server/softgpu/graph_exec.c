@@ -17,6 +17,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags)
     CUresult result = sg_graph_copy(graph, &exec->graph);
     if (result == CUDA_SUCCESS)
         result = sg_graph_sort(exec->graph);
+    if (result == CUDA_SUCCESS)
+        result = sg_blocks_instantiate(exec->graph);
     if (result == CUDA_SUCCESS && !sg_handle_add(exec, SG_EXEC))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
@@ -76,6 +78,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     EXEC_CHECK(hGraphExec);
     SG_TRY(sg_capture_unsafe());
     sg_handle_remove(hGraphExec);
+    sg_blocks_run(hGraphExec->graph, false);
     sg_graph_free(hGraphExec->graph); /* launches under way hold their operations */
     free(hGraphExec);
     return CUDA_SUCCESS;
@@ -149,6 +152,8 @@ static void mark_events(CUstream stream, const struct sg_op *op)
 /* Inside a capture, a launched graph becomes a child graph node. */
 static CUresult capture_launch(CUstream stream, CUgraphExec exec)
 {
+    if (sg_graph_has_memory(exec->graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     SG_TRY(sg_capture_add(stream, NULL));
     CUgraphNode node = stream->tips.nodes[0];
     node->type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -176,6 +181,12 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
     CUresult result = keep_all(hGraphExec->graph, op);
     if (result == CUDA_SUCCESS)
         result = wait_events(stream, op);
+    if (result == CUDA_SUCCESS) {
+        op->graph.launched = true;
+        result = sg_blocks_launch(op->graph.list, op->graph.count,
+                                  hGraphExec->flags &
+                                      CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
+    }
     if (result != CUDA_SUCCESS) {
         sg_op_unref(op);
         return result;
@@ -281,6 +292,8 @@ static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
         if (a->type != b->type || a->depend_count != b->depend_count || !a->child != !b->child)
             return false;
         if (a->child && same_children(a->child, b->child) != CUDA_SUCCESS)
+            return false;
+        if (sg_node_is_memory(a) && a->op->block.its != b->op->block.its)
             return false;
         a->order = b->order = i;
         for (size_t k = 0; k < a->depend_count; k++)

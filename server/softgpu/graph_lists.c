@@ -141,6 +141,8 @@ CUresult cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode *from,
                                       size_t numDependencies)
 {
     SG_GRAPH_CHECK(hGraph);
+    if (sg_graph_has_memory(hGraph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     SG_TRY(edges_check(hGraph, from, to, edgeData, numDependencies, true));
     for (size_t i = 0; i < numDependencies; i++)
         sg_graph_unlink(from[i], to[i], edgeData ? &edgeData[i] : NULL);

@@ -119,6 +119,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
     SG_TRY(sg_node_check(phGraphNode, hGraph, dependencies, numDependencies));
     if (!sg_handle_is(childGraph, SG_GRAPH) || childGraph == hGraph)
         return CUDA_ERROR_INVALID_VALUE;
+    if (sg_graph_has_memory(childGraph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     SG_TRY(sg_graph_copy(childGraph, &child));
     CUresult result = sg_graph_add(hGraph, NULL, CU_GRAPH_NODE_TYPE_GRAPH, dependencies,
                                    numDependencies, phGraphNode);

@@ -69,6 +69,32 @@ void sg_node_replace(CUgraphNode node, struct sg_op *op);
 CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
                            CUgraphNode node, struct sg_op **out);
 
+/* ---- memory of graphs (graph_memory.c); sg.lock is held ---- */
+/* An operation that allocates a block with an address of its own, and one that frees it in a graph:
+ * INVALID_VALUE if it is no block's, or freed in a graph already. */
+CUresult sg_block_alloc(CUcontext context, struct sg_device *device, uint64_t size,
+                        CUdeviceptr *address, struct sg_op **out);
+CUresult sg_block_free_captured(CUcontext context, CUgraph graph, CUdeviceptr address,
+                                struct sg_op **out);
+/* One that frees it behind a launch: INVALID_VALUE if it is not allocated. */
+CUresult sg_block_free(CUcontext context, struct sg_block *block, struct sg_op **out);
+CUresult sg_block_give(struct sg_block *block); /* at once */
+void sg_block_node_gone(const struct sg_op *op, CUgraph graph);
+void sg_block_run(const struct sg_op *op); /* takes sg.lock */
+void sg_block_op_gone(const struct sg_op *op);
+/* What a launch with these operations allocates has memory now; `frees`: also what an earlier
+ * launch has left. Whether it succeeds or not, it has passed at some time. */
+CUresult sg_blocks_launch(struct sg_op *const *list, size_t n, bool frees);
+void sg_blocks_passed(struct sg_op *const *list, size_t n);
+/* A graph with such nodes is instantiated once at a time. */
+CUresult sg_blocks_instantiate(CUgraph graph);
+void sg_blocks_run(CUgraph graph, bool runs);
+bool sg_graph_has_memory(CUgraph graph);
+static inline bool sg_node_is_memory(CUgraphNode node)
+{
+    return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+}
+
 /* What an entry point of graphs or nodes begins with: the lock, and a live handle. */
 #define SG_GRAPH_CHECK(graph)                                                                      \
     SG_LOCKED;                                                                                     \

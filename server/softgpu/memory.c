@@ -116,7 +116,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     }
     if (extent.space == SG_SPACE_MANAGED)
         return sg_host_give(dptr, SG_SPACE_MANAGED);
-    return sg_memory_give(dptr);
+    return extent.block ? sg_block_give(extent.block) : sg_memory_give(dptr);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)

@@ -44,11 +44,17 @@ void sg_op_unref(struct sg_op *op)
         break;
     case SG_OP_GRAPH:
     case SG_OP_BATCH:
+        if (op->graph.launched)
+            sg_blocks_passed(op->graph.list, op->graph.count);
         for (size_t i = 0; i < op->graph.count; i++)
             sg_op_unref(op->graph.list[i]);
         free(op->graph.list);
         free(op->graph.params);
         sg_kept_release(&op->graph.kept);
+        break;
+    case SG_OP_BLOCK_ALLOC:
+    case SG_OP_BLOCK_FREE:
+        sg_block_op_gone(op);
         break;
     default:
         break;
@@ -206,6 +212,10 @@ CUresult sg_op_run(const struct sg_op *op)
     case SG_OP_GRAPH:
     case SG_OP_BATCH:
         return run_graph(op);
+    case SG_OP_BLOCK_ALLOC:
+    case SG_OP_BLOCK_FREE:
+        sg_block_run(op);
+        return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNKNOWN;
 }

@@ -251,8 +251,9 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream 
     if (!size)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture) {
-        stream->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* no allocation nodes in graphs yet */
+        struct sg_op *op;
+        SG_TRY(sg_block_alloc(stream->context, pool->device, size, out, &op));
+        return sg_capture_add(stream, op);
     }
     SG_TRY(sg_capture_legacy(stream));
     uint64_t rounded = size > SIZE_MAX - SG_ALIGNMENT
@@ -299,6 +300,17 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPoo
     return take(dptr, bytesize, pool, stream);
 }
 
+/* In a capture it becomes a node. */
+static CUresult free_block(CUstream stream, CUdeviceptr dptr, struct sg_block *block)
+{
+    struct sg_op *op;
+    if (stream->capture)
+        SG_TRY(sg_block_free_captured(stream->context, stream->capture->graph, dptr, &op));
+    else
+        SG_TRY(sg_block_free(stream->context, block, &op));
+    return sg_stream_submit(stream, op);
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
     SG_LOCKED;
@@ -307,6 +319,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
     SG_TRY(sg_stream_get(hStream, &stream));
     if (!dptr)
         return CUDA_SUCCESS;
+    if (sg_address_find(dptr, &extent) && extent.begin == dptr && extent.block)
+        return free_block(stream, dptr, extent.block);
     if (!sg_address_find(dptr, &extent) || extent.begin != dptr || extent.freed ||
         extent.internal || (extent.space != SG_SPACE_POOL && extent.space != SG_SPACE_DEVICE))
         return CUDA_ERROR_INVALID_VALUE;

@@ -128,7 +128,8 @@ static void task_free(struct sg_task *task)
 /* After an error, work is skipped; what only keeps accounts still runs. */
 static bool runs_after_error(enum sg_op_kind kind)
 {
-    return kind == SG_OP_RECORD || kind == SG_OP_FREE || kind == SG_OP_CALLBACK;
+    return kind == SG_OP_RECORD || kind == SG_OP_FREE || kind == SG_OP_CALLBACK ||
+           kind == SG_OP_BLOCK_FREE;
 }
 
 static void run_unlocked(CUstream stream, const struct sg_op *op)

@@ -74,11 +74,17 @@ void sg_handle_remove(const void *object);
 /* The object is alive and of this kind. sg.lock is held. */
 bool sg_handle_is(const void *object, enum sg_kind kind);
 
+/* Bytes of graphs' memory, now and at most. */
+struct sg_graph_use {
+    uint64_t now, high;
+};
 struct sg_device {
     int ordinal;
     uint64_t memory_size, memory_used; /* bytes */
-    struct sg_arena *arena;            /* address space that allocations come from */
-    CUcontext primary;                 /* NULL: never made or reset */
+    struct sg_graph_use graph_used, graph_reserved;
+    uint64_t graph_idle;    /* bytes that are reserved, and no graph's */
+    struct sg_arena *arena; /* address space that allocations come from */
+    CUcontext primary;      /* NULL: never made or reset */
     unsigned primary_refs, primary_flags;
     CUmemoryPool default_pool, pool; /* pool: what cuMemAllocAsync uses */
     CUuuid uuid;
@@ -142,6 +148,8 @@ struct sg_extent {
     bool freed;               /* cuMemFreeAsync was called */
     bool sync_memops;
     CUmemoryPool pool;
+    struct sg_block *block;       /* POOL: a graph's */
+    bool absent;                  /* its address is known, but nothing may touch it now */
     struct sg_physical *physical; /* MAPPED */
     uint64_t physical_offset;
 };
@@ -152,8 +160,8 @@ bool sg_address_remove(uint64_t begin, struct sg_extent *out);
 bool sg_address_find(uint64_t address, struct sg_extent *out);
 /* Changes one extent in place; false: none begins there. */
 bool sg_address_update(const struct sg_extent *extent);
-/* All of [address, address + size) is alive and accessible: one allocation, or mappings
- * one after the other. */
+/* All of [address, address + size) is alive and accessible, or a graph's that will be: one
+ * allocation, or mappings one after the other. */
 bool sg_address_covers(uint64_t address, uint64_t size);
 /* The same, and this device's work may touch it: mappings need to be open to it. */
 bool sg_address_open(uint64_t address, uint64_t size, const struct sg_device *device);
@@ -214,6 +222,8 @@ enum sg_op_kind {
     SG_OP_FREE,
     SG_OP_GRAPH,
     SG_OP_BATCH, /* of values, and of barriers, which are empty */
+    SG_OP_BLOCK_ALLOC,
+    SG_OP_BLOCK_FREE,
 };
 /* A box of bytes; pitches in bytes. */
 struct sg_copy {
@@ -272,8 +282,13 @@ struct sg_op {
         } value;
         uint64_t address; /* SG_OP_FREE */
         struct {
+            struct sg_block *its; /* referenced: a graph's memory */
+            bool holds;           /* nobody has it while this is there */
+        } block;
+        struct {
             struct sg_op **list; /* referenced, in an order that keeps every edge */
             size_t count;
+            bool launched;                    /* what it allocates is in use */
             CUstreamBatchMemOpParams *params; /* owned: of a batch, as they were given */
             struct sg_kept *kept;             /* owned: what a launch keeps while it runs */
         } graph;

@@ -250,3 +250,43 @@ def test_what_is_kept_cannot_be_over_by_itself(server: PoolServer) -> None:
         assert keep(worker, made_graph(worker, 1), 7, 1) == 0
         worker.tell("gp_host_done", struct.pack("<Q", 7))
         wait_until(lambda: not sessions_like(server, worker), "the session ended")
+
+
+def alloc_node(worker: Worker, graph: int, index: int, size: int, ordinal: int = 0) -> int:
+    """A node that allocates; its address, or 0."""
+    props = struct.pack("<IIIi", 1, 0, 1, ordinal) + bytes(88 - 16)
+    head = struct.pack("<QQ", handle(KIND_NODE, index), graph)
+    reply = worker.call("gp_node_alloc", head + props + struct.pack("<QII", size, 0, 0))
+    result, address = struct.unpack_from("<i4xQ", reply)
+    return int(address) if result == 0 else 0
+
+
+def free_node(worker: Worker, graph: int, index: int, address: int) -> int:
+    body = struct.pack("<QQQ", handle(KIND_NODE, index), graph, address)
+    return worker.result("gp_node_free", body)
+
+
+def test_a_graph_frees_what_graphs_allocate_alone(server: PoolServer) -> None:
+    """The session's own memory is no graph's, and neither is what lies within a graph's."""
+    with worker_of(server) as worker:
+        graph, other, mine = made_graph(worker, 1), made_graph(worker, 2), worker.allocate(4096)
+        at = alloc_node(worker, graph, 1, 4096)
+        assert at != 0
+        for index, wrong in enumerate((mine, at + 512, 0, 0x1000, (1 << 64) - 8), 2):
+            assert free_node(worker, graph, index, wrong) == INVALID_VALUE
+        assert free_node(worker, other, 20, at) == 0
+        assert free_node(worker, graph, 21, at) == INVALID_VALUE
+        for index, size, result in ((30, 4096, 0), (31, 4097, INVALID_VALUE)):
+            body = struct.pack("<QQQQIIQQ", handle(KIND_NODE, index), graph, at, 0, 0, 1, size, 1)
+            assert worker.result("gp_node_memset", body) == result
+
+
+def test_a_graph_allocates_where_it_is_charged(server: PoolServer) -> None:
+    with worker_of(server) as worker:
+        graph = made_graph(worker, 1)
+        for index, ordinal in enumerate((1, 2, -1, 1 << 30), 1):
+            assert alloc_node(worker, graph, index, 4096, ordinal) == 0
+        assert alloc_node(worker, graph, 9, 0) == 0
+        assert alloc_node(worker, graph, 10, 1 << 62) == 0
+        assert alloc_node(worker, handle(KIND_GRAPH, 5), 11, 4096) == 0
+        assert alloc_node(worker, graph, 12, 4096) != 0

@@ -4,6 +4,7 @@
 
 #include "allocator.h"
 #include "gpw_handlers.h"
+#include "growth.h"
 #include "handles.h"
 #include "later.h"
 #include "loop.h"
@@ -159,6 +160,7 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal)
     bool before = gpw_strict(s, false);
     gpw_pools_trim(s, ordinal);
     gpw_allocator_trim(s->memory->windows[ordinal].allocator);
+    gpw_growth_trim_graphs(s, ordinal);
     gpw_strict(s, before);
 }
 
@@ -389,6 +391,15 @@ CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t
     g->at[g->count].address = address;
     g->at[g->count++].bytes = bytes;
     return CUDA_SUCCESS;
+}
+
+bool gpw_graph_memory_begins(struct gpw_session *s, uint64_t address)
+{
+    const struct gpw_graph_memory *g = s->memory->graph_memory;
+    for (uint32_t i = 0; g && i < g->count; i++)
+        if (g->at[i].address == address)
+            return true;
+    return false;
 }
 
 static bool is_graph_memory(struct gpw_session *s, uint64_t address, uint64_t bytes)

@@ -52,6 +52,8 @@ bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t byte
 /* Memory of a graph that is being captured: the driver knows its address only while the
  * graph runs, but work behind it in the capture has it already. */
 CUresult gpw_graph_memory_note(struct gpw_session *s, uint64_t address, uint64_t bytes);
+/* Whether an allocation of a graph's begins there. */
+bool gpw_graph_memory_begins(struct gpw_session *s, uint64_t address);
 /* The ends of a copy that are arrays; NULL: it is memory, at an address. */
 struct gpw_copy_arrays {
     CUarray dst, src;

@@ -192,7 +192,9 @@ CUresult gpw_pool_alloc(struct gpw_session *s, CUdeviceptr *dptr, size_t bytes, 
     bool capturing = is_capturing(s, stream);
     if (capturing)
         gpw_growth_in_graphs(s); /* it is a node, whose memory is counted when the graph has it */
-    if (ordinal < 0)             /* nobody could be charged */
+    if (capturing && pool && ordinal != gpw_current_ordinal(s))
+        return CUDA_ERROR_NOT_SUPPORTED; /* a launch is charged to one device */
+    if (ordinal < 0)                     /* nobody could be charged */
         return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_CONTEXT;
     if (bytes == 0 || capturing ||
         (!pool && s->driver->cuDeviceGetMemPool(&real, s->devices[ordinal]) != CUDA_SUCCESS))

@@ -12,6 +12,12 @@ void gpw_growth_in_graphs(struct gpw_session *s)
     s->graphs_allocate = true;
 }
 
+void gpw_growth_trim_graphs(struct gpw_session *s, uint32_t ordinal)
+{
+    if (s->graphs_allocate && s->driver->cuDeviceGraphMemTrim(s->devices[ordinal]) == CUDA_SUCCESS)
+        gpw_quota_reconcile(s, ordinal);
+}
+
 /* The current context's device if it has a limit, else -1. */
 static int limited_ordinal(struct gpw_session *s)
 {

@@ -25,6 +25,8 @@ bool gpw_growth_far(const struct gpw_growth *g);
 void gpw_growth_undone(struct gpw_session *s, const struct gpw_growth *g);
 /* A captured graph has a node that allocates: launches of graphs may take memory now. */
 void gpw_growth_in_graphs(struct gpw_session *s);
+/* Give back what the driver keeps for graphs of a device without need, here and on the board. */
+void gpw_growth_trim_graphs(struct gpw_session *s, uint32_t ordinal);
 
 /* Whether a kernel whose threads have `bytes` of local memory may run: the driver keeps
  * as much for every thread that the device can hold, from the first such launch on. */

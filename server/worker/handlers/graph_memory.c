@@ -1,0 +1,49 @@
+/* Nodes of graphs that allocate memory and free it. */
+#include "gpw_handlers.h"
+#include "growth.h"
+#include "memory_internal.h"
+#include "quota.h"
+
+/* A launch is charged to the device of its stream, and so is what its graph allocates. */
+CUresult gpw_gp_node_alloc(struct gpw_session *s, CUgraphNode *node, CUgraph graph,
+                           const CUmemPoolProps *props, uint64_t bytes, uint32_t count,
+                           const CUmemAccessDesc *access, CUdeviceptr *dptr)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = *props,
+                                    .accessDescs = count ? access : NULL,
+                                    .accessDescCount = count,
+                                    .bytesize = bytes};
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        props->location.id != gpw_current_ordinal(s))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (!gpw_location_take(s, &p.poolProps.location))
+        return CUDA_ERROR_INVALID_DEVICE;
+    p.poolProps.win32SecurityAttributes = NULL;
+    gpw_growth_in_graphs(s); /* counted when a launch has it */
+    CUresult r = s->driver->cuGraphAddMemAllocNode(node, graph, NULL, 0, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    *dptr = p.dptr;
+    return gpw_graph_memory_note(s, p.dptr, bytes);
+}
+
+CUresult gpw_gp_node_free(struct gpw_session *s, CUgraphNode *node, CUgraph graph, CUdeviceptr dptr)
+{
+    if (!gpw_graph_memory_begins(s, dptr))
+        return CUDA_ERROR_INVALID_VALUE;
+    return s->driver->cuGraphAddMemFreeNode(node, graph, NULL, 0, dptr);
+}
+
+CUresult gpw_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node, uint64_t *bytes,
+                                uint64_t *address, uint32_t *ordinal)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS p;
+    CUresult r = s->driver->cuGraphMemAllocNodeGetParams(node, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    gpw_location_give(s, &p.poolProps.location);
+    *bytes = p.bytesize;
+    *address = p.dptr;
+    *ordinal = (uint32_t)p.poolProps.location.id;
+    return CUDA_SUCCESS;
+}
