@@ -16,6 +16,9 @@ FUZZ_RUNS ?= 0
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 GPU_OUT ?= bench/results/gpu
+OUTSIDE_ARGS ?=
+OUTSIDE_PARTS ?= tests cupy
+OUTSIDE_PYTHON ?= 3.12
 
 APT_PACKAGES := gcc g++ cmake ninja-build pkg-config python3 python3-venv \
 	libzmq3-dev libssl-dev liblz4-dev libzstd-dev libcmocka-dev libseccomp-dev clang libclang-rt-dev llvm \
@@ -26,6 +29,7 @@ PY := $(VENV)/bin/python
 # Always the versions that were tested, file by file; `make constraints` renews them.
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
+OUTSIDE := $(BUILD)/outside
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
 # Configured once; ninja notices later changes itself. CMakePresets.json has the options.
@@ -33,7 +37,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz lint \
-	test-gpu soak constraints advisories sbom reproducible figures coverage reference clean system
+	test-gpu test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -86,6 +90,10 @@ $(CUPY13)/.done: $(VENV)/.test
 	$(PIP) --target $(CUPY13) 'cupy-cuda13x>=13'
 	touch $@
 
+$(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.test
+	$(PY) tests/outside/packages.py --out $(OUTSIDE)/packages --only tests cupy
+	touch $@
+
 build: $(VENV)/.build
 	$(configure)
 	$(CMAKE) --build $(BUILD) -j $(JOBS)
@@ -120,6 +128,15 @@ test-gpu: build $(VENV)/.test
   $(PY) tests/gpu/jail_two.py || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
+
+# Suites that others wrote, natively and through the pool; OUTSIDE_ARGS for tests/outside/run.py.
+test-outside: build $(VENV)/.test $(OUTSIDE)/packages/.done
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/outside/run.py $(OUTSIDE_ARGS)
+
+# The same packages in one file, for a machine with a GPU and no network.
+outside-archive: $(VENV)/.build
+	@$(PY) tests/outside/packages.py --out $(OUTSIDE)/carried --only $(OUTSIDE_PARTS) \
+	  --python-version $(OUTSIDE_PYTHON) --archive $(OUTSIDE)/carried.tar.xz
 
 bench: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/run.py

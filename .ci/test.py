@@ -34,6 +34,7 @@ TYPED = (
     ("tests/e2e",),
     ("tests/chaos",),
     ("tests/gpu",),
+    ("tests/outside",),
     ("bench",),
     ("tests/demo",),
     (".ci",),

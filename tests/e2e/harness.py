@@ -190,6 +190,22 @@ def client_environment(home: paths.Home, url: str, token: str, transport: str) -
     return env
 
 
+def native_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Of a program that runs with the local driver; E2E_NATIVE says so (programs/driver.h)."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GPUPOOL_")}
+    return {**env, "E2E_NATIVE": "1", **extra}
+
+
+def device_name() -> str:
+    """The machine's own first GPU and its driver; nothing where there is none."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
+
+
 def run_program(
     command: list[str],
     env: Mapping[str, str] | None = None,

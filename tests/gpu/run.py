@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
@@ -35,7 +34,14 @@ for folder in (ROOT / "pool", ROOT / "server", E2E):
     sys.path.insert(0, str(folder))
 
 from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS  # noqa: E402
-from harness import PoolServer, Result, Talk, run_program  # noqa: E402
+from harness import (  # noqa: E402
+    PoolServer,
+    Result,
+    Talk,
+    device_name,
+    native_environment,
+    run_program,
+)
 from toolchain import Toolchain, ToolchainError  # noqa: E402
 
 WAYS = ("native", "shm", "tcp", "zmq")
@@ -95,14 +101,6 @@ class Runner:
                 "stats": result.stats,
             }
         return row
-
-
-def native_environment(extra: dict[str, str]) -> dict[str, str]:
-    """Of a program that runs with the local driver; E2E_NATIVE says so (programs/driver.h)."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GPUPOOL_")}
-    env["E2E_NATIVE"] = "1"
-    env.update(extra)
-    return env
 
 
 def payload(way: Row) -> Any:
@@ -394,15 +392,6 @@ def outcome(row: Row) -> str:
     if verdict == "ok":
         return "passed"
     return "skipped" if verdict.startswith(("skipped", "fails natively")) else "failed"
-
-
-def device_name() -> str:
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except OSError:
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""
 
 
 def read_options() -> tuple[argparse.Namespace, Options]:
