@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "export.h"
+#include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "image.h"
@@ -24,10 +25,10 @@ static struct link *link_of(CUlinkState state)
     return gpc_handle_shadow(GP_HANDLE_LINK, (uint64_t)state);
 }
 
-GPC_EXPORT CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options,
-                                    void **optionValues, CUlinkState *stateOut)
+CUresult gpc_as_cuLinkCreate_v2(uint16_t op, unsigned int numOptions, CUjit_option *options,
+                                void **optionValues, CUlinkState *stateOut)
 {
-    CUresult r = gpc_enter(GP_OP_cuLinkCreate_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
     if (!stateOut)
@@ -37,7 +38,7 @@ GPC_EXPORT CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *optio
         return CUDA_ERROR_OUT_OF_MEMORY;
     const struct gpc_jit_options *o = &link->options;
     CUlinkState state;
-    r = gpc_jit_split(GP_OP_cuLinkCreate_v2, numOptions, options, optionValues, &link->options);
+    r = gpc_jit_split(op, numOptions, options, optionValues, &link->options);
     if (r == CUDA_SUCCESS)
         r = gpc_wire_gp_link_create(&state, o->count, o->pairs, o->info_room, o->error_room);
     if (r != CUDA_SUCCESS) {
@@ -94,29 +95,27 @@ static CUresult add(uint16_t op, CUlinkState state, CUjitInputType type, const v
     return r == CUDA_SUCCESS ? step_done(link, &said, info, error) : r;
 }
 
-GPC_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data,
-                                     size_t size, const char *name, unsigned int numOptions,
-                                     CUjit_option *options, void **optionValues)
+CUresult gpc_as_cuLinkAddData_v2(uint16_t op, CUlinkState state, CUjitInputType type, void *data,
+                                 size_t size, const char *name, unsigned int numOptions,
+                                 CUjit_option *options, void **optionValues)
 {
-    CUresult r = gpc_enter(GP_OP_cuLinkAddData_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     return gpc_leave(r ? r
-                       : add(GP_OP_cuLinkAddData_v2, state, type, data, size, name, numOptions,
-                             options, optionValues));
+                       : add(op, state, type, data, size, name, numOptions, options, optionValues));
 }
 
-GPC_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
-                                     unsigned int numOptions, CUjit_option *options,
-                                     void **optionValues)
+CUresult gpc_as_cuLinkAddFile_v2(uint16_t op, CUlinkState state, CUjitInputType type,
+                                 const char *path, unsigned int numOptions, CUjit_option *options,
+                                 void **optionValues)
 {
     void *bytes;
     size_t size;
-    CUresult r = gpc_enter(GP_OP_cuLinkAddFile_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r == CUDA_SUCCESS && !link_of(state))
         r = CUDA_ERROR_INVALID_HANDLE;
     if (r != CUDA_SUCCESS || (r = gpc_image_read(path, &bytes, &size)) != CUDA_SUCCESS)
         return r;
-    r = add(GP_OP_cuLinkAddFile_v2, state, type, bytes, size, path, numOptions, options,
-            optionValues);
+    r = add(op, state, type, bytes, size, path, numOptions, options, optionValues);
     free(bytes);
     return gpc_leave(r);
 }

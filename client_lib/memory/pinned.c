@@ -244,9 +244,9 @@ GPC_EXPORT CUresult cuMemFreeHost(void *p)
     return gpc_leave(range_release(&range));
 }
 
-GPC_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsigned int Flags)
 {
-    CUresult r = gpc_enter(GP_OP_cuMemHostRegister_v2, GPC_NEEDS_CONTEXT);
+    CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
     const unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
@@ -256,7 +256,7 @@ GPC_EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int 
     if (!p || bytesize == 0 || address + bytesize < address)
         return CUDA_ERROR_INVALID_VALUE;
     if (Flags & ~known)
-        return gpc_refuse_because(GP_OP_cuMemHostRegister_v2, "memory of a device");
+        return gpc_refuse_because(op, "memory of a device");
     if (gpc_range_meets(address, bytesize))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     range = (struct gpc_range){.begin = address,

@@ -183,9 +183,21 @@ def _refused(f: Function) -> list[str]:
     return [*(f"    (void){p.name};" for p in f.params), f"    return gpc_refuse(GP_OP_{f.name});"]
 
 
+def _answered(f: Function) -> list[str]:
+    """One error, whatever is asked: what would be filled is 0."""
+    numbers = [p for p in f.params if p.ctype in ("CUdeviceptr_v1 *", "unsigned int *")]
+    lines = [f"    (void){p.name};" for p in f.params if p not in numbers]
+    lines += _enter(f, f"GP_OP_{f.name}")
+    for p in numbers:
+        lines.append(f"    if (r == CUDA_SUCCESS && {p.name})\n        *{p.name} = 0;")
+    return [*lines, f"    return r ? r : {f.answers};"]
+
+
 def _exported(f: Function, aliased: bool) -> list[str]:
     if f.mode == "refuse":
         return _refused(f)
+    if f.answers:
+        return _answered(f)
     if f.alias:
         given = ", ".join(a for a in (f"GP_OP_{f.name}", target_arguments(f)) if a)
         given_at_once = [*_unused(f), *_refuses(f), *_gives(f)]

@@ -95,8 +95,9 @@ forgets     the cached entries whose answers it makes out of date
 Structures of our own that messages carry are in structs.toml (structs.py). What more an
 entry says of its stub is in client_words.py, of its handler in worker_words.py.
 What handles a call makes, uses and ends is read from the parameters.
-A file may hold a list of refused forms instead of entries: `since` and `reason`, which
-hold for all, and `forms`, one C prototype each behind its id.
+A file may hold a list of forms instead of entries: `since` and `reason`, which hold for all, and
+`forms`, one C prototype each behind its id; they are refused. With `doc` and `answers` in the
+place of `reason` they give that error, and set the numbers that they would fill to 0.
 """
 
 from __future__ import annotations
@@ -224,6 +225,7 @@ class Function:
     home: dict[str, str] = field(default_factory=dict)  # side -> stem of the C file
     forgets: list[str] = field(default_factory=list)  # cached entries that it outdates
     reason: str = ""
+    answers: str = ""  # of a form in a list: the one error that it gives
     doc: str = ""  # what it does here, in one sentence
     differs: str = ""  # what is not as with a local driver
     header: str = "cuda.h"

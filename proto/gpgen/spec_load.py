@@ -200,9 +200,13 @@ _FORM = re.compile(r"(?P<id>\d+) (?P<name>\w+)\((?P<params>[^()]*)\)$")
 
 
 def _forms(path: Path, table: dict[str, Any], lines: Lines) -> list[Function]:
-    """Entries that are refused for one reason, told as a list."""
-    if set(table) != {"since", "reason", "forms"}:
-        raise SpecError(f"{path}:1: a list of forms has exactly 'since', 'reason' and 'forms'")
+    """Entries that give one error for one reason, told as a list."""
+    answered = set(table) == {"since", "doc", "answers", "forms"}
+    if not answered and set(table) != {"since", "reason", "forms"}:
+        raise SpecError(
+            f"{path}:1: a list of forms has exactly 'since', 'forms' and 'reason', or 'doc' and"
+            " 'answers'"
+        )
     functions = []
     for index, text in enumerate(table["forms"]):
         line = lines.params.get(("", index), 1)
@@ -211,8 +215,10 @@ def _forms(path: Path, table: dict[str, Any], lines: Lines) -> list[Function]:
             raise SpecError(f"{path}:{line}: '{text}' is no id and prototype")
         name, where = match["name"], f"{path}:{line}: {match['name']}"
         params = [parse_param(p.strip(), where, line) for p in match["params"].split(",")]
-        f = Function(name, path, line, int(match["id"]), "refuse", name, table["since"])
-        f.reason, f.params = table["reason"], params
+        mode = "local" if answered else "refuse"
+        f = Function(name, path, line, int(match["id"]), mode, name, table["since"])
+        f.reason, f.params = table.get("reason", ""), params
+        f.doc, f.answers = table.get("doc", ""), table.get("answers", "")
         _check_keys(f)
         functions.append(f)
     return functions

@@ -166,6 +166,14 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
     return cuDeviceGetUuid(uuid, dev);
 }
 
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
+{
+    size_t all = 0;
+    SG_TRY(cuDeviceTotalMem_v2(bytes ? &all : NULL, dev));
+    *bytes = all < UINT32_MAX ? (unsigned)all : UINT32_MAX;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
     DEVICE(device, dev);

@@ -375,9 +375,22 @@ def test_a_bad_list_of_forms_names_its_line(tmp_path: Path) -> None:
         load(tmp_path, text)
     with pytest.raises(param.SpecError, match=r"event.toml:5: cuB: id 1 is already that of cuA"):
         load(tmp_path, text.replace('"cuB', '"1 cuB'))
-    with pytest.raises(param.SpecError, match=r"exactly 'since', 'reason' and 'forms'"):
+    with pytest.raises(param.SpecError, match=r"exactly 'since', 'forms' and 'reason'"):
         load(tmp_path, text.replace("reason", "mode"))
     assert [f.reason for f in load(tmp_path, text.replace('"cuB', '"2 cuB')).cuda] == ["old"] * 2
+
+
+def test_forms_that_give_one_error(tmp_path: Path) -> None:
+    text = (
+        'since = 2000\ndoc = "Is old."\nanswers = "CUDA_ERROR_INVALID_CONTEXT"\n'
+        'forms = [\n  "1 cuA(CUdeviceptr_v1 *at, unsigned int n)",\n]\n'
+    )
+    loaded = load(tmp_path, text)
+    assert [(f.mode, f.doc) for f in loaded.cuda] == [("local", "Is old.")]
+    code = emit_stubs.stubs(loaded)
+    assert "(void)n;" in code
+    assert "if (r == CUDA_SUCCESS && at)\n        *at = 0;" in code
+    assert "return r ? r : CUDA_ERROR_INVALID_CONTEXT;" in code
 
 
 def test_what_a_call_sends_and_whether_it_waits(tmp_path: Path) -> None:
