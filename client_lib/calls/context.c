@@ -284,6 +284,22 @@ CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *
     return CUDA_SUCCESS;
 }
 
+static CUresult destroy(struct gpc_context *c, CUcontext ctx)
+{
+    record_set_ending(c, true);
+    context_ended(ctx);
+    struct gpc_thread *t = gpc_thread();
+    if (t->current == ctx && t->depth)
+        t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
+    CUresult r = gpc_wire_cuCtxDestroy_v2(ctx);
+    gpc_session_context_gone(ctx);
+    if (r == CUDA_SUCCESS)
+        record_give(c);
+    else
+        record_set_ending(c, false);
+    return r;
+}
+
 CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
@@ -294,18 +310,45 @@ CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
     struct gpc_context *c = context_of(ctx);
     if (!c || c->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
-    record_set_ending(c, true);
-    context_ended(ctx);
-    struct gpc_thread *t = gpc_thread();
-    if (t->current == ctx && t->depth)
-        t->current = --t->depth ? t->stack[t->depth - 1] : NULL;
-    r = gpc_wire_cuCtxDestroy_v2(ctx);
-    gpc_session_context_gone(ctx);
-    if (r == CUDA_SUCCESS)
-        record_give(c);
-    else
-        record_set_ending(c, false);
-    return r;
+    return destroy(c, ctx);
+}
+
+/* --- uses, as before CUDA 4 ----------------------------------------------------- */
+
+GPC_EXPORT CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
+{
+    CUresult r = gpc_enter(GP_OP_cuCtxAttach, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!pctx || flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct gpc_context *c = context_of(gpc_current());
+    pthread_mutex_lock(&records_lock);
+    c->attached++;
+    pthread_mutex_unlock(&records_lock);
+    *pctx = gpc_current();
+    return CUDA_SUCCESS;
+}
+
+/* Whether there was another use than its first. */
+static bool use_ended(struct gpc_context *c)
+{
+    pthread_mutex_lock(&records_lock);
+    bool attached = c->attached > 0;
+    c->attached -= attached;
+    pthread_mutex_unlock(&records_lock);
+    return attached;
+}
+
+GPC_EXPORT CUresult cuCtxDetach(CUcontext ctx)
+{
+    CUresult r = gpc_enter(GP_OP_cuCtxDetach, GPC_NEEDS_CONTEXT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    struct gpc_context *c = context_of(ctx);
+    if (!c || ctx != gpc_current())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return use_ended(c) || c->primary ? CUDA_SUCCESS : destroy(c, ctx);
 }
 
 /* --- the thread's stack ---------------------------------------------------- */

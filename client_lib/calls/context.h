@@ -17,6 +17,7 @@ struct gpc_context {
     bool primary;
     unsigned flags;
     unsigned retained; /* of a primary context */
+    unsigned attached; /* uses beyond the first, as before CUDA 4 */
     bool ending;       /* being destroyed: no call is to go there that does not name it */
     uint64_t unique_id;
     uint32_t life; /* of a primary context's one handle: how often it has ended */

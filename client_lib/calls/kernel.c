@@ -33,6 +33,7 @@ static void kernel_free(struct gpc_kernel *k)
     for (unsigned i = 0; k->replicas && i < GP_SESSIONS_MAX; i++)
         gpc_handle_drop(k->replicas[i]);
     free(k->replicas);
+    free(k->settings);
     gpc_handle_drop((uint64_t)k->handle);
     gpc_attributes_free(k);
     if (!k->kernel) { /* a function made from a kernel shares these */

@@ -8,8 +8,7 @@
 #include "session.h"
 #include "shared.h"
 
-/* What CUDA refuses before it looks at the kernel. */
-static CUresult check_shape(const struct gpc_shape *s, CUdevice device)
+CUresult gpc_shape_check(const struct gpc_shape *s, CUdevice device)
 {
     const struct gp_device_info *d = gpc_device_info(device);
     if (!d)
@@ -107,7 +106,7 @@ CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
                          const struct gpc_shape *s, void **parameters, void **extra,
                          unsigned char *to)
 {
-    CUresult r = check_shape(s, on->device);
+    CUresult r = gpc_shape_check(s, on->device);
     if (r == CUDA_SUCCESS)
         r = check_kernel(k, s, on);
     return r ? r : pack(k, parameters, extra, to);

@@ -32,6 +32,7 @@ struct gpc_kernel {
     uint32_t bytes;                    /* of the packed parameter buffer */
     struct gpc_attributes *attributes; /* by device */
     uint64_t *replicas; /* of a library's kernel, by session (replica.h); NULL until there is one */
+    struct gpc_settings *settings; /* of launches as before CUDA 4 (superseded.c); freed with it */
 };
 
 /* What a library is in one context: cuLibraryGetModule's answer. */

@@ -69,6 +69,8 @@ CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *c
 struct gpc_shape {
     unsigned grid[3], block[3], shared;
 };
+/* What CUDA refuses before it looks at the kernel. */
+CUresult gpc_shape_check(const struct gpc_shape *s, CUdevice device);
 CUresult gpc_launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *shape,
                     CUstream stream, void **parameters, void **extra, uint32_t flags);
 /* What is checked and packed for one, in `to` (GP_PARAMETER_BYTES_MAX). */

@@ -7,6 +7,7 @@
 struct sg_device;
 
 struct CUctx_st {
+    unsigned attached; /* uses beyond the first (cuCtxAttach) */
     CUcontext next;
     struct sg_device *device;
     uint64_t id;

@@ -56,10 +56,16 @@ void sg_jit_report(const struct sg_jit_log *log, const char *text)
 }
 
 /* ---- loading ---- */
+static void function_gone(CUfunction function)
+{
+    sg_handle_remove(function);
+    free(function->settings);
+}
+
 static void module_free(CUmodule module)
 {
     for (size_t i = 0; i < module->function_count; i++)
-        sg_handle_remove(&module->functions[i]);
+        function_gone(&module->functions[i]);
     for (size_t i = 0; module->code && i < sg_module_global_count(module->code); i++) {
         uint64_t address = sg_module_global_at(module->code, i)->address;
         if (address)

@@ -440,6 +440,7 @@ struct CUfunc_st {
     unsigned own; /* a bit for each attribute set on it, where its kernel's no longer counts */
     bool found;   /* by its name or through its kernel, not in a list alone */
     bool loaded;  /* as a lazy driver tells: by its first launch, or when asked to */
+    struct sg_settings *settings; /* superseded.c; freed with it */
 };
 struct CUmod_st {
     CUmodule next; /* in the context */

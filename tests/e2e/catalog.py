@@ -57,6 +57,7 @@ PER_THREAD = Program(
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
     Program("driver_link", "driver_link", driver=True),
+    Program("driver_superseded", "driver_superseded", driver=True),
     Program("driver_forms32", "driver_forms32", driver=True),
     Program("driver_forms32_context", "driver_forms32", driver=True, arguments=("context",)),
     Program("driver_module", "driver_module", driver=True),
