@@ -50,6 +50,9 @@ TORCH_PROGRAMS = (
     + ("resnet_train", "resnet_infer", "small_calls", "compiled", "fft", "solver")
     + ("jax_smoke", "numba_smoke")
 )
+TORCH_JOBS = ("loaders_fork", "loaders_spawn", "out_of_memory", "compile_modes", "checkpoint") + (
+    "generate",
+)
 
 
 @dataclass
@@ -164,11 +167,12 @@ def cupy_section(runner: Runner) -> Iterator[Row]:
 
 
 def torch_section(runner: Runner) -> Iterator[Row]:
-    script = str(HERE / "torch_programs.py")
-    for name in TORCH_PROGRAMS:
-        if runner.wanted(name):
-            command = [runner.options.python, script, name, "--steps", str(runner.options.steps)]
-            yield runner.every_way(name, command)
+    for script, names in (("torch_programs.py", TORCH_PROGRAMS), ("torch_jobs.py", TORCH_JOBS)):
+        for name in names:
+            if runner.wanted(name):
+                command = [runner.options.python, str(HERE / script), name]
+                command += ["--steps", str(runner.options.steps)]
+                yield runner.every_way(name, command)
 
 
 def round_trips_section(runner: Runner) -> Iterator[Row]:
