@@ -1,11 +1,13 @@
 """Suites that pytest runs: a group is a file, and this process is one run of pytest.
 
-Settings: `root` (the folder of the tests), `import_mode`, `markers`, `module` (what must still
-work behind a test that failed: `cupy` or `numba`).
+Settings: `root` (the folder of the tests), `import_as` (its name as a package, where it is one
+that is installed), `markers`, `module` (what must still work behind a test that failed: `cupy` or
+`numba`).
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -38,11 +40,40 @@ def run(group: str, order: Order, teller: Teller) -> None:
         markers = "".join(f"    {name}\n" for name in order.settings.get("markers", ()))
         settings.write_text(f"[pytest]\nmarkers =\n{markers}")
         words = ["-c", str(settings), "--rootdir", str(root), "-p", "no:cacheprovider", "-q"]
-        words += [f"--import-mode={order.settings.get('import_mode', 'prepend')}"]
         listener = Listener(order, teller, healthy_of(str(order.settings["module"])))
-        status = pytest.main([*words, str(root / group)], plugins=[listener])
+        plugins: list[object] = [listener]
+        if package := order.settings.get("import_as"):
+            plugins.append(importer(root, str(package)))
+        status = pytest.main([*words, str(root / group)], plugins=plugins)
     if status not in (0, 1, 5) and not listener.imports_failed:  # 5: none was chosen
         sys.exit(f"pytest ended with {int(status)}")
+
+
+def importer(root: Path, package: str) -> object:
+    """A plugin of pytest: a file is the module of this name, whatever folder it lies in.
+
+    pytest would find another name for it, and import a second time what is around it.
+    """
+    import pytest
+
+    class Named(pytest.Module):
+        def _getobj(self) -> object:
+            words = self.path.relative_to(root).with_suffix("").parts
+            return importlib.import_module(".".join((package, *words)))
+
+    class Importer:
+        def pytest_collect_directory(self, path: Path, parent: Any) -> Any:
+            return pytest.Dir.from_parent(parent, path=path)
+
+        def pytest_pycollect_makemodule(self, module_path: Path, parent: Any) -> Any:
+            return Named.from_parent(parent, path=module_path)
+
+        @pytest.fixture
+        def initialize_from_pytest_config(self, request: Any) -> None:
+            """Of Numba's conftest.py, which its wheel has not: what its options are."""
+            request.cls._dump_failed_filechecks = False
+
+    return Importer()
 
 
 class Listener:

@@ -132,7 +132,8 @@ class Run:
     def run(self) -> None:
         given = self.given
         self.results.write_to(given.out)
-        server = PoolServer(given.driver, **{"max-sessions": str(4 * given.processes)})
+        settings = {"max-sessions": str(4 * given.processes), "soft-gpus": "2"}
+        server = PoolServer(given.driver, **settings)
         try:
             server.start()
             with tempfile.TemporaryDirectory() as scratch:
