@@ -13,6 +13,7 @@
 #include "export.h"
 #include "gpc_wire.h"
 #include "host_function.h"
+#include "managed.h"
 #include "session.h"
 
 /* A stream is blocked on each: more than there are streams come from a worker that lies. */
@@ -117,10 +118,12 @@ static void run(struct queue *queue, struct host_function *f)
     struct gpc_session *s = queue->session;
     const struct gpc_route on = gpc_route_to(s);
     gpc_thread()->host_function = true; /* it touches managed memory without waiting for itself */
+    gpc_mapped_waited();
     if (f->function)
         f->function(f->data);
     else
         f->callback(f->stream, f->result, f->data);
+    gpc_mapped_waited(); /* and what it has written is there before the stream goes on */
     gpc_wire_gp_host_done_on(&on, f->cookie);
     if (gpc_session_works(s))
         s->transport->flush(s->channel);

@@ -4,6 +4,7 @@
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "managed.h"
 #include "module.h"
 #include "session.h"
 #include "shared.h"
@@ -109,7 +110,9 @@ CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
     CUresult r = gpc_shape_check(s, on->device);
     if (r == CUDA_SUCCESS)
         r = check_kernel(k, s, on);
-    return r ? r : pack(k, parameters, extra, to);
+    if (r == CUDA_SUCCESS)
+        r = pack(k, parameters, extra, to);
+    return r || gpc_session_shares(on->session) ? r : gpc_mapped_open_named(to, k->bytes);
 }
 
 static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *s,

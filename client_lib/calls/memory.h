@@ -38,6 +38,8 @@ void *gpc_arena_slot(const struct gpc_session *s, unsigned slot);
 /* Bytes on their way into pinned memory that is not shared: wait until none of them
  * is for this range (NULL: none at all). */
 CUresult gpc_pinned_settle(const void *address, size_t bytes);
+/* Whether an address is where pinned memory is placed. */
+bool gpc_pinned_may(uint64_t address);
 /* Note such a copy of a session; returns its cookie, 0 when there is no memory. */
 uint64_t gpc_pinned_expect(struct gpc_session *s, void *to, size_t bytes);
 /* Around the moment at which a session is said to be lost: from there on nothing is written

@@ -45,7 +45,7 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
 {
     bool host = gpc_range_is_host(range);
     bool managed = range->kind == GPC_RANGE_MANAGED;
-    bool reachable = !host || range->kind == GPC_RANGE_SHARED;
+    bool reachable = !host || range->kind == GPC_RANGE_SHARED || !range->registered;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         if (range->kind == GPC_RANGE_POOL || range->kind == GPC_RANGE_GRAPH ||
@@ -59,7 +59,9 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         if (!reachable)
             return CUDA_ERROR_INVALID_VALUE;
-        *(CUdeviceptr *)data = host ? range->device_address + (ptr - range->begin) : ptr;
+        /* pinned memory over a network has its own, once a kernel is given it (mapped.c) */
+        *(CUdeviceptr *)data = range->device_address ? range->device_address + (ptr - range->begin)
+                                                     : ptr;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         if (!host && !managed)

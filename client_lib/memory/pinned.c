@@ -20,14 +20,18 @@
 #include "managed.h"
 #include "memory.h"
 #include "ranges.h"
+#include "remote_host.h"
 #include "session.h"
 
 /* Above what programs map by themselves, below the devices' windows. */
 #define HOST_WINDOW UINT64_C(0x100000000000)
+#define HOST_WINDOW_BYTES (UINT64_C(1) << 43)
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer) /* which has few places for what programs map */
 #undef HOST_WINDOW
+#undef HOST_WINDOW_BYTES
 #define HOST_WINDOW UINT64_C(0x7e9000000000)
+#define HOST_WINDOW_BYTES (UINT64_C(1) << 36)
 #endif
 #endif
 
@@ -132,19 +136,30 @@ struct owner {
     struct gp_share share; /* of shared memory */
 };
 
+/* Where the next one is to lie, so that a worker can have it at the same address: a hint. */
+static void *place_for(size_t bytes)
+{
+    static uint64_t next;
+    const uint64_t step = UINT64_C(2) << 20;
+    uint64_t at = __atomic_fetch_add(&next, (bytes + step) & ~(step - 1), __ATOMIC_RELAXED);
+    return (void *)(uintptr_t)(HOST_WINDOW + at % HOST_WINDOW_BYTES);
+}
+
+bool gpc_pinned_may(uint64_t address)
+{
+    return address >= HOST_WINDOW && address - HOST_WINDOW < HOST_WINDOW_BYTES;
+}
+
 static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
 {
-    static uint64_t next = HOST_WINDOW;
     struct gpc_session *s = gpc_session();
     struct owner *owner = calloc(1, sizeof *owner);
     if (!owner)
         return CUDA_ERROR_OUT_OF_MEMORY;
     owner->session = s;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
-    uint64_t hint = __atomic_fetch_add(
-        &next, (whole + (UINT64_C(2) << 20)) & ~((UINT64_C(1) << 21) - 1), __ATOMIC_RELAXED);
     int cancel = gpc_cancel_off();
-    int shared = s->transport->share(s->channel, (void *)(uintptr_t)hint, whole, &owner->share);
+    int shared = s->transport->share(s->channel, place_for(whole), whole, &owner->share);
     gpc_cancel_back(cancel);
     if (shared != 0) {
         free(owner);
@@ -177,7 +192,8 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
 static CUresult alloc_own(size_t bytes, unsigned flags, void **out)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
-    void *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(place_for(whole), whole, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct gpc_range range = {.begin = (uint64_t)(uintptr_t)memory,
@@ -212,7 +228,9 @@ CUresult gpc_as_cuMemHostAlloc(uint16_t op, void **pp, size_t bytesize, unsigned
 static CUresult range_release(const struct gpc_range *range)
 {
     CUresult r = CUDA_SUCCESS;
-    if (range->kind == GPC_RANGE_SHARED) {
+    if (range->kind == GPC_RANGE_SHARED && !range->owner) {
+        r = gpc_mapped_close(range);
+    } else if (range->kind == GPC_RANGE_SHARED) {
         struct owner *owner = range->owner;
         struct gpc_session *s = owner->session;
         const struct gpc_route on = gpc_route_to(s);
@@ -301,11 +319,19 @@ GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, un
         return r;
     if (!pdptr || Flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.kind != GPC_RANGE_SHARED)
+    if (range.kind == GPC_RANGE_HOST && range.registered)
         return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
-                                  "this memory is not shared with the GPU's host");
-    *pdptr = range.device_address + ((uint64_t)(uintptr_t)p - range.begin);
-    return CUDA_SUCCESS;
+                                  "memory of cuMemHostRegister has no address on the GPU's host");
+    if (gpc_range_session(&range) != gpc_session())
+        return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
+                                  "this memory is another host's");
+    if (range.kind == GPC_RANGE_HOST) {
+        r = gpc_mapped_open(range.begin);
+        range.device_address = range.begin;
+    }
+    if (r == CUDA_SUCCESS)
+        *pdptr = range.device_address + ((uint64_t)(uintptr_t)p - range.begin);
+    return gpc_leave(r);
 }
 
 static void range_ended(const struct gpc_range *range)

@@ -153,6 +153,20 @@ bool gpc_range_forget(const struct gpc_range *range)
     return found;
 }
 
+bool gpc_range_share(const struct gpc_range *range)
+{
+    struct table *t = &tables[range->place];
+    pthread_rwlock_wrlock(&lock);
+    size_t at = index_of(t, range);
+    bool found = at < t->count;
+    if (found) {
+        t->ranges[at].kind = GPC_RANGE_SHARED;
+        t->ranges[at].device_address = range->begin;
+    }
+    pthread_rwlock_unlock(&lock);
+    return found;
+}
+
 bool gpc_range_meets(uint64_t begin, uint64_t size)
 {
     bool meets = false;

@@ -18,7 +18,8 @@ enum gpc_range_kind {
     GPC_RANGE_GRAPH, /* cuMemAllocAsync in a capture: it comes and goes with the graph's launches */
     GPC_RANGE_MAPPED, /* cuMemMap */
     GPC_RANGE_GLOBAL, /* a module's variable */
-    GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped */
+    GPC_RANGE_SHARED, /* cuMemHostAlloc, memory that both sides have mapped, or (without an owner)
+                       * have at the same address and keep alike (managed/mapped.c) */
     GPC_RANGE_HOST,   /* cuMemHostAlloc or cuMemHostRegister, this process's own */
 };
 
@@ -60,6 +61,8 @@ bool gpc_range_find_at(unsigned place, uint64_t address, struct gpc_range *found
 /* And of two addresses at once: whether each was found. */
 void gpc_range_find_two(unsigned place, const uint64_t address[2], struct gpc_range *const to[2],
                         bool found[2]);
+/* It is shared from now on, at the same address on both sides; false: it is gone. */
+bool gpc_range_share(const struct gpc_range *range);
 /* Whether [begin, begin + size) has anything in common with a range. */
 bool gpc_range_meets(uint64_t begin, uint64_t size);
 /* Given by the sessions: the place of the thread's current context. */

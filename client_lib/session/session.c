@@ -395,6 +395,7 @@ CUresult gpc_call_finish(struct gpc_call *call)
         gpc_thread()->may_end = true;
     if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
+    gpc_mapped_waited();
     return call->result;
 }
 

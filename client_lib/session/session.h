@@ -19,6 +19,7 @@
  *   4     replica.c lock             libraries and kernels loaded on other hosts *
  *         peer_link.c lock           the links between workers *
  *         peer_move.c lock           streams of our own *
+ *         mapped.c opening           pinned memory becoming mapped memory *
  *   5     managed.c lock             managed memory: its blocks, whose bytes are newer where *
  *   6     session submit_lock        the order of submission: numbers, the channel's sending
  *                                    side, what the worker has current, what has settled

@@ -190,7 +190,7 @@ static void the_table_is_this(void **state)
     assert_string_equal(name(shm, GPC_END_DEVICE, GPC_END_REMOTE), "peer");
     assert_string_equal(name(net, GPC_END_PAGEABLE, GPC_END_REMOTE), "remote");
     assert_string_equal(name(shm, GPC_END_PINNED, GPC_END_SHARED), "host");
-    assert_string_equal(name(net, GPC_END_SHARED, GPC_END_DEVICE), "not_shared");
+    assert_string_equal(name(net, GPC_END_SHARED, GPC_END_DEVICE), "device"); /* mapped memory */
     assert_string_equal(name(net, GPC_END_PAGEABLE, GPC_END_ARRAY), "upload_array");
     assert_string_equal(name(shm, GPC_END_ARRAY, GPC_END_PINNED), "download_pinned_array");
     assert_string_equal(name(shm, GPC_END_SHARED, GPC_END_ARRAY), "device");

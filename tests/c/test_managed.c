@@ -139,7 +139,7 @@ static void release(volatile unsigned char *p)
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
     assert_true(gpc_range_find(at, &range) && gpc_range_forget(&range));
     assert_int_equal(gpc_managed_free(NULL, at), CUDA_SUCCESS);
-    assert_false(gpc_managed_touch(at, false, false));
+    assert_false(gpc_managed_touch(&(struct gpc_touch){.address = at}));
 }
 
 /* --- an honest one ------------------------------------------------------------------------- */

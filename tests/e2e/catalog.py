@@ -85,6 +85,7 @@ DRIVER_PROGRAMS = (
     Program("driver_captures", "driver_captures", driver=True),
     Program("driver_relaxed", "driver_relaxed", driver=True),
     Program("driver_vmm", "driver_vmm", driver=True),
+    Program("driver_mapped", "driver_mapped", driver=True),
     Program("driver_managed", "driver_managed", driver=True),
     Program("driver_managed_random", "driver_managed_random", driver=True),
     Program("driver_managed_hints", "driver_managed_hints", driver=True),

@@ -154,3 +154,75 @@ def test_lengths_that_wrap_round(server: PoolServer) -> None:
         body = struct.pack("<QIIIIII", handle(KIND_MODULE, 1), 32, count, 16, 0, 0, 0)
         worker.send([worker.message(NUMBERS["gp_module_load"], body + bytes(32 + 16))])
         wait_until(lambda: described(server, worker) is None, "the session ended")
+
+
+# Mapped memory of a client over a network -----------------------------------------------------
+
+MAPPED = 0x1000_0000_0000
+NOT_SUPPORTED = 801
+OUT_OF_MEMORY = 2
+
+
+def written(pieces: list[tuple[int, int]], data: bytes) -> bytes:
+    """The body of a gp_mapped_write."""
+    sizes = struct.pack(f"<{len(pieces)}I", *(size for _, size in pieces))
+    addresses = struct.pack(f"<{len(pieces)}Q", *(address for address, _ in pieces))
+    fixed = (len(pieces), len(addresses), len(sizes), len(data), len(data))
+    tails = [tail + bytes(-len(tail) % 8) for tail in (addresses, sizes, data)]
+    return struct.pack("<5I4x", *fixed) + b"".join(tails)
+
+
+def read_back(worker: Worker, address: int, size: int) -> bytes:
+    answer = worker.call("gp_mapped_read", struct.pack("<QI4x", address, size))
+    return bytes(answer[16 : 16 + size])
+
+
+def test_mapped_memory_keeps_to_itself(server: PoolServer) -> None:
+    """A client says where it has memory, and what of it it has written."""
+    with worker_of(server) as worker:
+        mine = worker.allocate(KIB4)
+        known = described(server, worker)
+        assert known is not None
+        opened = [
+            (0, KIB4, INVALID_VALUE),
+            (MAPPED, 0, INVALID_VALUE),
+            (MAPPED + 8, KIB4, INVALID_VALUE),
+            (MAPPED, KIB4 + 8, INVALID_VALUE),
+            (MAPPED, -KIB4 & FAR, INVALID_VALUE),
+            (-KIB4 & FAR, 2 * KIB4, INVALID_VALUE),
+            (mine - mine % KIB4, KIB4, INVALID_VALUE),
+            (WINDOW_BASE - KIB4, 2 * KIB4, INVALID_VALUE),
+            (MAPPED, 1 << 44, OUT_OF_MEMORY),
+        ]
+        places = mapped(int(known["pid"]))
+        opened += [(place, KIB4, NOT_SUPPORTED) for place in places]
+        for address, size, result in opened:
+            got = worker.result("gp_mapped_open", struct.pack("<QQ", address, size))
+            assert got == result, (hex(address), size)
+        assert worker.result("gp_mapped_open", struct.pack("<QQ", MAPPED, 2 * KIB4)) == 0
+        again = worker.result("gp_mapped_open", struct.pack("<QQ", MAPPED + KIB4, KIB4))
+        assert again == NOT_SUPPORTED, "what is there is not mapped twice"
+        wrong = [
+            written([(MAPPED - 4, 8)], bytes(8)),
+            written([(MAPPED + 2 * KIB4 - 4, 8)], bytes(8)),
+            written([(MAPPED + 2, 4)], bytes(4)),
+            written([(MAPPED, 6)], bytes(6)),
+            written([(MAPPED, 8)], bytes(4)),
+            written([(MAPPED, 4), (MAPPED + 8, 8)], bytes(8)),
+            written([(MAPPED, 4)], bytes(8)),
+            written([(MAPPED, 0xFFFFFFFC)], bytes(8)),
+            written([(FAR, 4)], bytes(4)),
+            written([(mine, 4)], bytes(4)),
+            *(written([(place, 4)], bytes(4)) for place in places[:8]),
+        ]
+        for body in wrong:
+            assert worker.result("gp_mapped_write", body) == INVALID_VALUE, body.hex()
+        assert (
+            worker.result("gp_mapped_write", written([(MAPPED + KIB4 - 4, 12)], b"abcd" * 3)) == 0
+        )
+        assert read_back(worker, MAPPED + KIB4 - 8, 20) == bytes(4) + b"abcd" * 3 + bytes(4)
+        for address, size in ((MAPPED, 2 * KIB4 + 1), (MAPPED - 1, 4), (FAR, 16), (mine, 4)):
+            body = struct.pack("<QI4x", address, size)
+            assert worker.result("gp_mapped_read", body) == INVALID_VALUE, hex(address)
+        assert worker.result("gp_pinned_close", struct.pack("<Q", MAPPED)) == 0
+        assert worker.result("gp_pinned_close", struct.pack("<Q", MAPPED)) == INVALID_VALUE

@@ -17,8 +17,8 @@ from gpgen import spec, spec_load  # noqa: E402
 
 #: What any call passes on its way, or may have to repair on it (a session to open, a retained
 #: context, a library's replica on another host, the stream of a thread that has
-#: ended), and managed memory that goes over before it or comes back. The messages behind these
-#: are nobody's in particular.
+#: ended), and managed or mapped memory that goes over before it or comes back. The messages behind
+#: these are nobody's in particular.
 PASSAGE = {
     "gpc_enter",
     "gpc_enter_stream",
@@ -27,6 +27,9 @@ PASSAGE = {
     "gpc_faults_watch",
     "gpc_managed_before",
     "gpc_managed_view",
+    "gpc_mapped_open_named",
+    "gpc_mapped_waited",
+    "gpc_mapped_watch",
     "gpc_thread_make",
     "gpc_thread_stream",
     "gpc_route_stream",

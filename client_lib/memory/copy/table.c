@@ -2,10 +2,6 @@
 #include "plan.h"
 
 /* Refusals, by name. */
-static const struct gpc_strategy not_shared = {
-    .name = "not_shared",
-    .refusal = "memory shared over a network",
-};
 static const struct gpc_strategy far_array = {
     .name = "far_array",
     .refusal = "a CUDA array of another host than the copy's stream",
@@ -109,14 +105,13 @@ static const struct gpc_strategy *const table[GPC_COPY_TRANSPORTS][GPC_END_KINDS
         },
     [GPC_COPY_NETWORK] =
         {
-            {&host, &host, &not_shared, &upload_message, &remote, &upload_array, &far_array},
-            {&host, &host, &not_shared, &upload_pinned_message, &remote, &upload_array, &far_array},
-            {&not_shared, &not_shared, &not_shared, &not_shared, &not_shared, &not_shared,
+            {&host, &host, &host, &upload_message, &remote, &upload_array, &far_array},
+            {&host, &host, &host, &upload_pinned_message, &remote, &upload_array, &far_array},
+            {&host, &host, &host, &device, &remote, &device, &far_array},
+            {&download_message, &download_pinned_message, &device, &device, &peer, &device,
              &far_array},
-            {&download_message, &download_pinned_message, &not_shared, &device, &peer, &device,
-             &far_array},
-            {&remote, &remote, &not_shared, &peer, &peer, &far_memory, &far_array},
-            {&download_array, &download_pinned_array, &not_shared, &device, &far_memory, &device,
+            {&remote, &remote, &remote, &peer, &peer, &far_memory, &far_array},
+            {&download_array, &download_pinned_array, &device, &device, &far_memory, &device,
              &far_array},
             {&far_array, &far_array, &far_array, &far_array, &far_array, &far_array, &far_array},
         },

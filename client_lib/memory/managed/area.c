@@ -1,6 +1,7 @@
 #include "area.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -67,6 +68,61 @@ struct gpc_area *gpc_area_of(const struct gp_device_info *device)
     }
     count++;
     return a;
+}
+
+static void close_file(struct gpc_area *a)
+{
+    munmap(a->alias, a->end - a->begin);
+    if (a->fd >= 0)
+        close(a->fd);
+}
+
+/* The file's pages in the place of those that are there. 0, or -errno. */
+static int take_pages(struct gpc_area *a)
+{
+    static const char zeros[4096];
+    char *at = (char *)(uintptr_t)a->begin;
+    size_t bytes = a->end - a->begin;
+    if (mprotect(at, bytes, PROT_READ) != 0)
+        return -errno;
+    for (size_t i = 0; i < bytes; i += sizeof zeros) /* what nobody has used costs nothing */
+        if (memcmp(at + i, zeros, sizeof zeros) != 0)
+            memcpy(a->alias + i, at + i, sizeof zeros);
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, a->fd, 0) ==
+        MAP_FAILED) {
+        int r = -errno;
+        mprotect(at, bytes, PROT_READ | PROT_WRITE);
+        return r;
+    }
+    madvise(at, bytes, MADV_DONTFORK);
+    return 0;
+}
+
+struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes)
+{
+    struct gpc_area *a = calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    *a = (struct gpc_area){.begin = at, .end = at + bytes};
+    if (open_file(a) != 0) {
+        free(a);
+        return NULL;
+    }
+    if (take_pages(a) != 0) {
+        close_file(a);
+        free(a);
+        return NULL;
+    }
+    close(a->fd); /* the mappings keep it; a process has few descriptors */
+    a->fd = -1;
+    return a;
+}
+
+void gpc_area_end(struct gpc_area *a)
+{
+    munmap((void *)(uintptr_t)a->begin, a->end - a->begin);
+    close_file(a);
+    free(a);
 }
 
 static bool file_is_there(const struct gpc_area *a)

@@ -15,6 +15,7 @@ static bool some_open = true;     /* some memory that work may see has a block t
 static struct busy {
     CUcontext context;
     uint64_t epoch; /* of the last work that was submitted there */
+    bool mapped;    /* some of it may change mapped memory */
 } busy[GPC_MANAGED_CONTEXTS];
 static unsigned busy_count;
 
@@ -40,7 +41,7 @@ static void busy_remove(unsigned i)
     busy[i] = busy[--busy_count];
 }
 
-static void busy_note(CUcontext context)
+static void busy_note(CUcontext context, bool mapped)
 {
     unsigned i = 0;
     while (i < busy_count && busy[i].context != context)
@@ -50,9 +51,27 @@ static void busy_note(CUcontext context)
             busy_remove(k), i = busy_count;
     if (i == GPC_MANAGED_CONTEXTS)
         i--; /* more contexts than programs have */
-    busy[i] = (struct busy){context, epoch};
+    bool before = i < busy_count && busy[i].context == context && busy[i].mapped;
+    busy[i] = (struct busy){context, epoch, mapped || before};
     if (i >= busy_count)
         busy_count = i + 1;
+}
+
+bool gpc_managed_busy_mapped(void)
+{
+    for (unsigned i = 0; i < busy_count; i++)
+        if (busy[i].mapped && gpc_context_live(busy[i].context))
+            return true;
+    return false;
+}
+
+unsigned gpc_managed_busy_all(CUcontext contexts[GPC_MANAGED_CONTEXTS])
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < busy_count; i++)
+        if (gpc_context_live(busy[i].context))
+            contexts[n++] = busy[i].context;
+    return n;
 }
 
 unsigned gpc_managed_busy(const struct gpc_managed *m, CUcontext contexts[GPC_MANAGED_CONTEXTS])
@@ -96,15 +115,26 @@ static void fence(struct over *o, struct gpc_managed *next)
     o->sent = NULL;
 }
 
-/* Runs of blocks that the host has written. */
+/* From `at` on, the next run of blocks that the host has written, before `until`: its end; 0: none. */
+static uint32_t next_written(const struct gpc_managed *m, uint32_t *at, uint32_t until)
+{
+    while (*at < until && m->state[*at] != GPC_BLOCK_WRITTEN)
+        ++*at;
+    uint32_t end = *at;
+    while (end < until && m->state[end] == GPC_BLOCK_WRITTEN)
+        end++;
+    return end > *at ? end : 0;
+}
+
+void gpc_managed_bring_written(struct gpc_managed *m, uint32_t first, uint32_t until)
+{
+    for (uint32_t at = first, end; (end = next_written(m, &at, until)) != 0; at = end)
+        gpc_managed_bring_there(m, at, end - at);
+}
+
 static void bring_written(struct gpc_managed *m, struct over *o)
 {
-    for (uint32_t at = 0, end; at < m->blocks; at = end) {
-        end = at + 1;
-        if (m->state[at] != GPC_BLOCK_WRITTEN)
-            continue;
-        while (end < m->blocks && m->state[end] == GPC_BLOCK_WRITTEN)
-            end++;
+    for (uint32_t at = 0, end; (end = next_written(m, &at, m->blocks)) != 0; at = end) {
         if (!o->writes) /* with too many mappings it stays what it is, and goes over again */
             gpc_managed_set(m, at, end - at, GPC_BLOCK_SAME);
         fence(o, m);
@@ -181,9 +211,14 @@ static bool prepare(const struct gpc_call *call, const struct gp_op_info *op, st
     if (only && !found[0] && !found[1])
         return false;
     epoch++;
-    for (unsigned i = 0; i < GPC_CALL_ADDRESSES; i++)
+    bool writes = o->writes;
+    for (unsigned i = 0; i < GPC_CALL_ADDRESSES; i++) {
+        /* what a copy only reads stays here: pinned memory is written again and again */
+        o->writes = writes && !(i == 1 && op->dst_at && found[i] && found[i]->twin);
         if (found[i])
             hand_over(found[i], o);
+    }
+    o->writes = writes;
     if (!only)
         all_epoch = epoch;
     if (!only && some_open) {
@@ -192,7 +227,7 @@ static bool prepare(const struct gpc_call *call, const struct gp_op_info *op, st
     }
     fence(o, NULL);
     if (call->route.context)
-        busy_note(call->route.context);
+        busy_note(call->route.context, !only || (found[0] && found[0]->twin));
     return true;
 }
 

@@ -28,8 +28,7 @@ enum slot_state { SLOT_UNUSED, SLOT_CLAIMED, SLOT_ASKED, SLOT_TAKEN, SLOT_OURS, 
 
 static struct slot {
     uint32_t state; /* enum slot_state; a futex */
-    uint64_t address;
-    bool write, free;
+    struct gpc_touch touch;
 } slots[SLOTS];
 static uint32_t asked; /* counts requests; a futex */
 static uint32_t idle;  /* servers that look for one */
@@ -58,7 +57,7 @@ static void serve(struct slot *s)
 {
     if (__atomic_sub_fetch(&idle, 1, __ATOMIC_ACQ_REL) == 0)
         server_start(); /* without: the next touch waits for this one */
-    bool ours = gpc_managed_touch(s->address, s->write, s->free);
+    bool ours = gpc_managed_touch(&s->touch);
     __atomic_store_n(&s->state, ours ? SLOT_OURS : SLOT_NOT_OURS, __ATOMIC_RELEASE);
     futex_wake(&s->state, 1);
     __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
@@ -80,21 +79,27 @@ static void *server(void *arg)
     return arg;
 }
 
-/* It takes no signals: they are the application's. */
-static int server_start(void)
+/* Signals are the application's. */
+int gpc_faults_thread(void *(*run)(void *))
 {
     sigset_t every, before;
     pthread_t thread;
     sigfillset(&every);
     pthread_sigmask(SIG_BLOCK, &every, &before);
-    __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
-    int r = pthread_create(&thread, NULL, server, NULL);
+    int r = pthread_create(&thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (r == 0)
         pthread_detach(thread);
-    else
-        __atomic_sub_fetch(&idle, 1, __ATOMIC_ACQ_REL);
     return -r;
+}
+
+static int server_start(void)
+{
+    __atomic_add_fetch(&idle, 1, __ATOMIC_ACQ_REL);
+    int r = gpc_faults_thread(server);
+    if (r != 0)
+        __atomic_sub_fetch(&idle, 1, __ATOMIC_ACQ_REL);
+    return r;
 }
 
 /* --- in the thread that faults -------------------------------------------------------------- */
@@ -121,24 +126,22 @@ static bool is_write(const void *context)
 #endif
 }
 
-/* Who jumps there faults whatever is open: managed memory has no code. */
-static bool is_jump(const siginfo_t *info, const void *context)
+/* Of the instruction; 0 where it is not said. */
+static uintptr_t pc_of(const void *context)
 {
 #ifdef __x86_64__
     const ucontext_t *u = context;
-    return (uint64_t)u->uc_mcontext.gregs[REG_RIP] == (uint64_t)(uintptr_t)info->si_addr;
+    return (uintptr_t)u->uc_mcontext.gregs[REG_RIP];
 #else
-    (void)info, (void)context;
-    return false;
+    (void)context;
+    return 0;
 #endif
 }
 
-static bool ask(uint64_t address, bool write)
+static bool ask(const struct gpc_touch *touch)
 {
     struct slot *s = slot_claim();
-    s->address = address;
-    s->write = write;
-    s->free = gpc_thread_self && gpc_thread_self->host_function;
+    s->touch = *touch;
     __atomic_store_n(&s->state, SLOT_ASKED, __ATOMIC_RELEASE);
     __atomic_add_fetch(&asked, 1, __ATOMIC_ACQ_REL);
     futex_wake(&asked, INT_MAX);
@@ -149,14 +152,36 @@ static bool ask(uint64_t address, bool write)
     return now == SLOT_OURS;
 }
 
-/* A fault in one of the windows. In a forked child there are no sessions, and none. */
+/* Pages outside of the windows lie between these; so may the application's own. */
+static uint64_t low = UINT64_MAX, high;
+
+void gpc_faults_expect(uint64_t begin, uint64_t end)
+{
+    if (begin < low)
+        __atomic_store_n(&low, begin, __ATOMIC_RELAXED);
+    if (end > high)
+        __atomic_store_n(&high, end, __ATOMIC_RELAXED);
+}
+
+bool gpc_faults_may(uint64_t address)
+{
+    bool own = address >= __atomic_load_n(&low, __ATOMIC_RELAXED) &&
+               address < __atomic_load_n(&high, __ATOMIC_RELAXED);
+    return own ? gpc_session_count() != 0 : gpc_session_of_address(address) != NULL;
+}
+
+/* In a forked child there are no sessions, and no such memory. Who jumps there faults whatever is
+ * open: it has no code. */
 static bool serve_fault(const siginfo_t *info, const void *context)
 {
-    uint64_t address = (uint64_t)(uintptr_t)info->si_addr;
-    if (info->si_code != SEGV_ACCERR || !gpc_session_of_address(address) || is_jump(info, context))
+    const struct gpc_touch touch = {.address = (uint64_t)(uintptr_t)info->si_addr,
+                                    .write = is_write(context),
+                                    .free = gpc_thread_self && gpc_thread_self->host_function,
+                                    .pc = pc_of(context)};
+    if (info->si_code != SEGV_ACCERR || !gpc_faults_may(touch.address) || touch.pc == touch.address)
         return false;
     int error = errno;
-    bool ours = ask(address, is_write(context));
+    bool ours = ask(&touch);
     errno = error;
     return ours;
 }

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "call.h"
@@ -89,7 +90,7 @@ void gpc_managed_each(void (*each)(struct gpc_managed *m, void *arg), void *arg)
         each(all[i], arg);
 }
 
-static CUresult table_add(struct gpc_managed *m)
+CUresult gpc_managed_add(struct gpc_managed *m)
 {
     size_t i = after(m->begin);
     if (i < count && all[i]->begin < m->begin + m->bytes)
@@ -102,7 +103,7 @@ static CUresult table_add(struct gpc_managed *m)
         all = grown;
         room = more;
     }
-    if (gpc_area_map(m->area, m->begin, m->bytes) != 0)
+    if (!m->twin && gpc_area_map(m->area, m->begin, m->bytes) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memmove(all + i + 1, all + i, (count - i) * sizeof(struct gpc_managed *));
     all[i] = m;
@@ -116,7 +117,12 @@ static void table_remove(struct gpc_managed *m)
     size_t i = after(m->begin);
     memmove(all + i, all + i + 1, (count - i - 1) * sizeof(struct gpc_managed *));
     __atomic_store_n(&count, count - 1, __ATOMIC_RELEASE);
-    gpc_area_unmap(m->area, m->begin, m->bytes);
+    if (m->twin) {
+        gpc_area_end(m->area);
+        munmap(m->twin, m->bytes);
+    } else {
+        gpc_area_unmap(m->area, m->begin, m->bytes);
+    }
     free(m->advice);
     free(m);
 }
@@ -150,6 +156,10 @@ int gpc_managed_set(struct gpc_managed *m, uint32_t first, uint32_t n, enum gpc_
 
 bool gpc_managed_bring_there(struct gpc_managed *m, uint32_t first, uint32_t n)
 {
+    if (m->twin) {
+        gpc_mapped_bring_there(m, first, n); /* at once: nothing has to wait for it */
+        return false;
+    }
     struct gpc_route on = gpc_route_in(m->context);
     uint64_t at = m->begin + first * m->block_bytes, end = at + gpc_managed_bytes(m, first, n);
     uint64_t from, to;
@@ -162,6 +172,8 @@ bool gpc_managed_bring_there(struct gpc_managed *m, uint32_t first, uint32_t n)
 
 CUresult gpc_managed_bring_here(struct gpc_managed *m, uint32_t first, uint32_t n)
 {
+    if (m->twin)
+        return gpc_mapped_bring_here(m, first, n);
     struct gpc_route on = gpc_route_in(m->context);
     uint64_t at = m->begin + first * m->block_bytes;
     return gpc_copy_own(&on, at, gpc_area_alias(m->area, at), gpc_managed_bytes(m, first, n),
@@ -178,7 +190,8 @@ static uint64_t block_bytes_for(uint64_t bytes, uint64_t page)
     return block;
 }
 
-static struct gpc_managed *record_new(CUdeviceptr at, uint64_t bytes, uint64_t page, unsigned flags)
+struct gpc_managed *gpc_managed_record(CUdeviceptr at, uint64_t bytes, uint64_t page,
+                                       unsigned flags)
 {
     uint64_t block = block_bytes_for(bytes, page), blocks = (bytes + block - 1) / block;
     struct gpc_managed *m = calloc(1, sizeof *m + blocks); /* all WRITTEN, and untouched */
@@ -217,14 +230,14 @@ static CUresult open_here(CUdeviceptr at, uint64_t bytes, uint64_t page, unsigne
     struct gpc_route on = gpc_route_in(gpc_current());
     if (!place_right(at, bytes, page, d))
         return CUDA_ERROR_UNKNOWN;
-    struct gpc_managed *m = record_new(at, bytes, page, flags);
+    struct gpc_managed *m = gpc_managed_record(at, bytes, page, flags);
     CUresult r = m ? gpc_lane_own(&on, &m->own) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS)
         r = clear_there(m);
     if (r == CUDA_SUCCESS) {
         gpc_managed_lock();
         m->area = gpc_area_of(d);
-        r = m->area ? table_add(m) : CUDA_ERROR_OUT_OF_MEMORY;
+        r = m->area ? gpc_managed_add(m) : CUDA_ERROR_OUT_OF_MEMORY;
         gpc_managed_unlock();
     }
     if (r != CUDA_SUCCESS)

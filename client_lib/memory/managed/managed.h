@@ -62,8 +62,26 @@ void gpc_managed_after(void);
 /* Where this library reads or (`write`) writes bytes of the application's: the alias if they lie
  * in managed memory, which is brought here, else the address itself. */
 void *gpc_managed_view(const void *p, uint64_t bytes, bool write);
-/* A thread has faulted here. False: not in managed memory. `free`: it runs a host function, for
+/* A thread has faulted. False: not in managed memory. `free`: it runs a host function, for
  * whose time its stream counts as idle, and waits for no work. */
-bool gpc_managed_touch(uint64_t address, bool write, bool free);
+struct gpc_touch {
+    uint64_t address;
+    bool write, free;
+    uintptr_t pc; /* of the instruction; 0: nobody knows */
+};
+bool gpc_managed_touch(const struct gpc_touch *t);
+
+/* --- mapped memory (mapped.c) ---------------------------------------------------------------- */
+
+/* Let kernels reach pinned memory that is this process's own: the session of its context has it at
+ * the same address from then on. SUCCESS if it was so already; NOT_SUPPORTED with a line in the log
+ * where it cannot be. */
+CUresult gpc_mapped_open(uint64_t address);
+/* The same for all that the packed parameters of a kernel name. */
+CUresult gpc_mapped_open_named(const unsigned char *parameters, size_t bytes);
+/* Close it, there and here: its pages are gone. */
+CUresult gpc_mapped_close(const struct gpc_range *range);
+/* Something was waited for: what the host read before that may be old. */
+void gpc_mapped_waited(void);
 
 #endif

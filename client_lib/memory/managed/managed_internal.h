@@ -16,7 +16,8 @@ struct gpc_stride {
 
 struct gpc_managed {
     uint64_t begin, bytes; /* whole pages */
-    const struct gpc_area *area;
+    struct gpc_area *area;
+    char *twin; /* mapped memory: what the GPU's host had last (mapped.c); NULL: managed */
     CUcontext context;
     CUstream own;           /* a stream of this library's, on which blocks travel */
     unsigned flags;         /* CUmemAttach_flags that it was allocated with, */
@@ -39,6 +40,11 @@ void gpc_managed_unlock(void);
 bool gpc_managed_any(void);
 /* The allocation that an address lies in; NULL: none. */
 struct gpc_managed *gpc_managed_find(uint64_t address);
+/* A new one, all WRITTEN and of the current context; NULL: no memory. Its area and twin are the
+ * table's once it is there; before that its maker frees it. */
+struct gpc_managed *gpc_managed_record(CUdeviceptr at, uint64_t bytes, uint64_t page,
+                                       unsigned flags);
+CUresult gpc_managed_add(struct gpc_managed *m);
 /* Call `each` for all of them. */
 void gpc_managed_each(void (*each)(struct gpc_managed *m, void *arg), void *arg);
 /* Blocks from `first` on become `state`. 0, or -errno when that would be too many mappings. */
@@ -67,7 +73,30 @@ uint64_t gpc_managed_touched_at(const struct gpc_managed *m); /* and all of this
 void gpc_managed_note_open(void);                             /* a block is not STALE any more */
 unsigned gpc_managed_busy(const struct gpc_managed *m, CUcontext contexts[GPC_MANAGED_CONTEXTS]);
 void gpc_managed_idle(const CUcontext *contexts, unsigned count, uint64_t up_to);
+/* Whether work may be under way that changes mapped memory. */
+bool gpc_managed_busy_mapped(void);
+/* All contexts with work under way. */
+unsigned gpc_managed_busy_all(CUcontext contexts[GPC_MANAGED_CONTEXTS]);
+/* What the host has written of these blocks goes over. */
+void gpc_managed_bring_written(struct gpc_managed *m, uint32_t first, uint32_t end);
+
+/* mapped.c: the two ways of mapped memory's bytes, */
+void gpc_mapped_bring_there(struct gpc_managed *m, uint32_t first, uint32_t count);
+CUresult gpc_mapped_bring_here(struct gpc_managed *m, uint32_t first, uint32_t count);
+/* and (mapped_watch.c) who closes it again: a block is about to be opened while work is under way,
+ * for an instruction at `pc` (0: nobody knows); or several are open already. */
+void gpc_mapped_focus(struct gpc_managed *m, uint32_t block, uintptr_t pc);
+void gpc_mapped_for_now(void);
+/* Before the first one, by one thread at a time. 0, or -errno. */
+int gpc_mapped_watch(void);
+
 /* fault.c: from now on faults may come. 0, or -errno. */
 int gpc_faults_watch(void);
+/* And in these pages, which lie in no window. */
+void gpc_faults_expect(uint64_t begin, uint64_t end);
+/* Whether an address may lie in memory that is opened by faults. */
+bool gpc_faults_may(uint64_t address);
+/* A thread of this library's, which takes no signals. 0, or -errno. */
+int gpc_faults_thread(void *(*run)(void *));
 
 #endif

@@ -108,8 +108,24 @@ static int let_write(struct gpc_managed *m, uint32_t block)
     return gpc_managed_set(m, block, n, GPC_BLOCK_WRITTEN);
 }
 
-static void open_block(struct gpc_managed *m, uint32_t block, bool write)
+/* Mapped memory that work may change right now: this block alone, and not for long. */
+static int open_alone(struct gpc_managed *m, uint32_t block, const struct gpc_touch *t)
 {
+    gpc_mapped_focus(m, block, t->pc);
+    if (m->state[block] == GPC_BLOCK_STALE && gpc_managed_bring_here(m, block, 1) != CUDA_SUCCESS)
+        return gpc_managed_set(m, 0, m->blocks, GPC_BLOCK_WRITTEN);
+    bool written = t->write || m->state[block] == GPC_BLOCK_WRITTEN;
+    return gpc_managed_set(m, block, 1, written ? GPC_BLOCK_WRITTEN : GPC_BLOCK_SAME);
+}
+
+static void open_block(struct gpc_managed *m, uint32_t block, const struct gpc_touch *t)
+{
+    bool write = t->write;
+    if (m->twin && gpc_managed_busy_mapped()) {
+        if (open_alone(m, block, t) != 0)
+            open_whole(m);
+        return;
+    }
     int r = m->state[block] == GPC_BLOCK_STALE ? fetch(m, block) : 0;
     if (r == 0 && write)
         r = let_write(m, block);
@@ -117,17 +133,19 @@ static void open_block(struct gpc_managed *m, uint32_t block, bool write)
         open_whole(m);
 }
 
-/* Whether the block has to be brought. */
+/* Whether the block has to be brought, and not before the work is over: mapped memory is brought at
+ * any time. */
 static bool is_closed(const struct gpc_managed *m, uint64_t address)
 {
-    return m && m->state[(address - m->begin) / m->block_bytes] == GPC_BLOCK_STALE;
+    return m && !m->twin && m->state[(address - m->begin) / m->block_bytes] == GPC_BLOCK_STALE;
 }
 
 /* Under the lock; the allocation that the address lies in, its block open. NULL: none. */
-static struct gpc_managed *open_at(uint64_t address, bool write, bool free)
+static struct gpc_managed *open_at(const struct gpc_touch *t)
 {
+    uint64_t address = t->address;
     struct gpc_managed *m = gpc_managed_find(address);
-    while (!free && is_closed(m, address)) {
+    while (!t->free && is_closed(m, address)) {
         uint64_t begin = m->begin, now = gpc_managed_touched_at(m);
         if (!waited(m))
             break;
@@ -136,16 +154,16 @@ static struct gpc_managed *open_at(uint64_t address, bool write, bool free)
             m->waited = now;
     }
     if (m)
-        open_block(m, (uint32_t)((address - m->begin) / m->block_bytes), write);
+        open_block(m, (uint32_t)((address - m->begin) / m->block_bytes), t);
     return m;
 }
 
-bool gpc_managed_touch(uint64_t address, bool write, bool free)
+bool gpc_managed_touch(const struct gpc_touch *t)
 {
     struct gpc_own_calls before;
     gpc_own_calls_begin(&before);
     gpc_managed_lock();
-    bool ours = open_at(address, write, free) != NULL;
+    bool ours = open_at(t) != NULL;
     gpc_managed_unlock();
     gpc_own_calls_end(&before);
     return ours;
@@ -156,7 +174,7 @@ void *gpc_managed_view(const void *p, uint64_t bytes, bool write)
 {
     void *view = (void *)(uintptr_t)p;
     uint64_t at = (uint64_t)(uintptr_t)p;
-    if (!gpc_managed_any() || !gpc_session_of_address(at) || gpc_thread()->own_calls)
+    if (!gpc_managed_any() || !gpc_faults_may(at) || gpc_thread()->own_calls)
         return view;
     struct gpc_own_calls before;
     gpc_own_calls_begin(&before);
@@ -166,7 +184,8 @@ void *gpc_managed_view(const void *p, uint64_t bytes, bool write)
     bool whole = m && bytes && bytes <= m->bytes - into;
     for (uint64_t step; whole && into < at - m->begin + bytes; into += step) {
         step = m->block_bytes - into % m->block_bytes;
-        m = open_at(m->begin + into, write, gpc_thread()->host_function);
+        const struct gpc_touch t = {m->begin + into, write, gpc_thread()->host_function, 0};
+        m = open_at(&t);
         whole = m && at >= m->begin && bytes <= m->bytes - (at - m->begin);
     }
     if (whole)

@@ -14,10 +14,12 @@ struct gpw_window {
     uint64_t reserve_next; /* for cuMemAddressReserve */
 };
 
-/* A pinned buffer of the client's that both sides have mapped. */
+/* A pinned buffer of the client's that both sides have mapped; or, over a network, this process's
+ * own at the client's address, of which the client keeps a copy (mapped.c). */
 struct gpw_pinned {
     struct gpw_pinned *next;
     uint64_t address; /* the client's */
+    bool own;
     struct gp_share share;
     uint64_t device_address; /* for kernels; the driver's */
     CUcontext context;       /* in which it was registered */
@@ -47,6 +49,11 @@ void gpw_memory_trim(struct gpw_session *s, uint32_t ordinal);
  * waited for. */
 CUresult gpw_memory_make_room(struct gpw_session *s, uint32_t ordinal, uint64_t bytes);
 
+/* Pin memory that has been mapped, and take it into the session; if not, it is given back and `p`
+ * is gone. */
+CUresult gpw_pinned_register(struct gpw_session *s, struct gpw_pinned *p);
+/* Give back memory of this process's own that is pinned no more. */
+void gpw_mapped_give(struct gpw_session *s, struct gpw_pinned *p);
 /* Whether the range lies in a pinned buffer, by the address that kernels have for it. */
 bool gpw_pinned_on_device(struct gpw_session *s, uint64_t address, uint64_t bytes);
 /* Memory of a graph that is being captured: the driver knows its address only while the

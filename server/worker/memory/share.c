@@ -25,11 +25,15 @@ static CUresult share_open(struct gpw_session *s, uint64_t id, uint64_t least, s
     return r;
 }
 
-static void share_close(struct gpw_session *s, struct gp_share *share)
+static void memory_close(struct gpw_session *s, struct gpw_pinned *p)
 {
-    gpw_budget_give(s, GPW_USE_PINNED, share->size);
+    if (p->own) {
+        gpw_mapped_give(s, p);
+        return;
+    }
+    gpw_budget_give(s, GPW_USE_PINNED, p->share.size);
     gpw_budget_give(s, GPW_USE_SHARES, 1);
-    s->transport->unshare(s->channel, share);
+    s->transport->unshare(s->channel, &p->share);
 }
 
 CUresult gpw_gp_arena_open(struct gpw_session *s, uint64_t share, uint64_t bytes)
@@ -93,7 +97,15 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
         free(p);
         return r;
     }
-    r = gpw_forbidden(s);
+    r = gpw_pinned_register(s, p);
+    if (r == CUDA_SUCCESS)
+        *device_address = p->device_address;
+    return r;
+}
+
+CUresult gpw_pinned_register(struct gpw_session *s, struct gpw_pinned *p)
+{
+    CUresult r = gpw_forbidden(s);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
                                             CU_MEMHOSTREGISTER_PORTABLE |
@@ -105,14 +117,13 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
         r = s->driver->cuMemHostGetDevicePointer_v2(&device, p->share.addr, 0);
     if (r != CUDA_SUCCESS) {
         if (!registered || unregister(s, p))
-            share_close(s, &p->share);
+            memory_close(s, p);
         free(p);
         return r;
     }
     p->device_address = device;
     p->next = s->memory->pinned;
     s->memory->pinned = p;
-    *device_address = device;
     return CUDA_SUCCESS;
 }
 
@@ -122,7 +133,7 @@ static void pinned_release(struct gpw_session *s, void *arg)
 {
     struct gpw_pinned *p = arg;
     if (unregister(s, p))
-        share_close(s, &p->share);
+        memory_close(s, p);
     free(p);
 }
 

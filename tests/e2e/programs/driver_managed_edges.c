@@ -1,10 +1,12 @@
 /*
- * What managed memory is around its bytes; each mode prints figures for tests to judge.
+ * What managed memory is around its bytes, or (`mapped` behind the mode) pinned memory that kernels
+ * reach; each mode prints figures for tests to judge.
  *
  *   limit           so many MiB were given before there were none, and once more behind a free
  *   maps            mappings of this process: before, while pages here and there are open, after
  *   fork            how a child ends that touches it
  *   lost            waits for a line, behind which the worker is gone, and goes on
+ *   registered      what is said of memory that the program has registered
  *   sequential      what is sent while 64 MiB are written, and read behind a kernel
  */
 #include <stdint.h>
@@ -16,10 +18,26 @@
 #define MIB ((size_t)1 << 20)
 
 static CUfunction increment;
+static int is_mapped;
+
+static int *mapped(size_t bytes)
+{
+    void *p;
+    CUdeviceptr at;
+    CU(cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_DEVICEMAP));
+    CUresult r = cuMemHostGetDevicePointer(&at, p, 0);
+    REQUIRE(r == CUDA_SUCCESS || r == CUDA_ERROR_OUT_OF_MEMORY, "%s", driver_name(r));
+    if (r == CUDA_SUCCESS)
+        return p;
+    CU(cuMemFreeHost(p));
+    return NULL;
+}
 
 static int *managed(size_t bytes)
 {
     CUdeviceptr at = 0;
+    if (is_mapped)
+        return mapped(bytes);
     CUresult r = cuMemAllocManaged(&at, bytes, CU_MEM_ATTACH_GLOBAL);
     REQUIRE(r == CUDA_SUCCESS || r == CUDA_ERROR_OUT_OF_MEMORY, "%s", driver_name(r));
     return (int *)(uintptr_t)at;
@@ -27,7 +45,7 @@ static int *managed(size_t bytes)
 
 static void give(int *p)
 {
-    CU(cuMemFree((CUdeviceptr)(uintptr_t)p));
+    CU(is_mapped ? cuMemFreeHost(p) : cuMemFree((CUdeviceptr)(uintptr_t)p));
 }
 
 static void increment_some(int *p, int n)
@@ -122,6 +140,19 @@ static void lost(void)
     exit(0);
 }
 
+static void registered(void)
+{
+    void *p = aligned_alloc(4096, 4096);
+    int same;
+    CUdeviceptr at;
+    CU(cuMemHostRegister(p, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    CU(cuDeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+                            driver_device));
+    printf("%d %s\n", same, driver_name(cuMemHostGetDevicePointer(&at, p, 0)));
+    CU(cuMemHostUnregister(p));
+    free(p);
+}
+
 static void sequential(void)
 {
     const int ints = 16 << 20;
@@ -144,9 +175,11 @@ int main(int argc, char **argv)
                  {"maps", maps},
                  {"fork", forks},
                  {"lost", lost},
+                 {"registered", registered},
                  {"sequential", sequential}};
     CUmodule module;
-    REQUIRE(argc == 2, "which?");
+    REQUIRE(argc == 2 || argc == 3, "which?");
+    is_mapped = argc == 3;
     driver_start();
     CU(cuModuleLoadData(&module, kernels_ptx));
     increment = driver_function(module, "increment");

@@ -1,0 +1,164 @@
+/* Mapped memory while work is under way: what the host has opened is closed again, soon or when
+ * something was waited for; and when that work is over. */
+#include <semaphore.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "fault_chain.h"
+#include "gpc_wire.h"
+#include "managed_internal.h"
+#include "session.h"
+
+/* How long a block stays open while work is under way. */
+#define OPEN_US 30
+
+/* Under managed.c's lock: something is open although work is under way. */
+static bool due;
+static bool settling;
+static sem_t close_soon, settle_soon;
+static uintptr_t last_pc;
+
+static void close_part(struct gpc_managed *m, uint32_t first, uint32_t end)
+{
+    if (first == end)
+        return;
+    gpc_area_protect(m->begin + first * m->block_bytes, gpc_managed_bytes(m, first, end - first),
+                     GPC_OPEN_NOT);
+    gpc_managed_bring_written(m, first, end);
+    gpc_managed_set(m, first, end - first, GPC_BLOCK_STALE);
+}
+
+/* What stays open. */
+struct but {
+    const struct gpc_managed *m;
+    uint32_t block;
+};
+
+static void close_one(struct gpc_managed *m, void *arg)
+{
+    const struct but *but = arg;
+    if (!m->twin || !m->open)
+        return;
+    gpc_fault_chain_check();
+    bool stays = m == but->m && m->state[but->block] != GPC_BLOCK_STALE;
+    close_part(m, 0, stays ? but->block : m->blocks);
+    if (stays)
+        close_part(m, but->block + 1, m->blocks);
+}
+
+static void flush_one(struct gpc_managed *m, void *arg)
+{
+    struct gpc_session *s = gpc_session_of_handle((uint64_t)m->context);
+    (void)arg;
+    if (m->twin && gpc_session_works(s))
+        s->transport->flush(s->channel);
+}
+
+/* Not for long, and no more once work is over. */
+void gpc_mapped_for_now(void)
+{
+    if (!due) {
+        __atomic_store_n(&due, true, __ATOMIC_RELAXED);
+        sem_post(&close_soon);
+    }
+    if (!settling) {
+        settling = true;
+        sem_post(&settle_soon);
+    }
+}
+
+/* An instruction may need two blocks at once, so what it has opened just now stays. */
+void gpc_mapped_focus(struct gpc_managed *m, uint32_t block, uintptr_t pc)
+{
+    struct but but = {m, block};
+    if (pc == 0 || pc != last_pc)
+        gpc_managed_each(close_one, &but);
+    last_pc = pc;
+    gpc_mapped_for_now();
+}
+
+static void close_all(void)
+{
+    struct but none = {NULL, 0};
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    gpc_managed_lock();
+    if (due) {
+        __atomic_store_n(&due, false, __ATOMIC_RELAXED);
+        last_pc = 0;
+        gpc_managed_each(close_one, &none);
+        gpc_managed_each(flush_one, NULL);
+    }
+    gpc_managed_unlock();
+    gpc_own_calls_end(&before);
+}
+
+void gpc_mapped_waited(void)
+{
+    if (__atomic_load_n(&due, __ATOMIC_RELAXED) && !gpc_thread()->own_calls)
+        close_all();
+}
+
+static void *closer(void *arg)
+{
+    for (;;) {
+        while (sem_wait(&close_soon) != 0)
+            ;
+        usleep(OPEN_US);
+        close_all();
+    }
+    return arg;
+}
+
+/* --- when work is over ------------------------------------------------------------------------- */
+
+/* Those of the contexts that have nothing under way any more. One that captures cannot be asked:
+ * the next touch asks again. */
+static unsigned idle_ones(CUcontext *contexts, unsigned count)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const struct gpc_route on = gpc_route_in(contexts[i]);
+        CUresult r = gpc_wire_cuCtxSynchronize_on(&on);
+        if (r < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || r > CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
+            contexts[n++] = contexts[i];
+    }
+    return n;
+}
+
+static void *settler(void *arg)
+{
+    CUcontext contexts[GPC_MANAGED_CONTEXTS];
+    struct gpc_own_calls before;
+    gpc_own_calls_begin(&before);
+    gpc_thread()->capture_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    for (;;) {
+        while (sem_wait(&settle_soon) != 0)
+            ;
+        gpc_managed_lock();
+        unsigned count = gpc_managed_busy_all(contexts);
+        uint64_t epoch = gpc_managed_epoch();
+        gpc_managed_unlock();
+        count = idle_ones(contexts, count);
+        gpc_managed_lock();
+        gpc_managed_idle(contexts, count, epoch);
+        settling = false;
+        gpc_managed_unlock();
+    }
+    return arg;
+}
+
+int gpc_mapped_watch(void)
+{
+    static bool started;
+    int r = gpc_faults_watch();
+    if (r != 0 || started)
+        return r;
+    sem_init(&close_soon, 0, 0);
+    sem_init(&settle_soon, 0, 0);
+    r = gpc_faults_thread(closer);
+    if (r == 0)
+        r = gpc_faults_thread(settler);
+    started = r == 0;
+    return r;
+}

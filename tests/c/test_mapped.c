@@ -1,0 +1,319 @@
+/*
+ * Mapped memory against a worker that this test is: which words are sent and when, what a host that
+ * polls is brought, and that a worker which lies about it does no more than give wrong bytes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+/* cmocka wants the four above */
+#include <cmocka.h>
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include "context.h"
+#include "fake_worker.h"
+#include "gp_ids.h"
+#include "handle.h"
+#include "managed.h"
+
+#define BYTES ((size_t)1 << 20)
+
+/* What the worker does, and what it was asked: also while a mere touch of memory faults. */
+static volatile struct {
+    int32_t opened;      /* the answer to an opening */
+    int missing;         /* bytes that an answer lacks */
+    unsigned char gives; /* what its memory is full of */
+    bool works;          /* work does not end */
+    uint64_t asked;      /* somebody waits for its end */
+    unsigned opens, closes, writes, pieces, reads;
+    uint64_t written, read; /* bytes */
+} worker;
+
+static struct gpc_context device_context;
+static CUcontext context;
+
+static void give_bytes(const struct gp_header *h)
+{
+    const struct gp_req_gp_mapped_read *q = (const void *)h;
+    uint32_t bytes = (uint32_t)((int)q->bytes - worker.missing);
+    struct gp_rep_gp_mapped_read reply = {.n_data = bytes};
+    char *data = malloc(bytes);
+    memset(data, worker.gives, bytes);
+    worker.reads++;
+    worker.read += q->bytes;
+    fake_answer(h->seq, &reply.r, sizeof reply, data, bytes);
+    free(data);
+}
+
+static void take_pieces(const struct gp_req_gp_mapped_write *q)
+{
+    worker.pieces += q->count;
+    worker.written += q->bytes;
+    worker.writes++;
+}
+
+static void answer(const struct gp_header *h)
+{
+    struct gp_reply reply = {.result = CUDA_SUCCESS};
+    switch (h->op) {
+    case GP_OP_gp_mapped_read:
+        give_bytes(h);
+        return;
+    case GP_OP_gp_mapped_write:
+        take_pieces((const void *)h);
+        return;
+    case GP_OP_gp_mapped_open:
+        worker.opens++;
+        reply.result = worker.opened;
+        break;
+    case GP_OP_gp_pinned_close:
+        worker.closes++;
+        break;
+    case GP_OP_cuCtxSynchronize:
+        if (worker.works) {
+            worker.asked = h->seq;
+            return;
+        }
+        break;
+    default:
+        break;
+    }
+    if (h->flags & GP_FLAG_WAITED)
+        fake_answer(h->seq, &reply, sizeof reply, NULL, 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_session();
+    memset((void *)(uintptr_t)&worker, 0, sizeof worker);
+    fake_channel.on_send = answer;
+    if (!context) {
+        context = (CUcontext)gpc_handle_new(GP_HANDLE_CONTEXT, 0);
+        gpc_handle_attach((uint64_t)context, &device_context);
+    }
+    gpc_thread()->current = context;
+    return 0;
+}
+
+/* Pinned memory of this process's own, as cuMemHostAlloc makes it over a network. */
+static volatile unsigned *pinned(void)
+{
+    void *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(p, MAP_FAILED);
+    const struct gpc_range range = {.begin = (uint64_t)(uintptr_t)p,
+                                    .size = BYTES - 5,
+                                    .kind = GPC_RANGE_HOST,
+                                    .context = context};
+    assert_int_equal(gpc_range_add(&range), 0);
+    return p;
+}
+
+static struct gpc_range range_of(volatile unsigned *p)
+{
+    struct gpc_range range;
+    assert_true(gpc_range_find((uint64_t)(uintptr_t)p, &range));
+    return range;
+}
+
+static volatile unsigned *mapped(void)
+{
+    volatile unsigned *p = pinned();
+    assert_int_equal(gpc_mapped_open((uint64_t)(uintptr_t)p), CUDA_SUCCESS);
+    assert_int_equal(range_of(p).kind, GPC_RANGE_SHARED);
+    assert_int_equal(range_of(p).device_address, (uint64_t)(uintptr_t)p);
+    return p;
+}
+
+static void release(volatile unsigned *p)
+{
+    const struct gpc_range range = range_of(p);
+    assert_true(gpc_range_forget(&range));
+    gpc_mapped_close(&range);
+    assert_false(gpc_managed_touch(&(struct gpc_touch){.address = (uint64_t)(uintptr_t)p}));
+}
+
+/* As a kernel's launch is to the client: it names no address. */
+static void some_work(void)
+{
+    const struct gpc_route on = gpc_route_in(context);
+    const CUDA_MEMCPY3D box = {.WidthInBytes = 1};
+    assert_int_equal(gpc_wire_gp_copy_3d_on(&on, &box, CU_STREAM_LEGACY), CUDA_SUCCESS);
+}
+
+static void work_ends(void)
+{
+    struct gp_reply reply = {.result = CUDA_SUCCESS};
+    worker.works = false;
+    if (worker.asked)
+        fake_answer(worker.asked, &reply, sizeof reply, NULL, 0);
+    worker.asked = 0;
+}
+
+/* --- an honest one ------------------------------------------------------------------------- */
+
+static void only_changed_words_go_over(void **state)
+{
+    (void)state;
+    volatile unsigned *p = pinned();
+    p[3] = 1; /* before anybody asks for its address */
+    assert_int_equal(gpc_mapped_open((uint64_t)(uintptr_t)p), CUDA_SUCCESS);
+    assert_int_equal(gpc_mapped_open((uint64_t)(uintptr_t)(p + 9)), CUDA_SUCCESS);
+    assert_int_equal(worker.opens, 1);
+    p[100000] = 2;
+    p[100001] = 3;
+    some_work();
+    assert_int_equal(worker.writes, 1);
+    assert_int_equal(worker.pieces, 2);
+    assert_int_equal(worker.written, 12);
+    some_work();
+    assert_int_equal(worker.writes, 1);
+    worker.gives = 1;
+    assert_int_equal(p[50], 0x01010101);
+    p[50] = 0x01010101; /* what it is already */
+    p[51] = 7;
+    some_work();
+    assert_int_equal(worker.written, 16);
+    release(p);
+    assert_int_equal(worker.closes, 1);
+}
+
+/* One message has so many pieces. */
+static void many_words_go_in_many_messages(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    const unsigned words = BYTES / 4;
+    for (unsigned i = 0; i < words; i += 2)
+        p[i] = i + 1;
+    some_work();
+    assert_int_equal(worker.pieces, words / 2);
+    assert_int_equal(worker.written, 2 * words);
+    assert_true(worker.writes >= words / 2 / 1024);
+    worker.written = 0;
+    for (unsigned i = 0; i < words; i++)
+        p[i] = i + 1;
+    some_work();
+    assert_true(worker.written >= 2 * words);
+    release(p);
+}
+
+static void a_host_that_polls_sees_it(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    some_work();
+    worker.works = true;
+    for (unsigned char round = 1; round < 20; round++) {
+        worker.gives = round;
+        while ((p[7] & 0xff) != round)
+            sched_yield();
+        assert_int_equal(p[BYTES / 4 - 1] & 0xff, round); /* nothing is older */
+    }
+    work_ends();
+    release(p);
+}
+
+/* Nobody submits anything: what is written goes over by itself, and alone. */
+static void what_is_written_meanwhile_goes_over(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    some_work();
+    worker.works = true;
+    worker.gives = 9;
+    for (unsigned round = 1; round < 20; round++) {
+        p[4] = round;
+        while (worker.written < 4 * round)
+            sched_yield();
+        assert_int_equal(worker.written, 4 * round);
+    }
+    p[4] = 100; /* and before another block is opened */
+    p[BYTES / 8] = 1;
+    assert_true(worker.written >= 80);
+    work_ends();
+    release(p);
+}
+
+static void what_a_kernel_is_given_is_opened(void **state)
+{
+    (void)state;
+    volatile unsigned *p = pinned();
+    uint64_t parameters[] = {7, (uint64_t)(uintptr_t)(p + 4), 0};
+    assert_int_equal(gpc_mapped_open_named((const void *)parameters, sizeof parameters), 0);
+    assert_int_equal(worker.opens, gpc_pinned_may(parameters[1]) ? 1 : 0);
+    parameters[1] = UINT64_C(0x100000000000); /* where pinned memory may be, and is none */
+    assert_int_equal(gpc_mapped_open_named((const void *)parameters, sizeof parameters), 0);
+    assert_int_equal(gpc_mapped_open(4096), CUDA_ERROR_INVALID_VALUE);
+    release(p);
+}
+
+/* --- one that lies, or cannot --------------------------------------------------------------- */
+
+static void a_worker_that_has_no_room(void **state)
+{
+    (void)state;
+    const int32_t answers[] = {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY, -7};
+    volatile unsigned *p = pinned();
+    p[5] = 6;
+    for (unsigned i = 0; i < 3; i++) {
+        worker.opened = answers[i];
+        assert_int_not_equal(gpc_mapped_open((uint64_t)(uintptr_t)p), CUDA_SUCCESS);
+        assert_int_equal(range_of(p).kind, GPC_RANGE_HOST);
+    }
+    assert_int_equal(worker.closes, 0);
+    some_work();
+    p[6] = p[5];
+    assert_int_equal(p[6], 6);
+    assert_int_equal(worker.writes + worker.reads, 0);
+    release(p);
+}
+
+static void bytes_that_are_missing(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped(), *q = mapped();
+    some_work();
+    worker.missing = 1000;
+    p[0] = 1; /* the program goes on */
+    assert_int_equal(p[0], 1);
+    assert_true(gpc_session_works(gpc_session_at(0)));
+    worker.missing = -1000; /* more than there is room for is no answer */
+    q[0] = 2;
+    assert_int_equal(q[0], 2);
+    assert_false(gpc_session_works(gpc_session_at(0)));
+    p[BYTES / 4 - 1] = 5;
+    q[BYTES / 4 - 1] = 6;
+    release(p);
+    release(q);
+}
+
+static void a_session_that_is_lost(void **state)
+{
+    (void)state;
+    volatile unsigned *p = mapped();
+    p[1] = 4;
+    some_work();
+    fake_fail_sends();
+    assert_int_equal(p[1], 4); /* the last that was known */
+    p[1] = 5;
+    assert_int_equal(p[1], 5);
+    release(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(only_changed_words_go_over, set_up),
+        cmocka_unit_test_setup(many_words_go_in_many_messages, set_up),
+        cmocka_unit_test_setup(a_host_that_polls_sees_it, set_up),
+        cmocka_unit_test_setup(what_is_written_meanwhile_goes_over, set_up),
+        cmocka_unit_test_setup(what_a_kernel_is_given_is_opened, set_up),
+        cmocka_unit_test_setup(a_worker_that_has_no_room, set_up),
+        cmocka_unit_test_setup(bytes_that_are_missing, set_up),
+        cmocka_unit_test_setup(a_session_that_is_lost, set_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
