@@ -227,6 +227,8 @@ SG_HANDLER(sg_do_mad_carry);
 SG_HANDLER(sg_do_load);
 SG_HANDLER(sg_do_store);
 SG_HANDLER(sg_do_copy_async);
+SG_HANDLER(sg_do_copy_bulk);
+SG_HANDLER(sg_do_mbarrier);
 SG_HANDLER(sg_do_atomic);
 SG_HANDLER(sg_do_fence);
 SG_HANDLER(sg_do_branch);

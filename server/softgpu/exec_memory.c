@@ -237,27 +237,37 @@ SG_HANDLER(sg_do_store)
     return SG_NEXT;
 }
 
+/* Bytes that come from the source, of `size`: as many as are given, or none if it is ignored. */
+static uint32_t source_size(const struct sg_operand *given, uint64_t value, uint32_t size)
+{
+    if (given->kind == SG_O_NONE)
+        return size;
+    if (given->kind == SG_O_REGISTER && given->width == sg_type_size(SG_T_PRED))
+        return value & 1 ? 0 : size;
+    return (uint32_t)value < size ? (uint32_t)value : size;
+}
+
 /* Synchronous, which the waits that follow allow. What the source lacks is zero. */
 SG_HANDLER(sg_do_copy_async)
 {
-    uint64_t room[4][SG_LANES];
-    const uint64_t *to = sg_operand_all(w, &in->x[0], room[0]);
-    const uint64_t *from = sg_operand_all(w, &in->x[1], room[1]);
-    uint32_t size = (uint32_t)in->x[2].value;
-    const uint64_t *given = NULL;
-    if (in->operands > 3 && in->x[3].kind != SG_O_NONE)
-        given = sg_operand_all(w, &in->x[3], room[3]);
+    uint64_t room[3][SG_LANES];
+    const struct sg_operand *x = in->x;
+    const uint64_t *to = sg_operand_all(w, &x[SG_COPY_TO], room[0]);
+    const uint64_t *from = sg_operand_all(w, &x[SG_COPY_FROM], room[1]);
+    const uint64_t *given = sg_operand_all(w, &x[SG_COPY_MORE], room[2]);
+    uint32_t size = (uint32_t)x[SG_COPY_SIZE].value;
     SG_FOR_LANES(l, mask)
     {
-        uint32_t n = given && (uint32_t)given[l] < size ? (uint32_t)given[l] : size;
-        unsigned char *d = sg_reach(w, in, l, SG_S_SHARED, sg_address(&in->x[0], to[l], in->offset),
+        uint32_t n = source_size(&x[SG_COPY_MORE], given[l], size);
+        unsigned char *d = sg_reach(w, in, l, SG_S_SHARED, sg_address_own(&x[SG_COPY_TO], to[l]),
                                     size, size);
         if (!d)
             return SG_FAULT;
         memset(d, 0, size);
         if (!n)
             continue;
-        const unsigned char *s = sg_reach(w, in, l, SG_S_GLOBAL, from[l], n, 1);
+        const unsigned char *s = sg_reach(w, in, l, SG_S_GLOBAL,
+                                          sg_address_own(&x[SG_COPY_FROM], from[l]), n, 1);
         if (!s)
             return SG_FAULT;
         memcpy(d, s, n);

@@ -26,8 +26,10 @@ static bool unpack_shape(const struct sg_insn *in)
 
 static bool copy_shape(const struct sg_insn *in)
 {
-    uint64_t n = in->operands >= 3 ? in->x[2].value : 0;
-    return (n == 4 || n == 8 || n == 16) && in->x[2].kind == SG_O_IMMEDIATE;
+    if (in->operands != SG_COPY_OPERANDS || in->x[SG_COPY_SIZE].kind != SG_O_IMMEDIATE)
+        return false;
+    uint64_t n = in->x[SG_COPY_SIZE].value;
+    return n == 4 || n == 8 || n == 16;
 }
 
 static sg_execute when(bool known, sg_execute execute)
@@ -126,6 +128,10 @@ sg_execute sg_execute_select(const struct sg_insn *in)
                     sg_do_atomic);
     case SG_P_CP_ASYNC:
         return when(copy_shape(in), sg_do_copy_async);
+    case SG_P_CP_BULK:
+        return when(in->operands == SG_COPY_OPERANDS, sg_do_copy_bulk);
+    case SG_P_MBARRIER:
+        return when(in->operands == SG_BARRIER_OPERANDS, sg_do_mbarrier);
     case SG_P_FENCE:
         return sg_do_fence;
     default:

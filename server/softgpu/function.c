@@ -37,6 +37,12 @@ CUresult sg_function_attribute(int *value, CUfunction_attribute attribute,
     case A(MAX_DYNAMIC_SHARED_SIZE_BYTES):
         *value = set[attribute] == NOT_SET ? (left > 0 ? left : 0) : set[attribute];
         return CUDA_SUCCESS;
+    case A(REQUIRED_CLUSTER_WIDTH):
+    case A(REQUIRED_CLUSTER_HEIGHT):
+    case A(REQUIRED_CLUSTER_DEPTH):
+        *value = (int)info->cluster[attribute - A(REQUIRED_CLUSTER_WIDTH)];
+        *value = *value ? *value : set[attribute];
+        return CUDA_SUCCESS;
     default:
         if (attribute < 0 || attribute >= CU_FUNC_ATTRIBUTE_MAX)
             return CUDA_ERROR_INVALID_VALUE;
@@ -61,6 +67,11 @@ CUresult sg_function_attribute_set(CUfunction_attribute attribute, int value,
     case A(REQUIRED_CLUSTER_WIDTH):
     case A(REQUIRED_CLUSTER_HEIGHT):
     case A(REQUIRED_CLUSTER_DEPTH):
+        if (info->cluster[0]) /* "it cannot be set at runtime" */
+            return CUDA_ERROR_NOT_PERMITTED;
+        if (value < 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        break;
     case A(CLUSTER_SCHEDULING_POLICY_PREFERENCE):
         if (value < 0)
             return CUDA_ERROR_INVALID_VALUE;

@@ -163,6 +163,17 @@ static CUresult check_cooperative(const struct sg_kernel *kernel)
     return fits ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
 }
 
+static CUresult required_cluster(CUfunction function, uint32_t cluster[3])
+{
+    for (int i = 0; i < 3; i++) {
+        int value;
+        SG_TRY(sg_function_attribute(&value, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i,
+                                     sg_function_info(function->code), function->attributes));
+        cluster[i] = (uint32_t)value;
+    }
+    return CUDA_SUCCESS;
+}
+
 static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction function,
                         void **parameters, void **extra, struct sg_op *op)
 {
@@ -174,9 +185,7 @@ static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction f
     memcpy(kernel->grid, (uint32_t[3]){c->gridDimX, c->gridDimY, c->gridDimZ}, 12);
     memcpy(kernel->block, (uint32_t[3]){c->blockDimX, c->blockDimY, c->blockDimZ}, 12);
     kernel->shared = c->sharedMemBytes;
-    for (int i = 0; i < 3; i++)
-        kernel->cluster[i] = (uint32_t)
-                                 function->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i];
+    SG_TRY(required_cluster(function, kernel->cluster));
     SG_TRY(read_attributes(c, kernel));
     SG_TRY(check_shape(c, function));
     SG_TRY(check_cluster(c, function, kernel->cluster));

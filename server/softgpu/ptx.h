@@ -44,6 +44,7 @@ struct sg_function_info {
     uint32_t register_count; /* an estimate, 1..255: virtual registers have no hardware count */
     uint32_t max_threads;    /* 1024, or what .maxntid or .reqntid allow */
     uint32_t reqntid[3];     /* all 0: the kernel names none */
+    uint32_t cluster[3];     /* .reqnctapercluster; all 0: none */
     bool uses_dynamic_shared;
 };
 

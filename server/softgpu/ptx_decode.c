@@ -98,6 +98,18 @@ static void move_decode(struct sg_parser *p, struct sg_statement *s, struct sg_i
     }
 }
 
+static void policy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in)
+{
+    if (!s->arguments)
+        sg_fail(p, s->line, "%s: no operands", s->text);
+    struct sg_operand *x = sg_operands_take(p, in, 2);
+    x[0] = sg_atom_operand(p, s, &s->a[0].e[0], SG_T_B64);
+    x[1].kind = SG_O_IMMEDIATE;
+    in->op = SG_P_MOV;
+    in->type = SG_T_B64;
+    in->sources = 1;
+}
+
 /* Destinations (a vector or one), then the address; a store the other way round. */
 static void access_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in,
                           bool store)
@@ -146,6 +158,31 @@ static void piped_decode(struct sg_parser *p, struct sg_statement *s, struct sg_
         x[2] = sg_atom_operand(p, s, &s->a[1].e[0], (enum sg_type)in->type);
 }
 
+/* What has a file of its own, or nothing special. */
+static void operands_other(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in)
+{
+    switch (in->op) {
+    case SG_P_CP_ASYNC:
+    case SG_P_CP_BULK:
+        sg_copy_decode(p, s, in);
+        break;
+    case SG_P_MBARRIER:
+        sg_mbarrier_decode(p, s, in);
+        break;
+    case SG_P_MMA:
+    case SG_P_MOVMATRIX:
+    case SG_P_LDMATRIX:
+    case SG_P_STMATRIX:
+    case SG_P_WMMA_LOAD:
+    case SG_P_WMMA_STORE:
+        sg_matrix_decode(p, s, in);
+        break;
+    default:
+        operands_plain(p, s, in);
+        break;
+    }
+}
+
 void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
 {
     struct sg_insn *in = sg_insn_append(p, s->line);
@@ -179,16 +216,11 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
     case SG_P_FENCE:
         sg_operands_take(p, in, 0);
         break;
-    case SG_P_MMA:
-    case SG_P_MOVMATRIX:
-    case SG_P_LDMATRIX:
-    case SG_P_STMATRIX:
-    case SG_P_WMMA_LOAD:
-    case SG_P_WMMA_STORE:
-        sg_matrix_decode(p, s, in);
+    case SG_P_CREATEPOLICY:
+        policy_decode(p, s, in);
         break;
     default:
-        operands_plain(p, s, in);
+        operands_other(p, s, in);
         break;
     }
     if (in->op < SG_P_UNPACK)

@@ -96,9 +96,25 @@ static void kernel_parameters_parse(struct sg_parser *p, struct sg_function *f)
 }
 
 /* .maxntid 256, 1, 1 and its like; others are hints. */
+/* .reqnctapercluster x, y, z: what is not named is 1. */
+static void cluster_parse(struct sg_parser *p, struct sg_function *f)
+{
+    uint32_t n = 0;
+    do
+        f->info.cluster[n++] = (uint32_t)sg_expect_count(p, 1u << 20, "blocks of a cluster");
+    while (n < 3 && sg_accept(p, ','));
+    for (; n < 3; n++)
+        f->info.cluster[n] = 1;
+}
+
 static void bounds_parse(struct sg_parser *p, struct sg_function *f)
 {
     while (p->token.kind == SG_K_DOT) {
+        if (sg_at_dot(p, ".reqnctapercluster")) {
+            sg_advance(p);
+            cluster_parse(p, f);
+            continue;
+        }
         bool required = sg_at_dot(p, ".reqntid"), most = sg_at_dot(p, ".maxntid");
         uint64_t threads = 1;
         uint32_t n = 0;

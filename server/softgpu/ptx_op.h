@@ -66,6 +66,7 @@ enum sg_op {
     SG_P_CVT_PACK, /* cvt.rn.f16x2.f32 d, a, b: a is the upper half */
     SG_P_CVTA,     /* mode 1: .to; space */
     SG_P_ISSPACEP, /* space */
+    SG_P_CREATEPOLICY, /* of caches, of which there are none: the decoder makes it mov d, 0 */
 
     /* --- more than one destination, or carry ------------------------------- */
     SG_P_UNPACK,    /* mov.b64 {a,b}, d */
@@ -81,7 +82,9 @@ enum sg_op {
     SG_P_LDU,
     SG_P_ATOM,
     SG_P_RED,      /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
-    SG_P_CP_ASYNC, /* dst, src, x[2] size (immediate), x[3] source size if given */
+    SG_P_CP_ASYNC, /* x: enum sg_copy_operand; more: source size, or predicate: ignore it */
+    SG_P_CP_BULK,  /* space: where to, mode: where from; more: blocks of the cluster */
+    SG_P_MBARRIER, /* mode: enum sg_mbarrier; x: enum sg_barrier_operand */
     SG_P_FENCE,    /* membar, fence, cp.async.commit/wait, prefetch, nanosleep, …: nothing */
 
     /* --- control ----------------------------------------------------------- */
@@ -128,6 +131,29 @@ enum sg_atomic {
     SG_A_EXCH,
     SG_A_CAS,
 };
+enum sg_copy_operand {
+    SG_COPY_TO,
+    SG_COPY_FROM,
+    SG_COPY_SIZE,
+    SG_COPY_BARRIER,
+    SG_COPY_MORE,
+    SG_COPY_OPERANDS
+};
+enum sg_mbarrier {
+    SG_Q_INIT,
+    SG_Q_INVAL,
+    SG_Q_ARRIVE,
+    SG_Q_ARRIVE_LATER, /* cp.async.mbarrier.arrive: when copies are done, counted in before */
+    SG_Q_ARRIVE_EXPECT,
+    SG_Q_DROP,
+    SG_Q_DROP_EXPECT,
+    SG_Q_EXPECT,
+    SG_Q_COMPLETE,
+    SG_Q_TEST,
+    SG_Q_TEST_PARITY,
+    SG_Q_PENDING,
+};
+enum sg_barrier_operand { SG_BARRIER_RESULT, SG_BARRIER_AT, SG_BARRIER_VALUE, SG_BARRIER_OPERANDS };
 enum sg_barrier { SG_Y_SYNC, SG_Y_ARRIVE, SG_Y_RED_POPC, SG_Y_RED_AND, SG_Y_RED_OR };
 
 /* Values are kept in 64-bit slots, in the low bits; narrower results have the

@@ -25,7 +25,7 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"exit", SG_P_EXIT}, {"trap", SG_P_TRAP}, {"brkpt", SG_P_TRAP}, {"bar", SG_P_BARRIER},
     {"barrier", SG_P_BARRIER}, {"shfl", SG_P_SHFL}, {"vote", SG_P_VOTE}, {"match", SG_P_MATCH},
     {"activemask", SG_P_ACTIVEMASK}, {"redux", SG_P_REDUX}, {"elect", SG_P_ELECT},
-    {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC},
+    {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC}, {"mbarrier", SG_P_MBARRIER}, {"createpolicy", SG_P_CREATEPOLICY},
     {"mma", SG_P_MMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
     {"stmatrix", SG_P_STMATRIX}, {"movmatrix", SG_P_MOVMATRIX},
 };
@@ -300,12 +300,9 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_WMMA_LOAD:
         return wmma_read(s, in);
     case SG_P_CP_ASYNC:
-        if (sg_suffix(s, ".bulk"))
-            return false;
-        if (sg_suffix(s, ".commit_group") || sg_suffix(s, ".wait_group") ||
-            sg_suffix(s, ".wait_all"))
-            in->op = SG_P_FENCE;
-        return sg_suffix(s, ".async");
+        return sg_copy_read(s, in);
+    case SG_P_MBARRIER:
+        return sg_mbarrier_read(s, in);
     default:
         return arithmetic_read(s, in);
     }

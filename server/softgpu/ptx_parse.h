@@ -175,6 +175,10 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s);
 /* Matrices: ptx_matrix.c. */
 void sg_matrix_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 
+/* Copies and barriers in shared memory: ptx_async.c. */
+void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+void sg_mbarrier_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+
 /* Linking: ptx_module.c. */
 void sg_module_finish(struct sg_parser *p);
 

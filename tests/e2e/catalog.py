@@ -35,7 +35,6 @@ RUNTIME_PROGRAMS = (
     Program("vector_add", "vector_add"),
     Program("matmul", "matmul"),
     Program("reduction", "reduction"),
-    Program("grid_sync", "grid_sync"),
     Program("histogram", "histogram"),
     Program("stencil", "stencil"),
     Program("device_functions", "device_functions"),
@@ -49,9 +48,20 @@ RUNTIME_PROGRAMS = (
     Program("round_trips", "round_trips", arguments=("iterations", "5")),
 )
 
-# Built once only: a second default-stream mode is a matter of the compiler, not of the runtime.
+# A second default-stream mode is a matter of the compiler, not of the runtime.
 PER_THREAD = Program(
     "threads_per_thread_stream", "threads", flags=("-default-stream", "per-thread")
+)
+
+# Beside compute_75: what only cards from 9.0 on have.
+HOPPER = ("-gencode", "arch=compute_90,code=compute_90", "--expt-relaxed-constexpr")
+
+# Built once only: they are about kernels, and CUDA 13's C++ headers refuse CUDA 12's.
+ONCE_PROGRAMS = (
+    PER_THREAD,
+    Program("grid_sync", "grid_sync"),
+    Program("matrices", "matrices"),
+    Program("async_copies", "async_copies", flags=HOPPER),
 )
 
 DRIVER_PROGRAMS = (
@@ -105,6 +115,6 @@ DRIVER_PROGRAMS = (
 def all_runs(variants: tuple[str, ...]) -> list[tuple[Program, str]]:
     """Every program with every build it has: (program, variant or "driver")."""
     runs = [(p, v) for v in variants for p in RUNTIME_PROGRAMS]
-    runs.append((PER_THREAD, "static13"))
+    runs += [(p, "static13") for p in ONCE_PROGRAMS]
     runs += [(p, "driver") for p in DRIVER_PROGRAMS]
     return runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ptx_async
 import ptx_float
 import ptx_flow
 import ptx_lanes
@@ -262,6 +263,7 @@ def every_case() -> Iterator[Case]:
     yield from ptx_lanes.every_case()
     yield from ptx_flow.every_case()
     yield from ptx_matrix.every_case()
+    yield from ptx_async.every_case()
     yield from ptx_matrix_move.every_case()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog import DRIVER_PROGRAMS, PER_THREAD, RUNTIME_PROGRAMS, Program
+from catalog import DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
 from gpupool_common import paths
 from harness import PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
@@ -16,7 +16,7 @@ REAL = ("driver_contextless",)
 # One variant goes over both transports: the runtime inside does not know which it is.
 RUNS = [(p, v, "shm") for v in VARIANTS for p in RUNTIME_PROGRAMS]
 RUNS += [(p, "static13", t) for t in ("tcp", "zmq") for p in RUNTIME_PROGRAMS]
-RUNS += [(PER_THREAD, "static13", t) for t in ("shm", "tcp", "zmq")]
+RUNS += [(p, "static13", t) for t in ("shm", "tcp", "zmq") for p in ONCE_PROGRAMS]
 RUNS += [(p, "driver", t) for t in ("shm", "tcp", "zmq") for p in DRIVER_PROGRAMS]
 #: Those whose answers are a real driver's are asked of one, too.
 MARKED = [

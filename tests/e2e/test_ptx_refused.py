@@ -44,6 +44,19 @@ REFUSED = {
     "ldmatrix of no count": f"ldmatrix.sync.aligned.m8n8.shared.b16 {TWO}, [%sh];",
     "ldmatrix with other registers": f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {TWO}, [%sh];",
     "ldmatrix from global memory": f"ldmatrix.sync.aligned.m8n8.x2.global.b16 {TWO}, [%in];",
+    "cp.async.bulk of tensors": "cp.async.bulk.tensor.1d.shared::cluster.global.tile"
+    ".mbarrier::complete_tx::bytes [%sh], [%in, {%r0}], [%sh];",
+    "cp.async.bulk without a barrier": "cp.async.bulk.shared::cluster.global"
+    ".mbarrier::complete_tx::bytes [%sh], [%in], 16;",
+    "cp.async.bulk from global to global": "cp.async.bulk.global.global.bulk_group"
+    " [%out], [%in], 16;",
+    "cp.reduce.async.bulk": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"
+    " [%out], [%sh], 16;",
+    "cp.async of six bytes": "cp.async.ca.shared.global [%sh], [%in], 6;",
+    "mbarrier of 32 bits": "mbarrier.init.shared.b32 [%sh], 1;",
+    "mbarrier.init without a count": "mbarrier.init.shared.b64 [%sh];",
+    "mbarrier.init in global memory": "mbarrier.init.global.b64 [%out], 1;",
+    "mbarrier.test_wait without a token": "mbarrier.test_wait.shared.b64 %p0, [%sh];",
     "movmatrix as it lies": "movmatrix.sync.aligned.m8n8.b16 %r0, %r1;",
 }
 
@@ -68,6 +81,38 @@ FAILING = {
     "wmma.load with a stride beyond memory": (
         ILLEGAL_ADDRESS,
         f"wmma.load.b.sync.aligned.col.m16n16k16.global.s8 {TWO}, [%in], 0x7fffffff;",
+    ),
+    "mbarrier outside shared memory": (
+        ILLEGAL_ADDRESS,
+        "mbarrier.init.shared.b64 [%sh+8192], 1;",
+    ),
+    "mbarrier between two words": (MISALIGNED, "mbarrier.init.shared.b64 [%sh+4], 1;"),
+    "mbarrier that expects nobody": (
+        ILLEGAL_INSTRUCTION,
+        "mbarrier.init.shared.b64 [%sh], 0;",
+    ),
+    "more arrivals than are pending": (
+        ILLEGAL_INSTRUCTION,
+        "mbarrier.init.shared.b64 [%sh], 2;\nmbarrier.arrive.shared.b64 %x0, [%sh], 3;",
+    ),
+    "more bytes than a barrier counts": (
+        ILLEGAL_INSTRUCTION,
+        "mbarrier.init.shared.b64 [%sh], 2;\n"
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%sh], 0x7fffffff;",
+    ),
+    "cp.async.bulk of half a unit": (
+        MISALIGNED,
+        "cp.async.bulk.global.shared::cta.bulk_group [%out], [%sh], 8;",
+    ),
+    "cp.async.bulk beyond shared memory": (
+        ILLEGAL_ADDRESS,
+        "cp.async.bulk.global.shared::cta.bulk_group [%out], [%sh], 1048576;",
+    ),
+    "cp.async.bulk to a block that is not there": (
+        ILLEGAL_ADDRESS,
+        "mov.u32 %r0, 0;\nmbarrier.init.shared.b64 [%sh], 1;\nmov.b16 %h0, 4;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%sh], [%in], 16, [%sh+8], %h0;",
     ),
     "matrix instructions that differ": (
         ILLEGAL_INSTRUCTION,
