@@ -12,9 +12,15 @@
 #include "fake_answer.h"
 #include "transport/support.h"
 
+int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
+int __real_pthread_cond_broadcast(pthread_cond_t *cond);
+int __wrap_pthread_cond_broadcast(pthread_cond_t *cond);
+
 /* What is on its way to the client: beyond, the transport would block. */
 #define UNDERWAY_MOST ((size_t)3 << 20)
-/* A thread of the client's own waits so long before a call of another may count as stuck. */
+/* A thread of the client's own waits so long before a call that waits for it in no way that is
+ * seen here (a fault's handler does) may count as stuck. */
 #define IDLE_NS 20000000
 
 static struct {
@@ -22,6 +28,7 @@ static struct {
     pthread_cond_t moved; /* something was sent, or a call begins */
     pthread_t caller;
     bool calls;
+    const pthread_cond_t *awaits; /* what the caller waits for, since nobody has signalled it */
     uint64_t moves;
     struct gp_transport transport;
     struct fake_server servers[FAKE_SERVERS];
@@ -79,7 +86,7 @@ static void pressed(struct fake_server *s)
 static void moved(void)
 {
     fake.moves++;
-    pthread_cond_broadcast(&fake.moved);
+    __real_pthread_cond_broadcast(&fake.moved);
 }
 
 static int fake_ask(const char *url, const void *question, size_t question_size, void *answer,
@@ -125,27 +132,41 @@ static int fake_send(struct gp_channel *ch, const struct iovec *iov, int count, 
     return rc;
 }
 
+static bool caller_waits(void)
+{
+    return __atomic_load_n(&fake.awaits, __ATOMIC_ACQUIRE) != NULL;
+}
+
 /* A thread of the client's own has nothing to do, unless the caller's call waits for what it
- * reads: nothing moves then. Under the lock; whether that is so. */
-static bool idle(void)
+ * reads: nothing has moved then since `before`, when it looked. Under the lock; whether that is so.
+ * By time alone each execution would take that long. */
+static bool idle(uint64_t before)
 {
     struct timespec until;
-    uint64_t before = fake.moves;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += IDLE_NS;
     if (until.tv_nsec >= 1000000000) {
         until.tv_nsec -= 1000000000;
         until.tv_sec++;
     }
-    while (fake.moves == before)
+    while (fake.moves == before && !caller_waits())
         if (pthread_cond_timedwait(&fake.moved, &fake.lock, &until) != 0)
             return fake.calls;
-    return false;
+    return fake.moves == before;
+}
+
+static uint64_t moves_now(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    uint64_t moves = fake.moves;
+    pthread_mutex_unlock(&fake.lock);
+    return moves;
 }
 
 static int fake_recv(struct gp_channel *ch, int64_t timeout_us, const void **message, size_t *size)
 {
     for (;;) {
+        uint64_t before = moves_now();
         int rc = real->recv(ch, 0, message, size);
         if (rc == -EAGAIN && timeout_us == 0)
             return rc;
@@ -154,7 +175,7 @@ static int fake_recv(struct gp_channel *ch, int64_t timeout_us, const void **mes
         if (rc == 0)
             s->underway -= *size;
         else if (rc == -EAGAIN &&
-                 ((fake.calls && pthread_equal(pthread_self(), fake.caller)) || idle()))
+                 ((fake.calls && pthread_equal(pthread_self(), fake.caller)) || idle(before)))
             pressed(s);
         pthread_mutex_unlock(&fake.lock);
         if (rc != -EAGAIN)
@@ -180,6 +201,32 @@ const struct gp_transport *__wrap_gp_transport_find(const char *url, const char 
 {
     (void)url, (void)plugin_dir, (void)err;
     return &fake.transport;
+}
+
+/* --- the client's waits for its other threads -------------------------------------------- */
+
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock)
+{
+    pthread_mutex_lock(&fake.lock);
+    bool caller = fake.calls && pthread_equal(pthread_self(), fake.caller);
+    if (caller) {
+        __atomic_store_n(&fake.awaits, cond, __ATOMIC_RELEASE);
+        moved();
+    }
+    pthread_mutex_unlock(&fake.lock);
+    int rc = __real_pthread_cond_wait(cond, lock);
+    if (caller)
+        __atomic_store_n(&fake.awaits, NULL, __ATOMIC_RELEASE);
+    return rc;
+}
+
+/* Without the lock: the transport calls it under locks of its own. */
+int __wrap_pthread_cond_broadcast(pthread_cond_t *cond)
+{
+    const pthread_cond_t *woken = cond;
+    __atomic_compare_exchange_n(&fake.awaits, &woken, NULL, false, __ATOMIC_RELEASE,
+                                __ATOMIC_RELAXED);
+    return __real_pthread_cond_broadcast(cond);
 }
 
 /* --- the fuzzer's side -------------------------------------------------------------------- */

@@ -9,6 +9,6 @@ target_compile_options(fuzz_session PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE
   -Wno-deprecated-declarations)
 # Whatever its address says, a server is met here.
 target_link_options(fuzz_session PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE}
-  -Wl,--wrap=gp_transport_find)
+  -Wl,--wrap=gp_transport_find,--wrap=pthread_cond_wait,--wrap=pthread_cond_broadcast)
 target_link_libraries(fuzz_session PRIVATE gpupool_cuda_objects gpc_headers gp_options gp_wire
   gp_transport Threads::Threads ${CMAKE_DL_LIBS})
