@@ -112,7 +112,7 @@ test: build $(VENV)/.test $(CUPY13)/.done
 test-c: build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only c
 
-test-sanitize: $(VENV)/.build
+test-sanitize: build $(VENV)/.test
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize
 
 test-python: build $(VENV)/.test

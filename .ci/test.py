@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,12 +144,12 @@ def ctest(folder: Path, jobs: int, **env: str) -> Count:
 SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
 
 
-def pytest(place: Place, folder: str, *options: str, name: str = "") -> Count:
-    """One folder of Python tests; ``name`` tells its runs apart."""
-    report = place.build / f"pytest-{name or Path(folder).name}.xml"
+def pytest(place: Place, tests: str, *options: str, name: str = "", **env: str) -> Count:
+    """One folder of Python tests, or a file; ``name`` tells its runs apart."""
+    report = place.build / f"pytest-{name or Path(tests).name}.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", folder, "-q", *options]
-    passed = run([*command, f"--junitxml={report.absolute()}"])
+    command = [sys.executable, "-m", "pytest", tests, "-q", *options]
+    passed = run([*command, f"--junitxml={report.absolute()}"], **env)
     return read_junit(report, passed)
 
 
@@ -177,6 +178,19 @@ def build_sanitized(place: Place) -> bool:
     return compile_last(place.sanitize, place)
 
 
+def jails_sanitized(place: Place) -> Count:
+    """The tests that look into jails, with gpupool-jail of the sanitized build."""
+    home = place.sanitize / "home"
+    shutil.rmtree(home, ignore_errors=True)
+    shutil.copytree(place.build / "stage", home, symlinks=True)
+    shutil.copy2(place.sanitize / "libexec" / "gpupool-jail", home / "libexec")
+    count = Count()
+    for file in ("test_jail.py", "test_jail_peers.py"):
+        name = f"sanitized-{file.removesuffix('.py')}"
+        count.add(pytest(place, f"tests/e2e/{file}", name=name, GPUPOOL_HOME=str(home)))
+    return count
+
+
 def stage_sanitize(place: Place) -> Count:
     if not build_sanitized(place):
         return one(False)
@@ -186,6 +200,7 @@ def stage_sanitize(place: Place) -> Count:
         ASAN_OPTIONS="detect_leaks=1:abort_on_error=1",
         UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1",
     )
+    count.add(jails_sanitized(place))
     fuzz = [sys.executable, ".ci/fuzz.py", "--build", str(place.sanitize)]
     fuzz += ["--jobs", str(place.jobs)]
     count.add(one(run([*fuzz, "--replay"])))
