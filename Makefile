@@ -36,7 +36,7 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz lint \
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz fuzz-pack lint \
 	test-gpu test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
@@ -176,6 +176,11 @@ fuzz: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
 	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --jobs $(JOBS) --only "$(FUZZ_TARGET)" \
 	  --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+
+# The same for another machine, which needs no compiler: docs/fuzzing.md.
+fuzz-pack: $(VENV)/.build
+	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
+	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --only "$(FUZZ_TARGET)" --pack $(BUILD)/fuzz.tar.gz
 
 # Resolves anew what pyproject.toml asks for and installs nothing; test before you commit it.
 constraints: $(VENV)/.supply
