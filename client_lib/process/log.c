@@ -50,9 +50,12 @@ static bool is_control(const char *text)
     return (unsigned char)*text < ' ' || *text == 0x7f || is_c1(text);
 }
 
+void (*gpc_log_also)(enum gpc_log_level level, const char *line);
+
 void gpc_log(enum gpc_log_level level, const char *format, ...)
 {
-    if (level > wanted())
+    bool noted = level <= GPC_LOG_WARN && gpc_log_also;
+    if (!noted && level > wanted())
         return;
     char line[1024];
     int at = snprintf(line, sizeof line, "gpupool: ");
@@ -66,6 +69,11 @@ void gpc_log(enum gpc_log_level level, const char *format, ...)
     for (int i = 0; i < at; i++) /* what a server said may be in it: one line, and no more */
         if (is_control(line + i))
             line[i] = line[i + is_c1(line + i)] = '?';
+    line[at] = '\0';
+    if (noted)
+        gpc_log_also(level, line);
+    if (level > wanted())
+        return;
     line[at++] = '\n';
     /* one write, so that lines of several threads do not mix */
     int cancel = gpc_cancel_off();

@@ -110,7 +110,7 @@ void gpc_trace_called(struct gpc_trace *t)
     errno = saved;
 }
 
-static const char *result_name(CUresult r)
+const char *gpc_result_name(CUresult r)
 {
     switch ((int)r) {
 #define X(name, value, text)                                                                       \
@@ -127,7 +127,7 @@ bool gpc_trace_returned(struct gpc_trace *t, CUresult result)
 {
     t->used = 0;
     t->separator = ", ";
-    const char *name = result_name(result);
+    const char *name = gpc_result_name(result);
     if (name)
         add(t, " = %s", name);
     else

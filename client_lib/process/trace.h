@@ -34,6 +34,8 @@ void gpc_trace_begin(struct gpc_trace *t, const char *name);
 /* Write what is there, before the call is made. */
 void gpc_trace_called(struct gpc_trace *t);
 /* Begin the second half; true: outputs are filled and may be described. */
+/* As the header has it; NULL: it has none. */
+const char *gpc_result_name(CUresult r);
 bool gpc_trace_returned(struct gpc_trace *t, CUresult result);
 /* Write the second half. */
 void gpc_trace_end(struct gpc_trace *t);

@@ -127,5 +127,7 @@ bool gpc_per_thread_streams(bool on);
 enum gpc_log_level { GPC_LOG_ERROR, GPC_LOG_WARN, GPC_LOG_INFO, GPC_LOG_DEBUG };
 void gpc_log(enum gpc_log_level level, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* NULL, or who is told of errors and warnings whether they are asked for or not (error_log.c). */
+extern void (*gpc_log_also)(enum gpc_log_level level, const char *line);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "error_log.h"
 #include "gpc_wire.h"
 #include "session.h"
 
@@ -35,6 +36,10 @@ void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_e
 {
     CUresult error = gpc_result_from(q->result);
     const char *name = q->op < GP_OP_COUNT ? gp_op_table[q->op].name : NULL;
+    char message[160];
+    snprintf(message, sizeof message, "%s failed on the GPU host: CUDA error %d",
+             name ? name : "a call", q->result);
+    gpc_error_note(CU_LOG_LEVEL_ERROR, message);
     gpc_log(GPC_LOG_INFO, "%s failed on the GPU host: CUDA error %d%s", name ? name : "a call",
             q->result, q->sticky ? " (sticky)" : "");
     if (q->sticky)

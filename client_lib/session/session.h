@@ -151,6 +151,7 @@ struct gpc_thread {
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */
     bool own_calls;                    /* it sends what the application did not ask for */
     bool host_function;                /* it runs one */
+    bool in_log_callback;              /* it tells the program of an error */
     struct gpc_session *last;          /* of the last call, for its pending error */
     struct gpc_thread_stream *streams; /* per-thread default streams, one per context */
     void *told;                        /* of a capture: lists that the application may read */

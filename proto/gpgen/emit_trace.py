@@ -107,8 +107,8 @@ def bodies(spec: Spec) -> str:
 
 def trace_calls(spec: Spec) -> str:
     lines = [NOTE, "#define GPC_BODIES_ONLY\n"]
-    lines.append('#include "export.h"\n#include "gpc_bodies.h"\n#include "observe.h"\n')
-    lines.append('#include "trace.h"\n')
+    lines.append('#include "error_log.h"\n#include "export.h"\n#include "gpc_bodies.h"')
+    lines.append('#include "observe.h"\n#include "trace.h"\n')
     for structure in _structures(spec):
         lines += _structure(structure)
     for f in spec.cuda:
@@ -237,10 +237,10 @@ def _export(f: Function, name: str) -> list[str]:
     return [
         f"GPC_EXPORT CUresult {name}({_prototype(f)})\n{{",
         "    if (!GPC_OBSERVED(~0u))",
-        f"        return gpc_body_{name}({arguments});",
+        f'        return gpc_error_told("{f.name}", gpc_body_{name}({arguments}));',
         f'    struct gpc_observed o_;\n    gpc_observe_begin(&o_, "{name}");',
         "    CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)",
         f'                      ? traced_{f.name}("{name}", gpc_body_{name}{behind})',
         f"                      : gpc_body_{name}({arguments});",
-        "    gpc_observe_end(&o_, r_);\n    return r_;\n}\n",
+        f'    gpc_observe_end(&o_, r_);\n    return gpc_error_told("{f.name}", r_);\n}}\n',
     ]

@@ -18,6 +18,8 @@ class Program:
     arguments: tuple[str, ...] = ()
     gpu_arguments: tuple[str, ...] | None = None
     flags: tuple[str, ...] = ()
+    #: What it asks is answered by our library alone: a soft GPU by itself has no answer.
+    ours: bool = False
 
     def build(self, toolchain: Toolchain, variant: str) -> Path:
         if self.driver:
@@ -67,6 +69,7 @@ ONCE_PROGRAMS = (
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
     Program("driver_link", "driver_link", driver=True),
+    Program("driver_logs", "driver_logs", driver=True, ours=True),
     Program("driver_superseded", "driver_superseded", driver=True),
     Program("driver_forms32", "driver_forms32", driver=True),
     Program("driver_forms32_context", "driver_forms32", driver=True, arguments=("context",)),

@@ -51,6 +51,19 @@ def test_with_every_call_waited_for(
     assert passed(result), result.explain()
 
 
+def test_errors_in_a_log_file(toolchain: Toolchain, server: PoolServer, tmp_path: Path) -> None:
+    """CUDA_LOG_FILE: a line for each call that fails, and why it is not supported."""
+    log = tmp_path / "cuda.log"
+    program = next(p for p in DRIVER_PROGRAMS if p.name == "driver_logs")
+    result = server.run(program.command(program.build(toolchain, "driver")), CUDA_LOG_FILE=str(log))
+    assert passed(result), result.explain()
+    lines = log.read_text().splitlines()
+    said = "Returning 1 (CUDA_ERROR_INVALID_VALUE) from "
+    assert all("][CUDA][" in line for line in lines)
+    assert sum(line.endswith(said + "cuMemAlloc_v2") for line in lines) == 605
+    assert any(line.endswith(said + "cuLogsCurrent") for line in lines)
+
+
 def test_printf_reaches_the_clients_output(toolchain: Toolchain, server: PoolServer) -> None:
     binary = toolchain.runtime_program("device_functions")
     result = server.run([str(binary)])
@@ -59,7 +72,9 @@ def test_printf_reaches_the_clients_output(toolchain: Toolchain, server: PoolSer
     assert said == expected, result.explain()
 
 
-@pytest.mark.parametrize("program", DRIVER_PROGRAMS, ids=lambda p: str(p.name))
+@pytest.mark.parametrize(
+    "program", [p for p in DRIVER_PROGRAMS if not p.ours], ids=lambda p: str(p.name)
+)
 def test_on_the_soft_gpu_itself(
     program: Program, toolchain: Toolchain, home: paths.Home, tmp_path: Path
 ) -> None:

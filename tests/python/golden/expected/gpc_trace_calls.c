@@ -2,10 +2,10 @@
 
 #define GPC_BODIES_ONLY
 
+#include "error_log.h"
 #include "export.h"
 #include "gpc_bodies.h"
 #include "observe.h"
-
 #include "trace.h"
 
 static void show_CUmemLocation(struct gpc_trace *t, const CUmemLocation *s)
@@ -35,14 +35,14 @@ static CUresult traced_cuEventCreate(const char *name_, CUresult (*body_)(CUeven
 GPC_EXPORT CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventCreate(phEvent, Flags);
+        return gpc_error_told("cuEventCreate", gpc_body_cuEventCreate(phEvent, Flags));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventCreate");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventCreate("cuEventCreate", gpc_body_cuEventCreate, phEvent, Flags)
                       : gpc_body_cuEventCreate(phEvent, Flags);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventCreate", r_);
 }
 
 static CUresult traced_cuEventRecord(const char *name_, CUresult (*body_)(CUevent, CUstream), CUevent hEvent, CUstream hStream)
@@ -61,27 +61,27 @@ static CUresult traced_cuEventRecord(const char *name_, CUresult (*body_)(CUeven
 GPC_EXPORT CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventRecord(hEvent, hStream);
+        return gpc_error_told("cuEventRecord", gpc_body_cuEventRecord(hEvent, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventRecord");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventRecord("cuEventRecord", gpc_body_cuEventRecord, hEvent, hStream)
                       : gpc_body_cuEventRecord(hEvent, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventRecord", r_);
 }
 
 GPC_EXPORT CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventRecord_ptsz(hEvent, hStream);
+        return gpc_error_told("cuEventRecord", gpc_body_cuEventRecord_ptsz(hEvent, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventRecord_ptsz");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventRecord("cuEventRecord_ptsz", gpc_body_cuEventRecord_ptsz, hEvent, hStream)
                       : gpc_body_cuEventRecord_ptsz(hEvent, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventRecord", r_);
 }
 
 static CUresult traced_cuEventDestroy_v2(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
@@ -99,14 +99,14 @@ static CUresult traced_cuEventDestroy_v2(const char *name_, CUresult (*body_)(CU
 GPC_EXPORT CUresult cuEventDestroy_v2(CUevent hEvent)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventDestroy_v2(hEvent);
+        return gpc_error_told("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2(hEvent));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventDestroy_v2");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventDestroy_v2("cuEventDestroy_v2", gpc_body_cuEventDestroy_v2, hEvent)
                       : gpc_body_cuEventDestroy_v2(hEvent);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventDestroy_v2", r_);
 }
 
 static CUresult traced_cuEventElapsedTime_v2(const char *name_, CUresult (*body_)(float *, CUevent, CUevent), float *pMilliseconds, CUevent hStart, CUevent hEnd)
@@ -128,14 +128,14 @@ static CUresult traced_cuEventElapsedTime_v2(const char *name_, CUresult (*body_
 GPC_EXPORT CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEnd)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
+        return gpc_error_told("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventElapsedTime_v2");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventElapsedTime_v2("cuEventElapsedTime_v2", gpc_body_cuEventElapsedTime_v2, pMilliseconds, hStart, hEnd)
                       : gpc_body_cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventElapsedTime_v2", r_);
 }
 
 static CUresult traced_cuEventSynchronize(const char *name_, CUresult (*body_)(CUevent), CUevent hEvent)
@@ -153,14 +153,14 @@ static CUresult traced_cuEventSynchronize(const char *name_, CUresult (*body_)(C
 GPC_EXPORT CUresult cuEventSynchronize(CUevent hEvent)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuEventSynchronize(hEvent);
+        return gpc_error_told("cuEventSynchronize", gpc_body_cuEventSynchronize(hEvent));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuEventSynchronize");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuEventSynchronize("cuEventSynchronize", gpc_body_cuEventSynchronize, hEvent)
                       : gpc_body_cuEventSynchronize(hEvent);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuEventSynchronize", r_);
 }
 
 static CUresult traced_cuThingGetAttribute(const char *name_, CUresult (*body_)(int *, int, CUdevice), int *pi, int attribute, CUdevice dev)
@@ -182,14 +182,14 @@ static CUresult traced_cuThingGetAttribute(const char *name_, CUresult (*body_)(
 GPC_EXPORT CUresult cuThingGetAttribute(int *pi, int attribute, CUdevice dev)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingGetAttribute(pi, attribute, dev);
+        return gpc_error_told("cuThingGetAttribute", gpc_body_cuThingGetAttribute(pi, attribute, dev));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingGetAttribute");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingGetAttribute("cuThingGetAttribute", gpc_body_cuThingGetAttribute, pi, attribute, dev)
                       : gpc_body_cuThingGetAttribute(pi, attribute, dev);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingGetAttribute", r_);
 }
 
 static CUresult traced_cuThingUse(const char *name_, CUresult (*body_)(unsigned int, const int *, const void *, int *, const char *, const CUmemLocation *, size_t *, CUtensorMap *, void *, CUcontext, unsigned char[16]), unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
@@ -227,27 +227,27 @@ static CUresult traced_cuThingUse(const char *name_, CUresult (*body_)(unsigned 
 GPC_EXPORT CUresult cuThingUse(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key);
+        return gpc_error_told("cuThingUse", gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingUse");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingUse("cuThingUse", gpc_body_cuThingUse, n, values, data, results, name, location, size, map, where, ctx, key)
                       : gpc_body_cuThingUse(n, values, data, results, name, location, size, map, where, ctx, key);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingUse", r_);
 }
 
 GPC_EXPORT CUresult cuThingUse_ptds(unsigned int n, const int *values, const void *data, int *results, const char *name, const CUmemLocation *location, size_t *size, CUtensorMap *map, void *where, CUcontext ctx, unsigned char key[16])
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key);
+        return gpc_error_told("cuThingUse", gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingUse_ptds");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingUse("cuThingUse_ptds", gpc_body_cuThingUse_ptds, n, values, data, results, name, location, size, map, where, ctx, key)
                       : gpc_body_cuThingUse_ptds(n, values, data, results, name, location, size, map, where, ctx, key);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingUse", r_);
 }
 
 static CUresult traced_cuThingCopy(const char *name_, CUresult (*body_)(void *, const void *, size_t), void *to, const void *from, size_t bytes)
@@ -267,14 +267,14 @@ static CUresult traced_cuThingCopy(const char *name_, CUresult (*body_)(void *, 
 GPC_EXPORT CUresult cuThingCopy(void *to, const void *from, size_t bytes)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingCopy(to, from, bytes);
+        return gpc_error_told("cuThingCopy", gpc_body_cuThingCopy(to, from, bytes));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingCopy");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingCopy("cuThingCopy", gpc_body_cuThingCopy, to, from, bytes)
                       : gpc_body_cuThingCopy(to, from, bytes);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingCopy", r_);
 }
 
 static CUresult traced_cuThingGetVersion(const char *name_, CUresult (*body_)(int *), int *version)
@@ -294,14 +294,14 @@ static CUresult traced_cuThingGetVersion(const char *name_, CUresult (*body_)(in
 GPC_EXPORT CUresult cuThingGetVersion(int *version)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingGetVersion(version);
+        return gpc_error_told("cuThingGetVersion", gpc_body_cuThingGetVersion(version));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingGetVersion");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingGetVersion("cuThingGetVersion", gpc_body_cuThingGetVersion, version)
                       : gpc_body_cuThingGetVersion(version);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingGetVersion", r_);
 }
 
 static CUresult traced_cuOld(const char *name_, CUresult (*body_)(void))
@@ -318,14 +318,14 @@ static CUresult traced_cuOld(const char *name_, CUresult (*body_)(void))
 GPC_EXPORT CUresult cuOld(void)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuOld();
+        return gpc_error_told("cuOld", gpc_body_cuOld());
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuOld");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuOld("cuOld", gpc_body_cuOld)
                       : gpc_body_cuOld();
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuOld", r_);
 }
 
 static CUresult traced_cuThingSetAsync(const char *name_, CUresult (*body_)(void *, size_t, CUstream), void *where, size_t bytes, CUstream hStream)
@@ -345,14 +345,14 @@ static CUresult traced_cuThingSetAsync(const char *name_, CUresult (*body_)(void
 GPC_EXPORT CUresult cuThingSetAsync(void *where, size_t bytes, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingSetAsync(where, bytes, hStream);
+        return gpc_error_told("cuThingSetAsync", gpc_body_cuThingSetAsync(where, bytes, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingSetAsync");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingSetAsync("cuThingSetAsync", gpc_body_cuThingSetAsync, where, bytes, hStream)
                       : gpc_body_cuThingSetAsync(where, bytes, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingSetAsync", r_);
 }
 
 static CUresult traced_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule *), CUmodule *module)
@@ -372,14 +372,14 @@ static CUresult traced_cuThingLoad(const char *name_, CUresult (*body_)(CUmodule
 GPC_EXPORT CUresult cuThingLoad(CUmodule *module)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingLoad(module);
+        return gpc_error_told("cuThingLoad", gpc_body_cuThingLoad(module));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingLoad");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingLoad("cuThingLoad", gpc_body_cuThingLoad, module)
                       : gpc_body_cuThingLoad(module);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingLoad", r_);
 }
 
 static CUresult traced_cuThingFind(const char *name_, CUresult (*body_)(size_t *, CUmodule), size_t *bytes, CUmodule module)
@@ -400,14 +400,14 @@ static CUresult traced_cuThingFind(const char *name_, CUresult (*body_)(size_t *
 GPC_EXPORT CUresult cuThingFind(size_t *bytes, CUmodule module)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingFind(bytes, module);
+        return gpc_error_told("cuThingFind", gpc_body_cuThingFind(bytes, module));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingFind");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingFind("cuThingFind", gpc_body_cuThingFind, bytes, module)
                       : gpc_body_cuThingFind(bytes, module);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingFind", r_);
 }
 
 static CUresult traced_cuThingUnload(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
@@ -425,14 +425,14 @@ static CUresult traced_cuThingUnload(const char *name_, CUresult (*body_)(CUmodu
 GPC_EXPORT CUresult cuThingUnload(CUmodule module)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingUnload(module);
+        return gpc_error_told("cuThingUnload", gpc_body_cuThingUnload(module));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingUnload");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingUnload("cuThingUnload", gpc_body_cuThingUnload, module)
                       : gpc_body_cuThingUnload(module);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingUnload", r_);
 }
 
 static CUresult traced_cuThingAsk(const char *name_, CUresult (*body_)(int *, CUfunction), int *pi, CUfunction function)
@@ -453,14 +453,14 @@ static CUresult traced_cuThingAsk(const char *name_, CUresult (*body_)(int *, CU
 GPC_EXPORT CUresult cuThingAsk(int *pi, CUfunction function)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingAsk(pi, function);
+        return gpc_error_told("cuThingAsk", gpc_body_cuThingAsk(pi, function));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingAsk");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingAsk("cuThingAsk", gpc_body_cuThingAsk, pi, function)
                       : gpc_body_cuThingAsk(pi, function);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingAsk", r_);
 }
 
 static CUresult traced_cuThingSet(const char *name_, CUresult (*body_)(CUfunction, int), CUfunction function, int value)
@@ -479,14 +479,14 @@ static CUresult traced_cuThingSet(const char *name_, CUresult (*body_)(CUfunctio
 GPC_EXPORT CUresult cuThingSet(CUfunction function, int value)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingSet(function, value);
+        return gpc_error_told("cuThingSet", gpc_body_cuThingSet(function, value));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingSet");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingSet("cuThingSet", gpc_body_cuThingSet, function, value)
                       : gpc_body_cuThingSet(function, value);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingSet", r_);
 }
 
 static CUresult traced_cuThingFill(const char *name_, CUresult (*body_)(CUdeviceptr, size_t), CUdeviceptr where, size_t bytes)
@@ -505,14 +505,14 @@ static CUresult traced_cuThingFill(const char *name_, CUresult (*body_)(CUdevice
 GPC_EXPORT CUresult cuThingFill(CUdeviceptr where, size_t bytes)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingFill(where, bytes);
+        return gpc_error_told("cuThingFill", gpc_body_cuThingFill(where, bytes));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingFill");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingFill("cuThingFill", gpc_body_cuThingFill, where, bytes)
                       : gpc_body_cuThingFill(where, bytes);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingFill", r_);
 }
 
 static CUresult traced_cuThingStart(const char *name_, CUresult (*body_)(CUfunction, unsigned int, int, unsigned int, unsigned int, void *, int), CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
@@ -536,14 +536,14 @@ static CUresult traced_cuThingStart(const char *name_, CUresult (*body_)(CUfunct
 GPC_EXPORT CUresult cuThingStart(CUfunction function, unsigned int flags, int level, unsigned int most, unsigned int n, void *where, int reserved)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingStart(function, flags, level, most, n, where, reserved);
+        return gpc_error_told("cuThingStart", gpc_body_cuThingStart(function, flags, level, most, n, where, reserved));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingStart");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingStart("cuThingStart", gpc_body_cuThingStart, function, flags, level, most, n, where, reserved)
                       : gpc_body_cuThingStart(function, flags, level, most, n, where, reserved);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingStart", r_);
 }
 
 static CUresult traced_cuThingBegin(const char *name_, CUresult (*body_)(CUstream), CUstream stream)
@@ -561,14 +561,14 @@ static CUresult traced_cuThingBegin(const char *name_, CUresult (*body_)(CUstrea
 GPC_EXPORT CUresult cuThingBegin(CUstream stream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingBegin(stream);
+        return gpc_error_told("cuThingBegin", gpc_body_cuThingBegin(stream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingBegin");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingBegin("cuThingBegin", gpc_body_cuThingBegin, stream)
                       : gpc_body_cuThingBegin(stream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingBegin", r_);
 }
 
 static CUresult traced_cuThingRecord(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -586,14 +586,14 @@ static CUresult traced_cuThingRecord(const char *name_, CUresult (*body_)(CUstre
 GPC_EXPORT CUresult cuThingRecord(CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingRecord(hStream);
+        return gpc_error_told("cuThingRecord", gpc_body_cuThingRecord(hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingRecord");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingRecord("cuThingRecord", gpc_body_cuThingRecord, hStream)
                       : gpc_body_cuThingRecord(hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingRecord", r_);
 }
 
 static CUresult traced_cuThingRecorded(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -611,14 +611,14 @@ static CUresult traced_cuThingRecorded(const char *name_, CUresult (*body_)(CUst
 GPC_EXPORT CUresult cuThingRecorded(CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingRecorded(hStream);
+        return gpc_error_told("cuThingRecorded", gpc_body_cuThingRecorded(hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingRecorded");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingRecorded("cuThingRecorded", gpc_body_cuThingRecorded, hStream)
                       : gpc_body_cuThingRecorded(hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingRecorded", r_);
 }
 
 static CUresult traced_cuThingMove(const char *name_, CUresult (*body_)(void *, void *, size_t, CUstream), void *dst, void *src, size_t ByteCount, CUstream hStream)
@@ -639,14 +639,14 @@ static CUresult traced_cuThingMove(const char *name_, CUresult (*body_)(void *, 
 GPC_EXPORT CUresult cuThingMove(void *dst, void *src, size_t ByteCount, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingMove(dst, src, ByteCount, hStream);
+        return gpc_error_told("cuThingMove", gpc_body_cuThingMove(dst, src, ByteCount, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingMove");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingMove("cuThingMove", gpc_body_cuThingMove, dst, src, ByteCount, hStream)
                       : gpc_body_cuThingMove(dst, src, ByteCount, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingMove", r_);
 }
 
 static CUresult traced_cuThingInstantiate(const char *name_, CUresult (*body_)(CUgraphExec *, CUgraph), CUgraphExec *exec, CUgraph graph)
@@ -667,14 +667,14 @@ static CUresult traced_cuThingInstantiate(const char *name_, CUresult (*body_)(C
 GPC_EXPORT CUresult cuThingInstantiate(CUgraphExec *exec, CUgraph graph)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingInstantiate(exec, graph);
+        return gpc_error_told("cuThingInstantiate", gpc_body_cuThingInstantiate(exec, graph));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingInstantiate");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingInstantiate("cuThingInstantiate", gpc_body_cuThingInstantiate, exec, graph)
                       : gpc_body_cuThingInstantiate(exec, graph);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingInstantiate", r_);
 }
 
 static CUresult traced_cuThingRun(const char *name_, CUresult (*body_)(CUgraphExec, CUstream), CUgraphExec exec, CUstream hStream)
@@ -693,14 +693,14 @@ static CUresult traced_cuThingRun(const char *name_, CUresult (*body_)(CUgraphEx
 GPC_EXPORT CUresult cuThingRun(CUgraphExec exec, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingRun(exec, hStream);
+        return gpc_error_told("cuThingRun", gpc_body_cuThingRun(exec, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingRun");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingRun("cuThingRun", gpc_body_cuThingRun, exec, hStream)
                       : gpc_body_cuThingRun(exec, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingRun", r_);
 }
 
 static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdeviceptr_v1, unsigned int), CUdeviceptr_v1 where, unsigned int bytes)
@@ -719,14 +719,14 @@ static CUresult traced_cuThingMake(const char *name_, CUresult (*body_)(CUdevice
 GPC_EXPORT CUresult cuThingMake(CUdeviceptr_v1 where, unsigned int bytes)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingMake(where, bytes);
+        return gpc_error_told("cuThingMake", gpc_body_cuThingMake(where, bytes));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingMake");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingMake("cuThingMake", gpc_body_cuThingMake, where, bytes)
                       : gpc_body_cuThingMake(where, bytes);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingMake", r_);
 }
 
 static CUresult traced_cuThingMade(const char *name_, CUresult (*body_)(CUdeviceptr_v1 *), CUdeviceptr_v1 *where)
@@ -744,14 +744,14 @@ static CUresult traced_cuThingMade(const char *name_, CUresult (*body_)(CUdevice
 GPC_EXPORT CUresult cuThingMade(CUdeviceptr_v1 *where)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingMade(where);
+        return gpc_error_told("cuThingMade", gpc_body_cuThingMade(where));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingMade");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingMade("cuThingMade", gpc_body_cuThingMade, where)
                       : gpc_body_cuThingMade(where);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingMade", r_);
 }
 
 static CUresult traced_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, CUstream), CUgraph graph, CUstream hStream)
@@ -770,14 +770,14 @@ static CUresult traced_cuThingEnd(const char *name_, CUresult (*body_)(CUgraph, 
 GPC_EXPORT CUresult cuThingEnd(CUgraph graph, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingEnd(graph, hStream);
+        return gpc_error_told("cuThingEnd", gpc_body_cuThingEnd(graph, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingEnd");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingEnd("cuThingEnd", gpc_body_cuThingEnd, graph, hStream)
                       : gpc_body_cuThingEnd(graph, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingEnd", r_);
 }
 
 static CUresult traced_cuThingJoin(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -795,14 +795,14 @@ static CUresult traced_cuThingJoin(const char *name_, CUresult (*body_)(CUstream
 GPC_EXPORT CUresult cuThingJoin(CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingJoin(hStream);
+        return gpc_error_told("cuThingJoin", gpc_body_cuThingJoin(hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingJoin");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingJoin("cuThingJoin", gpc_body_cuThingJoin, hStream)
                       : gpc_body_cuThingJoin(hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingJoin", r_);
 }
 
 static CUresult traced_cuThingIsRecorded(const char *name_, CUresult (*body_)(CUstream, int *), CUstream hStream, int *yes)
@@ -823,14 +823,14 @@ static CUresult traced_cuThingIsRecorded(const char *name_, CUresult (*body_)(CU
 GPC_EXPORT CUresult cuThingIsRecorded(CUstream hStream, int *yes)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingIsRecorded(hStream, yes);
+        return gpc_error_told("cuThingIsRecorded", gpc_body_cuThingIsRecorded(hStream, yes));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingIsRecorded");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingIsRecorded("cuThingIsRecorded", gpc_body_cuThingIsRecorded, hStream, yes)
                       : gpc_body_cuThingIsRecorded(hStream, yes);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingIsRecorded", r_);
 }
 
 static CUresult traced_cuThingGetName(const char *name_, CUresult (*body_)(char *, int *, int, int, int), char *name, int *weight, int length, int ordinal, int spare)
@@ -857,14 +857,14 @@ static CUresult traced_cuThingGetName(const char *name_, CUresult (*body_)(char 
 GPC_EXPORT CUresult cuThingGetName(char *name, int *weight, int length, int ordinal, int spare)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingGetName(name, weight, length, ordinal, spare);
+        return gpc_error_told("cuThingGetName", gpc_body_cuThingGetName(name, weight, length, ordinal, spare));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingGetName");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingGetName("cuThingGetName", gpc_body_cuThingGetName, name, weight, length, ordinal, spare)
                       : gpc_body_cuThingGetName(name, weight, length, ordinal, spare);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingGetName", r_);
 }
 
 static CUresult traced_cuThingGetContext(const char *name_, CUresult (*body_)(CUcontext, int *), CUcontext ctx, int *number)
@@ -885,14 +885,14 @@ static CUresult traced_cuThingGetContext(const char *name_, CUresult (*body_)(CU
 GPC_EXPORT CUresult cuThingGetContext(CUcontext ctx, int *number)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingGetContext(ctx, number);
+        return gpc_error_told("cuThingGetContext", gpc_body_cuThingGetContext(ctx, number));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingGetContext");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingGetContext("cuThingGetContext", gpc_body_cuThingGetContext, ctx, number)
                       : gpc_body_cuThingGetContext(ctx, number);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingGetContext", r_);
 }
 
 static CUresult traced_cuThingOpen(const char *name_, CUresult (*body_)(int *, unsigned int), int *thing, unsigned int flags)
@@ -913,14 +913,14 @@ static CUresult traced_cuThingOpen(const char *name_, CUresult (*body_)(int *, u
 GPC_EXPORT CUresult cuThingOpen(int *thing, unsigned int flags)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingOpen(thing, flags);
+        return gpc_error_told("cuThingOpen", gpc_body_cuThingOpen(thing, flags));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingOpen");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingOpen("cuThingOpen", gpc_body_cuThingOpen, thing, flags)
                       : gpc_body_cuThingOpen(thing, flags);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingOpen", r_);
 }
 
 static CUresult traced_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *, char *, size_t, int), int *thing, char *log, size_t size, int odd)
@@ -943,14 +943,14 @@ static CUresult traced_cuThingOpen_v1(const char *name_, CUresult (*body_)(int *
 GPC_EXPORT CUresult cuThingOpen_v1(int *thing, char *log, size_t size, int odd)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingOpen_v1(thing, log, size, odd);
+        return gpc_error_told("cuThingOpen_v1", gpc_body_cuThingOpen_v1(thing, log, size, odd));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingOpen_v1");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingOpen_v1("cuThingOpen_v1", gpc_body_cuThingOpen_v1, thing, log, size, odd)
                       : gpc_body_cuThingOpen_v1(thing, log, size, odd);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingOpen_v1", r_);
 }
 
 static CUresult traced_cuThingStop(const char *name_, CUresult (*body_)(CUmodule), CUmodule module)
@@ -968,14 +968,14 @@ static CUresult traced_cuThingStop(const char *name_, CUresult (*body_)(CUmodule
 GPC_EXPORT CUresult cuThingStop(CUmodule module)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingStop(module);
+        return gpc_error_told("cuThingStop", gpc_body_cuThingStop(module));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingStop");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingStop("cuThingStop", gpc_body_cuThingStop, module)
                       : gpc_body_cuThingStop(module);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingStop", r_);
 }
 
 static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned int, unsigned int, int, unsigned int, int, CUstream), unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
@@ -998,14 +998,14 @@ static CUresult traced_cuThingPush(const char *name_, CUresult (*body_)(unsigned
 GPC_EXPORT CUresult cuThingPush(unsigned int n, unsigned int flags, int level, unsigned int most, int reserved, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingPush(n, flags, level, most, reserved, hStream);
+        return gpc_error_told("cuThingPush", gpc_body_cuThingPush(n, flags, level, most, reserved, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingPush");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingPush("cuThingPush", gpc_body_cuThingPush, n, flags, level, most, reserved, hStream)
                       : gpc_body_cuThingPush(n, flags, level, most, reserved, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingPush", r_);
 }
 
 static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned int), unsigned int n)
@@ -1023,14 +1023,14 @@ static CUresult traced_cuThingPull(const char *name_, CUresult (*body_)(unsigned
 GPC_EXPORT CUresult cuThingPull(unsigned int n)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingPull(n);
+        return gpc_error_told("cuThingPull", gpc_body_cuThingPull(n));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingPull");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingPull("cuThingPull", gpc_body_cuThingPull, n)
                       : gpc_body_cuThingPull(n);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingPull", r_);
 }
 
 static CUresult traced_cuThingNew(const char *name_, CUresult (*body_)(CUstream *, unsigned int), CUstream *phStream, unsigned int flags)
@@ -1051,14 +1051,14 @@ static CUresult traced_cuThingNew(const char *name_, CUresult (*body_)(CUstream 
 GPC_EXPORT CUresult cuThingNew(CUstream *phStream, unsigned int flags)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingNew(phStream, flags);
+        return gpc_error_told("cuThingNew", gpc_body_cuThingNew(phStream, flags));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingNew");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingNew("cuThingNew", gpc_body_cuThingNew, phStream, flags)
                       : gpc_body_cuThingNew(phStream, flags);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingNew", r_);
 }
 
 static CUresult traced_cuThingFound(const char *name_, CUresult (*body_)(unsigned long long *, size_t *), unsigned long long *address, size_t *bytes)
@@ -1080,14 +1080,14 @@ static CUresult traced_cuThingFound(const char *name_, CUresult (*body_)(unsigne
 GPC_EXPORT CUresult cuThingFound(unsigned long long *address, size_t *bytes)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingFound(address, bytes);
+        return gpc_error_told("cuThingFound", gpc_body_cuThingFound(address, bytes));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingFound");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingFound("cuThingFound", gpc_body_cuThingFound, address, bytes)
                       : gpc_body_cuThingFound(address, bytes);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingFound", r_);
 }
 
 static CUresult traced_cuThingLooked(const char *name_, CUresult (*body_)(int *, unsigned long long, unsigned long long), int *how, unsigned long long lens, unsigned long long plate)
@@ -1109,14 +1109,14 @@ static CUresult traced_cuThingLooked(const char *name_, CUresult (*body_)(int *,
 GPC_EXPORT CUresult cuThingLooked(int *how, unsigned long long lens, unsigned long long plate)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingLooked(how, lens, plate);
+        return gpc_error_told("cuThingLooked", gpc_body_cuThingLooked(how, lens, plate));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingLooked");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingLooked("cuThingLooked", gpc_body_cuThingLooked, how, lens, plate)
                       : gpc_body_cuThingLooked(how, lens, plate);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingLooked", r_);
 }
 
 static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, CUstream), CUdeviceptr where, size_t bytes, CUstream hStream)
@@ -1136,14 +1136,14 @@ static CUresult traced_cuThingPut(const char *name_, CUresult (*body_)(CUdevicep
 GPC_EXPORT CUresult cuThingPut(CUdeviceptr where, size_t bytes, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingPut(where, bytes, hStream);
+        return gpc_error_told("cuThingPut", gpc_body_cuThingPut(where, bytes, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingPut");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingPut("cuThingPut", gpc_body_cuThingPut, where, bytes, hStream)
                       : gpc_body_cuThingPut(where, bytes, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingPut", r_);
 }
 
 static CUresult traced_cuThingWait(const char *name_, CUresult (*body_)(CUstream), CUstream hStream)
@@ -1161,14 +1161,14 @@ static CUresult traced_cuThingWait(const char *name_, CUresult (*body_)(CUstream
 GPC_EXPORT CUresult cuThingWait(CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingWait(hStream);
+        return gpc_error_told("cuThingWait", gpc_body_cuThingWait(hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingWait");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingWait("cuThingWait", gpc_body_cuThingWait, hStream)
                       : gpc_body_cuThingWait(hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingWait", r_);
 }
 
 static CUresult traced_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcontext), CUcontext ctx)
@@ -1186,14 +1186,14 @@ static CUresult traced_cuThingWaitAll(const char *name_, CUresult (*body_)(CUcon
 GPC_EXPORT CUresult cuThingWaitAll(CUcontext ctx)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingWaitAll(ctx);
+        return gpc_error_told("cuThingWaitAll", gpc_body_cuThingWaitAll(ctx));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingWaitAll");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingWaitAll("cuThingWaitAll", gpc_body_cuThingWaitAll, ctx)
                       : gpc_body_cuThingWaitAll(ctx);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingWaitAll", r_);
 }
 
 static CUresult traced_cuThingClose(const char *name_, CUresult (*body_)(CUlibrary), CUlibrary library)
@@ -1211,14 +1211,14 @@ static CUresult traced_cuThingClose(const char *name_, CUresult (*body_)(CUlibra
 GPC_EXPORT CUresult cuThingClose(CUlibrary library)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingClose(library);
+        return gpc_error_told("cuThingClose", gpc_body_cuThingClose(library));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingClose");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingClose("cuThingClose", gpc_body_cuThingClose, library)
                       : gpc_body_cuThingClose(library);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingClose", r_);
 }
 
 static CUresult traced_cuThingQuery(const char *name_, CUresult (*body_)(CUstream, int), CUstream hStream, int attribute)
@@ -1237,14 +1237,14 @@ static CUresult traced_cuThingQuery(const char *name_, CUresult (*body_)(CUstrea
 GPC_EXPORT CUresult cuThingQuery(CUstream hStream, int attribute)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingQuery(hStream, attribute);
+        return gpc_error_told("cuThingQuery", gpc_body_cuThingQuery(hStream, attribute));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingQuery");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingQuery("cuThingQuery", gpc_body_cuThingQuery, hStream, attribute)
                       : gpc_body_cuThingQuery(hStream, attribute);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingQuery", r_);
 }
 
 static CUresult traced_cuThingAllow(const char *name_, CUresult (*body_)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t, CUmemAllocationProp *), CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
@@ -1267,14 +1267,14 @@ static CUresult traced_cuThingAllow(const char *name_, CUresult (*body_)(CUdevic
 GPC_EXPORT CUresult cuThingAllow(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *list, size_t count, CUmemAllocationProp *prop)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingAllow(ptr, size, list, count, prop);
+        return gpc_error_told("cuThingAllow", gpc_body_cuThingAllow(ptr, size, list, count, prop));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingAllow");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingAllow("cuThingAllow", gpc_body_cuThingAllow, ptr, size, list, count, prop)
                       : gpc_body_cuThingAllow(ptr, size, list, count, prop);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingAllow", r_);
 }
 
 static CUresult traced_cuThingWrite(const char *name_, CUresult (*body_)(uint64_t, uint32_t, const void *), uint64_t where, uint32_t bytes, const void *data)
@@ -1295,14 +1295,14 @@ static CUresult traced_cuThingWrite(const char *name_, CUresult (*body_)(uint64_
 GPC_EXPORT CUresult cuThingWrite(uint64_t where, uint32_t bytes, const void *data)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingWrite(where, bytes, data);
+        return gpc_error_told("cuThingWrite", gpc_body_cuThingWrite(where, bytes, data));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingWrite");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingWrite("cuThingWrite", gpc_body_cuThingWrite, where, bytes, data)
                       : gpc_body_cuThingWrite(where, bytes, data);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingWrite", r_);
 }
 
 static CUresult traced_cuThingRead(const char *name_, CUresult (*body_)(uint64_t, uint32_t, void *), uint64_t where, uint32_t bytes, void *data)
@@ -1323,14 +1323,14 @@ static CUresult traced_cuThingRead(const char *name_, CUresult (*body_)(uint64_t
 GPC_EXPORT CUresult cuThingRead(uint64_t where, uint32_t bytes, void *data)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingRead(where, bytes, data);
+        return gpc_error_told("cuThingRead", gpc_body_cuThingRead(where, bytes, data));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingRead");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingRead("cuThingRead", gpc_body_cuThingRead, where, bytes, data)
                       : gpc_body_cuThingRead(where, bytes, data);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingRead", r_);
 }
 
 static CUresult traced_cuThingFetch(const char *name_, CUresult (*body_)(uint64_t, size_t, CUstream), uint64_t offset, size_t bytes, CUstream hStream)
@@ -1350,14 +1350,14 @@ static CUresult traced_cuThingFetch(const char *name_, CUresult (*body_)(uint64_
 GPC_EXPORT CUresult cuThingFetch(uint64_t offset, size_t bytes, CUstream hStream)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingFetch(offset, bytes, hStream);
+        return gpc_error_told("cuThingFetch", gpc_body_cuThingFetch(offset, bytes, hStream));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingFetch");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingFetch("cuThingFetch", gpc_body_cuThingFetch, offset, bytes, hStream)
                       : gpc_body_cuThingFetch(offset, bytes, hStream);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingFetch", r_);
 }
 
 static CUresult traced_cuThingMark(const char *name_, CUresult (*body_)(CUmodule *, CUevent, char *), CUmodule *module, CUevent event, char *text)
@@ -1384,12 +1384,12 @@ static CUresult traced_cuThingMark(const char *name_, CUresult (*body_)(CUmodule
 GPC_EXPORT CUresult cuThingMark(CUmodule *module, CUevent event, char *text)
 {
     if (!GPC_OBSERVED(~0u))
-        return gpc_body_cuThingMark(module, event, text);
+        return gpc_error_told("cuThingMark", gpc_body_cuThingMark(module, event, text));
     struct gpc_observed o_;
     gpc_observe_begin(&o_, "cuThingMark");
     CUresult r_ = GPC_OBSERVED(GPC_OBSERVER_TRACE)
                       ? traced_cuThingMark("cuThingMark", gpc_body_cuThingMark, module, event, text)
                       : gpc_body_cuThingMark(module, event, text);
     gpc_observe_end(&o_, r_);
-    return r_;
+    return gpc_error_told("cuThingMark", r_);
 }
