@@ -101,6 +101,20 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device,
     return r;
 }
 
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device,
+                                                            nvmlMarginTemperature_t *marginTempInfo)
+{
+    unsigned long long got;
+    if (!marginTempInfo)
+        return gpc_nvml_bad_argument(device);
+    if (marginTempInfo->version != nvmlMarginTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t r = gpc_nvml_fact(device, GP_NVML_TEMPERATURE_MARGIN, &got);
+    if (r == NVML_SUCCESS)
+        marginTempInfo->marginTemperature = (int)got;
+    return r;
+}
+
 GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(
     nvmlDevice_t device, nvmlTemperatureThresholds_t thresholdType, unsigned int *temp)
 {
@@ -150,36 +164,59 @@ static nvmlReturn_t clock_read(nvmlDevice_t device, const enum gpc_nvml_fact *fa
     return r;
 }
 
-GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type,
-                                                    unsigned int *clock)
-{
-    static const enum gpc_nvml_fact facts[NVML_CLOCK_COUNT] = {
-        [NVML_CLOCK_GRAPHICS] = GP_NVML_CLOCK_GRAPHICS,
-        [NVML_CLOCK_SM] = GP_NVML_CLOCK_SM,
-        [NVML_CLOCK_MEM] = GP_NVML_CLOCK_MEMORY,
-        [NVML_CLOCK_VIDEO] = GP_NVML_CLOCK_VIDEO,
-    };
-    return clock_read(device, facts, type, clock);
-}
+#define CLOCKS(kind)                                                                               \
+    {[NVML_CLOCK_GRAPHICS] = GP_NVML_CLOCK_GRAPHICS##kind,                                         \
+     [NVML_CLOCK_SM] = GP_NVML_CLOCK_SM##kind,                                                     \
+     [NVML_CLOCK_MEM] = GP_NVML_CLOCK_MEMORY##kind,                                                \
+     [NVML_CLOCK_VIDEO] = GP_NVML_CLOCK_VIDEO##kind}
+
+static const enum gpc_nvml_fact clocks_max[NVML_CLOCK_COUNT] = CLOCKS(_MAX);
+static const enum gpc_nvml_fact clocks[NVML_CLOCK_ID_COUNT][NVML_CLOCK_COUNT] = {
+    [NVML_CLOCK_ID_CURRENT] = CLOCKS(),
+    [NVML_CLOCK_ID_APP_CLOCK_TARGET] = CLOCKS(_APPLICATION),
+    [NVML_CLOCK_ID_APP_CLOCK_DEFAULT] = CLOCKS(_DEFAULT),
+    [NVML_CLOCK_ID_CUSTOMER_BOOST_MAX] = CLOCKS(_BOOST),
+};
 
 GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type,
                                                        unsigned int *clock)
 {
-    static const enum gpc_nvml_fact facts[NVML_CLOCK_COUNT] = {
-        [NVML_CLOCK_GRAPHICS] = GP_NVML_CLOCK_GRAPHICS_MAX,
-        [NVML_CLOCK_SM] = GP_NVML_CLOCK_SM_MAX,
-        [NVML_CLOCK_MEM] = GP_NVML_CLOCK_MEMORY_MAX,
-        [NVML_CLOCK_VIDEO] = GP_NVML_CLOCK_VIDEO_MAX,
-    };
-    return clock_read(device, facts, type, clock);
+    return clock_read(device, clocks_max, type, clock);
 }
 
 GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, nvmlClockType_t clockType,
                                                 nvmlClockId_t clockId, unsigned int *clockMHz)
 {
-    if (clockId == NVML_CLOCK_ID_CURRENT)
-        return nvmlDeviceGetClockInfo(device, clockType, clockMHz);
-    return gpc_nvml_refuse_device(__func__, device);
+    if ((unsigned)clockId >= NVML_CLOCK_ID_COUNT)
+        return gpc_nvml_bad_argument(device);
+    return clock_read(device, clocks[clockId], clockType, clockMHz);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type,
+                                                    unsigned int *clock)
+{
+    return nvmlDeviceGetClock(device, type, NVML_CLOCK_ID_CURRENT, clock);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device,
+                                                            nvmlClockType_t clockType,
+                                                            unsigned int *clockMHz)
+{
+    return nvmlDeviceGetClock(device, clockType, NVML_CLOCK_ID_APP_CLOCK_TARGET, clockMHz);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device,
+                                                                   nvmlClockType_t clockType,
+                                                                   unsigned int *clockMHz)
+{
+    return nvmlDeviceGetClock(device, clockType, NVML_CLOCK_ID_APP_CLOCK_DEFAULT, clockMHz);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
+                                                                nvmlClockType_t clockType,
+                                                                unsigned int *clockMHz)
+{
+    return nvmlDeviceGetClock(device, clockType, NVML_CLOCK_ID_CUSTOMER_BOOST_MAX, clockMHz);
 }
 
 static nvmlReturn_t engine_read(nvmlDevice_t device, enum gpc_nvml_fact fact, unsigned int *percent,
@@ -210,6 +247,20 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device
     return engine_read(device, GP_NVML_UTILISATION_DECODER, utilization, samplingPeriodUs);
 }
 
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device,
+                                                         unsigned int *utilization,
+                                                         unsigned int *samplingPeriodUs)
+{
+    return engine_read(device, GP_NVML_UTILISATION_JPEG, utilization, samplingPeriodUs);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device,
+                                                         unsigned int *utilization,
+                                                         unsigned int *samplingPeriodUs)
+{
+    return engine_read(device, GP_NVML_UTILISATION_OFA, utilization, samplingPeriodUs);
+}
+
 /* --- errors of memory ----------------------------------------------------- */
 
 static const enum gpc_nvml_fact ecc_facts[2][2] = {
@@ -225,6 +276,33 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device,
     if (!eccCounts || (unsigned)errorType > 1 || (unsigned)counterType > 1)
         return gpc_nvml_bad_argument(device);
     return gpc_nvml_fact(device, ecc_facts[counterType][errorType], eccCounts);
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device,
+                                                             nvmlMemoryErrorType_t errorType,
+                                                             nvmlEccCounterType_t counterType,
+                                                             nvmlMemoryLocation_t locationType,
+                                                             unsigned long long *count)
+{
+#define PLACES(counter)                                                                            \
+    {                                                                                              \
+        {GP_NVML_ECC_##counter##_CORRECTED_DRAM, GP_NVML_ECC_##counter##_CORRECTED_SRAM},          \
+        {                                                                                          \
+            GP_NVML_ECC_##counter##_UNCORRECTED_DRAM, GP_NVML_ECC_##counter##_UNCORRECTED_SRAM     \
+        }                                                                                          \
+    }
+    static const enum gpc_nvml_fact facts[2][2][2] = {
+        [NVML_VOLATILE_ECC] = PLACES(VOLATILE),
+        [NVML_AGGREGATE_ECC] = PLACES(AGGREGATE),
+    };
+#undef PLACES
+    if (!count || (unsigned)errorType > 1 || (unsigned)counterType > 1 ||
+        (unsigned)locationType >= NVML_MEMORY_LOCATION_COUNT)
+        return gpc_nvml_bad_argument(device);
+    if (locationType != NVML_MEMORY_LOCATION_DRAM && locationType != NVML_MEMORY_LOCATION_SRAM)
+        return gpc_nvml_refuse_device(__func__, device);
+    bool sram = locationType == NVML_MEMORY_LOCATION_SRAM;
+    return gpc_nvml_fact(device, facts[counterType][errorType][sram], count);
 }
 
 /* --- fields --------------------------------------------------------------- */

@@ -117,3 +117,33 @@ GPC_NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *na
     snprintf(name, length, "%s", line);
     return NVML_SUCCESS;
 }
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device,
+                                                         nvmlDeviceAddressingMode_t *mode)
+{
+    unsigned long long got;
+    if (!mode)
+        return gpc_nvml_bad_argument(device);
+    if (mode->version != nvmlDeviceAddressingMode_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlReturn_t r = gpc_nvml_fact(device, GP_NVML_ADDRESSING, &got);
+    if (r == NVML_SUCCESS)
+        mode->value = (unsigned int)got;
+    return r;
+}
+
+GPC_NVML_EXPORT nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device,
+                                                         nvmlInforomObject_t object, char *version,
+                                                         unsigned int length)
+{
+    static const enum gpc_nvml_text parts[] = {
+        [NVML_INFOROM_OEM] = GP_NVML_TEXT_INFOROM_OEM,
+        [NVML_INFOROM_ECC] = GP_NVML_TEXT_INFOROM_ECC,
+        [NVML_INFOROM_POWER] = GP_NVML_TEXT_INFOROM_POWER,
+    };
+    if (!version || (unsigned)object >= NVML_INFOROM_COUNT)
+        return gpc_nvml_bad_argument(device);
+    if ((unsigned)object >= sizeof parts / sizeof parts[0])
+        return gpc_nvml_refuse_device(__func__, device);
+    return gpc_nvml_text(device, parts[object], version, length);
+}

@@ -27,10 +27,13 @@ LINKS = 18
 
 #: In a line of pairs: nothing is known of this one.
 UNKNOWN = "?"
+#: How many spare rows banks of memory have left.
+ROWS_LEFT = ("max", "high", "partial", "low", "none")
 LEVELS = "012345"
 
 #: The room that the client has for each text, with its NUL; all other words are numbers.
 TEXTS = {"vbios": 32, "part-number": 80, "topology": 65, "peers": 65, "nvlink-remotes": 512}
+TEXTS |= {f"inforom-{part}": 32 for part in ("image", "oem", "ecc", "power")}
 _VERSION_ROOM = 80
 _NUMBER_MOST = (1 << 64) - 1
 
@@ -140,6 +143,37 @@ def _utilisation(nvml: Any, card: Any) -> Facts:
     return {"utilisation": rates.gpu, "utilisation-memory": rates.memory}
 
 
+def _gsp(nvml: Any, card: Any) -> Facts:
+    now, usually = nvml.nvmlDeviceGetGspFirmwareMode(card)
+    return {"gsp": now, "gsp-default": usually}
+
+
+def _memory_temperature(nvml: Any, card: Any) -> Facts:
+    (field,) = nvml.nvmlDeviceGetFieldValues(card, [nvml.NVML_FI_DEV_MEMORY_TEMP])
+    return {"temperature-memory": field.value.uiVal} if field.nvmlReturn == 0 else {}
+
+
+def _rows(nvml: Any, card: Any) -> Facts:
+    corrected, uncorrected, pending, failed = nvml.nvmlDeviceGetRemappedRows(card)
+    rows = {"rows-corrected": corrected, "rows-uncorrected": uncorrected}
+    return {**rows, "rows-pending": pending, "rows-failed": failed}
+
+
+def _rows_left(nvml: Any, card: Any) -> Facts:
+    banks = nvml.nvmlDeviceGetRowRemapperHistogram(card)
+    return {f"rows-{left}": getattr(banks, left) for left in ROWS_LEFT}
+
+
+def _engine(word: str, function: str) -> Reader:
+    """How busy an engine was; NVML says beside it of how long it speaks."""
+
+    def read(nvml: Any, card: Any) -> Facts:
+        percent, _period = getattr(nvml, function)(card)
+        return {word: percent}
+
+    return read
+
+
 def _links(nvml: Any, card: Any) -> Facts:
     active = [_link_active(nvml, card, link) for link in range(LINKS)]
     if not any(active):
@@ -225,8 +259,21 @@ _CLOCKS = (
     ("memory", "NVML_CLOCK_MEM"),
     ("video", "NVML_CLOCK_VIDEO"),
 )
+_CLOCK_KINDS = (
+    ("max", "nvmlDeviceGetMaxClockInfo"),
+    ("application", "nvmlDeviceGetApplicationsClock"),
+    ("default", "nvmlDeviceGetDefaultApplicationsClock"),
+    ("boost", "nvmlDeviceGetMaxCustomerBoostClock"),
+)
+_INFOROM = "nvmlDeviceGetInforomVersion"
 _THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
 _ECC = "nvmlDeviceGetTotalEccErrors"
+_ECC_OF = "nvmlDeviceGetMemoryErrorCounter"
+_ECC_COUNTERS = tuple(
+    (counter, kind, (f"NVML_MEMORY_ERROR_TYPE_{kind.upper()}", f"NVML_{counter.upper()}_ECC"))
+    for counter in ("volatile", "aggregate")
+    for kind in ("corrected", "uncorrected")
+)
 
 LASTING: tuple[Reader, ...] = (
     _memory,
@@ -236,6 +283,7 @@ LASTING: tuple[Reader, ...] = (
     _ecc,
     _power_range,
     _bar1,
+    _gsp,
     _links,
     _link_version,
     _one("vbios", "nvmlDeviceGetVbiosVersion"),
@@ -262,13 +310,36 @@ LASTING: tuple[Reader, ...] = (
     _one("temperature-slowdown", _THRESHOLD, "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN"),
     _one("temperature-memory-max", _THRESHOLD, "NVML_TEMPERATURE_THRESHOLD_MEM_MAX"),
     _one("temperature-gpu-max", _THRESHOLD, "NVML_TEMPERATURE_THRESHOLD_GPU_MAX"),
-    *(_one(f"clock-{name}-max", "nvmlDeviceGetMaxClockInfo", kind) for name, kind in _CLOCKS),
+    _one("numa-node", "nvmlDeviceGetNumaNodeId"),
+    _one("power-management", "nvmlDeviceGetPowerManagementMode"),
+    _one("accounting-buffer", "nvmlDeviceGetAccountingBufferSize"),
+    _one("addressing", "nvmlDeviceGetAddressingMode"),
+    _one("pcie-speed-max", "nvmlDeviceGetPcieLinkMaxSpeed"),
+    _one("clock-reasons-supported", "nvmlDeviceGetSupportedClocksEventReasons"),
+    _one("inforom-image", "nvmlDeviceGetInforomImageVersion"),
+    _one("inforom-oem", _INFOROM, "NVML_INFOROM_OEM"),
+    _one("inforom-ecc", _INFOROM, "NVML_INFOROM_ECC"),
+    _one("inforom-power", _INFOROM, "NVML_INFOROM_POWER"),
+    *(
+        _one(f"clock-{name}-{kind}", function, clock)
+        for name, clock in _CLOCKS
+        for kind, function in _CLOCK_KINDS
+    ),
 )
 
 PASSING: tuple[Reader, ...] = (
     _memory_used,
     _utilisation,
     _bar1_used,
+    _memory_temperature,
+    _rows,
+    _rows_left,
+    _engine("utilisation-encoder", "nvmlDeviceGetEncoderUtilization"),
+    _engine("utilisation-decoder", "nvmlDeviceGetDecoderUtilization"),
+    _engine("utilisation-jpeg", "nvmlDeviceGetJpgUtilization"),
+    _engine("utilisation-ofa", "nvmlDeviceGetOfaUtilization"),
+    _one("temperature-margin", "nvmlDeviceGetMarginTemperature"),
+    _one("pcie-speed", "nvmlDeviceGetPcieSpeed"),
     _one("temperature", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     _one("power", "nvmlDeviceGetPowerUsage"),
     _one("energy", "nvmlDeviceGetTotalEnergyConsumption"),
@@ -279,13 +350,16 @@ PASSING: tuple[Reader, ...] = (
     _one("pcie-width", "nvmlDeviceGetCurrPcieLinkWidth"),
     _one("pcie-replays", "nvmlDeviceGetPcieReplayCounter"),
     *(_one(f"clock-{name}", "nvmlDeviceGetClockInfo", kind) for name, kind in _CLOCKS),
+    *(_one(f"ecc-{counter}-{kind}", _ECC, *names) for counter, kind, names in _ECC_COUNTERS),
     *(
-        _one(f"ecc-{counter.lower()}-{kind.lower()}", _ECC, error, f"NVML_{counter}_ECC")
-        for counter in ("VOLATILE", "AGGREGATE")
-        for kind, error in (
-            ("CORRECTED", "NVML_MEMORY_ERROR_TYPE_CORRECTED"),
-            ("UNCORRECTED", "NVML_MEMORY_ERROR_TYPE_UNCORRECTED"),
+        _one(
+            f"ecc-{counter}-{kind}-{place.lower()}",
+            _ECC_OF,
+            *names,
+            f"NVML_MEMORY_LOCATION_{place}",
         )
+        for counter, kind, names in _ECC_COUNTERS
+        for place in ("DRAM", "SRAM")
     ),
 )
 

@@ -32,6 +32,10 @@ class TwoCards:
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_AGGREGATE_ECC = 1
+    NVML_MEMORY_LOCATION_DRAM = 2
+    NVML_MEMORY_LOCATION_SRAM = 7
+    NVML_FI_DEV_MEMORY_TEMP = 82
+    NVML_INFOROM_OEM, NVML_INFOROM_ECC, NVML_INFOROM_POWER = range(3)
     NVML_P2P_STATUS_OK = 0
     # There it is written with a comma behind it.
     NVML_P2P_CAPS_INDEX_READ = (0,)
@@ -150,6 +154,50 @@ class TwoCards:
     def nvmlDeviceGetTotalEccErrors(self, card: int, error: int, counter: int) -> int:
         return 2 * _c_uint(error) + _c_uint(counter)
 
+    def nvmlDeviceGetMemoryErrorCounter(
+        self, card: int, error: int, counter: int, place: int
+    ) -> int:
+        return 2 * _c_uint(error) + _c_uint(counter) + 10 * _c_uint(place)
+
+    def nvmlDeviceGetApplicationsClock(self, card: int, kind: int) -> int:
+        return 1700 + _c_uint(kind)
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, card: int, kind: int) -> int:
+        return 1600 + _c_uint(kind)
+
+    def nvmlDeviceGetMaxCustomerBoostClock(self, card: int, kind: int) -> int:
+        return 1900 + _c_uint(kind)
+
+    def nvmlDeviceGetEncoderUtilization(self, card: int) -> list[int]:
+        return [11, 100_000]
+
+    def nvmlDeviceGetDecoderUtilization(self, card: int) -> list[int]:
+        return [12, 100_000]
+
+    def nvmlDeviceGetJpgUtilization(self, card: int) -> list[int]:
+        return [13, 100_000]
+
+    def nvmlDeviceGetOfaUtilization(self, card: int) -> list[int]:
+        return [14, 100_000]
+
+    def nvmlDeviceGetRemappedRows(self, card: int) -> tuple[int, int, int, int]:
+        return (1, 2, 0, 0)
+
+    def nvmlDeviceGetRowRemapperHistogram(self, card: int) -> Any:
+        return SimpleNamespace(max=2557, high=3, partial=2, low=1, none=0)
+
+    def nvmlDeviceGetGspFirmwareMode(self, card: int) -> list[int]:
+        return [1, 1]
+
+    def nvmlDeviceGetFieldValues(self, card: int, ids: list[int]) -> list[Any]:
+        return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=50)) for _ in ids]
+
+    def nvmlDeviceGetInforomImageVersion(self, card: int) -> str:
+        return "G520.0280.00.01"
+
+    def nvmlDeviceGetInforomVersion(self, card: int, part: int) -> str:
+        return f"{2 + _c_uint(part)}.1"
+
     def nvmlDeviceGetVbiosVersion(self, card: int) -> str:
         return "96.00.99.00.01"
 
@@ -198,6 +246,14 @@ for _place, _name in enumerate(
         "nvmlDeviceGetCurrPcieLinkGeneration",
         "nvmlDeviceGetCurrPcieLinkWidth",
         "nvmlDeviceGetPcieReplayCounter",
+        "nvmlDeviceGetNumaNodeId",
+        "nvmlDeviceGetPowerManagementMode",
+        "nvmlDeviceGetAccountingBufferSize",
+        "nvmlDeviceGetAddressingMode",
+        "nvmlDeviceGetPcieLinkMaxSpeed",
+        "nvmlDeviceGetSupportedClocksEventReasons",
+        "nvmlDeviceGetMarginTemperature",
+        "nvmlDeviceGetPcieSpeed",
     )
 ):
     _number(_name, _place)
