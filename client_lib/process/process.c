@@ -3,9 +3,11 @@
 
 #include <pthread.h>
 
+#include "activity.h"
 #include "call.h"
 #include "cancel.h"
 #include "export.h"
+#include "observe.h"
 #include "session.h"
 #include "stats.h"
 
@@ -50,6 +52,8 @@ static CUresult open_sessions(void)
 {
     __atomic_store_n(&state, STATE_OPENING, __ATOMIC_RELEASE);
     CUresult r = gpc_sessions_open();
+    if (r == CUDA_SUCCESS && GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_activity_start(); /* without it the timeline is the host's alone */
     __atomic_store_n(&state, r == CUDA_SUCCESS ? STATE_READY : STATE_NEW, __ATOMIC_RELEASE);
     return r;
 }
@@ -79,6 +83,8 @@ __attribute__((destructor)) static void at_exit(void)
 {
     if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == STATE_FORKED)
         return;
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_activity_flush(true, NULL);
     gpc_sessions_goodbye();
     gpc_stats_write(gpc_sessions_transport());
     __atomic_store_n(&state, STATE_ENDED, __ATOMIC_RELEASE);

@@ -14,11 +14,12 @@
 
 #include "call.h"
 #include "cancel.h"
+#include "cupti.h"
 #include "monotonic.h"
 #include "observe.h"
 #include "session.h"
 
-#define EVENT_BYTES 384          /* the longest event; names are CUDA's, or ours */
+#define EVENT_BYTES 1024         /* the longest event */
 #define PIECE ((size_t)64 << 10) /* a multiple of every page size */
 #define BRACKET "[\n"
 
@@ -61,10 +62,10 @@ __attribute__((constructor)) static void look(void)
         gpc_observe(GPC_OBSERVER_TIMELINE);
 }
 
-/* What the process is called, as far as JSON takes it as it is. */
-static void program_name(char *out, size_t size)
+/* As far as JSON takes it as it is. */
+static void plain(char *out, size_t size, const char *name)
 {
-    snprintf(out, size, "%s", program_invocation_short_name);
+    snprintf(out, size, "%s", name);
     for (char *c = out; *c; c++)
         if (*c < ' ' || *c == '"' || *c == '\\' || *c == 127)
             *c = '?';
@@ -75,7 +76,7 @@ static void program_name(char *out, size_t size)
 static size_t fill(char blank[PIECE], bool first)
 {
     char name[64], event[EVENT_BYTES];
-    program_name(name, sizeof name);
+    plain(name, sizeof name, program_invocation_short_name);
     int n = snprintf(event, sizeof event,
                      "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
                      "\"args\":{\"name\":\"%s\"}}",
@@ -167,21 +168,29 @@ static int thread_id(void)
     return t->id;
 }
 
-/* The start of an event that is over now: microseconds, with the nanoseconds behind the point. */
-static int head(char event[EVENT_BYTES], const char *name, const char *category, uint64_t began_ns)
+/* The start of an event on a track of this process: microseconds, with the nanoseconds behind the
+ * point. */
+static int head(char event[EVENT_BYTES], const char *name, const char *category, unsigned track,
+                uint64_t began_ns, uint64_t took)
 {
-    uint64_t took = gp_now_ns() - began_ns;
     return snprintf(event, EVENT_BYTES,
-                    ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,"
+                    ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%u,"
                     "\"ts\":%" PRIu64 ".%03u,\"dur\":%" PRIu64 ".%03u",
-                    name, category, process, thread_id(), began_ns / 1000,
-                    (unsigned)(began_ns % 1000), took / 1000, (unsigned)(took % 1000));
+                    name, category, process, track, began_ns / 1000, (unsigned)(began_ns % 1000),
+                    took / 1000, (unsigned)(took % 1000));
+}
+
+/* Of this thread, over now. */
+static int head_now(char event[EVENT_BYTES], const char *name, const char *category,
+                    uint64_t began_ns)
+{
+    return head(event, name, category, (unsigned)thread_id(), began_ns, gp_now_ns() - began_ns);
 }
 
 void gpc_timeline_call(const char *name, uint64_t began_ns, CUresult result)
 {
     char event[EVENT_BYTES];
-    int at = head(event, name, "call", began_ns);
+    int at = head_now(event, name, "call", began_ns);
     if (result == CUDA_SUCCESS)
         at += snprintf(event + at, EVENT_BYTES - (size_t)at, "}");
     else
@@ -193,7 +202,7 @@ void gpc_timeline_call(const char *name, uint64_t began_ns, CUresult result)
 void gpc_timeline_message(uint16_t op, uint64_t seq, uint32_t bytes, uint64_t began_ns)
 {
     char event[EVENT_BYTES];
-    int at = head(event, gp_op_table[op].name, "message", began_ns);
+    int at = head_now(event, gp_op_table[op].name, "message", began_ns);
     at += snprintf(event + at, EVENT_BYTES - (size_t)at,
                    ",\"args\":{\"seq\":%" PRIu64 ",\"bytes\":%u}}", seq, bytes);
     add(event, at);
@@ -202,7 +211,49 @@ void gpc_timeline_message(uint16_t op, uint64_t seq, uint32_t bytes, uint64_t be
 void gpc_timeline_wait(const char *what, uint64_t began_ns)
 {
     char event[EVENT_BYTES];
-    int at = head(event, what, "wait", began_ns);
+    int at = head_now(event, what, "wait", began_ns);
     at += snprintf(event + at, EVENT_BYTES - (size_t)at, "}");
+    add(event, at);
+}
+
+/* A stream's track is a thread that no process has, and gets its name when it is first seen: the
+ * last TRACKS are remembered, and to name one again does no harm. */
+#define TRACKS 64
+static unsigned track_of(const struct gp_activity_record *r)
+{
+    static unsigned named[TRACKS];
+    char event[EVENT_BYTES];
+    unsigned track = 1000000000u + r->device % 1000 * 1000000 + r->stream % 1000000;
+    if (__atomic_exchange_n(&named[track % TRACKS], track, __ATOMIC_RELAXED) != track)
+        add(event, snprintf(event, sizeof event,
+                            ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%u,"
+                            "\"args\":{\"name\":\"GPU %u, stream %u\"}}",
+                            process, track, r->device, r->stream));
+    return track;
+}
+
+void gpc_timeline_activity(const struct gp_activity_record *r, const char *name)
+{
+    static const char *const copies[] = {[GP_CUPTI_HTOD] = "copy from the host",
+                                         [GP_CUPTI_DTOH] = "copy to the host",
+                                         [GP_CUPTI_DTOD] = "copy on the GPU",
+                                         [GP_CUPTI_HTOH] = "copy on the host"};
+    const size_t known = sizeof copies / sizeof copies[0];
+    char event[EVENT_BYTES], shown[512] = "memory set";
+    if (r->kind == GP_ACTIVITY_KERNEL)
+        plain(shown, sizeof shown, name);
+    else if (r->kind == GP_ACTIVITY_COPY)
+        plain(shown, sizeof shown, r->copy < known && copies[r->copy] ? copies[r->copy] : "copy");
+    int at = head(event, shown, r->kind == GP_ACTIVITY_KERNEL ? "kernel" : "copy", track_of(r),
+                  r->start, r->end - r->start);
+    size_t room = EVENT_BYTES - (size_t)at;
+    if (r->kind == GP_ACTIVITY_KERNEL)
+        at += snprintf(event + at, room,
+                       ",\"args\":{\"seq\":%" PRIu64 ",\"grid\":[%d,%d,%d],\"block\":[%d,%d,%d]}}",
+                       r->seq, r->grid[0], r->grid[1], r->grid[2], r->block[0], r->block[1],
+                       r->block[2]);
+    else
+        at += snprintf(event + at, room, ",\"args\":{\"seq\":%" PRIu64 ",\"bytes\":%" PRIu64 "}}",
+                       r->seq, r->bytes);
     add(event, at);
 }

@@ -68,9 +68,10 @@ struct gpc_session {
     bool reading;
     bool leaving; /* said goodbye: the end of the connection is no news */
     bool broken;
-    char why[512];       /* the session ends, as the server says; for who has the right to read */
-    uint64_t notices;    /* messages read, under wait_lock */
-    int sticky, pending; /* CUresult */
+    char why[512];        /* the session ends, as the server says; for who has the right to read */
+    uint64_t clock_ahead; /* of its machine's clock before ours, modulo 2^64 (activity.c) */
+    uint64_t notices;     /* messages read, under wait_lock */
+    int sticky, pending;  /* CUresult */
 };
 
 /* The sessions that cuInit has opened; 0 before it and in a forked child. */

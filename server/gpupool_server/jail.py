@@ -21,6 +21,7 @@ from pathlib import Path
 from gpupool_common import logs, paths
 from gpupool_common.errors import ConfigError, GpupoolError, InstallError
 from gpupool_server import (
+    cupti,
     jail_collectives,
     jail_devices,
     jail_files,
@@ -175,12 +176,10 @@ class Jail:
         self._root.mkdir(mode=0o700, exist_ok=True)
         if self._inventory.kind == "cuda":
             jail_devices.load_uvm()
+        inventory, env = self._inventory, dict(os.environ)
+        opened = filter(None, [cupti.find(self._settings.cupti, inventory.kind)])
         self._libraries = jail_files.libraries(
-            self._program,
-            self._plugins,
-            self._inventory.driver,
-            self._inventory.kind,
-            dict(os.environ),
+            self._program, self._plugins, inventory.driver, inventory.kind, env, opened
         )
         if self._settings.collectives.rdma:
             self._verbs = jail_collectives.verbs_libraries()

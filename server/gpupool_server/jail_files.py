@@ -67,12 +67,20 @@ def _plugins(folder: Path) -> Iterator[Path]:
 
 
 def libraries(
-    program: Path, plugins: Path, driver: Path, kind: str, env: dict[str, str]
+    program: Path,
+    plugins: Path,
+    driver: Path,
+    kind: str,
+    env: dict[str, str],
+    opened: Iterable[Path] = (),
 ) -> list[str]:
-    """All files that may be executed in a worker; InstallError if they cannot be found out."""
+    """All files that may be executed in a worker; InstallError if they cannot be found out.
+
+    ``opened``: libraries that it opens beside its driver and its plug-ins.
+    """
     loader = Loader(program, env.get("LD_LIBRARY_PATH", ""))
-    for plugin in _plugins(plugins):
-        loader.add(plugin)
+    for library in (*_plugins(plugins), *opened):
+        loader.add(library)
     loader.add(driver)
     if kind == "cuda":
         for part in _siblings(driver):

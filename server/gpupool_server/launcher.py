@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpupool_common import logs
-from gpupool_server import worker
+from gpupool_server import cupti, worker
 from gpupool_server.board import BoardError, Seat
 from gpupool_server.budgets import of_worker
 from gpupool_server.config import Settings
@@ -230,6 +230,8 @@ class Launcher:
             for name, limit in of_worker(budgets).items():
                 command += ["--budget", f"{name}={limit}"]
             command += ["--peer-host", self._peers.host] if self._peers.host else []
+            library = cupti.find(self._settings.cupti, self._inventory.kind)
+            command += ["--cupti", str(library)] if library is not None else []
         command += ["--log-level", self._settings.log_level]
         return command
 

@@ -1,5 +1,5 @@
 /* Operations: made by entry points, run by streams and by graphs. */
-#include "softgpu.h"
+#include "activity.h"
 #include "span.h"
 
 #include <time.h>
@@ -184,10 +184,8 @@ static void run_callback(const struct sg_op *op)
     callbacks_add(-1u);
 }
 
-CUresult sg_op_run(const struct sg_op *op)
+static CUresult run(const struct sg_op *op)
 {
-    if (!keeps_device(op->kind))
-        sg_time_leave();
     switch (op->kind) {
     case SG_OP_EMPTY:
     case SG_OP_WAIT:
@@ -218,4 +216,14 @@ CUresult sg_op_run(const struct sg_op *op)
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNKNOWN;
+}
+
+CUresult sg_op_run(const struct sg_op *op)
+{
+    if (!keeps_device(op->kind))
+        sg_time_leave();
+    uint64_t start = sg_activity_now();
+    CUresult result = run(op);
+    sg_activity_ran(op, start);
+    return result;
 }

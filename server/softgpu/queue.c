@@ -7,7 +7,7 @@
  * events that the stream was told to wait for, and the default stream's order
  * with the blocking ones.
  */
-#include "softgpu.h"
+#include "activity.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -138,6 +138,7 @@ static void run_unlocked(CUstream stream, const struct sg_op *op)
     if (context->sticky != CUDA_SUCCESS && !runs_after_error(op->kind))
         return;
     pthread_mutex_unlock(&sg.lock);
+    sg_activity_enter(op, stream);
     CUresult result = sg_op_run(op);
     pthread_mutex_lock(&sg.lock);
     if (result != CUDA_SUCCESS && context->sticky == CUDA_SUCCESS)
@@ -293,6 +294,7 @@ CUresult sg_stream_submit(CUstream stream, struct sg_op *op)
         sg_op_unref(op);
         return result;
     }
+    sg_activity_submitted(op);
     if (cheap(op->kind) && sg_stream_idle(stream) && !implicit_marks(stream, NULL)) {
         run_here(stream, op);
         return CUDA_SUCCESS;
@@ -315,6 +317,7 @@ CUresult sg_stream_submit_wait(CUstream stream, struct sg_op *op)
         sg_op_unref(op);
         return result;
     }
+    sg_activity_submitted(op);
     if (sg_stream_idle(stream) && !implicit_marks(stream, NULL)) {
         CUcontext context = stream->context;
         run_here(stream, op);

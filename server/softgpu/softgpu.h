@@ -257,6 +257,7 @@ struct sg_kernel {
 struct sg_op {
     int refs;
     enum sg_op_kind kind;
+    uint32_t correlation; /* of the call that submitted it; 0: nobody records (cupti.c) */
     CUcontext context;
     union {
         struct sg_kernel kernel;

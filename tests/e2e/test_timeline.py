@@ -18,6 +18,10 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "client-guide.md"
 
 Event = dict[str, Any]
 
+#: How far two clocks may be apart, told by round trips on a machine with other work: a bound
+#: for what must not be wrong by seconds, no figure of merit.
+CLOCKS_US = 1e6
+
 
 def read_timeline(path: Path) -> list[Event]:
     """Its events: an array that lacks its closing bracket, and nothing else."""
@@ -54,6 +58,7 @@ def test_calls_messages_and_waits(
         if name.startswith("cu"):
             assert names[name] == entry["count"], name
     assert len(of(events, "wait")) == result.stats["round_trips"]
+    assert not result.stats["not_on_server"]
     # hello goes by another way, and goodbye is behind the last event of a call
     sent = of(events, "message")
     assert 0 <= result.stats["messages_sent"] - len(sent) <= 1
@@ -62,6 +67,31 @@ def test_calls_messages_and_waits(
         assert [m["name"] for m in sent if within(m, launch)], "a launch sends a message"
     failed = [e["args"]["result"] for e in of(events, "call") if "args" in e]
     assert failed == [500, 500, 1, 1]  # as test_trace has them by name
+
+
+def test_what_the_gpu_did(
+    toolchain: Toolchain, server: PoolServer, tmp_path: Path, transport: str
+) -> None:
+    """Kernels and copies, each within the time from its call to the end of the program."""
+    path = tmp_path / "timeline.json"
+    binary = toolchain.driver_program("driver_module")
+    result = server.run([str(binary)], transport, GPUPOOL_TIMELINE=str(path))
+    assert result.returncode == 0, result.explain()
+    events = read_timeline(path)
+    kernels = of(events, "kernel")
+    assert len(kernels) == result.stats["calls"]["cuLaunchKernel"]["count"]
+    assert kernels[0]["name"] == "use_globals"
+    assert [k["args"]["block"] for k in kernels] == [[32, 1, 1]] * 3
+    assert [k["args"]["grid"] for k in kernels] == [[1, 1, 1], [2, 1, 1], [2, 1, 1]]
+    sent = {m["args"]["seq"]: m for m in of(events, "message")}
+    for kernel in kernels:
+        message = sent[kernel["args"]["seq"]]
+        assert "aunch" in message["name"]
+        assert kernel["ts"] + kernel["dur"] >= message["ts"] - CLOCKS_US
+    assert any(c["args"]["bytes"] == 128 for c in of(events, "copy"))
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {k["tid"] for k in kernels} <= set(tracks)
+    assert all(re.fullmatch(r"GPU 0, stream \d+", name) for name in tracks.values())
 
 
 def test_threads_have_tracks_of_their_own(
@@ -74,8 +104,10 @@ def test_threads_have_tracks_of_their_own(
     assert len({event["tid"] for event in of(events, "call")}) > 2
     waits = of(events, "wait")
     assert len({wait["tid"] for wait in waits}) > 1
-    for wait in waits:
-        assert any(within(wait, call) for call in of(events, "call")), wait
+    calls = of(events, "call")
+    last = max(call["ts"] + call["dur"] for call in calls)
+    for wait in waits:  # but for the one at the end, for what the GPU did
+        assert wait["ts"] > last or any(within(wait, call) for call in calls), wait
 
 
 def test_a_child_writes_to_the_same_file(
@@ -163,7 +195,7 @@ def test_the_example_of_the_guide(toolchain: Toolchain, tmp_path: Path) -> None:
     result = run_program([*command, str(binary)])
     assert result.returncode == 0, result.explain()
     events = read_timeline(tmp_path / "step.json")
-    told = set(re.findall(r"^\| `(call|message|wait)` \|", guide, re.M))
+    told = set(re.findall(r"^\| `(\w+)` \| (?:within|a call|what)", guide, re.M))
     assert {event["cat"] for event in events if event["ph"] == "X"} == told
 
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "activity_record.h"
 #include "ask.h"
 #include "gp_ids.h"
 #include "operations.h"
@@ -187,12 +188,35 @@ static void report(struct fake_server *s)
     notify(s, &q.h, sizeof q, GP_OP_gp_async_error);
 }
 
+/* What a GPU did: some records, each as it should be or with a few bytes changed. */
+static void recount(struct fake_server *s)
+{
+    struct gp_req_gp_activity *q = (void *)whole;
+    struct draw *d = &s->draw;
+    uint32_t at = sizeof *q, count = draw_below(d, 4);
+    memset(whole, 0, 4096);
+    for (uint32_t i = 0; i < count; i++) {
+        struct gp_activity_record r = {.kind = 1 + draw_below(d, 3), .start = 1, .end = 2};
+        char name[24] = "a kernel \"quoted\"";
+        r.device = draw_below(d, 2 * DEVICES);
+        r.name_bytes = draw_below(d, 2) * (uint32_t)sizeof name;
+        r.size = (uint32_t)gp_activity_size(r.name_bytes);
+        spoil(d, &r, sizeof r);
+        spoil(d, name, sizeof name);
+        memcpy(whole + at, &r, sizeof r);
+        memcpy(whole + at + sizeof r, name, sizeof name);
+        at += (uint32_t)gp_activity_size(draw_below(d, 2) * (uint32_t)sizeof name);
+    }
+    q->n_records = q->bytes = at - (uint32_t)sizeof *q;
+    notify(s, &q->h, at, GP_OP_gp_activity);
+}
+
 /* What nothing has led to. */
 static void notice(struct fake_server *s)
 {
     struct draw *d = &s->draw;
     struct gp_req_gp_dtoh_pinned any = {.bytes = 8};
-    switch (draw_byte(d) % 8) {
+    switch (draw_byte(d) % 9) {
     case 0:
         report(s);
         break;
@@ -216,6 +240,9 @@ static void notice(struct fake_server *s)
         break;
     case 6:
         say_text(s, draw_byte(d) & 1);
+        break;
+    case 7:
+        recount(s);
         break;
     default:
         notify(s, memset(whole, 0, 64), 16 + draw_below(d, 6) * 8, (uint16_t)draw_number(d, 2));

@@ -7,6 +7,7 @@
 
 #include "budget.h"
 #include "capture_watch.h"
+#include "cupti_records.h"
 #include "dispatch.h"
 #include "gate.h"
 #include "graph.h"
@@ -81,7 +82,9 @@ static void dispatch(struct gpw_session *s, const struct gp_header *h, bool stri
         return;
     s->strict_call = strict;
     gpw_strict(s, strict && !is_capturable(h));
+    gpa_enter(h->seq);
     gpw_dispatch(s, h);
+    gpa_leave();
     gpw_capture_watch_op(s, "the call", h);
     gpw_strict(s, false);
     s->strict_call = outer;

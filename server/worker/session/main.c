@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "activity.h"
 #include "budget.h"
 #include "capture_watch.h"
 #include "closed_memory.h"
@@ -45,7 +46,7 @@
 #define LISTENERS_MAX 4
 
 struct options {
-    const char *session, *driver, *control, *devices, *plugins;
+    const char *session, *driver, *control, *devices, *plugins, *cupti;
     const char *listen[LISTENERS_MAX];
     unsigned listen_count;
     const char *peer_host;
@@ -63,7 +64,8 @@ static int usage(const char *problem)
     fprintf(stderr,
             "gpupool-worker: %s\nusage: gpupool-worker --session ID --driver PATH --listen URL "
             "[--listen tls://HOST:PORT?fd=N] --control PATH [--devices 0,1] [--seat PAGE,BELL …] "
-            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--control-fd FD] [--alone] "
+            "[--budget NAME=N …] [--plugins DIR] [--peer-host HOST] [--cupti PATH] [--control-fd "
+            "FD] [--alone] "
             "[--log-level LEVEL]\n"
             "(gpupool-server starts workers; the secret comes on stdin)\n",
             problem);
@@ -88,6 +90,8 @@ static const char **text_option(struct options *o, int option)
         return &o->plugins;
     case 'P':
         return &o->peer_host;
+    case 'u':
+        return &o->cupti;
     default:
         return NULL;
     }
@@ -105,19 +109,14 @@ static int read_seat(struct options *o, const char *text)
 
 static int read_options(int argc, char **argv, struct options *o)
 {
-    static const struct option names[] = {{"session", required_argument, NULL, 's'},
-                                          {"driver", required_argument, NULL, 'd'},
-                                          {"listen", required_argument, NULL, 'l'},
-                                          {"control", required_argument, NULL, 'c'},
-                                          {"devices", required_argument, NULL, 'n'},
-                                          {"plugins", required_argument, NULL, 'p'},
-                                          {"log-level", required_argument, NULL, 'v'},
-                                          {"seat", required_argument, NULL, 'b'},
-                                          {"peer-host", required_argument, NULL, 'P'},
-                                          {"budget", required_argument, NULL, 'B'},
-                                          {"control-fd", required_argument, NULL, 'C'},
-                                          {"alone", no_argument, NULL, 'A'},
-                                          {NULL, 0, NULL, 0}};
+    static const struct option names[] = {
+        {"session", required_argument, NULL, 's'},    {"driver", required_argument, NULL, 'd'},
+        {"listen", required_argument, NULL, 'l'},     {"control", required_argument, NULL, 'c'},
+        {"devices", required_argument, NULL, 'n'},    {"plugins", required_argument, NULL, 'p'},
+        {"log-level", required_argument, NULL, 'v'},  {"seat", required_argument, NULL, 'b'},
+        {"peer-host", required_argument, NULL, 'P'},  {"budget", required_argument, NULL, 'B'},
+        {"control-fd", required_argument, NULL, 'C'}, {"alone", no_argument, NULL, 'A'},
+        {"cupti", required_argument, NULL, 'u'},      {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         const char **text = text_option(o, option);
@@ -318,6 +317,7 @@ static bool idle(struct gpw_session *s)
     for (uint32_t i = 0; look && i < s->device_count; i++)
         gpw_quota_enforce(s, i);
     s->ticks++;
+    gpw_activity_bring(s);
     bool stopped = gpw_control_stopped(s->control);
     if (stopped)
         gpw_log("info", "told to stop");
@@ -381,6 +381,7 @@ static int serve(struct worker *w, const struct options *o)
     s->driver = &w->driver;
     s->control = &w->control;
     s->output = &w->output;
+    s->cupti = o->cupti;
     struct gpw_peers_at at = {.listen = o->listen,
                               .listen_count = o->listen_count,
                               .plugins = o->plugins,

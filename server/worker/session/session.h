@@ -80,6 +80,7 @@ struct gpw_session {
     int told;       /* what was stdout: words for the server (tell.h) */
     unsigned ticks; /* how often the loop was idle (main.c) */
     struct gpw_peers *peers;
+    const char *cupti;         /* where it is; NULL: it is found by its name */
     struct gpw_output *output; /* what kernels print; output.h */
     struct gpw_host_functions *host_functions;
     struct gpw_graph_budget {

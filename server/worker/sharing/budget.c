@@ -33,6 +33,7 @@ static const struct use {
     [GPW_USE_IMAGES] = {"images", GPW_BUDGET_HOST_MEMORY},
     [GPW_USE_GRAPHS] = {"graphs", GPW_BUDGET_HOST_MEMORY},
     [GPW_USE_OBJECTS] = {"objects", GPW_BUDGET_HOST_MEMORY},
+    [GPW_USE_ACTIVITY] = {"activity", GPW_BUDGET_HOST_MEMORY},
     [GPW_USE_PINNED] = {"pinned", GPW_BUDGET_PINNED_MEMORY},
     [GPW_USE_SHARES] = {"shares", GPW_BUDGET_SHARES},
 };

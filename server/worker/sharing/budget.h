@@ -23,14 +23,15 @@ enum gpw_budget {
 
 /* What grows, and of which budget. */
 enum gpw_use {
-    GPW_USE_WAITS,   /* host memory: calls put off, waits, host functions */
-    GPW_USE_STAGING, /* … pinned buffers for copies */
-    GPW_USE_HOST,    /* … allocations that are the host's, buffers of captured graphs */
-    GPW_USE_IMAGES,  /* … uploaded, not loaded yet */
-    GPW_USE_GRAPHS,  /* … nodes, as the driver keeps them */
-    GPW_USE_OBJECTS, /* … handles and what they name, loaded images among it */
-    GPW_USE_PINNED,  /* pinned memory */
-    GPW_USE_SHARES,  /* shares */
+    GPW_USE_WAITS,    /* host memory: calls put off, waits, host functions */
+    GPW_USE_STAGING,  /* … pinned buffers for copies */
+    GPW_USE_HOST,     /* … allocations that are the host's, buffers of captured graphs */
+    GPW_USE_IMAGES,   /* … uploaded, not loaded yet */
+    GPW_USE_GRAPHS,   /* … nodes, as the driver keeps them */
+    GPW_USE_OBJECTS,  /* … handles and what they name, loaded images among it */
+    GPW_USE_ACTIVITY, /* … buffers of records of what the GPU does */
+    GPW_USE_PINNED,   /* pinned memory */
+    GPW_USE_SHARES,   /* shares */
     GPW_USES,
 };
 
