@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "context.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
@@ -27,7 +28,7 @@ static struct gpc_array *record_new(uint64_t id, const CUDA_ARRAY3D_DESCRIPTOR *
     struct gpc_array *a = calloc(1, sizeof *a);
     if (!a)
         return NULL;
-    a->context = gpc_current();
+    a->context = gpc_context_owner(gpc_current());
     a->extent = gp_array_extent(d->Width, d->Height, d->Depth, d->Format, d->NumChannels);
     gpc_handle_attach(id, a);
     return a;

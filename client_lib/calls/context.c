@@ -29,9 +29,17 @@ static uint64_t last_unique_id;
 static pthread_mutex_t records_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gpc_context *unused;
 
-static struct gpc_context *context_of(CUcontext ctx)
+struct gpc_context *gpc_context_of(CUcontext ctx)
 {
     return gpc_handle_shadow(GP_HANDLE_CONTEXT, (uint64_t)ctx);
+}
+
+CUcontext gpc_context_owner(CUcontext ctx)
+{
+    const struct gpc_context *c = gpc_context_of(ctx);
+    CUcontext primary;
+    return c && c->green && gpc_context_primary(c->device, &primary) == CUDA_SUCCESS ? primary
+                                                                                     : ctx;
 }
 
 CUcontext gpc_current_context(void)
@@ -41,12 +49,12 @@ CUcontext gpc_current_context(void)
 
 bool gpc_context_live(CUcontext ctx)
 {
-    return context_of(ctx) != NULL;
+    return gpc_context_of(ctx) != NULL;
 }
 
 CUdevice gpc_context_device(CUcontext ctx)
 {
-    const struct gpc_context *c = context_of(ctx);
+    const struct gpc_context *c = gpc_context_of(ctx);
     return c ? c->device : -1;
 }
 
@@ -104,35 +112,37 @@ static void record_give(struct gpc_context *c)
 
 uint32_t gpc_context_life(CUcontext ctx)
 {
-    const struct gpc_context *c = context_of(ctx);
+    const struct gpc_context *c = gpc_context_of(ctx);
     return c ? __atomic_load_n(&c->life, __ATOMIC_RELAXED) : 0;
 }
 
 uint64_t gpc_context_unique_id(CUcontext ctx)
 {
-    const struct gpc_context *c = context_of(ctx);
+    const struct gpc_context *c = gpc_context_of(ctx);
     return c ? c->unique_id : 0;
 }
 
-static struct gpc_context *context_make(CUcontext ctx, CUdevice device, bool primary,
-                                        unsigned flags)
+static struct gpc_context *context_make(CUcontext ctx, const struct gpc_context *like)
 {
     struct gpc_context *c = record_take();
     if (!c)
         return NULL;
-    *c = (struct gpc_context){
-        .device = device,
-        .primary = primary,
-        .flags = flags,
-        .unique_id = __atomic_add_fetch(&last_unique_id, 1, __ATOMIC_RELAXED)};
+    *c = *like;
+    c->unique_id = __atomic_add_fetch(&last_unique_id, 1, __ATOMIC_RELAXED);
     gpc_handle_attach((uint64_t)ctx, c);
     return c;
+}
+
+struct gpc_context *gpc_context_note(CUcontext ctx, CUdevice device, unsigned flags, bool green)
+{
+    return context_make(ctx,
+                        &(struct gpc_context){.device = device, .flags = flags, .green = green});
 }
 
 /* Everything that the client keeps for a context that is no more. */
 static void context_ended(CUcontext ctx)
 {
-    struct gpc_context *c = context_of(ctx);
+    struct gpc_context *c = gpc_context_of(ctx);
     if (c)
         __atomic_fetch_add(&c->life, 1, __ATOMIC_RELAXED);
     gpc_storage_context_ended(ctx);
@@ -151,7 +161,8 @@ CUresult gpc_context_primary(CUdevice device, CUcontext *ctx)
     struct primary *p = &primaries[device];
     if (!p->handle) {
         uint64_t id = gpc_handle_new(GP_HANDLE_CONTEXT, gpc_session_of_device(device)->index);
-        if (id && context_make((CUcontext)id, device, true, p->flags))
+        const struct gpc_context like = {.device = device, .primary = true, .flags = p->flags};
+        if (id && context_make((CUcontext)id, &like))
             p->handle = (CUcontext)id;
         else
             gpc_handle_drop(id);
@@ -163,18 +174,14 @@ CUresult gpc_context_primary(CUdevice device, CUcontext *ctx)
 
 /* --- primary contexts ----------------------------------------------------- */
 
-GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
+CUresult gpc_context_retain(CUdevice dev, CUcontext *pctx)
 {
-    CUresult r = gpc_enter(GP_OP_cuDevicePrimaryCtxRetain, GPC_NEEDS_INIT);
+    CUcontext ctx;
+    CUresult r = gpc_context_primary(dev, &ctx);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!pctx)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUcontext ctx;
-    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
-        return r;
     pthread_mutex_lock(&lock);
-    struct gpc_context *c = context_of(ctx);
+    struct gpc_context *c = gpc_context_of(ctx);
     if (c->retained == 0)
         r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
     if (r == CUDA_SUCCESS)
@@ -185,35 +192,56 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
     return r;
 }
 
-/* Give back one use, or all of them (`reset`). */
-static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
+GPC_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
-    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    CUresult r = gpc_enter(GP_OP_cuDevicePrimaryCtxRetain, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
+    return pctx ? gpc_context_retain(dev, pctx) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* It is over; `reset`: and begins anew for those who have retained it. */
+static CUresult primary_end(CUcontext ctx, CUdevice dev, bool reset)
+{
+    unsigned greens = gpc_greens_end(dev);
+    struct gpc_context *c = gpc_context_of(ctx);
+    pthread_mutex_lock(&lock);
+    __atomic_store_n(&c->retained, c->retained < greens ? 0 : c->retained - greens,
+                     __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lock);
+    /* As the driver does, which must not wait there for a function that is run here. */
+    if (gpc_host_functions_used(ctx))
+        gpc_wire_cuCtxSynchronize_v2(ctx);
+    context_ended(ctx);
+    CUresult r = gpc_wire_gp_primary_release((uint64_t)ctx, dev, reset);
+    gpc_session_context_gone(ctx);
+    if (reset && r == CUDA_SUCCESS && c->retained)
+        r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
+    return r;
+}
+
+CUresult gpc_context_release(CUdevice dev, bool reset)
+{
     CUcontext ctx;
-    if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
+    CUresult r = gpc_context_primary(dev, &ctx);
+    if (r != CUDA_SUCCESS)
         return r;
     pthread_mutex_lock(&lock);
-    struct gpc_context *c = context_of(ctx);
+    struct gpc_context *c = gpc_context_of(ctx);
     bool active = c->retained > 0, ends = active && (reset || c->retained == 1);
     if (!active && !reset)
         r = CUDA_ERROR_INVALID_CONTEXT;
     else if (active && !reset)
         __atomic_store_n(&c->retained, c->retained - 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
-    if (!ends || r != CUDA_SUCCESS)
-        return r;
-    /* As the driver does, which must not wait there for a function that is run here. */
-    if (gpc_host_functions_used(ctx))
-        gpc_wire_cuCtxSynchronize_v2(ctx);
-    context_ended(ctx);
-    r = gpc_wire_gp_primary_release((uint64_t)ctx, dev, reset);
-    gpc_session_context_gone(ctx);
-    /* a reset context may be used again by those who retain it */
-    if (reset && r == CUDA_SUCCESS)
-        r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
-    return r;
+    return ends && r == CUDA_SUCCESS ? primary_end(ctx, dev, reset) : r;
+}
+
+/* Give back one use, or all of them (`reset`). */
+static CUresult primary_release(uint16_t op, CUdevice dev, bool reset)
+{
+    CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
+    return r ? r : gpc_context_release(dev, reset);
 }
 
 CUresult gpc_as_cuDevicePrimaryCtxRelease_v2(uint16_t op, CUdevice dev)
@@ -238,7 +266,7 @@ CUresult gpc_as_cuDevicePrimaryCtxSetFlags_v2(uint16_t op, CUdevice dev, unsigne
         return r;
     pthread_mutex_lock(&lock);
     primaries[dev].flags = flags;
-    context_of(ctx)->flags = flags;
+    gpc_context_of(ctx)->flags = flags;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -253,7 +281,7 @@ GPC_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags
     CUcontext ctx;
     if ((r = gpc_context_primary(dev, &ctx)) != CUDA_SUCCESS)
         return r;
-    const struct gpc_context *c = context_of(ctx);
+    const struct gpc_context *c = gpc_context_of(ctx);
     *flags = c->flags;
     *active = c->retained > 0;
     return CUDA_SUCCESS;
@@ -266,17 +294,22 @@ static CUresult stack_push(CUcontext ctx);
 CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *ctxCreateParams,
                                unsigned int flags, CUdevice dev)
 {
-    if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
-        return gpc_refuse_because(op, "execution affinity and graphics sharing");
+    const CUctxCreateParams *p = ctxCreateParams;
     CUresult r = gpc_enter(op, GPC_NEEDS_INIT);
     if (r != CUDA_SUCCESS)
         return r;
+    if (p && p->numExecAffinityParams < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p && (p->numExecAffinityParams || p->execAffinityParams)) /* a driver's with MPS alone */
+        return p->cigParams ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (p && p->cigParams)
+        return gpc_refuse_because(op, "sharing with graphics");
     if (!pctx || (flags & ~(unsigned)CU_CTX_FLAGS_MASK))
         return CUDA_ERROR_INVALID_VALUE;
     CUcontext ctx;
     if ((r = gpc_wire_gp_context_create(&ctx, dev, flags)) != CUDA_SUCCESS)
         return r;
-    if (!context_make(ctx, dev, false, flags) || stack_push(ctx) != CUDA_SUCCESS) {
+    if (!gpc_context_note(ctx, dev, flags, false) || stack_push(ctx) != CUDA_SUCCESS) {
         gpc_wire_cuCtxDestroy_v2(ctx);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -284,8 +317,9 @@ CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(struct gpc_context *c, CUcontext ctx)
+CUresult gpc_context_destroy(CUcontext ctx)
 {
+    struct gpc_context *c = gpc_context_of(ctx);
     record_set_ending(c, true);
     context_ended(ctx);
     struct gpc_thread *t = gpc_thread();
@@ -307,10 +341,8 @@ CUresult gpc_as_cuCtxDestroy_v2(uint16_t op, CUcontext ctx)
         return r;
     if (!ctx)
         return CUDA_ERROR_INVALID_VALUE;
-    struct gpc_context *c = context_of(ctx);
-    if (!c || c->primary)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return destroy(c, ctx);
+    const struct gpc_context *c = gpc_context_of(ctx);
+    return c && !c->primary && !c->green ? gpc_context_destroy(ctx) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 /* --- uses, as before CUDA 4 ----------------------------------------------------- */
@@ -322,7 +354,7 @@ GPC_EXPORT CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
         return r;
     if (!pctx || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    struct gpc_context *c = context_of(gpc_current());
+    struct gpc_context *c = gpc_context_of(gpc_current());
     pthread_mutex_lock(&records_lock);
     c->attached++;
     pthread_mutex_unlock(&records_lock);
@@ -345,10 +377,10 @@ GPC_EXPORT CUresult cuCtxDetach(CUcontext ctx)
     CUresult r = gpc_enter(GP_OP_cuCtxDetach, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    struct gpc_context *c = context_of(ctx);
-    if (!c || ctx != gpc_current())
+    struct gpc_context *c = gpc_context_of(ctx);
+    if (!c || c->green || ctx != gpc_current())
         return CUDA_ERROR_INVALID_CONTEXT;
-    return use_ended(c) || c->primary ? CUDA_SUCCESS : destroy(c, ctx);
+    return use_ended(c) || c->primary ? CUDA_SUCCESS : gpc_context_destroy(ctx);
 }
 
 /* --- the thread's stack ---------------------------------------------------- */
@@ -415,7 +447,7 @@ GPC_EXPORT CUresult cuCtxSetCurrent(CUcontext ctx)
 
 const struct gpc_context *gpc_context_its(CUcontext ctx, CUresult *r)
 {
-    const struct gpc_context *c = context_of(ctx ? ctx : gpc_current());
+    const struct gpc_context *c = gpc_context_of(ctx ? ctx : gpc_current());
     if (!c)
         *r = CUDA_ERROR_INVALID_CONTEXT;
     return c;
@@ -426,7 +458,7 @@ GPC_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
     CUresult r = gpc_enter(GP_OP_cuCtxSetFlags, GPC_NEEDS_CONTEXT);
     if (r != CUDA_SUCCESS)
         return r;
-    struct gpc_context *c = context_of(gpc_current());
+    struct gpc_context *c = gpc_context_of(gpc_current());
     if (!c)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)

@@ -14,6 +14,8 @@
 const struct gp_device_info *gpc_device_its(CUdevice device, CUresult *r);
 /* NULL: the current one. */
 const struct gpc_context *gpc_context_its(CUcontext context, CUresult *r);
+/* The same of a green one. */
+const struct gpc_context *gpc_green_its(CUgreenCtx green, CUresult *r);
 /* Of a default stream, the record is made in `own`. */
 const struct gpc_stream *gpc_stream_its(CUstream stream, struct gpc_stream *own, CUresult *r);
 /* Device memory at an address, and pinned memory; likewise. */

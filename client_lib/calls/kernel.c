@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "call.h"
+#include "context.h"
 #include "gpc_wire.h"
 #include "handle.h"
 #include "module.h"
@@ -23,7 +24,7 @@ struct gpc_image_shadow *gpc_image_shadow_new(uint64_t id, bool is_library)
         return NULL;
     image->id = id;
     image->is_library = is_library;
-    image->context = gpc_current();
+    image->context = gpc_context_owner(gpc_current());
     gpc_handle_attach(id, image);
     return image;
 }

@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "captured_copy.h"
+#include "context.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
@@ -72,7 +73,8 @@ static CUresult keep_in(CUcontext context, uint64_t from, CUdeviceptr at, size_t
                               .place = gpc_session_of_address(at) ? 0 : here,
                               .size = bytes,
                               .kind = kind,
-                              .context = kind == GPC_RANGE_MAPPED ? NULL : context,
+                              .context = kind == GPC_RANGE_MAPPED ? NULL
+                                                                  : gpc_context_owner(context),
                               .from = from,
                               .device = device};
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

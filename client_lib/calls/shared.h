@@ -57,12 +57,19 @@ CUresult gpc_array_note(uint64_t made, size_t width, size_t height, size_t depth
 
 /* A stream was made. If there is no memory for its record it is destroyed. */
 CUresult gpc_stream_note(CUstream made, unsigned flags, int priority);
+/* The same in a context that need not be current. */
+CUresult gpc_stream_note_in(CUcontext context, CUstream made, unsigned flags, int priority);
 /* A memory set as a node of a graph: where the GPU has its bytes. */
 CUresult gpc_memset_node(uint16_t op, const struct gpc_route *on, CUdeviceptr *at,
                          const CUDA_MEMSET_NODE_PARAMS *p);
 /* CUDA's rule for lists of nodes: without room, the count; with room, as many as fit, the
  * rest set to null, and the count of those filled. */
 CUresult gpc_graph_list(CUgraph graph, bool roots, CUgraphNode *nodes, size_t *count);
+
+/* Work of a green context is recorded in an event, or waits for one. */
+CUresult gpc_green_event(CUgreenCtx green, CUevent event, bool record);
+/* The multiprocessors of a context, which may be green. */
+CUresult gpc_resource_of(CUcontext ctx, CUdevResource *resource, CUdevResourceType type);
 
 /* --- kernels ----------------------------------------------------------------------------- */
 

@@ -29,9 +29,9 @@ static bool is_default(CUstream hStream)
 }
 
 /* As CUDA does with what is out of range. */
-static int clamped(int priority)
+static int clamped(CUcontext context, int priority)
 {
-    const struct gp_device_info *d = gpc_device_info(gpc_context_device(gpc_current()));
+    const struct gp_device_info *d = gpc_device_info(gpc_context_device(context));
     if (!d)
         return priority;
     if (priority > d->least_priority)
@@ -39,17 +39,22 @@ static int clamped(int priority)
     return priority < d->greatest_priority ? d->greatest_priority : priority;
 }
 
-CUresult gpc_stream_note(CUstream made, unsigned flags, int priority)
+CUresult gpc_stream_note_in(CUcontext context, CUstream made, unsigned flags, int priority)
 {
     struct gpc_stream *s = malloc(sizeof *s);
     if (!s) {
         gpc_wire_cuStreamDestroy_v2(made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *s = (struct gpc_stream){gpc_current(), flags, clamped(priority),
+    *s = (struct gpc_stream){context, flags, clamped(context, priority),
                              __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED)};
     gpc_handle_attach((uint64_t)made, s);
     return CUDA_SUCCESS;
+}
+
+CUresult gpc_stream_note(CUstream made, unsigned flags, int priority)
+{
+    return gpc_stream_note_in(gpc_current(), made, flags, priority);
 }
 
 CUresult gpc_as_cuStreamDestroy_v2(uint16_t op, CUstream hStream)

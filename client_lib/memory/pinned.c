@@ -12,6 +12,7 @@
 
 #include "call.h"
 #include "cancel.h"
+#include "context.h"
 #include "export.h"
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
@@ -171,7 +172,7 @@ static CUresult alloc_shared(size_t bytes, unsigned flags, void **out)
     struct gpc_range range = {.begin = (uint64_t)(uintptr_t)owner->share.addr,
                               .size = bytes,
                               .kind = GPC_RANGE_SHARED,
-                              .context = gpc_current(),
+                              .context = gpc_context_owner(gpc_current()),
                               .device = gpc_context_device(gpc_current()),
                               .flags = flags,
                               .device_address = device_address,
@@ -199,7 +200,7 @@ static CUresult alloc_own(size_t bytes, unsigned flags, void **out)
     struct gpc_range range = {.begin = (uint64_t)(uintptr_t)memory,
                               .size = bytes,
                               .kind = GPC_RANGE_HOST,
-                              .context = gpc_current(),
+                              .context = gpc_context_owner(gpc_current()),
                               .device = gpc_context_device(gpc_current()),
                               .flags = flags};
     if (gpc_range_add(&range) != 0) {
@@ -280,7 +281,7 @@ CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsi
     range = (struct gpc_range){.begin = address,
                                .size = bytesize,
                                .kind = GPC_RANGE_HOST,
-                               .context = gpc_current(),
+                               .context = gpc_context_owner(gpc_current()),
                                .device = gpc_context_device(gpc_current()),
                                .flags = Flags,
                                .registered = true};

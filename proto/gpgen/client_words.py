@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 ITS = {
     "device": ("const struct gp_device_info", "gpc_device_its({}, &r)"),
     "context": ("const struct gpc_context", "gpc_context_its({}, &r)"),
+    "green": ("const struct gpc_context", "gpc_green_its({}, &r)"),
     "stream": ("const struct gpc_stream", "gpc_stream_its({}, &own, &r)"),
     "memory": ("const struct gpc_range", "gpc_memory_its({}, &own, &r)"),
     "pinned": ("const struct gpc_range", "gpc_pinned_its({}, &own, &r)"),

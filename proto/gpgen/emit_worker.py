@@ -72,8 +72,8 @@ def _notify_prototype(f: Function) -> str:
 
 #: What generated handlers use of the worker.
 _HEADERS = """
-    answer array_extent batch function gpw_handlers graph graph_node growth handles later loop
-    memory module peer place pool quota span texture
+    answer array_extent batch function gpw_handlers graph graph_node green growth handles later
+    loop memory module peer place pool quota span texture
 """
 
 

@@ -28,6 +28,7 @@ HANDLES = {
     "CUtexref": "texref",
     "CUsurfref": "surfref",
     "CUlinkState": "link",
+    "CUdevResourceDesc": "resource_desc",
 }
 HANDLE_KINDS = list(dict.fromkeys(HANDLES.values()))
 

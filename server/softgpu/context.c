@@ -131,11 +131,22 @@ CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int n
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
                         CUdevice dev)
 {
-    if (ctxCreateParams && ctxCreateParams->numExecAffinityParams)
-        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    if (ctxCreateParams && ctxCreateParams->cigParams)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    return cuCtxCreate_v2(pctx, flags, dev);
+    const CUctxCreateParams *p = ctxCreateParams;
+    if (p && p->numExecAffinityParams < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (p && (p->numExecAffinityParams || p->execAffinityParams))
+        return p->cigParams ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return p && p->cigParams ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(pctx, flags, dev);
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam *pExecAffinity, CUexecAffinityType type)
+{
+    SG_LOCKED;
+    CUcontext context;
+    SG_TRY(sg_context_current(&context));
+    if (!pExecAffinity || (unsigned)type >= CU_EXEC_AFFINITY_TYPE_MAX)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY; /* no context has fewer than all */
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
@@ -144,7 +155,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     SG_READY();
     if (!ctx)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!sg_handle_is(ctx, SG_CONTEXT) || ctx->primary)
+    if (!sg_handle_is(ctx, SG_CONTEXT) || ctx->primary || ctx->green_of)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!ctx->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -253,7 +264,7 @@ CUresult cuCtxGetId(CUcontext ctx, unsigned long long *ctxId)
 {
     SG_LOCKED;
     CUcontext context;
-    SG_TRY(sg_context_of(ctx, &context));
+    SG_TRY(sg_context_exact(ctx, &context));
     if (!ctxId)
         return CUDA_ERROR_INVALID_VALUE;
     *ctxId = context->id;
@@ -275,7 +286,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 {
     SG_LOCKED;
     CUcontext context;
-    SG_TRY(sg_context_of(ctx, &context));
+    SG_TRY(sg_context_exact(ctx, &context));
     SG_TRY(sg_capture_unsafe());
     return sg_context_wait(context);
 }
@@ -284,8 +295,8 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 static CUresult end_captures(CUcontext context)
 {
     CUresult result = CUDA_SUCCESS;
-    for (CUstream s = context->streams; s; s = s->next)
-        if (s->capture) {
+    for (CUstream s = sg_context_root(context)->streams; s; s = s->next)
+        if (s->capture && sg_stream_in(s, context)) {
             s->capture->invalid = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
@@ -298,7 +309,7 @@ static CUresult context_and_event(CUcontext context, CUevent event)
     SG_READY();
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
-    SG_TRY(sg_context_of(context, &named));
+    SG_TRY(sg_context_exact(context, &named));
     return sg_handle_is(event, SG_EVENT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -306,13 +317,15 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
     SG_LOCKED;
     SG_TRY(context_and_event(hCtx, hEvent));
-    if (hEvent->context != hCtx)
+    CUcontext root = sg_context_root(hCtx);
+    if (hEvent->context != root)
         return CUDA_ERROR_INVALID_HANDLE;
     SG_TRY(end_captures(hCtx));
-    CUstream all = sg_stream_new(hCtx, CU_STREAM_NON_BLOCKING, 0);
+    CUstream all = sg_stream_new(root, CU_STREAM_NON_BLOCKING, 0);
     CUresult result = all ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     for (CUstream s = all ? all->next : NULL; s && result == CUDA_SUCCESS; s = s->next)
-        result = sg_stream_follow(all, s);
+        if (sg_stream_in(s, hCtx))
+            result = sg_stream_follow(all, s);
     if (result == CUDA_SUCCESS)
         result = sg_event_record(hEvent, all);
     if (all)
@@ -329,11 +342,12 @@ CUresult cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     SG_TRY(end_captures(hCtx));
-    if (!hCtx->entry && !(hCtx->entry = sg_stream_new(hCtx, CU_STREAM_NON_BLOCKING, 0)))
+    CUcontext root = sg_context_root(hCtx);
+    if (!hCtx->entry && !(hCtx->entry = sg_stream_new(root, CU_STREAM_NON_BLOCKING, 0)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     SG_TRY(sg_stream_wait_mark(hCtx->entry, &hEvent->mark));
-    for (CUstream s = hCtx->streams; s; s = s->next)
-        if (s != hCtx->entry)
+    for (CUstream s = root->streams; s; s = s->next)
+        if (s != hCtx->entry && sg_stream_in(s, hCtx))
             SG_TRY(sg_stream_follow(s, hCtx->entry));
     return CUDA_SUCCESS;
 }

@@ -62,6 +62,7 @@ void sg_context_end(CUcontext context)
     sg_context_wait(context);
     wait_for_callbacks();
     context->alive = false;
+    sg_greens_end(context);
     while (context->modules)
         sg_module_unload(context->modules);
     while (context->streams)

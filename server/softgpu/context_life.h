@@ -27,13 +27,33 @@ struct CUctx_st {
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;
     uint32_t peers; /* bit per device whose memory was enabled */
+    /* A green context (green.c) is its device's primary one but for its streams; else NULL. */
+    CUcontext green_of;
+    unsigned first_sm, sm_count; /* what it has */
 };
-/* Initialised, a current context, alive, without a sticky error. sg.lock is held. */
+/* What has memory, modules and events. */
+static inline CUcontext sg_context_root(CUcontext context)
+{
+    return context->green_of ? context->green_of : context;
+}
+/* Initialised, a current context, alive, without a sticky error: the primary one of a green
+ * one. sg.lock is held. */
 CUresult sg_context_current(CUcontext *out);
 /* The current context or NULL, without checks. */
 CUcontext sg_context_peek(void);
-/* `context` or, when NULL, the current one. */
+/* `context` or, when NULL, the current one; likewise the primary one of a green one. */
 CUresult sg_context_of(CUcontext context, CUcontext *out);
+/* The same, and a green one is itself. */
+CUresult sg_context_exact(CUcontext context, CUcontext *out);
+/* green.c, with sg.lock held. The device's primary context ends, and with it its green ones. */
+void sg_greens_end(CUcontext primary);
+/* What of the current context is green, NULL if nothing is. */
+CUcontext sg_green_current(void);
+/* Whether the stream is one of this context, which may be green. */
+struct CUstream_st;
+bool sg_stream_in(const struct CUstream_st *stream, CUcontext context);
+/* A new stream of a green context waits for what the context waits for. */
+CUresult sg_green_enter(CUcontext green, CUstream stream);
 CUresult sg_context_primary(struct sg_device *device, CUcontext *out); /* makes it if need be */
 /* The calling thread's stack. pop: what was on top, NULL if nothing was. */
 CUresult sg_context_push(CUcontext context);

@@ -42,10 +42,10 @@ static CUresult usable(CUcontext context)
 {
     if (!context->alive)
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    return context->sticky;
+    return sg_context_root(context)->sticky;
 }
 
-CUresult sg_context_current(CUcontext *out)
+static CUresult exact_current(CUcontext *out)
 {
     if (!sg.ready)
         return CUDA_ERROR_NOT_INITIALIZED;
@@ -59,10 +59,10 @@ CUresult sg_context_current(CUcontext *out)
     return CUDA_SUCCESS;
 }
 
-CUresult sg_context_of(CUcontext context, CUcontext *out)
+CUresult sg_context_exact(CUcontext context, CUcontext *out)
 {
     if (!context)
-        return sg_context_current(out);
+        return exact_current(out);
     if (!sg.ready)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!sg_handle_is(context, SG_CONTEXT))
@@ -70,4 +70,16 @@ CUresult sg_context_of(CUcontext context, CUcontext *out)
     SG_TRY(usable(context));
     *out = context;
     return CUDA_SUCCESS;
+}
+
+CUresult sg_context_of(CUcontext context, CUcontext *out)
+{
+    SG_TRY(sg_context_exact(context, &context));
+    *out = sg_context_root(context);
+    return CUDA_SUCCESS;
+}
+
+CUresult sg_context_current(CUcontext *out)
+{
+    return sg_context_of(NULL, out);
 }

@@ -357,16 +357,17 @@ CUresult sg_stream_wait(CUstream stream)
 
 CUresult sg_context_wait(CUcontext context)
 {
-    CUstream stream = context->streams;
+    CUcontext root = sg_context_root(context);
+    CUstream stream = root->streams;
     while (stream) {
-        if (sg_stream_idle(stream)) {
+        if (sg_stream_idle(stream) || !sg_stream_in(stream, context)) {
             stream = stream->next;
         } else {
             sg_stream_wait(stream);
-            stream = context->streams; /* the list may have changed meanwhile */
+            stream = root->streams; /* the list may have changed meanwhile */
         }
     }
-    return context->sticky;
+    return root->sticky;
 }
 
 void sg_contexts_wait(void)
@@ -431,8 +432,9 @@ CUresult sg_stream_get(CUstream handle, CUstream *out)
     CUcontext context;
     if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         SG_TRY(sg_context_current(&context));
+        CUcontext green = sg_green_current();
         bool own = handle == CU_STREAM_PER_THREAD || (handle == NULL && sg_per_thread);
-        *out = own ? sg_stream_own(context) : context->legacy;
+        *out = green ? green->legacy : own ? sg_stream_own(context) : context->legacy;
         return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (!sg.ready)

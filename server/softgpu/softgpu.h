@@ -67,6 +67,7 @@ enum sg_kind {
     SG_ARRAY,
     SG_MIPMAP,
     SG_USER_OBJECT,
+    SG_RESOURCES,
 };
 /* Adds or removes an object; false: no memory. sg.lock is held. */
 bool sg_handle_add(const void *object, enum sg_kind kind);
@@ -335,6 +336,7 @@ struct sg_tips {
 struct CUstream_st {
     CUstream next; /* in the context */
     CUcontext context;
+    CUcontext green; /* that it was made in; NULL: none */
     uint64_t id;
     unsigned flags;
     int priority;

@@ -19,8 +19,12 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     stream->is_handle = true;
-    *phStream = stream;
-    return CUDA_SUCCESS;
+    CUresult result = sg_green_enter(sg_green_current(), stream);
+    if (result != CUDA_SUCCESS)
+        sg_stream_retire(stream);
+    else
+        *phStream = stream;
+    return result;
 }
 
 CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
@@ -151,15 +155,24 @@ CUresult cuStreamGetDevice(CUstream hStream, CUdevice *device)
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
     STREAM_READ(pctx);
-    *pctx = stream->context;
+    *pctx = stream->green ? stream->green : stream->context;
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
 {
-    SG_TRY(cuStreamGetCtx(hStream, pCtx));
-    if (pGreenCtx)
-        *pGreenCtx = NULL;
+    STREAM_READ(pCtx);
+    if (!pGreenCtx)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pCtx = stream->context;
+    *pGreenCtx = (CUgreenCtx)stream->green;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
+{
+    STREAM_READ(phCtx);
+    *phCtx = (CUgreenCtx)stream->green;
     return CUDA_SUCCESS;
 }
 

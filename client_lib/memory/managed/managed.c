@@ -7,6 +7,7 @@
 
 #include "call.h"
 #include "cancel.h"
+#include "context.h"
 #include "copy.h"
 #include "gpc_wire.h"
 #include "managed_internal.h"
@@ -199,7 +200,7 @@ struct gpc_managed *gpc_managed_record(CUdeviceptr at, uint64_t bytes, uint64_t 
         return NULL;
     m->begin = at;
     m->bytes = bytes;
-    m->context = gpc_current();
+    m->context = gpc_context_owner(gpc_current());
     m->flags = m->attached = flags;
     m->open = true;
     m->block_bytes = block;

@@ -2,6 +2,7 @@
 #include "function.h"
 #include "gate.h"
 #include "gpw_handlers.h"
+#include "green.h"
 #include "handles.h"
 #include "host_function.h"
 #include "later.h"
@@ -96,6 +97,10 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
         gpw_session_broken(s, "the primary context of a device is another one");
         return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if (gpw_green_is_of(s, (CUcontext)real)) {
+        gpw_session_broken(s, "a primary context that has green ones is released");
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
     gpw_peers_context_ended(s, (CUcontext)real);
     if (gpw_host_functions_pending(s)) /* the driver waits for those of every context */
         return GPW_AGAIN;
@@ -111,28 +116,44 @@ CUresult gpw_gp_primary_release(struct gpw_session *s, uint64_t context, CUdevic
     return r;
 }
 
-CUresult gpw_gp_context_create(struct gpw_session *s, CUcontext *ctx, CUdevice dev, uint32_t flags)
+/* A plain one comes up current; the client says when it is. */
+static CUresult make(struct gpw_session *s, CUcontext *ctx, CUdevResourceDesc desc,
+                     uint32_t ordinal, uint32_t flags)
 {
-    CUdevice device;
-    if (gpw_device_take(s, dev, &device) != CUDA_SUCCESS)
-        return CUDA_ERROR_INVALID_DEVICE;
-    CUcontext before = NULL;
+    CUcontext before = NULL, popped;
+    if (desc)
+        return gpw_green_make(s, ctx, desc, ordinal, flags);
     s->driver->cuCtxGetCurrent(&before);
-    gpw_slices_device((uint32_t)dev);
-    CUresult r = s->driver->cuCtxCreate_v2(ctx, flags, device);
-    if (r == CUDA_SUCCESS && !gpw_quota_reconcile(s, (uint32_t)dev)) {
-        s->driver->cuCtxDestroy_v2(*ctx);
-        gpw_quota_reconcile(s, (uint32_t)dev);
+    CUresult r = s->driver->cuCtxCreate_v2(ctx, flags, s->devices[ordinal]);
+    if (r == CUDA_SUCCESS) {
+        s->driver->cuCtxPopCurrent_v2(&popped);
+        s->driver->cuCtxSetCurrent(before);
+    }
+    return r;
+}
+
+static void unmake(struct gpw_session *s, CUcontext context)
+{
+    if (!gpw_green_destroy(s, context))
+        s->driver->cuCtxDestroy_v2(context);
+}
+
+CUresult gpw_context_make(struct gpw_session *s, CUcontext *ctx, CUdevResourceDesc desc,
+                          CUdevice device, uint32_t flags)
+{
+    uint32_t ordinal = 0;
+    while (s->devices[ordinal] != device) /* it was taken from there */
+        ordinal++;
+    gpw_slices_device(ordinal);
+    CUresult r = make(s, ctx, desc, ordinal, flags);
+    if (r == CUDA_SUCCESS && !gpw_quota_reconcile(s, ordinal)) {
+        unmake(s, *ctx);
+        gpw_quota_reconcile(s, ordinal);
         r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     gpw_gate_tick(s);
     if (r == CUDA_SUCCESS)
         prepare(s, *ctx);
-    if (r == CUDA_SUCCESS) { /* it came up current; the client says when it is */
-        CUcontext popped;
-        s->driver->cuCtxPopCurrent_v2(&popped);
-        s->driver->cuCtxSetCurrent(before);
-    }
     return r;
 }
 
@@ -159,7 +180,7 @@ static void destroy(struct gpw_session *s, void *arg)
     CUcontext context = arg;
     int ordinal = ordinal_of(s, context);
     context_ending(s, context);
-    s->driver->cuCtxDestroy_v2(context);
+    unmake(s, context);
     gpw_staging_context_ended(s, context); /* not before: its work may still write there */
     if (ordinal >= 0) /* what the driver had taken for its arrays and modules is given back */
         gpw_quota_reconcile(s, (uint32_t)ordinal);
@@ -175,6 +196,7 @@ CUresult gpw_cuCtxDestroy_v2(struct gpw_session *s, CUcontext ctx)
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     gpw_peers_context_ended(s, ctx);
+    gpw_green_ending(s, ctx);
     s->driver->cuCtxGetCurrent(&current);
     if (current == ctx)
         s->driver->cuCtxSetCurrent(NULL);

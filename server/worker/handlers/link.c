@@ -9,6 +9,7 @@
 
 #include "fatbin.h"
 #include "gpw_handlers.h"
+#include "green.h"
 #include "jit_options.h"
 #include "module.h"
 
@@ -83,6 +84,7 @@ CUresult gpw_gp_link_create(struct gpw_session *s, CUlinkState *link, uint32_t o
         return r;
     }
     s->driver->cuCtxGetCurrent(&made->context);
+    made->context = gpw_context_root(s, made->context);
     *link = (CUlinkState)made;
     return CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include "array_extent.h"
 #include "budget.h"
 #include "gpw_handlers.h"
+#include "green.h"
 #include "handles.h"
 #include "memory.h"
 #include "span.h"
@@ -23,7 +24,7 @@ static CUcontext current(struct gpw_session *s)
 {
     CUcontext context = NULL;
     s->driver->cuCtxGetCurrent(&context);
-    return context;
+    return gpw_context_root(s, context);
 }
 
 /* Where it is linked, NULL if there is none in the current context. */

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "budget.h"
+#include "green.h"
 #include "memory_internal.h"
 
 /* So many are made before they are needed. */
@@ -72,6 +73,7 @@ static struct gpw_staging *piece_new(struct gpw_session *s)
         return NULL;
     }
     s->driver->cuCtxGetCurrent(&piece->context);
+    piece->context = gpw_context_root(s, piece->context);
     pool->all = piece;
     pool->count++;
     return piece;

@@ -5,6 +5,7 @@
 
 #include "budget.h"
 #include "graph.h"
+#include "green.h"
 
 struct gpw_handles *gpw_handles_new(void)
 {
@@ -158,10 +159,13 @@ uint64_t gpw_handle_find(struct gpw_session *s, enum gp_handle_kind kind, uint64
     return 0;
 }
 
-static uint64_t current_context(struct gpw_session *s)
+/* Of the current one, or of the primary one that it is a part of. */
+static uint64_t context_id(struct gpw_session *s, bool root)
 {
     CUcontext context = NULL;
     s->driver->cuCtxGetCurrent(&context);
+    if (root)
+        context = gpw_context_root(s, context);
     return gpw_handle_find(s, GP_HANDLE_CONTEXT, (uint64_t)context);
 }
 
@@ -174,7 +178,7 @@ uint64_t gpw_context_bit(uint64_t id)
 
 uint64_t gpw_handle_context_bit(struct gpw_session *s)
 {
-    return gpw_context_bit(current_context(s));
+    return gpw_context_bit(context_id(s, false));
 }
 
 void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t id, uint64_t parent,
@@ -184,8 +188,8 @@ void gpw_handle_bind(struct gpw_session *s, enum gp_handle_kind kind, uint64_t i
     if (!slot || slot->state != SLOT_LIVE)
         return;
     slot->tag = tag;
-    if (of_context)
-        bind_context(s, slot, current_context(s));
+    if (of_context) /* of a green context, only streams are its own */
+        bind_context(s, slot, context_id(s, kind != GP_HANDLE_STREAM));
     if (kind == GP_HANDLE_GRAPH || kind == GP_HANDLE_GRAPH_EXEC)
         gpw_slot_bind_graph(s, slot, parent);
     else if (kind == GP_HANDLE_GRAPH_NODE)

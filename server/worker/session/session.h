@@ -64,8 +64,10 @@ struct gpw_session {
     struct gp_channel *channel;
     struct gp_listener *clients_to; /* where a server brings the client; control.c has the lock */
     struct gpw_handles *handles;
-    struct gpw_texture *textures; /* texture.c */
-    struct gpw_link *links;       /* link.c */
+    struct gpw_texture *textures;   /* texture.c */
+    struct gpw_link *links;         /* link.c */
+    struct gpw_green *greens;       /* green.c */
+    struct gpw_resource *resources; /* that the driver gave, by name; likewise */
     struct gpw_memory *memory;
     struct gpw_modules *modules;
     struct gpw_functions *functions;

@@ -6,6 +6,7 @@
 
 #include "budget.h"
 #include "capture_watch.h"
+#include "green.h"
 #include "handles.h"
 #include "loop.h"
 #include "session.h"
@@ -110,6 +111,7 @@ void gpw_waits_cancel(struct gpw_session *s)
 
 CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event)
 {
+    context = gpw_context_root(s, context);
     struct gpw_events *e = &s->events;
     for (unsigned i = e->count; i-- > 0;)
         if (e->kept[i].context == context) {
@@ -122,6 +124,7 @@ CUresult gpw_event_take(struct gpw_session *s, CUcontext context, CUevent *event
 
 void gpw_event_give(struct gpw_session *s, CUcontext context, CUevent event)
 {
+    context = gpw_context_root(s, context);
     struct gpw_events *e = &s->events;
     if (e->count == GPW_EVENTS_KEPT) {
         s->driver->cuEventDestroy_v2(event);
@@ -375,7 +378,7 @@ static void add_stream(struct gpw_session *s, uint64_t id, uint64_t real, void *
     (void)id;
     CUcontext context;
     if (e->result != CUDA_SUCCESS || s->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
-        context != e->after->context)
+        (context != e->after->context && gpw_context_root(s, context) != e->after->context))
         return;
     /* asking a capturing stream for more would end its capture */
     CUstreamCaptureStatus status;

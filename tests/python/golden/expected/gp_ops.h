@@ -80,6 +80,7 @@ enum gp_handle_kind {
     GP_HANDLE_TEXREF,
     GP_HANDLE_SURFREF,
     GP_HANDLE_LINK,
+    GP_HANDLE_RESOURCE_DESC,
     GP_HANDLE_KINDS,
 };
 

@@ -11,6 +11,7 @@
 #include "gpw_handlers.h"
 #include "graph.h"
 #include "graph_node.h"
+#include "green.h"
 #include "growth.h"
 #include "handles.h"
 #include "later.h"
