@@ -6,12 +6,14 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpupool_common import __version__, logs
@@ -69,13 +71,27 @@ def make_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        routes=_routes(),
     )
     app.state.pool = pool
     app.state.open_metrics = open_metrics
     app.state.plain = plain
     app.state.host_names = host_names
     app.state.metrics = Metrics(pool, budgets)
-    router = APIRouter(prefix="/v1", responses=PROBLEMS)
+    app.add_exception_handler(Problem, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_wrong_field)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(StoreError, _on_store)
+    app.add_middleware(
+        RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts, budgets=budgets
+    )
+    return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """Of every app of this process: what is prepared for them is most of what an app costs."""
+    router = APIRouter()
     for part in (
         api_system,
         api_tenants,
@@ -85,16 +101,8 @@ def make_app(
         api_leases,
         api_looking,
     ):
-        router.include_router(part.router)
-    app.include_router(router)
-    app.add_exception_handler(Problem, _on_problem)
-    app.add_exception_handler(RequestValidationError, _on_wrong_field)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(StoreError, _on_store)
-    app.add_middleware(
-        RequestGuard, metrics=app.state.metrics, pool=pool, attempts=attempts, budgets=budgets
-    )
-    return app
+        router.include_router(part.router, prefix="/v1", responses=PROBLEMS)
+    return router.routes
 
 
 # Errors --------------------------------------------------------------------------------
