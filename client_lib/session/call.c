@@ -34,6 +34,7 @@ CUresult gpc_call_out(struct gpc_call *call, void *to, uint64_t count, size_t si
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > GP_CHUNK_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     call->out[call->out_count++] = (struct gpc_call_room){.to = gpc_managed_view(to, bytes, true),
+                                                          .own = to,
                                                           .room = (uint32_t)bytes,
                                                           .length_at = (uint32_t)length_at};
     return CUDA_SUCCESS;

@@ -23,6 +23,7 @@
 /* Where an out[N] parameter of the reply goes. */
 struct gpc_call_room {
     void *to;
+    void *own;          /* where the application has it (gpc_managed_view) */
     uint32_t room;      /* bytes at `to` */
     uint32_t got;       /* bytes that came, at most `room` */
     uint32_t length_at; /* offset of the n_ field in the reply structure */

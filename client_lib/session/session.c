@@ -396,6 +396,9 @@ CUresult gpc_call_finish(struct gpc_call *call)
     if (!call->part_of_one)
         GPC_STATS_ADD(round_trips, 1);
     gpc_mapped_waited();
+    for (unsigned i = 0; i < call->out_count; i++)
+        if (call->out[i].own != call->out[i].to)
+            gpc_managed_filled(call->out[i].own, call->out[i].got);
     return call->result;
 }
 

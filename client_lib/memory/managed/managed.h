@@ -62,6 +62,9 @@ void gpc_managed_after(void);
 /* Where this library reads or (`write`) writes bytes of the application's: the alias if they lie
  * in managed memory, which is brought here, else the address itself. */
 void *gpc_managed_view(const void *p, uint64_t bytes, bool write);
+/* Bytes were written by such a view, which took its time: work that was submitted meanwhile may
+ * have closed the memory, and mapped memory's have still to go over. */
+void gpc_managed_filled(const void *p, uint64_t bytes);
 /* A thread has faulted. False: not in managed memory. `free`: it runs a host function, for
  * whose time its stream counts as idle, and waits for no work. */
 struct gpc_touch {

@@ -194,3 +194,16 @@ void *gpc_managed_view(const void *p, uint64_t bytes, bool write)
     gpc_own_calls_end(&before);
     return view;
 }
+
+void gpc_managed_filled(const void *p, uint64_t bytes)
+{
+    uint64_t at = (uint64_t)(uintptr_t)p;
+    if (!gpc_managed_any() || !gpc_faults_may(at))
+        return;
+    gpc_managed_lock();
+    const struct gpc_managed *m = gpc_managed_find(at);
+    bool is_mapped = m && m->twin;
+    gpc_managed_unlock();
+    if (is_mapped)
+        gpc_managed_view(p, bytes, true);
+}

@@ -105,7 +105,9 @@ CUresult gpw_gp_pinned_open(struct gpw_session *s, uint64_t share, uint64_t addr
 
 CUresult gpw_pinned_register(struct gpw_session *s, struct gpw_pinned *p)
 {
-    CUresult r = gpw_forbidden(s);
+    /* a launch may need what is the worker's own, so a capture must not mind */
+    bool before = p->own && gpw_strict(s, false);
+    CUresult r = p->own ? CUDA_SUCCESS : gpw_forbidden(s);
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostRegister_v2(p->share.addr, p->share.size,
                                             CU_MEMHOSTREGISTER_PORTABLE |
@@ -115,6 +117,8 @@ CUresult gpw_pinned_register(struct gpw_session *s, struct gpw_pinned *p)
     CUdeviceptr device = 0;
     if (r == CUDA_SUCCESS)
         r = s->driver->cuMemHostGetDevicePointer_v2(&device, p->share.addr, 0);
+    if (before)
+        gpw_strict(s, true);
     if (r != CUDA_SUCCESS) {
         if (!registered || unregister(s, p))
             memory_close(s, p);

@@ -168,7 +168,7 @@ static void graph(void)
     CUgraph made;
     CUgraphExec exec;
     int *p = pinned(BYTES);
-    CUdeviceptr at = on_device(p), device;
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)p, device; /* which the capture is the first to use */
     CU(cuMemAlloc(&device, BYTES));
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CU(cuMemcpyHtoDAsync(device, p, BYTES, stream));
