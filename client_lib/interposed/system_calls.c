@@ -1,13 +1,15 @@
 /*
  * What libc does with memory and with SIGSEGV, for programs that have managed memory. The kernel
  * does not fault in what a system call is given: memory that is closed would be EFAULT. So it is
- * opened first, and then libc's function is called.
+ * opened first, and libc's function is called with an address that stays open.
  *
  * A program calls these in libc's place if this library comes before libc for it: if it is linked
  * with libcuda.so.1, or preloads it. One that opens it later (as cudart does) has libc's.
  */
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,30 +20,25 @@
 #include "fault_chain.h"
 #include "managed.h"
 
-/* --- what they do first -------------------------------------------------------------------------- */
+/* --- what they are given ------------------------------------------------------------------------- */
 
-/* Opened: nothing more than if the program had touched it. */
-static void fills(void *to, size_t bytes)
+/* The kernel writes and reads by this library's own address, which is never closed; and what it has
+ * written is told, because the block may have been closed meanwhile. */
+static void *fills(void *to, size_t bytes)
 {
-    gpc_managed_view(to, bytes, true);
+    return gpc_managed_view(to, bytes, true);
 }
 
-static void reads(const void *from, size_t bytes)
+static void filled(void *to, size_t bytes)
 {
-    gpc_managed_view(from, bytes, false);
+    int error = errno;
+    gpc_managed_filled(to, bytes);
+    errno = error;
 }
 
-/* Lists longer than the kernel takes are its to refuse. */
-static void fills_all(const struct iovec *list, size_t count)
+static const void *reads(const void *from, size_t bytes)
 {
-    for (size_t i = 0; list && count <= UIO_MAXIOV && i < count; i++)
-        fills(list[i].iov_base, list[i].iov_len);
-}
-
-static void reads_all(const struct iovec *list, size_t count)
-{
-    for (size_t i = 0; list && count <= UIO_MAXIOV && i < count; i++)
-        reads(list[i].iov_base, list[i].iov_len);
+    return gpc_managed_view(from, bytes, false);
 }
 
 static size_t bytes_of(size_t size, size_t n)
@@ -50,9 +47,37 @@ static size_t bytes_of(size_t size, size_t n)
     return __builtin_mul_overflow(size, n, &bytes) ? 0 : bytes;
 }
 
+/* A list of buffers with such addresses. Of a longer one each is opened, and that is all. Lists
+ * longer than the kernel takes are its to refuse. */
+struct lent {
+    const struct iovec *list, *own;
+    size_t count;
+    struct iovec copy[32];
+};
+
+static const struct iovec *lend(struct lent *l, const struct iovec *list, size_t count, bool write)
+{
+    bool fits = count <= sizeof l->copy / sizeof l->copy[0];
+    *l = (struct lent){.list = list, .own = list, .count = list && count <= UIO_MAXIOV ? count : 0};
+    for (size_t i = 0; i < l->count; i++) {
+        void *view = gpc_managed_view(list[i].iov_base, list[i].iov_len, write);
+        if (fits)
+            l->copy[i] = (struct iovec){view, list[i].iov_len};
+    }
+    if (l->count && fits)
+        l->list = l->copy;
+    return l->list;
+}
+
+static void lent_filled(const struct lent *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        filled(l->own[i].iov_base, l->own[i].iov_len);
+}
+
 /* --- in libc's place ----------------------------------------------------------------------------- */
 
-#define FIRST(first, result, name, parameters, arguments)                                          \
+#define FIRST(first, result, name, parameters, arguments, then)                                    \
     GPC_EXPORT result name parameters                                                              \
     {                                                                                              \
         static result(*real) parameters;                                                           \
@@ -62,41 +87,74 @@ static size_t bytes_of(size_t size, size_t n)
             __atomic_store_n((void **)&real, found, __ATOMIC_RELAXED);                             \
         }                                                                                          \
         first;                                                                                     \
-        return ((result(*) parameters)found)arguments;                                             \
+        result done = ((result(*) parameters)found)arguments;                                      \
+        then;                                                                                      \
+        return done;                                                                               \
     }
 
-FIRST(fills(to, n), ssize_t, read, (int fd, void *to, size_t n), (fd, to, n))
-FIRST(fills(to, n), ssize_t, pread, (int fd, void *to, size_t n, off_t at), (fd, to, n, at))
-FIRST(fills(to, n), ssize_t, pread64, (int fd, void *to, size_t n, off64_t at), (fd, to, n, at))
-FIRST(fills_all(v, (size_t)n), ssize_t, readv, (int fd, const struct iovec *v, int n), (fd, v, n))
-FIRST(fills_all(v, (size_t)n), ssize_t, preadv, (int fd, const struct iovec *v, int n, off_t at),
-      (fd, v, n, at))
-FIRST(fills(to, n), ssize_t, recv, (int fd, void *to, size_t n, int flags), (fd, to, n, flags))
-FIRST(fills(to, n), ssize_t, recvfrom,
+/* `to` and `from` are what the program gave. */
+#define FILLS(result, name, bytes, parameters, arguments)                                          \
+    FIRST(void *view = fills(to, bytes), result, name, parameters, arguments,                      \
+          if (view != to) filled(to, bytes))
+#define READS(result, name, bytes, parameters, arguments)                                          \
+    FIRST(const void *view = reads(from, bytes), result, name, parameters, arguments, )
+#define FILLS_ALL(name, parameters, arguments)                                                     \
+    FIRST(struct lent l;                                                                           \
+          lend(&l, v, (size_t)n, true), ssize_t, name, parameters, arguments, lent_filled(&l))
+
+FILLS(ssize_t, read, n, (int fd, void *to, size_t n), (fd, view, n))
+FILLS(ssize_t, pread, n, (int fd, void *to, size_t n, off_t at), (fd, view, n, at))
+FILLS(ssize_t, pread64, n, (int fd, void *to, size_t n, off64_t at), (fd, view, n, at))
+FILLS_ALL(readv, (int fd, const struct iovec *v, int n), (fd, l.list, n))
+FILLS_ALL(preadv, (int fd, const struct iovec *v, int n, off_t at), (fd, l.list, n, at))
+FILLS(ssize_t, recv, n, (int fd, void *to, size_t n, int flags), (fd, view, n, flags))
+FILLS(ssize_t, recvfrom, n,
       (int fd, void *restrict to, size_t n, int flags, __SOCKADDR_ARG from,
        socklen_t *restrict size),
-      (fd, to, n, flags, from, size))
-FIRST(fills_all(m ? m->msg_iov : NULL, m ? m->msg_iovlen : 0), ssize_t, recvmsg,
-      (int fd, struct msghdr *m, int flags), (fd, m, flags))
-FIRST(fills(to, bytes_of(size, n)), size_t, fread,
-      (void *restrict to, size_t size, size_t n, FILE *restrict file), (to, size, n, file))
+      (fd, view, n, flags, from, size))
+FILLS(size_t, fread, bytes_of(size, n),
+      (void *restrict to, size_t size, size_t n, FILE *restrict file), (view, size, n, file))
 
-FIRST(reads(from, n), ssize_t, write, (int fd, const void *from, size_t n), (fd, from, n))
-FIRST(reads(from, n), ssize_t, pwrite, (int fd, const void *from, size_t n, off_t at),
-      (fd, from, n, at))
-FIRST(reads(from, n), ssize_t, pwrite64, (int fd, const void *from, size_t n, off64_t at),
-      (fd, from, n, at))
-FIRST(reads_all(v, (size_t)n), ssize_t, writev, (int fd, const struct iovec *v, int n), (fd, v, n))
-FIRST(reads(from, n), ssize_t, send, (int fd, const void *from, size_t n, int flags),
-      (fd, from, n, flags))
-FIRST(reads(from, n), ssize_t, sendto,
+READS(ssize_t, write, n, (int fd, const void *from, size_t n), (fd, view, n))
+READS(ssize_t, pwrite, n, (int fd, const void *from, size_t n, off_t at), (fd, view, n, at))
+READS(ssize_t, pwrite64, n, (int fd, const void *from, size_t n, off64_t at), (fd, view, n, at))
+FIRST(struct lent l; lend(&l, v, (size_t)n, false), ssize_t, writev,
+                     (int fd, const struct iovec *v, int n), (fd, l.list, n), )
+READS(ssize_t, send, n, (int fd, const void *from, size_t n, int flags), (fd, view, n, flags))
+READS(ssize_t, sendto, n,
       (int fd, const void *from, size_t n, int flags, __CONST_SOCKADDR_ARG to, socklen_t size),
-      (fd, from, n, flags, to, size))
-FIRST(reads_all(m ? m->msg_iov : NULL, m ? m->msg_iovlen : 0), ssize_t, sendmsg,
-      (int fd, const struct msghdr *m, int flags), (fd, m, flags))
-FIRST(reads(from, bytes_of(size, n)), size_t, fwrite,
+      (fd, view, n, flags, to, size))
+READS(size_t, fwrite, bytes_of(size, n),
       (const void *restrict from, size_t size, size_t n, FILE *restrict file),
-      (from, size, n, file))
+      (view, size, n, file))
+
+/* A message whose buffers are lent; NULL is the kernel's to refuse. */
+static struct msghdr *lend_message(struct lent *l, struct msghdr *copy, const struct msghdr *m,
+                                   bool write)
+{
+    if (!m)
+        return NULL;
+    *copy = *m;
+    copy->msg_iov = (struct iovec *)(uintptr_t)lend(l, m->msg_iov, m->msg_iovlen, write);
+    return copy;
+}
+
+static void message_filled(const struct lent *l, const struct msghdr *copy, struct msghdr *m)
+{
+    if (!m)
+        return;
+    m->msg_namelen = copy->msg_namelen;
+    m->msg_controllen = copy->msg_controllen;
+    m->msg_flags = copy->msg_flags;
+    lent_filled(l);
+}
+
+FIRST(struct lent l; struct msghdr copy; struct msghdr *given = lend_message(&l, &copy, m, true),
+                                         ssize_t, recvmsg, (int fd, struct msghdr *m, int flags),
+                                         (fd, given, flags), message_filled(&l, &copy, m))
+FIRST(struct lent l; struct msghdr copy;
+      struct msghdr *given = lend_message(&l, &copy, m, false), ssize_t, sendmsg,
+      (int fd, const struct msghdr *m, int flags), (fd, given, flags), )
 
 /* --- SIGSEGV ------------------------------------------------------------------------------------- */
 

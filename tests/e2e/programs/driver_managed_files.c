@@ -1,6 +1,7 @@
 /*
- * Managed memory that the GPU has used, given to system calls: files, pipes and sockets are read
- * into it and written from it.
+ * Managed memory, and pinned memory that kernels reach, that the GPU has used, given to system calls:
+ * files, pipes and sockets are read into it and written from it. The pinned one is so while a kernel
+ * runs, too.
  */
 #include <stdint.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 #define BYTES 200000
 
 static CUfunction increment;
+static CUstream stream;
 static unsigned char *p;
 
 /* All of it is the GPU's. */
@@ -19,8 +21,8 @@ static void closed(void)
 {
     int n = 1;
     void *parameters[] = {&p, &n};
-    CU(cuLaunchKernel(increment, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
-    CU(cuCtxSynchronize());
+    CU(cuLaunchKernel(increment, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
+    CU(cuStreamSynchronize(stream));
 }
 
 static unsigned char pattern(size_t i, unsigned step)
@@ -104,18 +106,56 @@ static void sockets(void)
     close(pair[1]);
 }
 
+static void both(void)
+{
+    files();
+    sockets();
+}
+
+/* While another stream has work that may change it; and what was read into it is the kernel's. */
+static void meanwhile(void)
+{
+    CUstream other;
+    CUdeviceptr word;
+    unsigned char seen[64];
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuMemAlloc(&word, 8));
+    CU(cuMemsetD32(word, 0, 2));
+    CU(cuStreamWaitValue32(other, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
+    CUdeviceptr behind = word + 4;
+    int n = 1;
+    void *parameters[] = {&behind, &n};
+    CU(cuLaunchKernel(increment, 1, 1, 1, 1, 1, 1, 0, other, parameters, NULL));
+    both();
+    CU(cuMemcpyDtoHAsync(seen, (CUdeviceptr)(uintptr_t)p + 128, sizeof seen, stream));
+    CU(cuStreamSynchronize(stream));
+    EXPECT(memcmp(seen, p + 128, sizeof seen) == 0, "the GPU has other bytes");
+    CU(cuMemsetD32Async(word, 1, 1, stream));
+    CU(cuStreamSynchronize(other));
+    CU(cuMemFree(word));
+    CU(cuStreamDestroy(other));
+}
+
 int main(void)
 {
     CUmodule module;
     CUdeviceptr at;
+    void *pinned;
     driver_start();
     CU(cuModuleLoadData(&module, kernels_ptx));
     increment = driver_function(module, "increment");
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU(cuMemAllocManaged(&at, BYTES, CU_MEM_ATTACH_GLOBAL));
     p = (unsigned char *)(uintptr_t)at;
-    files();
-    sockets();
+    both();
     CU(cuMemFree(at));
+    CU(cuMemHostAlloc(&pinned, BYTES, CU_MEMHOSTALLOC_DEVICEMAP));
+    CU(cuMemHostGetDevicePointer(&at, pinned, 0));
+    p = pinned;
+    both();
+    meanwhile();
+    CU(cuMemFreeHost(pinned));
+    CU(cuStreamDestroy(stream));
     CU(cuModuleUnload(module));
     driver_stop();
     return finish("driver_managed_files");
