@@ -6,9 +6,11 @@
  *   maps            mappings of this process: before, while pages here and there are open, after
  *   fork            how a child ends that touches it
  *   lost            waits for a line, behind which the worker is gone, and goes on
+ *   again           mappings and descriptors of this process: before and behind 3000 allocations
  *   registered      what is said of memory that the program has registered
  *   sequential      what is sent while 64 MiB are written, and read behind a kernel
  */
+#include <fcntl.h>
 #include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -140,6 +142,32 @@ static void lost(void)
     exit(0);
 }
 
+static int descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static void again(void)
+{
+    enum { ROUNDS = 3000, FIRST = 50 };
+    int before = 0, open = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        int *p = managed(20000);
+        p[0] = i;
+        increment_some(p, 1);
+        REQUIRE(p[0] == i + 1, "round %d: %d", i, p[0]);
+        give(p);
+        if (i == FIRST) {
+            before = mappings();
+            open = descriptors();
+        }
+    }
+    printf("%d %d %d %d\n", before, mappings(), open, descriptors());
+}
+
 static void registered(void)
 {
     void *p = aligned_alloc(4096, 4096);
@@ -171,11 +199,9 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"limit", limit},
-                 {"maps", maps},
-                 {"fork", forks},
-                 {"lost", lost},
-                 {"registered", registered},
+    } modes[] = {{"limit", limit},          {"maps", maps},
+                 {"fork", forks},           {"lost", lost},
+                 {"again", again},          {"registered", registered},
                  {"sequential", sequential}};
     CUmodule module;
     REQUIRE(argc == 2 || argc == 3, "which?");
