@@ -299,6 +299,52 @@ static uint32_t pool_create(struct draw *d, struct gp_header *h)
     return sizeof *q;
 }
 
+/* Where a client over a network may have pinned memory, and no sanitizer its own. */
+static uint64_t mapped_place(struct draw *d)
+{
+    return UINT64_C(0x110000000000) + ((uint64_t)draw_below(d, 4) << 12);
+}
+
+static uint32_t mapped_open(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_mapped_open *q = (void *)h;
+    q->address = mapped_place(d);
+    q->bytes = (uint64_t)(1 + draw_below(d, 3)) << 12;
+    return sizeof *q;
+}
+
+static uint32_t mapped_close(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_pinned_close *q = (void *)h;
+    q->address = mapped_place(d);
+    return sizeof *q;
+}
+
+static uint32_t mapped_write(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_mapped_write *q = (void *)h;
+    uint64_t addresses[2];
+    uint32_t sizes[2], at = sizeof *q;
+    for (unsigned i = 0; i < 2; i++) {
+        addresses[i] = mapped_place(d) + draw_below(d, 1100) * 4;
+        sizes[i] = draw_below(d, 64) * 4;
+    }
+    q->count = 2;
+    q->bytes = sizes[0] + sizes[1];
+    q->n_addresses = draw_append(h, &at, addresses, sizeof addresses);
+    q->n_sizes = draw_append(h, &at, sizes, sizeof sizes);
+    q->n_data = draw_tail(d, h, &at, q->bytes, 1);
+    return at;
+}
+
+static uint32_t mapped_read(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_mapped_read *q = (void *)h;
+    q->address = mapped_place(d) + draw_below(d, 64);
+    q->bytes = draw_below(d, 12000);
+    return sizeof *q;
+}
+
 static const struct draw_request careful[] = {
     {GP_OP_gp_image_put, "", image_put},
     {GP_OP_gp_module_load, "", module_load},
@@ -316,6 +362,10 @@ static const struct draw_request careful[] = {
     {GP_OP_gp_array_download, "", array_download},
     {GP_OP_gp_array_copy, "", array_copy},
     {GP_OP_gp_texture_create, "", texture},
+    {GP_OP_gp_mapped_open, "", mapped_open},
+    {GP_OP_gp_pinned_close, "", mapped_close},
+    {GP_OP_gp_mapped_write, "", mapped_write},
+    {GP_OP_gp_mapped_read, "", mapped_read},
 };
 
 static const struct draw_request *find(const struct draw_request *list, unsigned count, uint16_t op)
