@@ -14,6 +14,19 @@ static CUresult instantiate(uint16_t op, CUgraphExec *exec, CUgraph graph, unsig
     return gpc_leave(r ? r : gpc_wire_cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 
+/* What a worker says is a CUgraphInstantiateResult of a failure, or an error as good as any. */
+static void ask_why(CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p)
+{
+    uint32_t why;
+    uint64_t node;
+    if (gpc_wire_gp_graph_fault(graph, p->flags, &why, &node) != CUDA_SUCCESS)
+        return;
+    if (why <= CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED &&
+        why != CUDA_GRAPH_INSTANTIATE_SUCCESS)
+        p->result_out = (CUgraphInstantiateResult)why;
+    p->hErrNode_out = (CUgraphNode)node;
+}
+
 GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
                                                  CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
@@ -25,6 +38,8 @@ GPC_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgra
     instantiateParams->hErrNode_out = NULL;
     instantiateParams->result_out = r == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
                                                       : CUDA_GRAPH_INSTANTIATE_ERROR;
+    if (r != CUDA_SUCCESS && gpc_handle_live(GP_HANDLE_GRAPH, (uint64_t)hGraph))
+        ask_why(hGraph, instantiateParams);
     if (r == CUDA_SUCCESS && (instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
         r = gpc_wire_cuGraphUpload(*phGraphExec, instantiateParams->hUploadStream);
     return r;

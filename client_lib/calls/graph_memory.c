@@ -64,18 +64,18 @@ CUresult gpc_node_free_memory(const struct gpc_route *on, CUgraph graph, CUgraph
 
 CUresult gpc_node_ask_alloc(CUgraphNode id, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-    uint64_t bytes, address;
-    uint32_t ordinal;
-    CUresult r = gpc_wire_gp_node_alloc_told(id, &bytes, &address, &ordinal);
+    CUDA_MEM_ALLOC_NODE_PARAMS told;
+    CUresult r = gpc_wire_gp_node_alloc_told(id, &told);
     if (r != CUDA_SUCCESS)
         return r;
-    if (ordinal >= GP_DEVICES_MAX)
+    int ordinal = told.poolProps.location.id;
+    if (ordinal < 0 || ordinal >= GP_DEVICES_MAX)
         return CUDA_ERROR_UNKNOWN;
     const CUmemLocation where = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                 .id = gpc_session_of_handle((uint64_t)id)->first + (int)ordinal};
+                                 .id = gpc_session_of_handle((uint64_t)id)->first + ordinal};
     *p = (CUDA_MEM_ALLOC_NODE_PARAMS){
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = where},
-        .bytesize = bytes,
-        .dptr = address};
+        .bytesize = told.bytesize,
+        .dptr = told.dptr};
     return CUDA_SUCCESS;
 }

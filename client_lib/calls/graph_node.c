@@ -173,13 +173,17 @@ static CUresult send_batch(const struct target *t, const struct gpc_node_given *
                    : gpc_wire_gp_node_set_batch_on(&on, t->exec, t->node, p->count, p->paramArray);
 }
 
-static CUresult send_memory(const struct target *t, const struct gpc_node_given *given)
+/* What cannot be changed any more, and tells its parameters' structure something. */
+static CUresult send_made(const struct target *t, const struct gpc_node_given *given)
 {
     void *params = (void *)(uintptr_t)given->params;
     struct gpc_route on;
-    CUresult r = params && t->made ? route_of(NULL, t->noted, &on) : CUDA_ERROR_INVALID_VALUE;
+    CUresult r = params && t->made ? route_of(given->context, t->noted, &on)
+                                   : CUDA_ERROR_INVALID_VALUE;
     if (r != CUDA_SUCCESS)
         return r;
+    if (given->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        return gpc_node_condition(t->op, &on, t->graph, t->made, t->noted, params);
     return given->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC
                ? gpc_node_alloc(t->op, &on, t->graph, t->made, t->noted, params)
                : gpc_node_free_memory(&on, t->graph, t->made, t->noted, params);
@@ -234,7 +238,8 @@ static CUresult send(const struct target *t, const struct gpc_node_given *given)
         return send_batch(t, given);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-        return send_memory(t, given);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return send_made(t, given);
     case CU_GRAPH_NODE_TYPE_HOST:
         return send_host(t, given);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
@@ -381,6 +386,9 @@ static CUresult given_of(uint16_t op, const CUgraphNodeParams *p, struct gpc_nod
         return p->memcpy.flags || p->memcpy.reserved ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEMSET:
         g->context = p->memset.ctx;
+        return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        g->context = p->conditional.ctx;
         return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_GRAPH:
         g->params = p->graph.graph;

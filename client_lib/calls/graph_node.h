@@ -55,6 +55,10 @@ CUresult gpc_node_alloc(uint16_t op, const struct gpc_route *on, CUgraph graph, 
                         struct gpc_node *noted, CUDA_MEM_ALLOC_NODE_PARAMS *p);
 CUresult gpc_node_free_memory(const struct gpc_route *on, CUgraph graph, CUgraphNode *made,
                               struct gpc_node *noted, const CUdeviceptr *at);
+/* And those that go by a condition (graph_condition.c). */
+CUresult gpc_node_condition(uint16_t op, const struct gpc_route *on, CUgraph graph,
+                            CUgraphNode *made, struct gpc_node *noted,
+                            CUDA_CONDITIONAL_NODE_PARAMS *p);
 CUresult gpc_node_ask_alloc(CUgraphNode id, CUDA_MEM_ALLOC_NODE_PARAMS *p);
 
 /* Take it out of its graph. */

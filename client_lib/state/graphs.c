@@ -45,25 +45,30 @@ static struct graph *graph_of(CUgraph graph)
     return gpc_handle_shadow(GP_HANDLE_GRAPH, (uint64_t)graph);
 }
 
-static bool attach(CUgraph id, bool known)
+static bool attach(CUgraph id, bool known, bool child)
 {
     struct graph *g = calloc(1, sizeof *g);
     if (!g)
         return false;
     g->known = known;
-    g->child = !known;
+    g->child = child;
     gpc_handle_attach((uint64_t)id, g);
     return true;
 }
 
 bool gpc_graph_known(CUgraph graph)
 {
-    return attach(graph, true);
+    return attach(graph, true, false);
 }
 
 bool gpc_graph_of_node(CUgraph graph)
 {
-    return attach(graph, false);
+    return attach(graph, false, true);
+}
+
+bool gpc_graph_of_condition(CUgraph graph)
+{
+    return attach(graph, true, true);
 }
 
 bool gpc_graph_is_known(CUgraph graph)
@@ -108,6 +113,10 @@ static void node_end(struct gpc_node *node)
         gpc_graph_forget(node->work.child);
         gpc_handle_drop((uint64_t)node->work.child);
     }
+    for (unsigned i = 0; i < node->body_count; i++) {
+        gpc_graph_forget(node->bodies[i]);
+        gpc_handle_drop((uint64_t)node->bodies[i]);
+    }
     gpc_handle_drop((uint64_t)node->id);
     gpc_node_free(node);
 }
@@ -143,6 +152,7 @@ void gpc_node_free(struct gpc_node *node)
     free(node->parameters);
     free(node->operations);
     free(node->access);
+    free(node->bodies);
     free(node->before.at);
     free(node->behind.at);
     free(node);
@@ -152,10 +162,9 @@ bool gpc_node_join(struct gpc_node *node)
 {
     struct graph *g = graph_of(node->graph);
     if (!g) { /* of a graph that is not known; it has a list of what was added here */
-        if (!attach(node->graph, false))
+        if (!attach(node->graph, false, false))
             return false;
         g = graph_of(node->graph);
-        g->child = false;
     }
     if (!grow((void **)&g->nodes, g->count, &g->room, sizeof(struct gpc_node *)))
         return false;

@@ -19,6 +19,7 @@ union gpc_node_work {
     CUDA_BATCH_MEM_OP_NODE_PARAMS batch; /* its operations are the node's own */
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;    /* who has access: the node's own */
     CUdeviceptr freed;
+    CUDA_CONDITIONAL_NODE_PARAMS condition; /* its bodies are the node's */
     CUevent event;
     CUgraph child; /* once it was asked for */
 };
@@ -50,6 +51,8 @@ struct gpc_node {
     struct gpc_node_parameters *parameters;
     CUstreamBatchMemOpParams *operations;
     CUmemAccessDesc *access;
+    CUgraph *bodies;
+    unsigned body_count;
     struct gpc_edge_list before, behind;
 };
 
@@ -66,6 +69,8 @@ void gpc_graphs_unlock(void);
 /* A graph was made, empty; or is a node's. False without memory. */
 bool gpc_graph_known(CUgraph graph);
 bool gpc_graph_of_node(CUgraph graph);
+/* Both: a body, which is filled by hand. */
+bool gpc_graph_of_condition(CUgraph graph);
 /* Whether all its nodes are known here; whether it goes with a node. */
 bool gpc_graph_is_known(CUgraph graph);
 bool gpc_graph_is_child(CUgraph graph);

@@ -97,6 +97,7 @@ enum gp_described_flags {
 #define GP_MEMORY_OPERATIONS_MAX 255 /* of a batch; CUDA's own */
 #define GP_NODES_MAX 4096
 #define GP_RESOURCES_MAX 256 /* of multiprocessors: groups of a split, parts of a descriptor */
+#define GP_BODIES_MAX 1024   /* graphs of a conditional node */
 #define GP_ATTRIBUTES_PER_LAUNCH_MAX 32
 
 /* Workers that a worker may be joined to (proto/spec/peer.toml). */

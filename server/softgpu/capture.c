@@ -26,6 +26,13 @@ static void detach_all(const struct sg_capture *capture)
                 detach(s);
 }
 
+/* It is as it was before the capture. */
+static void leave_graph(const struct sg_capture *capture)
+{
+    capture->graph->owned = capture->was_owned;
+    capture->graph->capturing = false;
+}
+
 /* The end of a capture, good or not. */
 static void finish(struct sg_capture *capture)
 {
@@ -49,6 +56,7 @@ void sg_capture_leave(CUstream stream)
     }
     CUgraph graph = capture->graph;
     bool own = capture->own_graph;
+    leave_graph(capture);
     finish(capture);
     if (own)
         sg_graph_free(graph);
@@ -191,8 +199,9 @@ static CUresult begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph)
                                    .graph = target,
                                    .mode = mode,
                                    .thread = pthread_self(),
-                                   .own_graph = !graph};
-    target->owned = true;
+                                   .own_graph = !graph,
+                                   .was_owned = target->owned};
+    target->owned = target->capturing = true;
     stream->capture = capture;
     sg.captures++;
     return CUDA_SUCCESS;
@@ -219,7 +228,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
     SG_LOCKED;
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
-    if (!sg_handle_is(hGraph, SG_GRAPH) || hGraph->owned)
+    if (!sg_handle_is(hGraph, SG_GRAPH) || hGraph->capturing || (hGraph->owned && !hGraph->is_body))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_edges_check(hGraph, dependencies, dependencyData, numDependencies));
     SG_TRY(begin(stream, mode, hGraph));
@@ -274,7 +283,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     CUgraph graph = capture->graph;
     bool own = capture->own_graph;
-    graph->owned = false;
+    leave_graph(capture);
     finish(capture);
     if (result != CUDA_SUCCESS && own) {
         sg_graph_free(graph);

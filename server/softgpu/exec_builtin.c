@@ -1,4 +1,5 @@
-/* Functions that CUDA's runtime on the device provides: printf, malloc, free, assert. */
+/* Functions that CUDA's runtime on the device provides: printf, malloc, free, assert, and the
+ * values of graphs' conditions. */
 #include "exec_internal.h"
 
 #include <string.h>
@@ -70,6 +71,15 @@ static enum sg_step release(struct sg_warp *w, const struct sg_insn *in, unsigne
     return SG_NEXT;
 }
 
+/* cudaGraphSetConditional(handle, value); nobody's handle is no error, as in CUDA. */
+static void set_condition(struct sg_warp *w, const struct sg_call *call, unsigned lane)
+{
+    const struct sg_launch *launch = w->block->run->launch;
+    if (launch->set_condition)
+        launch->set_condition(launch->condition_context, argument(w, call, 0, lane),
+                              (uint32_t)argument(w, call, 1, lane));
+}
+
 enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32_t mask,
                              const struct sg_function *callee)
 {
@@ -89,6 +99,9 @@ enum sg_step sg_builtin_call(struct sg_warp *w, const struct sg_insn *in, uint32
             break;
         case SG_B_FREE:
             step = release(w, in, l);
+            break;
+        case SG_B_SET_CONDITION:
+            set_condition(w, call, l);
             break;
         case SG_B_ASSERTFAIL:
             step = fail_assertion(w, in, l);

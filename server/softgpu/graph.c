@@ -16,6 +16,8 @@ CUgraph sg_graph_new(void)
 static void node_free(CUgraphNode node)
 {
     sg_handle_remove(node);
+    if (node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        sg_condition_node_gone(node);
     if (node->op)
         sg_block_node_gone(node->op, node->graph);
     sg_op_unref(node->op);
@@ -30,6 +32,7 @@ void sg_graph_free(CUgraph graph)
     for (size_t i = 0; i < graph->node_count; i++)
         node_free(graph->nodes[i]);
     sg_handle_remove(graph);
+    sg_conditions_of_graph_gone(graph);
     sg_kept_release(&graph->kept);
     free(graph->nodes);
     free(graph);
@@ -144,6 +147,19 @@ void sg_node_replace(CUgraphNode node, struct sg_op *op)
     node->op = op;
 }
 
+void sg_graph_drop(CUgraphNode node)
+{
+    CUgraph graph = node->graph;
+    size_t keep = 0;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        sg_graph_unlink(node, graph->nodes[i], NULL);
+        if (graph->nodes[i] != node)
+            graph->nodes[keep++] = graph->nodes[i];
+    }
+    graph->node_count = keep;
+    node_free(node);
+}
+
 static CUresult copy_nodes(CUgraph graph, CUgraph copy)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
@@ -155,6 +171,8 @@ static CUresult copy_nodes(CUgraph graph, CUgraph copy)
             SG_TRY(sg_graph_copy(from->child, &to->child));
         if (to->child)
             to->child->owned = true;
+        if (from->body_count)
+            SG_TRY(sg_condition_copy(from, to));
     }
     for (size_t i = 0; i < graph->node_count; i++)
         for (size_t k = 0; k < graph->nodes[i]->depend_count; k++) {
@@ -189,6 +207,8 @@ CUresult sg_graph_sort(CUgraph graph)
         graph->nodes[i]->order = 0;
         if (graph->nodes[i]->child)
             SG_TRY(sg_graph_sort(graph->nodes[i]->child));
+        for (unsigned k = 0; k < graph->nodes[i]->body_count; k++)
+            SG_TRY(sg_graph_sort(graph->nodes[i]->bodies[k]));
     }
     for (size_t done = 0; done < graph->node_count; done++) {
         size_t pick = done;
@@ -257,18 +277,11 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
 {
     SG_NODE_CHECK(hNode);
     CUgraph graph = hNode->graph;
-    if (graph->owned)
+    if ((graph->owned && !graph->is_body) || graph->capturing)
         return CUDA_ERROR_INVALID_VALUE;
     if (sg_graph_has_memory(graph))
         return CUDA_ERROR_NOT_SUPPORTED;
-    size_t keep = 0;
-    for (size_t i = 0; i < graph->node_count; i++) {
-        sg_graph_unlink(hNode, graph->nodes[i], NULL);
-        if (graph->nodes[i] != hNode)
-            graph->nodes[keep++] = graph->nodes[i];
-    }
-    graph->node_count = keep;
-    node_free(hNode);
+    sg_graph_drop(hNode);
     return CUDA_SUCCESS;
 }
 

@@ -40,6 +40,8 @@ static CUresult add(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode 
                                       (CUDA_MEM_ALLOC_NODE_PARAMS *)&p->alloc);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return cuGraphAddMemFreeNode(phGraphNode, hGraph, d, numDependencies, p->free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return sg_condition_node_add(phGraphNode, hGraph, d, numDependencies, &p->conditional);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }

@@ -1,22 +1,33 @@
 /* Executable graphs: a sorted copy; a launch is one operation of its stream. */
 #include "softgpu.h"
 
-static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags)
+/* What a failure comes from. */
+struct failure {
+    CUgraphInstantiateResult why;
+    CUgraphNode node;
+};
+
+static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags, struct failure *f)
 {
     SG_LOCKED;
     CUcontext context;
+    *f = (struct failure){CUDA_GRAPH_INSTANTIATE_ERROR, NULL};
     SG_TRY(sg_context_current(&context));
     if (!out || !sg_handle_is(graph, SG_GRAPH))
         return CUDA_ERROR_INVALID_VALUE;
     if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
         return CUDA_ERROR_NOT_SUPPORTED;
+    SG_TRY(sg_conditions_check(graph, &f->why, &f->node));
     CUgraphExec exec = calloc(1, sizeof(*exec));
     if (!exec)
         return CUDA_ERROR_OUT_OF_MEMORY;
     exec->flags = flags;
     CUresult result = sg_graph_copy(graph, &exec->graph);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = sg_graph_sort(exec->graph);
+        if (result == CUDA_ERROR_INVALID_VALUE)
+            f->why = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+    }
     if (result == CUDA_SUCCESS)
         result = sg_blocks_instantiate(exec->graph);
     if (result == CUDA_SUCCESS && !sg_handle_add(exec, SG_EXEC))
@@ -28,6 +39,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags)
         return result;
     }
     exec->graph->owned = true;
+    f->why = CUDA_GRAPH_INSTANTIATE_SUCCESS;
     *out = exec;
     return CUDA_SUCCESS;
 }
@@ -35,7 +47,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph graph, cuuint64_t flags)
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
                                      unsigned long long flags)
 {
-    return instantiate(phGraphExec, hGraph, flags);
+    struct failure failure;
+    return instantiate(phGraphExec, hGraph, flags, &failure);
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
@@ -44,10 +57,10 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
     SG_READY();
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = instantiate(phGraphExec, hGraph, params->flags);
-    params->hErrNode_out = NULL;
-    params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
-                                                : CUDA_GRAPH_INSTANTIATE_ERROR;
+    struct failure failure;
+    CUresult result = instantiate(phGraphExec, hGraph, params->flags, &failure);
+    params->hErrNode_out = failure.node;
+    params->result_out = failure.why;
     return result;
 }
 
@@ -58,7 +71,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraph
         *phErrorNode = NULL;
     if (logBuffer && bufferSize)
         logBuffer[0] = 0;
-    return instantiate(phGraphExec, hGraph, 0);
+    return cuGraphInstantiateWithFlags(phGraphExec, hGraph, 0);
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
@@ -108,23 +121,59 @@ static size_t op_count(CUgraph graph)
 static CUresult keep_all(CUgraph graph, struct sg_op *op)
 {
     SG_TRY(sg_kept_copy(&op->graph.kept, graph->kept));
-    for (size_t i = 0; i < graph->node_count; i++)
-        if (graph->nodes[i]->child)
-            SG_TRY(keep_all(graph->nodes[i]->child, op));
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        if (node->child)
+            SG_TRY(keep_all(node->child, op));
+        for (unsigned k = 0; k < node->body_count; k++)
+            SG_TRY(keep_all(node->bodies[k], op));
+    }
     return CUDA_SUCCESS;
 }
 
-static void collect(CUgraph graph, struct sg_op **list, size_t *count)
+static CUresult collect(CUgraph graph, struct sg_op **list, size_t *count)
 {
     for (size_t i = 0; i < graph->node_count; i++) {
         CUgraphNode node = graph->nodes[i];
         if (node->disabled)
             continue;
-        if (node->child)
-            collect(node->child, list, count);
-        else if (node->op)
+        if (node->child) {
+            SG_TRY(collect(node->child, list, count));
+        } else if (node->body_count) {
+            SG_TRY(sg_condition_launch(node, &list[*count]));
+            (*count)++;
+        } else if (node->op) {
             list[(*count)++] = sg_op_ref(node->op);
+        }
     }
+    return CUDA_SUCCESS;
+}
+
+/* Its list has room for all. */
+static CUresult fill(CUgraph graph, struct sg_op *op, size_t resets)
+{
+    if (resets)
+        sg_condition_resets(graph, op->graph.list);
+    for (; op->graph.count < resets; op->graph.count++)
+        if (!op->graph.list[op->graph.count])
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    return collect(graph, op->graph.list, &op->graph.count);
+}
+
+CUresult sg_graph_op(CUgraph graph, CUcontext context, bool resets, struct sg_op **out)
+{
+    struct sg_op *op = sg_op_new(SG_OP_GRAPH, context);
+    size_t first = resets ? sg_condition_resets(graph, NULL) : 0;
+    if (!op)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    op->graph.list = calloc(first + op_count(graph) + 1, sizeof(*op->graph.list));
+    CUresult result = op->graph.list ? fill(graph, op, first) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
+        sg_op_unref(op);
+        return result;
+    }
+    *out = op;
+    return CUDA_SUCCESS;
 }
 
 /* Events that the graph waits for come before the whole launch. */
@@ -169,15 +218,8 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
     SG_TRY(sg_stream_get(hStream, &stream));
     if (stream->capture)
         return capture_launch(stream, hGraphExec);
-    struct sg_op *op = sg_op_new(SG_OP_GRAPH, stream->context);
-    size_t count = op_count(hGraphExec->graph);
-    if (op)
-        op->graph.list = malloc((count ? count : 1) * sizeof(*op->graph.list));
-    if (!op || !op->graph.list) {
-        sg_op_unref(op);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    collect(hGraphExec->graph, op->graph.list, &op->graph.count);
+    struct sg_op *op;
+    SG_TRY(sg_graph_op(hGraphExec->graph, stream->context, true, &op));
     CUresult result = keep_all(hGraphExec->graph, op);
     if (result == CUDA_SUCCESS)
         result = wait_events(stream, op);
@@ -280,6 +322,17 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode 
     return change_child(node, childGraph);
 }
 
+static bool same_bodies(CUgraphNode a, CUgraphNode b)
+{
+    if (a->body_count != b->body_count ||
+        (a->body_count && a->op->condition.type != b->op->condition.type))
+        return false;
+    for (unsigned i = 0; i < a->body_count; i++)
+        if (same_children(a->bodies[i], b->bodies[i]) != CUDA_SUCCESS)
+            return false;
+    return true;
+}
+
 /* The same shape: as many nodes, of the same types, with the same edges. */
 static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
 {
@@ -292,6 +345,8 @@ static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
         if (a->type != b->type || a->depend_count != b->depend_count || !a->child != !b->child)
             return false;
         if (a->child && same_children(a->child, b->child) != CUDA_SUCCESS)
+            return false;
+        if (!same_bodies(a, b))
             return false;
         if (sg_node_is_memory(a) && a->op->block.its != b->op->block.its)
             return false;

@@ -1,4 +1,4 @@
-/* Graphs of the soft GPU: nodes, edges, and what is instantiated. Part of softgpu.h. */
+/* Graphs of the soft GPU: nodes, edges, captures, and what is instantiated. Part of softgpu.h. */
 #ifndef SG_GRAPH_OBJECTS_H
 #define SG_GRAPH_OBJECTS_H
 
@@ -12,7 +12,9 @@ struct CUgraphNode_st {
     CUgraph graph;
     struct sg_op *op;
     CUgraphNodeType type;
-    CUgraph child;           /* child graph nodes: their own copy */
+    CUgraph child;   /* child graph nodes: their own copy */
+    CUgraph *bodies; /* conditional nodes: their own */
+    unsigned body_count;
     CUgraphNode origin;      /* in a clone or an executable: the node copied from */
     struct sg_edge *depends; /* nodes that come before */
     size_t depend_count;
@@ -32,7 +34,10 @@ void sg_kept_release(struct sg_kept **kept);
 struct CUgraph_st {
     CUgraphNode *nodes; /* in the order of their making */
     size_t node_count, node_room;
-    bool owned; /* by a node, an executable or a capture: cuGraphDestroy refuses */
+    bool owned;     /* by a node, an executable or a capture: cuGraphDestroy refuses */
+    bool is_body;   /* of a conditional node: it may be filled all the same */
+    bool capturing; /* a capture fills it */
+    unsigned depth; /* conditional nodes around it */
     struct sg_kept *kept;
     CUgraph origin;
 };
@@ -46,6 +51,10 @@ void sg_graph_free(CUgraph graph);
 CUresult sg_graph_add(CUgraph graph, struct sg_op *op, CUgraphNodeType type,
                       const CUgraphNode *depends, size_t count, CUgraphNode *out);
 CUresult sg_graph_copy(CUgraph graph, CUgraph *out);
+/* Takes a node out of its graph. */
+void sg_graph_drop(CUgraphNode node);
+/* What the graph's nodes do, one after the other; `resets`: behind its conditions' initial values. */
+CUresult sg_graph_op(CUgraph graph, CUcontext context, bool resets, struct sg_op **out);
 /* Whether there is an edge with this data; of any if `data` is NULL. */
 bool sg_graph_linked(CUgraphNode from, CUgraphNode to, const CUgraphEdgeData *data);
 /* NULL: of the default kind. */
@@ -68,6 +77,36 @@ void sg_node_replace(CUgraphNode node, struct sg_op *op);
 /* A launch from a graph node's parameters, with the attributes that it has (NULL: a new one). */
 CUresult sg_kernel_node_op(const CUDA_KERNEL_NODE_PARAMS *params, CUcontext context,
                            CUgraphNode node, struct sg_op **out);
+
+/* ---- capture (capture.c) ---- */
+struct sg_capture {
+    int refs;
+    uint64_t id;
+    CUstream origin;
+    CUgraph graph;
+    CUstreamCaptureMode mode;
+    pthread_t thread;
+    CUresult invalid; /* CUDA_SUCCESS while good */
+    bool own_graph;   /* false: cuStreamBeginCaptureToGraph */
+    bool was_owned;   /* that graph, before */
+};
+void sg_capture_unref(struct sg_capture *capture);
+/* Nodes in the place of those that are there, or added to them; `data` NULL: edges of the
+ * default kind. */
+CUresult sg_tips_set(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
+                     size_t count);
+CUresult sg_tips_add(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
+                     size_t count);
+void sg_tips_clear(struct sg_tips *tips);
+CUresult sg_capture_add(CUstream stream, struct sg_op *op); /* takes the reference over */
+CUresult sg_capture_wait(CUstream stream, CUevent event);
+CUresult sg_capture_record(CUstream stream, CUevent event);
+void sg_capture_leave(CUstream stream);
+/* Before a call that may not happen while a capture watches this thread:
+ * invalidates the capture and says STREAM_CAPTURE_UNSUPPORTED. sg.lock is held. */
+CUresult sg_capture_unsafe(void);
+/* Before use of the legacy stream: STREAM_CAPTURE_IMPLICIT while a blocking stream captures. */
+CUresult sg_capture_legacy(CUstream stream);
 
 /* ---- memory of graphs (graph_memory.c); sg.lock is held ---- */
 /* An operation that allocates a block with an address of its own, and one that frees it in a graph:
@@ -94,6 +133,22 @@ static inline bool sg_node_is_memory(CUgraphNode node)
 {
     return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
 }
+
+/* ---- conditional nodes (graph_condition.c); sg.lock is held, where nothing else is said ---- */
+CUresult sg_condition_node_add(CUgraphNode *out, CUgraph graph, const CUgraphNode *depends,
+                               size_t count, CUDA_CONDITIONAL_NODE_PARAMS *p); /* takes it */
+CUresult sg_condition_copy(CUgraphNode from, CUgraphNode to);
+void sg_condition_node_gone(CUgraphNode node);
+void sg_conditions_of_graph_gone(CUgraph graph);
+void sg_condition_op_gone(const struct sg_op *op);
+/* Whether a graph may be instantiated; if not, why, and which node is wrong. */
+CUresult sg_conditions_check(CUgraph graph, CUgraphInstantiateResult *why, CUgraphNode *wrong);
+/* What a launch begins with, into a list (NULL: they are counted alone); no memory leaves NULL. */
+size_t sg_condition_resets(CUgraph graph, struct sg_op **list);
+CUresult sg_condition_launch(CUgraphNode node, struct sg_op **out);
+/* With no lock held: on a stream, and by a kernel. */
+CUresult sg_condition_run(const struct sg_op *op);
+void sg_condition_set(void *context, uint64_t id, uint32_t value);
 
 /* What an entry point of graphs or nodes begins with: the lock, and a live handle. */
 #define SG_GRAPH_CHECK(graph)                                                                      \

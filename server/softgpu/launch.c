@@ -232,6 +232,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .print = print,
         .cancel = &op->context->cancel,
         .breathe = sg_time_breathe,
+        .set_condition = sg_condition_set,
         .clock_hz = 1000000000,
     };
     memcpy(launch.grid, kernel->grid, sizeof(launch.grid));

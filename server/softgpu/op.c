@@ -56,6 +56,10 @@ void sg_op_unref(struct sg_op *op)
     case SG_OP_BLOCK_FREE:
         sg_block_op_gone(op);
         break;
+    case SG_OP_CONDITION:
+    case SG_OP_CONDITION_RESET:
+        sg_condition_op_gone(op);
+        break;
     default:
         break;
     }
@@ -214,6 +218,9 @@ static CUresult run(const struct sg_op *op)
     case SG_OP_BLOCK_FREE:
         sg_block_run(op);
         return CUDA_SUCCESS;
+    case SG_OP_CONDITION:
+    case SG_OP_CONDITION_RESET:
+        return sg_condition_run(op);
     }
     return CUDA_ERROR_UNKNOWN;
 }

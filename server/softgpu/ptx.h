@@ -116,6 +116,9 @@ struct sg_launch {
     /* Called very often while the grid runs, on its thread, and may wait; may be NULL. */
     void (*breathe)(void *context);
     void *breathe_context;
+    /* cudaGraphSetConditional; may be NULL. */
+    void (*set_condition)(void *context, uint64_t handle, uint32_t value);
+    void *condition_context;
     uint64_t clock_hz; /* rate of %clock64 against real time; 0: 1 GHz */
 };
 

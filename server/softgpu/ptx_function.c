@@ -22,7 +22,8 @@ static uint8_t builtin_named(const char *name)
     } known[] = {{"vprintf", SG_B_VPRINTF},
                  {"malloc", SG_B_MALLOC},
                  {"free", SG_B_FREE},
-                 {"__assertfail", SG_B_ASSERTFAIL}};
+                 {"__assertfail", SG_B_ASSERTFAIL},
+                 {"cudaGraphSetConditional", SG_B_SET_CONDITION}};
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (!strcmp(known[i].name, name))
             return known[i].builtin;
@@ -95,7 +96,13 @@ static void kernel_parameters_parse(struct sg_parser *p, struct sg_function *f)
     f->info.parameter_count = count;
 }
 
-/* .maxntid 256, 1, 1 and its like; others are hints. */
+/* Of the next function: some leave a declaration's semicolon out, and ptxas does not mind. */
+static bool next_begins(const struct sg_parser *p)
+{
+    return sg_at_dot(p, ".visible") || sg_at_dot(p, ".extern") || sg_at_dot(p, ".entry") ||
+           sg_at_dot(p, ".func");
+}
+
 /* .reqnctapercluster x, y, z: what is not named is 1. */
 static void cluster_parse(struct sg_parser *p, struct sg_function *f)
 {
@@ -107,9 +114,10 @@ static void cluster_parse(struct sg_parser *p, struct sg_function *f)
         f->info.cluster[n] = 1;
 }
 
+/* .maxntid 256, 1, 1 and its like; others are hints. */
 static void bounds_parse(struct sg_parser *p, struct sg_function *f)
 {
-    while (p->token.kind == SG_K_DOT) {
+    while (p->token.kind == SG_K_DOT && !next_begins(p)) {
         if (sg_at_dot(p, ".reqnctapercluster")) {
             sg_advance(p);
             cluster_parse(p, f);
@@ -337,7 +345,8 @@ void sg_function_parse(struct sg_parser *p, bool entry)
     if (sg_at(p, '{')) {
         definition_parse(p, &name, f, &scratch);
     } else {
-        sg_expect(p, ';');
+        if (!next_begins(p))
+            sg_expect(p, ';');
         if (entry && f->info.parameter_count)
             f->info.parameter_bytes = 0; /* declared only: the definition counts again */
     }

@@ -219,7 +219,14 @@ struct sg_call {
     struct sg_operand *results, *arguments;
 };
 
-enum sg_builtin { SG_B_NONE, SG_B_VPRINTF, SG_B_MALLOC, SG_B_FREE, SG_B_ASSERTFAIL };
+enum sg_builtin {
+    SG_B_NONE,
+    SG_B_VPRINTF,
+    SG_B_MALLOC,
+    SG_B_FREE,
+    SG_B_ASSERTFAIL,
+    SG_B_SET_CONDITION
+};
 
 struct sg_shared {
     const char *name;

@@ -225,6 +225,8 @@ enum sg_op_kind {
     SG_OP_BATCH, /* of values, and of barriers, which are empty */
     SG_OP_BLOCK_ALLOC,
     SG_OP_BLOCK_FREE,
+    SG_OP_CONDITION,
+    SG_OP_CONDITION_RESET,
 };
 /* A box of bytes; pitches in bytes. */
 struct sg_copy {
@@ -287,6 +289,12 @@ struct sg_op {
             struct sg_block *its; /* referenced: a graph's memory */
             bool holds;           /* nobody has it while this is there */
         } block;
+        struct {
+            struct sg_condition *its; /* referenced */
+            CUgraphConditionalNodeType type;
+            struct sg_op **bodies; /* referenced: of a launch */
+            unsigned count;
+        } condition;
         struct {
             struct sg_op **list; /* referenced, in an order that keeps every edge */
             size_t count;
@@ -399,35 +407,6 @@ void sg_event_unref(CUevent event);
 void sg_event_forget_capture(CUevent event);
 CUresult sg_event_record(CUevent event, CUstream stream); /* not in a capture */
 void sg_event_stamp(CUevent event, uint64_t record);      /* sg.lock is held */
-
-/* ---- capture (capture.c) ---- */
-struct sg_capture {
-    int refs;
-    uint64_t id;
-    CUstream origin;
-    CUgraph graph;
-    CUstreamCaptureMode mode;
-    pthread_t thread;
-    CUresult invalid; /* CUDA_SUCCESS while good */
-    bool own_graph;   /* false: cuStreamBeginCaptureToGraph */
-};
-void sg_capture_unref(struct sg_capture *capture);
-/* Nodes in the place of those that are there, or added to them; `data` NULL: edges of the
- * default kind. */
-CUresult sg_tips_set(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
-                     size_t count);
-CUresult sg_tips_add(struct sg_tips *tips, const CUgraphNode *nodes, const CUgraphEdgeData *data,
-                     size_t count);
-void sg_tips_clear(struct sg_tips *tips);
-CUresult sg_capture_add(CUstream stream, struct sg_op *op); /* takes the reference over */
-CUresult sg_capture_wait(CUstream stream, CUevent event);
-CUresult sg_capture_record(CUstream stream, CUevent event);
-void sg_capture_leave(CUstream stream);
-/* Before a call that may not happen while a capture watches this thread:
- * invalidates the capture and says STREAM_CAPTURE_UNSUPPORTED. sg.lock is held. */
-CUresult sg_capture_unsafe(void);
-/* Before use of the legacy stream: STREAM_CAPTURE_IMPLICIT while a blocking stream captures. */
-CUresult sg_capture_legacy(CUstream stream);
 
 /* ---- images, modules, kernels ---- */
 /* The PTX inside an image that cuModuleLoadData takes, malloced and NUL-terminated.

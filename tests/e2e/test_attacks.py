@@ -359,7 +359,9 @@ def test_work_without_a_context_is_charged_as_with_one(pool: Pool, transport: st
 
 
 @pytest.mark.parametrize(
-    "made", [[], ["built"], ["replaced"]], ids=["captured", "built", "replaced"]
+    "made",
+    [[], ["built"], ["replaced"], ["within"]],
+    ids=["captured", "built", "replaced", "within"],
 )
 def test_a_graph_is_no_way_to_another_gpu(
     make_server: MakeServer, toolchain: Toolchain, tmp_path: Path, transport: str, made: list[str]

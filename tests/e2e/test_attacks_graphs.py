@@ -9,7 +9,7 @@ import pytest
 
 from harness import PATIENCE, PoolServer, wait_until
 from peer_client import LEGACY, Worker, sessions_like, worker_of
-from raw_client import handle
+from raw_client import KIND_CONTEXT, handle
 
 pytestmark = pytest.mark.real_gpu
 
@@ -290,3 +290,64 @@ def test_a_graph_allocates_where_it_is_charged(server: PoolServer) -> None:
         assert alloc_node(worker, graph, 10, 1 << 62) == 0
         assert alloc_node(worker, handle(KIND_GRAPH, 5), 11, 4096) == 0
         assert alloc_node(worker, graph, 12, 4096) != 0
+
+
+IF, WHILE, SWITCH = 0, 1, 2
+
+
+def condition(worker: Worker, graph: int) -> int:
+    """The driver's number of one."""
+    body = struct.pack("<QQII", graph, handle(KIND_CONTEXT, 1), 0, 0)
+    result, number = struct.unpack_from(
+        "<i4xQ", worker.call("cuGraphConditionalHandleCreate", body)
+    )
+    assert result == 0
+    return int(number)
+
+
+def condition_node(
+    worker: Worker, graph: int, index: int, number: int, kind: int = IF, size: int = 1
+) -> int:
+    head = struct.pack("<QQQII", handle(KIND_NODE, index), graph, number, kind, size)
+    return worker.result("gp_node_condition", head)
+
+
+def body_of(worker: Worker, index: int, which: int, graph: int) -> int:
+    return worker.result(
+        "gp_node_body", struct.pack("<QI4xQ", handle(KIND_NODE, index), which, graph)
+    )
+
+
+def test_a_condition_is_one_of_the_sessions(server: PoolServer) -> None:
+    """The driver takes any number for an address of its own."""
+    with worker_of(server) as worker:
+        graph, other = made_graph(worker, 1), made_graph(worker, 2)
+        number, gone = condition(worker, graph), condition(worker, other)
+        for index, wrong in enumerate((0, 1, number + 2, number ^ 1 << 40, (1 << 64) - 1), 1):
+            assert condition_node(worker, graph, index, wrong) == INVALID_VALUE
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", other)) == 0
+        assert condition_node(worker, graph, 10, gone) == INVALID_VALUE
+        for index, (kind, size) in enumerate(
+            ((IF, 0), (IF, 3), (WHILE, 2), (SWITCH, 0), (SWITCH, 1025), (SWITCH, (1 << 32) - 1)), 20
+        ):
+            assert condition_node(worker, graph, index, number, kind, size) == INVALID_VALUE
+        assert condition_node(worker, graph, 30, number, SWITCH, 1024) == 0
+        assert condition_node(worker, graph, 31, number) == INVALID_VALUE
+
+
+def test_a_body_goes_with_its_node(server: PoolServer) -> None:
+    with worker_of(server) as worker:
+        graph, body = made_graph(worker, 1), handle(KIND_GRAPH, 2)
+        assert condition_node(worker, graph, 1, condition(worker, graph), IF, 2) == 0
+        plain = empty_node(worker, graph, 2)
+        assert plain and body_of(worker, 2, 0, handle(KIND_GRAPH, 3)) == INVALID_VALUE
+        assert body_of(worker, 1, 2, handle(KIND_GRAPH, 4)) == INVALID_VALUE
+        assert body_of(worker, 1, 1, body) == 0
+        empty_node(worker, body, 3)
+        assert worker.result("cuGraphDestroy", struct.pack("<Q", body)) == INVALID_VALUE
+        node = struct.pack("<Q", handle(KIND_NODE, 1))
+        assert worker.result("cuGraphDestroyNode", node) == 0
+        late = struct.pack("<QQ", handle(KIND_NODE, 4), body)
+        assert worker.result("gp_node_empty", late) == INVALID_VALUE
+        empty_node(worker, graph, 5)  # perhaps where the other was
+        assert body_of(worker, 5, 0, handle(KIND_GRAPH, 6)) == INVALID_VALUE

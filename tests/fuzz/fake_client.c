@@ -172,6 +172,7 @@ static void patience_after(const struct gp_header *h)
     case GP_OP_cuStreamBatchMemOp_v2:
     case GP_OP_gp_node_batch:
     case GP_OP_gp_node_set_batch:
+    case GP_OP_gp_node_condition:
     case GP_OP_gp_fence:
     case GP_OP_gp_host_function:
     case GP_OP_gp_peer_send:

@@ -299,6 +299,22 @@ CUresult gpw_gp_capture_end_to_graph(struct gpw_session *s, CUstream stream, CUg
     return CUDA_SUCCESS;
 }
 
+CUresult gpw_gp_graph_fault(struct gpw_session *s, CUgraph graph, uint64_t flags, uint32_t *result,
+                            uint64_t *node)
+{
+    CUDA_GRAPH_INSTANTIATE_PARAMS p = {.flags = flags &
+                                                ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
+                                       .result_out = CUDA_GRAPH_INSTANTIATE_ERROR};
+    CUgraphExec exec = NULL;
+    *node = 0;
+    if (s->driver->cuGraphInstantiateWithParams(&exec, graph, &p) == CUDA_SUCCESS)
+        s->driver->cuGraphExecDestroy(exec);
+    *result = p.result_out;
+    if (p.hErrNode_out)
+        *node = gpw_handle_name(s, (uint64_t)p.hErrNode_out, (uint64_t)graph);
+    return CUDA_SUCCESS;
+}
+
 /* A hidden root stands before one copy, which is the root that the client knows. */
 static CUgraphNode shown(struct gpw_session *s, CUgraphNode node, bool root)
 {

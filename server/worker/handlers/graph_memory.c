@@ -34,16 +34,14 @@ CUresult gpw_gp_node_free(struct gpw_session *s, CUgraphNode *node, CUgraph grap
     return s->driver->cuGraphAddMemFreeNode(node, graph, NULL, 0, dptr);
 }
 
-CUresult gpw_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node, uint64_t *bytes,
-                                uint64_t *address, uint32_t *ordinal)
+/* In the client's words: its ordinal, and nothing of this process. */
+CUresult gpw_noted_gp_node_alloc_told(struct gpw_session *s, CUgraphNode node,
+                                      CUDA_MEM_ALLOC_NODE_PARAMS *told)
 {
-    CUDA_MEM_ALLOC_NODE_PARAMS p;
-    CUresult r = s->driver->cuGraphMemAllocNodeGetParams(node, &p);
-    if (r != CUDA_SUCCESS)
-        return r;
-    gpw_location_give(s, &p.poolProps.location);
-    *bytes = p.bytesize;
-    *address = p.dptr;
-    *ordinal = (uint32_t)p.poolProps.location.id;
+    (void)node;
+    gpw_location_give(s, &told->poolProps.location);
+    told->poolProps.win32SecurityAttributes = NULL;
+    told->accessDescs = NULL;
+    told->accessDescCount = 0;
     return CUDA_SUCCESS;
 }

@@ -56,6 +56,10 @@ uint64_t gpw_handle_name(struct gpw_session *s, uint64_t real, uint64_t graph);
 uint64_t gpw_handle_graph_of(struct gpw_session *s, uint64_t node);
 /* No two objects have the same; 0 for an id that is not live. */
 uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id);
+/* That of the object that is put next: for a handler, of what it makes. */
+uint64_t gpw_handle_next_birth(const struct gpw_session *s);
+/* The graph of the node that has this one as its child or body, by their ids; 0: none has. */
+uint64_t gpw_handle_graph_around(struct gpw_session *s, uint64_t graph);
 /* What its graph is charged for a node, both by their ids; 0 for one that is not live. */
 void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes);
 uint64_t gpw_handle_share_of(struct gpw_session *s, uint64_t node, uint64_t *graph);

@@ -85,6 +85,22 @@ uint64_t gpw_handle_birth(struct gpw_session *s, uint64_t id)
     return slot ? slot->birth : 0;
 }
 
+uint64_t gpw_handle_next_birth(const struct gpw_session *s)
+{
+    return s->handles->births + 1;
+}
+
+uint64_t gpw_handle_graph_around(struct gpw_session *s, uint64_t graph)
+{
+    const struct slot *slot = gp_handle_kind(graph) == GP_HANDLE_GRAPH ? gpw_slot_live(s, graph, 0)
+                                                                       : NULL;
+    uint64_t parent = slot && !slot->capture ? slot->parent : 0;
+    if (gp_handle_kind(parent) != GP_HANDLE_GRAPH_NODE)
+        return gp_handle_kind(parent) == GP_HANDLE_GRAPH ? parent : 0;
+    const struct slot *node = gpw_slot_live(s, parent, 0);
+    return node ? node->parent : 0;
+}
+
 void gpw_handle_share(struct gpw_session *s, uint64_t node, uint64_t bytes)
 {
     struct slot *slot = gpw_slot_live(s, node, 0);
@@ -232,9 +248,9 @@ void gpw_slot_bind_graph(struct gpw_session *s, struct slot *slot, uint64_t pare
 /* A graph goes with every context in which it was given a node. */
 void gpw_slot_bind_node(struct gpw_session *s, struct slot *slot, uint64_t graph)
 {
-    struct slot *of = gpw_slot_live(s, graph, 0);
-    if (of)
-        of->contexts |= gpw_handle_context_bit(s);
+    uint64_t bit = gpw_handle_context_bit(s);
+    for (uint64_t at = graph; at; at = gpw_handle_graph_around(s, at))
+        gpw_handle_join_context_bits(s, at, bit);
     gpw_slot_bind_parent(s, slot, graph);
 }
 

@@ -72,6 +72,10 @@ struct gpw_session {
     struct gpw_modules *modules;
     struct gpw_functions *functions;
     struct gpw_graphs *graphs;
+    struct {
+        struct gpw_condition *handles;
+        struct gpw_bodies *nodes;
+    } conditions; /* graph_condition.c */
     struct gpw_held *held;
     struct gpw_loop *loop;
     struct gpw_control *control;

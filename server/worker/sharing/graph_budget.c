@@ -40,9 +40,18 @@ static bool take(struct gpw_session *s, uint64_t bytes)
     return false;
 }
 
+/* What has a place in a node is charged to the graph around all. */
+static uint64_t charged(struct gpw_session *s, uint64_t id)
+{
+    for (uint64_t around = id; around; around = gpw_handle_graph_around(s, id))
+        id = around;
+    return id;
+}
+
 static struct gpw_graph_cost *graph_of(struct gpw_session *s, uint64_t id)
 {
     struct gpw_graph_cost *g = s->graph_budget.graphs;
+    id = charged(s, id);
     while (g && g->id != id)
         g = g->next;
     return g;
@@ -184,7 +193,7 @@ static void more(struct gpw_session *s, uint64_t id, struct cost cost)
 {
     struct gpw_graph_cost *g = live(s, GP_HANDLE_GRAPH, id) ? graph_of(s, id) : NULL;
     if (!g) {
-        made(s, GP_HANDLE_GRAPH, id, cost);
+        made(s, GP_HANDLE_GRAPH, charged(s, id), cost);
         return;
     }
     g->cost.bytes += cost.bytes;

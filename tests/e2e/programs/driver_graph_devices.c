@@ -1,7 +1,7 @@
 /*
  * A graph that is launched on one device and has work on another: captured through an event
  * that both streams wait for, or (with an argument) built by hand or
- * brought by another child graph. Says with which error it ended.
+ * brought by another child graph, or added to a child that is there. Says with which error it ended.
  */
 #include "driver.h"
 
@@ -85,10 +85,39 @@ static CUgraphExec replaced(void)
     return exec;
 }
 
+/* And with a node that is added to the child graph itself. */
+static CUgraphExec within(void)
+{
+    CUdeviceptr memory;
+    CU(cuMemAlloc(&memory, BYTES));
+    CUgraph inner = setting(memory, driver_context), graph, owned;
+    CUgraphNode child, node;
+    CUgraphExec exec;
+    const CUDA_MEMSET_NODE_PARAMS set = {
+        .dst = at, .value = 2, .elementSize = 1, .width = BYTES, .height = 1};
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddChildGraphNode(&child, graph, NULL, 0, inner));
+    CU(cuGraphChildGraphNodeGetGraph(child, &owned));
+    CU(cuGraphAddMemsetNode(&node, owned, NULL, 0, &set, its_context));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    CU(cuGraphDestroy(graph));
+    CU(cuGraphDestroy(inner));
+    CU(cuMemFree(memory));
+    return exec;
+}
+
+static CUgraphExec made(const char *how)
+{
+    return strcmp(how, "built") == 0      ? built()
+           : strcmp(how, "replaced") == 0 ? replaced()
+           : strcmp(how, "within") == 0   ? within()
+                                          : captured();
+}
+
 int main(int argc, char **argv)
 {
     start();
-    CUgraphExec exec = argc < 2 ? captured() : strcmp(argv[1], "built") == 0 ? built() : replaced();
+    CUgraphExec exec = made(argc < 2 ? "captured" : argv[1]);
     CUresult launched = cuGraphLaunch(exec, own), waited = cuStreamSynchronize(own);
     printf("launched %s\n", driver_name(launched == CUDA_SUCCESS ? waited : launched));
     CU(cuGraphExecDestroy(exec));
