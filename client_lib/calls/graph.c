@@ -11,6 +11,8 @@
 static CUresult instantiate(uint16_t op, CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     CUresult r = gpc_enter(op, GPC_NEEDS_CONTEXT);
+    if (r == CUDA_SUCCESS && flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
+        r = gpc_refuse_because(op, "graphs that kernels launch");
     return gpc_leave(r ? r : gpc_wire_cuGraphInstantiateWithFlags(exec, graph, flags));
 }
 

@@ -25,8 +25,9 @@ struct host_function {
     CUstreamCallback callback;
     CUstream stream;
     void *data;
-    CUresult result; /* the stream's, for a callback */
-    bool in_graph;   /* runs again with every launch of its graph */
+    CUresult result;   /* the stream's, for a callback */
+    bool in_graph;     /* runs again with every launch of its graph */
+    uint64_t launches; /* of graphs, when it was put into one */
     struct host_function *next;
 };
 
@@ -55,6 +56,11 @@ static void outstanding_change(struct queue *queue, int by)
     __atomic_fetch_add(&queue->outstanding, (unsigned)by, __ATOMIC_ACQ_REL);
 }
 
+static uint64_t launches_of(const struct gpc_session *s)
+{
+    return __atomic_load_n(&s->graph_launches, __ATOMIC_ACQUIRE);
+}
+
 unsigned gpc_host_functions_outstanding(void)
 {
     unsigned n = 0;
@@ -79,7 +85,9 @@ void gpc_on_gp_host_call(struct gpc_session *s, const struct gp_req_gp_host_call
     while (*at && (*at)->cookie != q->cookie)
         at = &(*at)->next;
     struct host_function *f = *at;
-    if (f && f->in_graph) { /* stays; a copy runs */
+    if (f && f->in_graph && f->launches == launches_of(s)) {
+        f = NULL; /* a worker that lies: no graph was launched that could have it */
+    } else if (f && f->in_graph) { /* stays; a copy runs */
         struct host_function *again = outstanding_of(queue) < OUTSTANDING_MOST
                                           ? malloc(sizeof *again)
                                           : NULL;
@@ -188,6 +196,7 @@ static CUresult submit(struct gpc_session *s, const struct host_function *what, 
     CUresult r = start(queue);
     if (r == CUDA_SUCCESS) {
         *cookie = f->cookie = ++last_cookie;
+        f->launches = launches_of(s);
         f->next = queue->submitted;
         queue->submitted = f;
         outstanding_change(queue, 1);
@@ -244,6 +253,18 @@ CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, C
     return submitted(s, cookie,
                      made ? gpc_wire_gp_node_host(made, graph, cookie)
                           : gpc_wire_gp_node_set_host(exec, node, cookie));
+}
+
+bool gpc_host_function_told(CUgraphNode node, uint64_t cookie, CUDA_HOST_NODE_PARAMS *p)
+{
+    pthread_mutex_lock(&lock);
+    const struct host_function *f = queues[gp_handle_session((uint64_t)node)].submitted;
+    while (f && !(f->in_graph && f->cookie == cookie))
+        f = f->next;
+    if (f)
+        *p = (CUDA_HOST_NODE_PARAMS){f->function, f->data};
+    pthread_mutex_unlock(&lock);
+    return f != NULL;
 }
 
 CUresult gpc_graph_keeps(CUgraph graph, uint32_t count, CUhostFn gone, void *arg, uint64_t *cookie)

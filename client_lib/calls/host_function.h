@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 struct gpc_route;
+struct gpc_session;
 
 /* How many are submitted and have not finished running. */
 unsigned gpc_host_functions_outstanding(void);
@@ -22,6 +23,9 @@ CUresult gpc_host_function_capture(struct gpc_route *on, CUstream stream, CUhost
  * instantiated graph if that is given. */
 CUresult gpc_host_function_node(const CUDA_HOST_NODE_PARAMS *p, CUgraph graph, CUgraphNode *made,
                                 CUgraphExec exec, CUgraphNode node);
+
+/* What such a function is, by its name; false: there is none. */
+bool gpc_host_function_told(CUgraphNode node, uint64_t cookie, CUDA_HOST_NODE_PARAMS *p);
 
 /* A graph keeps something `count` times: `gone` is called once, with `arg`, when nothing on the GPU
  * host keeps it any more; `cookie` names it. Or the graph keeps it less often. */

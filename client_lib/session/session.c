@@ -296,6 +296,8 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     int r = gp_op_table[h->op].in_context ? follow_context(s, call->route.context) : 0;
     if (r == 0)
         r = follow_captures(s, gpc_thread());
+    if (gp_op_table[h->op].work == GP_WORK_GRAPH) /* before the worker can say what it ran */
+        __atomic_add_fetch(&s->graph_launches, 1, __ATOMIC_RELEASE);
     call->seq = h->seq = ++s->last_seq;
     if (wait && !waiting_list(s, call))
         r = -EPIPE;

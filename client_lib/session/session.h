@@ -56,7 +56,8 @@ struct gpc_session {
 
     pthread_mutex_t submit_lock; /* held while a message is numbered and sent */
     uint64_t last_seq;
-    CUcontext wire_context; /* what the worker has current */
+    uint64_t graph_launches; /* sent; read without the lock */
+    CUcontext wire_context;  /* what the worker has current */
     uint32_t wire_capture_mode;
     uint64_t settled_seq, settled_stream;
     CUcontext settled_context;

@@ -1,4 +1,5 @@
-/* A worker that lies of a graph's update: programs look what it says up in tables. */
+/* A worker that lies of graphs: of updates, whose results programs look up in tables, and of host
+ * functions that a graph has come to. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,9 +7,12 @@
 /* cmocka wants the four above */
 #include <cmocka.h>
 
+#include <unistd.h>
+
 #include "fake_worker.h"
 #include "graph_node.h"
 #include "handle.h"
+#include "host_function.h"
 
 struct update {
     pthread_t thread;
@@ -54,8 +58,38 @@ static void results_of_an_update(void **state)
     }
 }
 
+static void CUDA_CB run_up(void *at)
+{
+    __atomic_fetch_add((int *)at, 1, __ATOMIC_SEQ_CST);
+}
+
+/* No graph was launched since it was put into one. */
+static void functions_of_no_launch(void **state)
+{
+    (void)state;
+    struct gpc_session *s = fake_session();
+    const struct timespec moment = {0, 1000000};
+    int runs = 0;
+    const CUDA_HOST_NODE_PARAMS p = {run_up, &runs};
+    const uint64_t graph = gpc_handle_new(GP_HANDLE_GRAPH, 0);
+    CUgraphNode node;
+    s->graph_launches++;
+    assert_int_equal(gpc_host_function_node(&p, (CUgraph)graph, &node, NULL, NULL), CUDA_SUCCESS);
+    const struct gp_req_gp_host_call call = {.cookie = 1}; /* the first one's name */
+    for (int i = 0; i < 10; i++)
+        gpc_on_gp_host_call(s, &call);
+    assert_int_equal(gpc_host_functions_outstanding(), 1); /* none of them is to run */
+    s->graph_launches++;
+    gpc_on_gp_host_call(s, &call);
+    while (__atomic_load_n(&runs, __ATOMIC_SEQ_CST) == 0)
+        nanosleep(&moment, NULL);
+    assert_int_equal(__atomic_load_n(&runs, __ATOMIC_SEQ_CST), 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(results_of_an_update)};
+    alarm(120);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(results_of_an_update),
+                                       cmocka_unit_test(functions_of_no_launch)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
