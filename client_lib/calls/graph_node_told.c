@@ -2,10 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "call.h"
 #include "gpc_wire.h"
 #include "graph_node.h"
 #include "handle.h"
+#include "host_function.h"
 #include "module.h"
+#include "session.h"
 #include "shared.h"
 
 /* Parameters that the worker has told are kept for whoever asked, until the node's place is
@@ -81,22 +84,112 @@ static CUresult ask_kernel(CUgraphNode id, CUDA_KERNEL_NODE_PARAMS *p, size_t si
     return r;
 }
 
+static CUresult ask_event(CUgraphNode id, bool record, CUevent *to)
+{
+    uint64_t event;
+    CUresult r = record ? gpc_wire_gp_node_record_told(id, &event)
+                        : gpc_wire_gp_node_wait_told(id, &event);
+    if (r == CUDA_SUCCESS && !gpc_handle_live(GP_HANDLE_EVENT, event))
+        r = CUDA_ERROR_UNKNOWN;
+    if (r == CUDA_SUCCESS)
+        *to = (CUevent)event;
+    return r;
+}
+
+static CUresult ask_host(CUgraphNode id, CUDA_HOST_NODE_PARAMS *to)
+{
+    CUDA_HOST_NODE_PARAMS named;
+    CUresult r = gpc_wire_gp_node_host_told(id, &named);
+    if (r == CUDA_SUCCESS && !gpc_host_function_told(id, (uint64_t)(uintptr_t)named.userData, to))
+        r = CUDA_ERROR_UNKNOWN;
+    return r;
+}
+
+/* The list is kept as parameters are. */
+static CUresult ask_batch(CUgraphNode id, CUDA_BATCH_MEM_OP_NODE_PARAMS *to)
+{
+    CUstreamBatchMemOpParams list[GP_MEMORY_OPERATIONS_MAX];
+    uint32_t got = 0;
+    CUresult r = gpc_wire_gp_node_batch_told(id, list, &got);
+    if (r != CUDA_SUCCESS)
+        return r;
+    CUstreamBatchMemOpParams *own = malloc(got ? got : 1);
+    if (!own)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(own, list, got);
+    gpc_graphs_lock();
+    struct gpc_node *node = told_place(id);
+    if (node) {
+        free(node->operations);
+        node->operations = own;
+        *to = (CUDA_BATCH_MEM_OP_NODE_PARAMS){
+            .ctx = gpc_current(), .count = got / sizeof *own, .paramArray = own};
+    }
+    gpc_graphs_unlock();
+    if (!node)
+        free(own);
+    return node ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The worker tells both ends as numbers; what each is, by its type. */
+static bool end_of(CUmemorytype type, CUdeviceptr *at, void **host, CUarray *array)
+{
+    uint64_t end = *at;
+    *at = 0;
+    switch (type) {
+    case CU_MEMORYTYPE_ARRAY:
+        *array = (CUarray)end;
+        return gpc_handle_live(GP_HANDLE_ARRAY, end);
+    case CU_MEMORYTYPE_HOST:
+        *host = (void *)(uintptr_t)end;
+        return true;
+    default:
+        *at = end;
+        return type == CU_MEMORYTYPE_DEVICE;
+    }
+}
+
+static CUresult ask_copy(CUgraphNode id, CUDA_MEMCPY3D *to)
+{
+    CUDA_MEMCPY3D p;
+    void *from = NULL;
+    CUresult r = gpc_wire_gp_node_copy_told(id, &p);
+    if (r != CUDA_SUCCESS)
+        return r;
+    p.srcArray = p.dstArray = NULL;
+    p.dstHost = NULL;
+    if (!end_of(p.srcMemoryType, &p.srcDevice, &from, &p.srcArray) ||
+        !end_of(p.dstMemoryType, &p.dstDevice, &p.dstHost, &p.dstArray))
+        return CUDA_ERROR_UNKNOWN;
+    p.srcHost = from;
+    *to = p;
+    return r;
+}
+
 /* Of a node that the worker alone knows. */
 static CUresult ask(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)
 {
-    CUDA_MEMSET_NODE_PARAMS p;
-    if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
         return ask_kernel(id, to, size);
-    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return ask_copy(id, to);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return gpc_wire_gp_node_memset_told(id, to);
+    case CU_GRAPH_NODE_TYPE_HOST:
+        return ask_host(id, to);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return ask_event(id, type == CU_GRAPH_NODE_TYPE_EVENT_RECORD, to);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return ask_batch(id, to);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
         return gpc_node_ask_alloc(id, to);
-    if (type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return gpc_wire_gp_node_free_told(id, to);
-    if (type != CU_GRAPH_NODE_TYPE_MEMSET)
-        return gpc_refuse_because(op, "what a node does that a capture or a clone has made");
-    CUresult r = gpc_wire_gp_node_memset_told(id, &p);
-    if (r == CUDA_SUCCESS)
-        memcpy(to, &p, size);
-    return r;
+    default:
+        return gpc_refuse_because(op, "what such a node does");
+    }
 }
 
 CUresult gpc_node_get(uint16_t op, CUgraphNode id, CUgraphNodeType type, void *to, size_t size)

@@ -333,40 +333,52 @@ static bool same_bodies(CUgraphNode a, CUgraphNode b)
     return true;
 }
 
-/* The same shape: as many nodes, of the same types, with the same edges. */
-static bool same_shape(CUgraph exec, CUgraph graph, CUgraphNode *differs)
+static CUgraphExecUpdateResult edges_differ(CUgraphNode a, CUgraphNode b)
 {
-    *differs = NULL;
+    for (size_t k = 0; k < a->depend_count; k++)
+        if (a->depends[k].node->order != b->depends[k].node->order ||
+            memcmp(&a->depends[k].data, &b->depends[k].data, sizeof(CUgraphEdgeData)) != 0)
+            return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+/* Why a node cannot take another's parameters; those before them are paired. */
+static CUgraphExecUpdateResult node_differs(CUgraphNode a, CUgraphNode b)
+{
+    if (a->depend_count != b->depend_count)
+        return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    if (a->type != b->type)
+        return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if ((a->child && same_children(a->child, b->child) != CUDA_SUCCESS) || !same_bodies(a, b) ||
+        (sg_node_is_memory(a) && a->op->block.its != b->op->block.its))
+        return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+    return edges_differ(a, b);
+}
+
+/* The same shape: as many nodes, of the same types, with the same edges. */
+static CUgraphExecUpdateResultInfo compare(CUgraph exec, CUgraph graph)
+{
+    CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_SUCCESS};
     if (exec->node_count != graph->node_count)
-        return false;
-    for (size_t i = 0; i < graph->node_count; i++) {
+        info.result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t i = 0; info.result == CU_GRAPH_EXEC_UPDATE_SUCCESS && i < graph->node_count; i++) {
         CUgraphNode a = exec->nodes[i], b = graph->nodes[i];
-        *differs = b;
-        if (a->type != b->type || a->depend_count != b->depend_count || !a->child != !b->child)
-            return false;
-        if (a->child && same_children(a->child, b->child) != CUDA_SUCCESS)
-            return false;
-        if (!same_bodies(a, b))
-            return false;
-        if (sg_node_is_memory(a) && a->op->block.its != b->op->block.its)
-            return false;
         a->order = b->order = i;
-        for (size_t k = 0; k < a->depend_count; k++)
-            if (a->depends[k].node->order != b->depends[k].node->order ||
-                memcmp(&a->depends[k].data, &b->depends[k].data, sizeof(CUgraphEdgeData)) != 0)
-                return false;
+        info.result = node_differs(a, b);
+        if (info.result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+            info.errorNode = b;
     }
-    *differs = NULL;
-    return true;
+    return info;
 }
 
 static CUresult same_children(CUgraph exec, CUgraph graph)
 {
-    CUgraphNode differs;
-    return same_shape(exec, graph, &differs) ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    return compare(exec, graph).result == CU_GRAPH_EXEC_UPDATE_SUCCESS
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
-static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphNode *differs)
+static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
 {
     EXEC_CHECK(exec);
     if (!sg_handle_is(graph, SG_GRAPH))
@@ -374,10 +386,12 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphNode *differs)
     CUgraph copy;
     SG_TRY(sg_graph_copy(graph, &copy));
     CUresult result = sg_graph_sort(copy);
-    bool same = result == CUDA_SUCCESS && same_shape(exec->graph, copy, differs);
-    if (result == CUDA_SUCCESS && !same) {
-        *differs = *differs ? (*differs)->origin : NULL;
-        result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    if (result == CUDA_SUCCESS) {
+        *info = compare(exec->graph, copy);
+        if (info->errorNode)
+            info->errorNode = info->errorNode->origin;
+        if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS)
+            result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
     if (result != CUDA_SUCCESS) {
         sg_graph_free(copy);
@@ -397,16 +411,9 @@ static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphNode *differs)
 CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
                               CUgraphExecUpdateResultInfo *resultInfo)
 {
-    CUgraphNode differs = NULL;
     SG_READY();
     if (!resultInfo)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = update(hGraphExec, hGraph, &differs);
-    memset(resultInfo, 0, sizeof(*resultInfo));
-    resultInfo->errorNode = differs;
-    resultInfo->result = result == CUDA_SUCCESS ? CU_GRAPH_EXEC_UPDATE_SUCCESS
-                         : result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-                             ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
-                             : CU_GRAPH_EXEC_UPDATE_ERROR;
-    return result;
+    *resultInfo = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    return update(hGraphExec, hGraph, resultInfo);
 }

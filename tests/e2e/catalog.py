@@ -94,6 +94,7 @@ DRIVER_PROGRAMS = (
     Program("driver_graph_host", "driver_graph_host", driver=True),
     Program("driver_graph_conditions", "driver_graph_conditions", driver=True),
     Program("driver_graph_memory", "driver_graph_memory", driver=True),
+    Program("driver_graph_told", "driver_graph_told", driver=True),
     Program("driver_batch", "driver_batch", driver=True),
     Program("driver_user_objects", "driver_user_objects", driver=True),
     Program("driver_graph_drawn", "driver_graph_drawn", driver=True),

@@ -17,6 +17,8 @@ CUresult gpw_node_memset(struct gpw_session *s, CUgraphNode *made, CUgraph graph
                          uint32_t element, uint64_t width, uint64_t height);
 CUresult gpw_node_event(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUevent event,
                         bool record);
+/* graph_told.c: the client's id of the event. */
+CUresult gpw_node_event_told(struct gpw_session *s, CUgraphNode node, bool record, uint64_t *event);
 /* A changed node (`r`) has work for the GPU of the current context, and goes with it. */
 CUresult gpw_node_changed(struct gpw_session *s, CUgraphExec exec, CUgraphNode node, CUresult r);
 /* Edges, by the client's ids of their nodes; `data` has a CUgraphEdgeData for each, as a number. */

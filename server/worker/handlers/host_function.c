@@ -271,6 +271,18 @@ CUresult gpw_node_host(struct gpw_session *s, CUgraphNode *made, CUgraph graph, 
     return function_given(s, f, r);
 }
 
+/* Only of what is in the list: what the driver says may be a function of its own. */
+CUresult gpw_noted_gp_node_host_told(struct gpw_session *s, CUgraphNode node,
+                                     CUDA_HOST_NODE_PARAMS *told)
+{
+    (void)node;
+    const struct host_function *f = s->host_functions->list;
+    while (f && (const void *)f != told->userData)
+        f = f->next;
+    *told = (CUDA_HOST_NODE_PARAMS){.userData = f ? (void *)(uintptr_t)f->cookie : NULL};
+    return f ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* The driver counts who keeps the object: clones, what is instantiated, launches under way. */
 CUresult gpw_gp_graph_keeps(struct gpw_session *s, CUgraph graph, uint64_t cookie, uint32_t count)
 {
