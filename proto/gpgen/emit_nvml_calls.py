@@ -78,5 +78,8 @@ def _value(p: Param, name: str, before: Param | None) -> list[str]:
 
 
 def _counts(count: Param, of: Param) -> bool:
-    """Whether an argument says how many elements the next one has."""
-    return count.name.endswith("Count") and of.is_pointer
+    """Whether an argument says how many elements the next one has.
+
+    Two answers of the same type stand beside each other: the second is no list.
+    """
+    return count.name.endswith("Count") and of.is_pointer and count.ctype != of.ctype

@@ -223,3 +223,11 @@ def test_every_answered_function_is_called_by_the_fuzzer() -> None:
     called = {name for name in answered if f'{{"{name}", call_{name}}}' in said}
     # the first gives no result; the others are called by hand, or through the private table
     assert answered - called == {"nvmlErrorString", *emit_nvml_calls.BY_HAND}
+
+
+def test_a_number_beside_a_count_has_its_own_room() -> None:
+    """The fuzzer once gave two answers of a call as much room as the third one's value."""
+    spec = spec_nvml.load(ROOT / "proto" / "spec_nvml")
+    said = emit_nvml_calls.calls(spec)
+    assert "*averageFps = nvml_call_room(d, sizeof *averageFps)" in said
+    assert "sessionInfos = nvml_call_room(d, (sessionCount ? (size_t)*sessionCount : 0)" in said
