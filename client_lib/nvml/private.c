@@ -3,7 +3,8 @@
  * needed for its table: a device by its number (slot 81) and the processes of a device
  * (slots 213 to 215: compute, graphics, MPS), whose names come with them. Facts observed
  * in public by the project NVIDIA/k8s-test-infra with nvidia-smi 580.65, and here with
- * 535.261 and 550.163; docs/nvml.md.
+ * 535.261 and 550.163; docs/nvml.md. For dmon and pmon it asks whether it can watch a
+ * device (slot 72), for topo -m how two lie to each other (slot 23); seen with 535.261.
  * Every other slot refuses, and says its number in the log.
  */
 #include "private.h"
@@ -17,6 +18,8 @@
 
 #if GPUPOOL_PRIVATE_TABLES
 
+#define SLOT_LEVEL 23
+#define SLOT_WATCHED 72
 #define SLOT_HANDLE 81
 #define SLOT_COMPUTE 213
 #define SLOT_GRAPHICS 214
@@ -77,6 +80,36 @@ static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned int *count)
     return NVML_SUCCESS;
 }
 
+static nvmlReturn_t is_watched(nvmlDevice_t device, unsigned int *watched)
+{
+    if (!watched)
+        return gpc_nvml_bad_argument(device);
+    nvmlReturn_t r = gpc_nvml_known(device);
+    if (r == NVML_SUCCESS)
+        *watched = 1;
+    return r;
+}
+
+/* From 0, one switch (PIX), to 4, the system (SYS): NVML's levels without the one for GPUs
+ * of one board. */
+static nvmlReturn_t level_between(const char *one, const char *other, unsigned int *level)
+{
+    nvmlDevice_t devices[2];
+    nvmlGpuTopologyLevel_t found;
+    if (!level)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlReturn_t r = nvmlDeviceGetHandleByPciBusId_v2(one, &devices[0]);
+    if (r == NVML_SUCCESS)
+        r = nvmlDeviceGetHandleByPciBusId_v2(other, &devices[1]);
+    if (r == NVML_SUCCESS)
+        r = nvmlDeviceGetTopologyCommonAncestor(devices[0], devices[1], &found);
+    if (r != NVML_SUCCESS)
+        return r;
+    unsigned int step = NVML_TOPOLOGY_SINGLE - NVML_TOPOLOGY_INTERNAL;
+    *level = found < NVML_TOPOLOGY_SINGLE ? 0 : (found - NVML_TOPOLOGY_SINGLE) / step;
+    return NVML_SUCCESS;
+}
+
 static nvmlReturn_t refuse_slot(int slot)
 {
     gpc_log(GPC_LOG_DEBUG, "NVML's private function %d is not supported", slot);
@@ -100,6 +133,8 @@ static const void *table[GPC_NVML_PRIVATE_SLOTS] = {
 
 static void __attribute__((constructor)) fill(void)
 {
+    table[SLOT_LEVEL] = (const void *)(uintptr_t)level_between;
+    table[SLOT_WATCHED] = (const void *)(uintptr_t)is_watched;
     table[SLOT_HANDLE] = (const void *)(uintptr_t)handle_by_index;
     table[SLOT_COMPUTE] = (const void *)(uintptr_t)named_processes;
     table[SLOT_GRAPHICS] = table[SLOT_MPS] = (const void *)(uintptr_t)no_processes;

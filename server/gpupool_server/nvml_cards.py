@@ -39,6 +39,8 @@ _NUMBER_MOST = (1 << 64) - 1
 
 #: What a soft GPU passes for: the driver whose API it has.
 SOFT_VERSIONS = {"driver-version": "580.0", "nvml-version": "13.580.0", "cuda-version": "13000"}
+#: NVML_DEVICE_ARCH_UNKNOWN: `nvidia-smi topo` stops where it is not told at all.
+UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
 
 
 class Cards(Protocol):
@@ -78,7 +80,8 @@ class SoftCards:
         return SOFT_VERSIONS
 
     async def lasting(self, device: Device) -> Facts:
-        return {"minor": device.index, "brand": 0, "compute-mode": 0, "persistence": 0, "fans": 0}
+        nothing = {"brand": 0, "compute-mode": 0, "persistence": 0, "fans": 0}
+        return {"minor": device.index, "architecture": UNKNOWN_ARCHITECTURE, **nothing}
 
     async def passing(self, device: Device) -> Readings:
         return {"utilisation": 0, "utilisation-memory": 0, "performance": 0}, {}

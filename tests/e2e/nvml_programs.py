@@ -8,6 +8,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -168,6 +169,10 @@ def _check(result: int) -> None:
         raise pynvml.NVMLError(result)
 
 
+def _check_call(call: Callable[[], int]) -> None:
+    _check(call())
+
+
 def _error(call: Callable[[], Any]) -> str:
     try:
         call()
@@ -192,8 +197,40 @@ def lose() -> Any:
     return {"fresh": fresh, "name": pynvml.nvmlDeviceGetName(handle)}
 
 
+def private() -> Any:
+    """What nvidia-smi's topo -m, dmon and pmon ask NVML's table without names."""
+    pynvml.nvmlInit()
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    table = ctypes.POINTER(ctypes.c_void_p)()
+    name = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4")
+    _check(library.nvmlInternalGetExportTable(ctypes.byref(table), name))
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2)]
+    buses = [pynvml.nvmlDeviceGetPciInfo(handle).busId.encode() for handle in handles]
+    value = ctypes.c_uint(77)
+    watched = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(table[72] or 0)
+    three = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+    level = ctypes.CFUNCTYPE(ctypes.c_int, *three)(table[23] or 0)
+    at = ctypes.addressof(value)
+    said: dict[str, Any] = {}
+    calls: dict[str, Callable[[], int]] = {
+        "watched": lambda: watched(handles[0], at),
+        "no device": lambda: watched(None, at),
+        "no answer": lambda: watched(handles[0], None),
+        "level": lambda: level(buses[0], buses[1], at),
+        "itself": lambda: level(buses[0], buses[0], at),
+        "no bus": lambda: level(buses[0], None, at),
+        "other bus": lambda: level(b"0000:fe:1f.0", buses[1], at),
+        "no level": lambda: level(buses[0], buses[1], None),
+    }
+    for key, call in calls.items():
+        value.value = 77
+        error = _error(partial(_check_call, call))
+        said[key] = value.value if error == "none" else error
+    return said
+
+
 if __name__ == "__main__":
     programs: dict[str, Callable[[], Any]] = {
-        f.__name__: f for f in (look, cuda, use, errors, begin, lose)
+        f.__name__: f for f in (look, cuda, use, errors, private, begin, lose)
     }
     print(json.dumps(programs[sys.argv[1]]()))

@@ -79,6 +79,19 @@ def test_a_process_finds_itself_and_its_memory(make_server: Callable[..., PoolSe
     assert seen["name"] == sys.executable
 
 
+def test_what_nvidia_smi_asks_without_a_name(server: PoolServer) -> None:
+    assert result(server, "private") == {
+        "watched": 1,
+        "no device": "InvalidArgument",
+        "no answer": "InvalidArgument",
+        "level": 4,  # over the system
+        "itself": 0,
+        "no bus": "InvalidArgument",
+        "other bus": "NotFound",
+        "no level": "InvalidArgument",
+    }
+
+
 def test_errors_are_those_of_nvml(server: PoolServer) -> None:
     assert result(server, "errors") == {
         "before init": "Uninitialized",

@@ -59,6 +59,7 @@ async def test_one_device() -> None:
     assert said["uuid"] == "GPU-00000003"
     assert said["memory-total"] == str(8 * GIB)
     assert said["memory-used"] == "0"
+    assert said["architecture"] == str(0xFFFFFFFF)  # which nvidia-smi topo takes
     assert "temperature" not in said
     assert set(said) <= FACTS.keys()
 
