@@ -105,7 +105,10 @@ demo: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/demo/demo.py --work $(BUILD)/demo
 
 test: build $(VENV)/.test $(CUPY13)/.done
+	@$(MAKE) $(OUTSIDE)/packages/.done || \
+	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
+	  GPUPOOL_OUTSIDE=$(abspath $(OUTSIDE)/packages) \
 	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)
 
 # The parts of `make test`, for while one works.
@@ -124,6 +127,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/ptx.py || failed=1; \
 	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/steps.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/smi.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/jail.py --best --out $(GPU_OUT) || failed=1; \
   $(PY) tests/gpu/jail_two.py || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
