@@ -345,6 +345,46 @@ static uint32_t mapped_read(struct draw *d, struct gp_header *h)
     return sizeof *q;
 }
 
+/* One of the first that were given, by its name. */
+static CUdevResource resource(struct draw *d)
+{
+    CUdevResource r = {.type = CU_DEV_RESOURCE_TYPE_SM};
+    uint64_t name = 1 + draw_below(d, 6);
+    memcpy(r._internal_padding, &name, sizeof name);
+    return r;
+}
+
+static uint32_t resource_split(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_resource_split *q = (void *)h;
+    q->input = resource(d);
+    q->capacity = 2 - draw_below(d, 3);
+    q->flags = draw_below(d, 4);
+    q->least = draw_below(d, 5);
+    return sizeof *q;
+}
+
+static uint32_t resources_describe(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_cuDevResourceGenerateDesc *q = (void *)h;
+    uint32_t at = sizeof *q;
+    const CUdevResource two[2] = {resource(d), resource(d)};
+    q->phDesc = draw_new(d, GP_HANDLE_RESOURCE_DESC);
+    q->nbResources = 1 + draw_below(d, 2);
+    q->n_resources = draw_append(h, &at, two, q->nbResources * sizeof two[0]);
+    return at;
+}
+
+static uint32_t green_create(struct draw *d, struct gp_header *h)
+{
+    struct gp_req_gp_green_create *q = (void *)h;
+    q->ctx = draw_new(d, GP_HANDLE_CONTEXT);
+    q->desc = draw_handle(d, GP_HANDLE_RESOURCE_DESC);
+    q->dev = (int)draw_below(d, 2);
+    q->flags = CU_GREEN_CTX_DEFAULT_STREAM;
+    return sizeof *q;
+}
+
 static const struct draw_request careful[] = {
     {GP_OP_gp_image_put, "", image_put},
     {GP_OP_gp_module_load, "", module_load},
@@ -366,6 +406,9 @@ static const struct draw_request careful[] = {
     {GP_OP_gp_pinned_close, "", mapped_close},
     {GP_OP_gp_mapped_write, "", mapped_write},
     {GP_OP_gp_mapped_read, "", mapped_read},
+    {GP_OP_gp_resource_split, "", resource_split},
+    {GP_OP_cuDevResourceGenerateDesc, "", resources_describe},
+    {GP_OP_gp_green_create, "", green_create},
 };
 
 static const struct draw_request *find(const struct draw_request *list, unsigned count, uint16_t op)
