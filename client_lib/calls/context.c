@@ -1,3 +1,5 @@
+#include "activity_table.h"
+#include "observe.h"
 #include "context.h"
 
 #include <pthread.h>
@@ -142,6 +144,8 @@ struct gpc_context *gpc_context_note(CUcontext ctx, CUdevice device, unsigned fl
 /* Everything that the client keeps for a context that is no more. */
 static void context_ended(CUcontext ctx)
 {
+    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+        gpc_activity_context(ctx, false);
     struct gpc_context *c = gpc_context_of(ctx);
     if (c)
         __atomic_fetch_add(&c->life, 1, __ATOMIC_RELAXED);
@@ -182,13 +186,16 @@ CUresult gpc_context_retain(CUdevice dev, CUcontext *pctx)
         return r;
     pthread_mutex_lock(&lock);
     struct gpc_context *c = gpc_context_of(ctx);
-    if (c->retained == 0)
+    bool made = c->retained == 0;
+    if (made)
         r = gpc_wire_gp_primary_retain((uint64_t)ctx, dev, primaries[dev].flags);
     if (r == CUDA_SUCCESS)
         __atomic_store_n(&c->retained, c->retained + 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     if (r == CUDA_SUCCESS)
         *pctx = ctx;
+    if (r == CUDA_SUCCESS && made && GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+        gpc_activity_context(ctx, true);
     return r;
 }
 
@@ -314,6 +321,8 @@ CUresult gpc_as_cuCtxCreate_v4(uint16_t op, CUcontext *pctx, CUctxCreateParams *
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *pctx = ctx;
+    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+        gpc_activity_context(ctx, true);
     return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 /* Versions, error texts, and how the runtime finds our functions. */
 #include <string.h>
 
+#include "activity_table.h"
 #include "call.h"
 #include "context.h"
 #include "export.h"
@@ -146,6 +147,11 @@ GPC_EXPORT CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *p
         if (ppExportTable)
             *ppExportTable = NULL;
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    static const CUuuid activity = GPC_ACTIVITY_TABLE;
+    if (memcmp(pExportTableId, &activity, sizeof activity) == 0) {
+        *ppExportTable = &gpc_activity_table;
+        return CUDA_SUCCESS;
     }
     return gpc_private_table(ppExportTable, (const unsigned char *)pExportTableId->bytes,
                              gpc_private_host());

@@ -1,5 +1,6 @@
 #include "observe.h"
 
+#include "activity_table.h"
 #include "monotonic.h"
 #include "timeline.h"
 
@@ -18,6 +19,7 @@ void gpc_observe_no_more(enum gpc_observer who)
 void gpc_observe_begin(struct gpc_observed *o, const char *name)
 {
     o->name = name;
+    o->correlation = GPC_OBSERVED(GPC_OBSERVER_ACTIVITY) ? gpc_activity_call_begin() : 0;
     o->began_ns = gp_now_ns();
 }
 
@@ -25,4 +27,6 @@ void gpc_observe_end(const struct gpc_observed *o, CUresult result)
 {
     if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
         gpc_timeline_call(o->name, o->began_ns, result);
+    if (o->correlation)
+        gpc_activity_call_end(o->name, o->correlation, o->began_ns, result);
 }

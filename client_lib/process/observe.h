@@ -11,12 +11,14 @@
 enum gpc_observer {
     GPC_OBSERVER_TRACE = 1u << 0,    /* GPUPOOL_TRACE (trace.h) */
     GPC_OBSERVER_TIMELINE = 1u << 1, /* GPUPOOL_TIMELINE (timeline.h) */
+    GPC_OBSERVER_ACTIVITY = 1u << 2, /* our libcupti.so (activity_table.h) */
 };
 
 extern unsigned gpc_observers;
-#define GPC_OBSERVED(who) __builtin_expect(gpc_observers &(who), 0)
+#define GPC_OBSERVED(who)                                                                          \
+    __builtin_expect(__atomic_load_n(&gpc_observers, __ATOMIC_RELAXED) & (unsigned)(who), 0)
 
-/* Before the process makes its first call, or never: GPC_OBSERVED asks without an order. */
+/* From some later call on: GPC_OBSERVED asks without an order. */
 void gpc_observe(enum gpc_observer who);
 void gpc_observe_no_more(enum gpc_observer who);
 
@@ -24,6 +26,7 @@ void gpc_observe_no_more(enum gpc_observer who);
 struct gpc_observed {
     const char *name;
     uint64_t began_ns;
+    uint32_t correlation; /* 0: it has no number */
 };
 void gpc_observe_begin(struct gpc_observed *o, const char *name);
 void gpc_observe_end(const struct gpc_observed *o, CUresult result);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "activity.h"
+#include "activity_table.h"
 #include "call.h"
 #include "cancel.h"
 #include "export.h"
@@ -37,6 +38,7 @@ static void in_child(void)
     if (state == STATE_READY || state == STATE_OPENING)
         state = STATE_FORKED;
     gpc_sessions_forget();
+    gpc_observe_no_more(GPC_OBSERVER_ACTIVITY); /* whose locks may be held as well */
     static const pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     init_lock = fresh;
 }
@@ -52,7 +54,7 @@ static CUresult open_sessions(void)
 {
     __atomic_store_n(&state, STATE_OPENING, __ATOMIC_RELEASE);
     CUresult r = gpc_sessions_open();
-    if (r == CUDA_SUCCESS && GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+    if (r == CUDA_SUCCESS && (GPC_OBSERVED(GPC_OBSERVER_TIMELINE) || gpc_activity_wanted()))
         gpc_activity_start(); /* without it the timeline is the host's alone */
     __atomic_store_n(&state, r == CUDA_SUCCESS ? STATE_READY : STATE_NEW, __ATOMIC_RELEASE);
     return r;

@@ -1,5 +1,6 @@
 #include "activity.h"
 
+#include "activity_table.h"
 #include "gpc_wire.h"
 #include "monotonic.h"
 #include "observe.h"
@@ -82,6 +83,14 @@ static bool take_over(const struct gpc_session *s, struct gp_activity_record *r)
     return r->start <= r->end;
 }
 
+static void tell(const struct gpc_session *s, const struct gp_activity_record *r, const char *name)
+{
+    if (GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
+        gpc_timeline_activity(r, name);
+    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+        gpc_activity_tell(s, r, name);
+}
+
 void gpc_on_gp_activity(struct gpc_session *s, const struct gp_req_gp_activity *q,
                         const void *records)
 {
@@ -89,8 +98,8 @@ void gpc_on_gp_activity(struct gpc_session *s, const struct gp_req_gp_activity *
     const char *name;
     size_t at = 0;
     while (gp_activity_next(records, q->bytes, &at, &r, &name))
-        if (take_over(s, &r) && GPC_OBSERVED(GPC_OBSERVER_TIMELINE))
-            gpc_timeline_activity(&r, name);
+        if (take_over(s, &r))
+            tell(s, &r, name);
     if (at != q->bytes)
         gpc_log(GPC_LOG_WARN,
                 "session %s on %s: what its GPU did is told in a form that cannot be"

@@ -17,8 +17,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "activity_table.h"
 #include "cancel.h"
 #include "captures.h"
 #include "gp_errors.h"
@@ -299,6 +299,7 @@ static CUresult submit(struct gpc_session *s, struct gpc_call *call, bool wait)
     if (gp_op_table[h->op].work == GP_WORK_GRAPH) /* before the worker can say what it ran */
         __atomic_add_fetch(&s->graph_launches, 1, __ATOMIC_RELEASE);
     call->seq = h->seq = ++s->last_seq;
+    gpc_activity_sent(s, call->seq);
     if (wait && !waiting_list(s, call))
         r = -EPIPE;
     if (r == 0)
@@ -474,27 +475,4 @@ CUresult gpc_session_wait_notice(struct gpc_session *s, uint64_t seen)
     }
     gpc_cancel_back(cancel);
     return gpc_session_works(s) ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
-}
-
-void gpc_session_goodbye(struct gpc_session *s)
-{
-    if (!gpc_session_works(s))
-        return;
-    /* a thread that still runs may hold the lock for ever: give it a moment */
-    struct timespec soon;
-    clock_gettime(CLOCK_REALTIME, &soon);
-    soon.tv_nsec += 100000000;
-    if (soon.tv_nsec >= 1000000000) {
-        soon.tv_sec++;
-        soon.tv_nsec -= 1000000000;
-    }
-    if (pthread_mutex_timedlock(&s->submit_lock, &soon) != 0)
-        return;
-    __atomic_store_n(&s->leaving, true, __ATOMIC_RELAXED);
-    struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++s->last_seq}};
-    gpc_message_send(s, &q.h, sizeof q, NULL, 0, 0);
-    s->transport->flush(s->channel);
-    if (s->transport->leave)
-        s->transport->leave(s->channel);
-    pthread_mutex_unlock(&s->submit_lock);
 }

@@ -27,7 +27,7 @@
  *         pinned.c lock              bytes on their way into memory that is not shared
  *   8     session wait_lock          the listed calls, their states, the right to read
  *   9     handle.c, capture.c lock, context.c records_lock, ranges.c, cache.c, host_function.c,
- *         trace.c, timeline.c, and those of private_tables/:
+ *         trace.c, timeline.c, activity_table.c, and those of private_tables/:
  *                                    their own tables; nothing is locked under them
  *
  *   * held while calls are sent and waited for, so that one thread asks for all. The thread
@@ -148,6 +148,9 @@ struct gpc_thread {
     bool per_thread_streams;
     uint32_t capture_mode;             /* CUstreamCaptureMode */
     uint64_t number;                   /* of the thread: none ever has another's */
+    uint32_t correlation;              /* of its call, while somebody observes; 0: none */
+    bool correlated;                   /* that has sent something */
+    uint8_t host_memory;               /* of which kind what it copies is, a gp_cupti_memory */
     int id, process;                   /* the kernel's names, once somebody asked (timeline.c) */
     uint64_t last_answer;              /* seq of the last call that was waited for */
     bool may_end;                      /* it waited for the GPU: here cancellation is acted upon */

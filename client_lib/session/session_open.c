@@ -4,9 +4,11 @@
  * have their addresses, behind those of the one before.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ask.h"
@@ -14,6 +16,7 @@
 #include "gp_ids.h"
 #include "gpc_wire.h"
 #include "memory.h"
+#include "message.h"
 #include "operations_there.h"
 #include "pci.h"
 #include "peer_link.h"
@@ -389,6 +392,29 @@ CUresult gpc_sessions_open(void)
         close_session(gpc_session_at(open));
     gpc_sessions_set_count(0);
     return r;
+}
+
+void gpc_session_goodbye(struct gpc_session *s)
+{
+    if (!gpc_session_works(s))
+        return;
+    /* a thread that still runs may hold the lock for ever: give it a moment */
+    struct timespec soon;
+    clock_gettime(CLOCK_REALTIME, &soon);
+    soon.tv_nsec += 100000000;
+    if (soon.tv_nsec >= 1000000000) {
+        soon.tv_sec++;
+        soon.tv_nsec -= 1000000000;
+    }
+    if (pthread_mutex_timedlock(&s->submit_lock, &soon) != 0)
+        return;
+    __atomic_store_n(&s->leaving, true, __ATOMIC_RELAXED);
+    struct gp_req_gp_goodbye q = {.h = {.op = GP_OP_gp_goodbye, .seq = ++s->last_seq}};
+    gpc_message_send(s, &q.h, sizeof q, NULL, 0, 0);
+    s->transport->flush(s->channel);
+    if (s->transport->leave)
+        s->transport->leave(s->channel);
+    pthread_mutex_unlock(&s->submit_lock);
 }
 
 void gpc_sessions_goodbye(void)

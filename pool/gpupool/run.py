@@ -54,9 +54,12 @@ def client_environment(
     """The environment in which a program finds our library first, and the library its server."""
     lib = str(home.lib_path)
     rest = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != lib]
+    preloaded = [str(home.root / name) for name in paths.CUPTI if (home.root / name).is_file()]
+    others = [part for part in env.get("LD_PRELOAD", "").split(":") if part not in ("", *preloaded)]
     changed = {
         **env,
         "LD_LIBRARY_PATH": ":".join([lib, *rest]),
+        "LD_PRELOAD": ":".join([*preloaded, *others]),
         "GPUPOOL_SERVER": server,
         "GPUPOOL_TOKEN": token,
     }

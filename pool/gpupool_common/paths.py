@@ -5,6 +5,7 @@ into which ``cmake --install`` has installed), the installed package itself, and
 of the sources, ``build/stage``. All have the same layout::
 
     lib/libcuda.so.1                    what a client loads
+    lib/libcupti.so.12, .13             what its profilers load
     lib/plugins/libgpupool_*.so         transports that need a library
     lib/driver/libgpupool_softgpu.so    the soft GPU, a driver for the worker
     libexec/gpupool-worker
@@ -22,6 +23,8 @@ from pathlib import Path
 from gpupool_common.errors import InstallError
 
 CLIENT_LIBRARY = "lib/libcuda.so.1"
+#: Programs find their own by RPATH, so the launcher preloads these.
+CUPTI = ("lib/libcupti.so.13", "lib/libcupti.so.12")
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"
 WORKER = "libexec/gpupool-worker"
 PLUGINS = "lib/plugins"

@@ -134,6 +134,43 @@ struct gp_cupti_api {
 };
 _Static_assert(sizeof(struct gp_cupti_api) == 40, "CUPTI's layout");
 
+/* Bytes of a record of this kind in a buffer; 0: none of these. */
+static inline size_t gp_cupti_size(uint32_t kind)
+{
+    switch (kind) {
+    case GP_CUPTI_KERNEL:
+    case GP_CUPTI_CONCURRENT_KERNEL:
+        return sizeof(struct gp_cupti_kernel);
+    case GP_CUPTI_MEMCPY:
+        return sizeof(struct gp_cupti_memcpy);
+    case GP_CUPTI_MEMSET:
+        return sizeof(struct gp_cupti_memset);
+    case GP_CUPTI_DRIVER:
+        return sizeof(struct gp_cupti_api);
+    case GP_CUPTI_EXTERNAL_CORRELATION:
+        return sizeof(struct gp_cupti_external);
+    default:
+        return 0;
+    }
+}
+
+/* The record behind `*record` in a buffer of these, or the first (NULL). */
+static inline uint32_t gp_cupti_next(uint8_t *buffer, size_t valid, void **record)
+{
+    size_t at = 0, size = 0;
+    if (!buffer || !record)
+        return GP_CUPTI_INVALID_PARAMETER;
+    if (*record) {
+        at = (size_t)((uint8_t *)*record - buffer);
+        if (at >= valid || (size = gp_cupti_size(*(uint32_t *)*record)) == 0)
+            return GP_CUPTI_INVALID_KIND;
+    }
+    if (at + size >= valid)
+        return GP_CUPTI_MAX_LIMIT_REACHED;
+    *record = buffer + at + size;
+    return GP_CUPTI_SUCCESS;
+}
+
 typedef void gp_cupti_requested(uint8_t **buffer, size_t *size, size_t *records);
 typedef void gp_cupti_completed(CUcontext context, uint32_t stream, uint8_t *buffer, size_t size,
                                 size_t valid);

@@ -7,9 +7,9 @@
 #include "cupti.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "activity.h"
+#include "monotonic.h"
 
 #define NAMES 4096 /* of kernels, kept for good: a record may outlive the module */
 #define KINDS 64
@@ -29,13 +29,6 @@ static _Thread_local uint64_t external; /* of the calling thread; 0: none */
 static _Thread_local struct {
     uint32_t correlation, stream;
 } running; /* of a stream's thread */
-
-static uint64_t real_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static bool wants(uint32_t kind)
 {
@@ -99,7 +92,7 @@ void sg_activity_enter(const struct sg_op *op, CUstream stream)
 
 uint64_t sg_activity_now(void)
 {
-    return __atomic_load_n(&enabled, __ATOMIC_RELAXED) ? real_ns() : 0;
+    return __atomic_load_n(&enabled, __ATOMIC_RELAXED) ? gp_real_ns() : 0;
 }
 
 static void kernel_ran(const struct sg_op *op, uint64_t start)
@@ -108,7 +101,7 @@ static void kernel_ran(const struct sg_op *op, uint64_t start)
     const struct sg_function_info *info = sg_function_info(k->code);
     struct gp_cupti_kernel r = {.kind = GP_CUPTI_CONCURRENT_KERNEL,
                                 .start = start,
-                                .end = real_ns(),
+                                .end = gp_real_ns(),
                                 .device = (uint32_t)op->context->device->ordinal,
                                 .context = (uint32_t)op->context->id,
                                 .stream = running.stream,
@@ -142,7 +135,7 @@ static void copy_ran(const struct sg_op *op, uint64_t start)
                                 .to = memory_of(c->dst),
                                 .bytes = c->width * c->height * c->depth,
                                 .start = start,
-                                .end = real_ns(),
+                                .end = gp_real_ns(),
                                 .device = (uint32_t)op->context->device->ordinal,
                                 .context = (uint32_t)op->context->id,
                                 .stream = running.stream,
@@ -160,7 +153,7 @@ static void set_ran(const struct sg_op *op, uint64_t start)
                                 .value = s->value,
                                 .bytes = (uint64_t)s->width * s->element * s->height,
                                 .start = start,
-                                .end = real_ns(),
+                                .end = gp_real_ns(),
                                 .device = (uint32_t)op->context->device->ordinal,
                                 .context = (uint32_t)op->context->id,
                                 .stream = running.stream,
@@ -232,33 +225,9 @@ uint32_t cuptiActivityFlushAll(uint32_t flag)
     return GP_CUPTI_SUCCESS;
 }
 
-static size_t record_size(uint32_t kind)
-{
-    switch (kind) {
-    case GP_CUPTI_CONCURRENT_KERNEL:
-        return sizeof(struct gp_cupti_kernel);
-    case GP_CUPTI_MEMCPY:
-        return sizeof(struct gp_cupti_memcpy);
-    case GP_CUPTI_MEMSET:
-        return sizeof(struct gp_cupti_memset);
-    case GP_CUPTI_EXTERNAL_CORRELATION:
-        return sizeof(struct gp_cupti_external);
-    default:
-        return 0;
-    }
-}
-
 uint32_t cuptiActivityGetNextRecord(uint8_t *records, size_t valid, void **record)
 {
-    if (!records || !record)
-        return GP_CUPTI_INVALID_PARAMETER;
-    size_t at = *record ? (size_t)((uint8_t *)*record - records) : 0;
-    if (*record && at < valid)
-        at += record_size(*(uint32_t *)*record);
-    if (at >= valid)
-        return GP_CUPTI_MAX_LIMIT_REACHED;
-    *record = records + at;
-    return GP_CUPTI_SUCCESS;
+    return gp_cupti_next(records, valid, record);
 }
 
 /* Called from within a callback, where the lock is held: it is the caller's. */
@@ -299,6 +268,6 @@ uint32_t cuptiGetTimestamp(uint64_t *now)
 {
     if (!now)
         return GP_CUPTI_INVALID_PARAMETER;
-    *now = real_ns();
+    *now = gp_real_ns();
     return GP_CUPTI_SUCCESS;
 }

@@ -15,3 +15,13 @@ gp_client_test(test_copy_plan)
 gp_client_test(test_route)
 gp_client_test(test_managed)
 gp_client_test(test_mapped)
+
+# Records on their way into a profiler's buffers: no session, no library.
+add_executable(test_cupti_queue ${CMAKE_SOURCE_DIR}/tests/c/test_cupti_queue.c
+  ${CMAKE_SOURCE_DIR}/client_lib/cupti/queue.c)
+target_include_directories(test_cupti_queue PRIVATE ${CMAKE_SOURCE_DIR}/client_lib/cupti
+  ${CMAKE_SOURCE_DIR}/proto/wire)
+target_include_directories(test_cupti_queue SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
+target_link_libraries(test_cupti_queue PRIVATE gp_options PkgConfig::CMOCKA)
+add_test(NAME test_cupti_queue COMMAND test_cupti_queue)
+set_tests_properties(test_cupti_queue PROPERTIES TIMEOUT 60)

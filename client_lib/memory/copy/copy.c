@@ -1,9 +1,12 @@
 #include "copy.h"
 
+#include "activity_table.h"
 #include "array.h"
 #include "call.h"
 #include "captured_copy.h"
+#include "cupti.h"
 #include "gpc_wire.h"
+#include "observe.h"
 #include "session.h"
 
 struct gpc_rows gpc_copy_rows_of(const struct gpc_copy *c)
@@ -45,6 +48,16 @@ static bool must_wait(const struct gpc_copy *c)
     return (c->dst.known && c->dst.range.sync) || (c->src.known && c->src.range.sync);
 }
 
+/* For who profiles: what the host's end is to the application. */
+static void tell_host_memory(const struct gpc_copy *c)
+{
+    static const uint8_t memory[GPC_END_KINDS] = {[GPC_END_PAGEABLE] = GP_CUPTI_PAGEABLE,
+                                                  [GPC_END_PINNED] = GP_CUPTI_PINNED,
+                                                  [GPC_END_SHARED] = GP_CUPTI_PINNED};
+    uint8_t src = memory[c->src.kind];
+    gpc_activity_host_memory(src ? src : memory[c->dst.kind]);
+}
+
 CUresult gpc_copy_run(struct gpc_copy *c)
 {
     uint64_t wire;
@@ -61,6 +74,8 @@ CUresult gpc_copy_run(struct gpc_copy *c)
         s = s->in_graph;
     if (s->refusal)
         return gpc_refuse_because(c->op, s->refusal);
+    if (GPC_OBSERVED(GPC_OBSERVER_ACTIVITY))
+        tell_host_memory(c);
     r = s->run(c);
     bool waits = c->blocking && (must_ask(c) || must_wait(c));
     return r == CUDA_SUCCESS && waits ? gpc_wire_cuStreamSynchronize_on(c->on, c->stream) : r;

@@ -1,0 +1,9 @@
+/* What applications see of libcupti.so; everything else is hidden. */
+#ifndef GPC_CUPTI_EXPORT_H
+#define GPC_CUPTI_EXPORT_H
+
+#include "cupti.h"
+
+#define GPC_CUPTI_EXPORT __attribute__((visibility("default")))
+
+#endif

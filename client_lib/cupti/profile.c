@@ -1,0 +1,352 @@
+#include "profile.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver_numbers.h"
+#include "monotonic.h"
+#include "queue.h"
+
+#define KINDS 64
+#define NUMBERS 1024
+#define STACK 64u        /* external ids of one kind that a thread has pushed */
+#define EXTERNALS 6u     /* kinds of them */
+#define DELIVER_AT 16384 /* records, and they are handed over without being asked for */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* the queue, what is enabled */
+static pthread_mutex_t delivering = PTHREAD_MUTEX_INITIALIZER; /* taken first */
+static const struct gpc_activity_table *table;
+static struct gpc_queue queue;
+static uint64_t enabled; /* a bit for each kind */
+static bool skipped[NUMBERS];
+static gp_cupti_requested *requested;
+static gp_cupti_completed *completed;
+static gpc_cupti_clock *own_clock;
+static struct gpc_clock_pair first, latest;
+static uint64_t lost, hosts_lost;
+static uint64_t since_ns; /* nobody wants what GPUs did before, for a timeline perhaps */
+static void (*told_of_contexts)(CUcontext context, bool made);
+
+static __thread struct {
+    uint64_t ids[STACK];
+    unsigned depth;
+} pushed[EXTERNALS];
+static __thread bool busy; /* this thread runs the application's callbacks */
+
+const struct gpc_activity_table *gpc_profile_link(void)
+{
+    static const CUuuid name = GPC_ACTIVITY_TABLE;
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    const void *found = NULL;
+    pthread_mutex_lock(&once);
+    if (!table) {
+        void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        __typeof__(&cuGetExportTable) ask = library ? (__typeof__(&cuGetExportTable))dlsym(
+                                                          library, "cuGetExportTable")
+                                                    : NULL;
+        if (ask && ask(&found, &name) == CUDA_SUCCESS)
+            table = found;
+    }
+    pthread_mutex_unlock(&once);
+    return table;
+}
+
+/* --- clocks --------------------------------------------------------------- */
+
+uint64_t gpc_profile_now(void)
+{
+    return own_clock ? own_clock() : gp_real_ns();
+}
+
+static struct gpc_clock_pair look_at_clocks(void)
+{
+    uint64_t before = gp_now_ns(), theirs = gpc_profile_now();
+    return (struct gpc_clock_pair){before + (gp_now_ns() - before) / 2, theirs};
+}
+
+/* Under the lock. */
+static void clocks_begin(void)
+{
+    first = look_at_clocks();
+    first.ours -= 1; /* two looks are never one */
+    latest = look_at_clocks();
+}
+
+/* --- what comes ------------------------------------------------------------ */
+
+static bool wants(uint32_t kind)
+{
+    return __atomic_load_n(&enabled, __ATOMIC_RELAXED) >> kind & 1;
+}
+
+static bool wants_record(uint32_t kind)
+{
+    switch (kind) {
+    case GP_ACTIVITY_KERNEL:
+        return wants(GP_CUPTI_CONCURRENT_KERNEL) || wants(GP_CUPTI_KERNEL);
+    case GP_ACTIVITY_COPY:
+        return wants(GP_CUPTI_MEMCPY);
+    default:
+        return wants(GP_CUPTI_MEMSET);
+    }
+}
+
+static void record(const struct gp_activity_record *r, const char *name, uint32_t correlation)
+{
+    if (!wants_record(r->kind) || r->start < __atomic_load_n(&since_ns, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&lock);
+    if (!gpc_queue_activity(&queue, r, name, correlation))
+        lost++;
+    pthread_mutex_unlock(&lock);
+}
+
+static int by_name(const void *name, const void *row)
+{
+    return strcmp(name, ((const struct gpc_driver_number *)row)->name);
+}
+
+static uint32_t number_of(const char *name)
+{
+    const struct gpc_driver_number *row = bsearch(name, gpc_driver_numbers, gpc_driver_number_count,
+                                                  sizeof *row, by_name);
+    return row ? row->number : 0;
+}
+
+static void deliver(void);
+
+static void called(const char *name, uint32_t correlation, uint64_t began_ns, CUresult result,
+                   bool sent)
+{
+    uint32_t number = number_of(name);
+    bool shown = wants(GP_CUPTI_DRIVER) && number < NUMBERS && !skipped[number];
+    struct gp_cupti_api api = {.kind = GP_CUPTI_DRIVER,
+                               .cbid = number,
+                               .start = began_ns,
+                               .end = gp_now_ns(),
+                               .process = (uint32_t)getpid(),
+                               .thread = (uint32_t)(uintptr_t)pthread_self(),
+                               .correlation = correlation,
+                               .result = (uint32_t)result};
+    pthread_mutex_lock(&lock);
+    if (wants(GP_CUPTI_EXTERNAL_CORRELATION) && (sent || shown))
+        for (uint32_t kind = 0; kind < EXTERNALS; kind++)
+            if (pushed[kind].depth &&
+                !gpc_queue_external(&queue, kind, pushed[kind].ids[pushed[kind].depth - 1],
+                                    correlation))
+                lost++;
+    if (shown && !gpc_queue_api(&queue, &api))
+        lost++;
+    bool much = queue.count > DELIVER_AT;
+    pthread_mutex_unlock(&lock);
+    if (much && !busy)
+        deliver();
+}
+
+static void context(CUcontext ctx, bool made)
+{
+    void (*told)(CUcontext, bool) = __atomic_load_n(&told_of_contexts, __ATOMIC_ACQUIRE);
+    if (told)
+        told(ctx, made);
+}
+
+static const struct gpc_activity_observer observer = {.record = record,
+                                                      .called = called,
+                                                      .context = context};
+
+/* --- what goes ------------------------------------------------------------- */
+
+/* The application's buffer that is being filled. */
+struct filling {
+    uint8_t *bytes;
+    size_t size, used, count, most;
+};
+
+static void hand_over(struct filling *f)
+{
+    if (f->bytes)
+        completed(NULL, 0, f->bytes, f->size, f->used);
+    *f = (struct filling){0};
+}
+
+static bool write_record(void *arg, const void *record_bytes, size_t size)
+{
+    struct filling *f = arg;
+    if (f->bytes && (f->size - f->used < size || (f->most && f->count == f->most)))
+        hand_over(f);
+    if (!f->bytes)
+        requested(&f->bytes, &f->size, &f->most);
+    if (!f->bytes || f->size < size)
+        return false;
+    memcpy(f->bytes + f->used, record_bytes, size);
+    f->used += size;
+    f->count++;
+    return true;
+}
+
+static void deliver(void)
+{
+    struct filling f = {0};
+    if (busy) /* the application flushes from within its own callback */
+        return;
+    pthread_mutex_lock(&delivering);
+    pthread_mutex_lock(&lock);
+    struct gpc_queue taken = queue;
+    queue = (struct gpc_queue){.names = taken.names};
+    latest = look_at_clocks();
+    pthread_mutex_unlock(&lock);
+    busy = true;
+    size_t failed = taken.count;
+    if (requested && completed) {
+        failed = gpc_queue_write(&taken, &first, &latest, write_record, &f);
+        hand_over(&f);
+    }
+    busy = false;
+    gpc_queue_free(&taken);
+    pthread_mutex_lock(&lock);
+    lost += failed;
+    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&delivering);
+}
+
+/* --- what is asked --------------------------------------------------------- */
+
+#define BIT(kind) (UINT64_C(1) << (kind))
+#define OF_GPUS                                                                                    \
+    (BIT(GP_CUPTI_KERNEL) | BIT(GP_CUPTI_CONCURRENT_KERNEL) | BIT(GP_CUPTI_MEMCPY) |               \
+     BIT(GP_CUPTI_MEMSET))
+/* Of overhead there is nothing to tell: CUPTI's own is the worker's. */
+#define KNOWN                                                                                      \
+    (OF_GPUS | BIT(GP_CUPTI_DRIVER) | BIT(GP_CUPTI_OVERHEAD) | BIT(GP_CUPTI_EXTERNAL_CORRELATION))
+
+uint32_t gpc_profile_enable(uint32_t kind, bool on)
+{
+    const struct gpc_activity_table *t = gpc_profile_link();
+    if (kind == 0 || kind >= KINDS)
+        return GP_CUPTI_INVALID_KIND;
+    if (!(KNOWN & BIT(kind)))
+        return GP_CUPTI_NOT_SUPPORTED;
+    if (!t)
+        return GP_CUPTI_NOT_INITIALIZED;
+    pthread_mutex_lock(&lock);
+    uint64_t before = enabled, now = on ? before | BIT(kind) : before & ~BIT(kind);
+    __atomic_store_n(&enabled, now, __ATOMIC_RELAXED);
+    if (!before)
+        clocks_begin();
+    if (!(before & OF_GPUS) && (now & OF_GPUS))
+        __atomic_store_n(&since_ns, gp_now_ns(), __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lock);
+    if (!before && now)
+        t->observe(&observer);
+    CUresult r = CUDA_SUCCESS;
+    if (!(before & OF_GPUS) != !(now & OF_GPUS))
+        r = t->record((now & OF_GPUS) != 0);
+    if (on && r != CUDA_SUCCESS) { /* no GPU host has CUPTI */
+        pthread_mutex_lock(&lock);
+        __atomic_store_n(&enabled, before, __ATOMIC_RELAXED);
+        pthread_mutex_unlock(&lock);
+        now = before;
+    }
+    if (!now && !told_of_contexts)
+        t->observe(NULL);
+    return on && r != CUDA_SUCCESS ? GP_CUPTI_NOT_SUPPORTED : GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_skip(uint32_t number, bool skip)
+{
+    if (number == 0 || number >= NUMBERS)
+        return GP_CUPTI_INVALID_PARAMETER;
+    skipped[number] = skip;
+    return GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_buffers(gp_cupti_requested *request, gp_cupti_completed *complete)
+{
+    if (!request || !complete)
+        return GP_CUPTI_INVALID_PARAMETER;
+    pthread_mutex_lock(&delivering);
+    requested = request;
+    completed = complete;
+    pthread_mutex_unlock(&delivering);
+    return GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_clock(gpc_cupti_clock *clock)
+{
+    if (!clock)
+        return GP_CUPTI_INVALID_PARAMETER;
+    pthread_mutex_lock(&lock);
+    own_clock = clock;
+    clocks_begin();
+    pthread_mutex_unlock(&lock);
+    return GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_flush(bool forced)
+{
+    const struct gpc_activity_table *t = gpc_profile_link();
+    uint64_t all = 0;
+    if (!t)
+        return GP_CUPTI_NOT_INITIALIZED;
+    if (__atomic_load_n(&enabled, __ATOMIC_RELAXED) & OF_GPUS)
+        t->flush(forced, &all);
+    pthread_mutex_lock(&lock);
+    lost += all > hosts_lost ? all - hosts_lost : 0;
+    hosts_lost = all;
+    pthread_mutex_unlock(&lock);
+    deliver();
+    return GP_CUPTI_SUCCESS;
+}
+
+uint64_t gpc_profile_dropped(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = lost;
+    lost = 0;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+uint32_t gpc_profile_push(uint32_t kind, uint64_t id)
+{
+    if (kind == 0 || kind >= EXTERNALS)
+        return GP_CUPTI_INVALID_PARAMETER;
+    if (pushed[kind].depth == STACK)
+        return GP_CUPTI_OUT_OF_MEMORY;
+    pushed[kind].ids[pushed[kind].depth++] = id;
+    return GP_CUPTI_SUCCESS;
+}
+
+uint32_t gpc_profile_pop(uint32_t kind, uint64_t *last)
+{
+    if (kind == 0 || kind >= EXTERNALS)
+        return GP_CUPTI_INVALID_PARAMETER;
+    if (pushed[kind].depth == 0)
+        return GP_CUPTI_QUEUE_EMPTY;
+    uint64_t id = pushed[kind].ids[--pushed[kind].depth];
+    if (last)
+        *last = id;
+    return GP_CUPTI_SUCCESS;
+}
+
+void gpc_profile_contexts(void (*told)(CUcontext context, bool made))
+{
+    const struct gpc_activity_table *t = gpc_profile_link();
+    __atomic_store_n(&told_of_contexts, told, __ATOMIC_RELEASE);
+    if (t && (told || enabled))
+        t->observe(&observer);
+    else if (t)
+        t->observe(NULL);
+}
+
+void gpc_profile_end(void)
+{
+    for (uint32_t kind = 1; kind < KINDS; kind++)
+        if (wants(kind))
+            gpc_profile_enable(kind, false);
+    deliver();
+    gpc_profile_contexts(NULL);
+}
