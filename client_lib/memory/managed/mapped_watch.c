@@ -84,10 +84,11 @@ static void close_all(void)
     gpc_own_calls_begin(&before);
     gpc_managed_lock();
     if (due) {
-        __atomic_store_n(&due, false, __ATOMIC_RELAXED);
         last_pc = 0;
         gpc_managed_each(close_one, &none);
         gpc_managed_each(flush_one, NULL);
+        /* only now: who finds it false, and sends what must come behind, has not to wait */
+        __atomic_store_n(&due, false, __ATOMIC_RELEASE);
     }
     gpc_managed_unlock();
     gpc_own_calls_end(&before);
@@ -95,7 +96,7 @@ static void close_all(void)
 
 void gpc_mapped_waited(void)
 {
-    if (__atomic_load_n(&due, __ATOMIC_RELAXED) && !gpc_thread()->own_calls)
+    if (__atomic_load_n(&due, __ATOMIC_ACQUIRE) && !gpc_thread()->own_calls)
         close_all();
 }
 
