@@ -34,5 +34,8 @@ static inline uint64_t sg_array_slice(const struct CUarray_st *a)
 /* The context is ending. sg.lock is held. */
 void sg_arrays_release(CUcontext context);
 void sg_textures_release(CUcontext context); /* texture.c */
+/* What kernels of the context see of an object (texture.c); false: there is none, or of no known
+ * format. */
+bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image *to);
 
 #endif

@@ -130,7 +130,8 @@ UPDATE(16)
 UPDATE(32)
 UPDATE(64)
 
-static uint64_t update(const struct sg_insn *in, bool global, void *memory, uint64_t b, uint64_t c)
+uint64_t sg_atomic_update(const struct sg_insn *in, bool global, void *memory, uint64_t b,
+                          uint64_t c)
 {
     switch (sg_type_size(in->type)) {
     case 2:
@@ -184,7 +185,7 @@ SG_HANDLER(sg_do_atomic)
         uint64_t c = in->mode == SG_A_CAS ? sg_operand_lane(w, &x[2], l) : 0;
         bool global = in->space == SG_S_GLOBAL ||
                       (in->space == SG_S_GENERIC && address >> SG_WINDOW_SHIFT == 0);
-        uint64_t old = update(in, global, memory, b, c);
+        uint64_t old = sg_atomic_update(in, global, memory, b, c);
         if (in->op == SG_P_ATOM)
             sg_write(w->frame, &in->x[0], l, old);
     }

@@ -8,6 +8,7 @@
 #ifndef SG_EXEC_INTERNAL_H
 #define SG_EXEC_INTERNAL_H
 
+#include "ptx_image.h"
 #include "ptx_op.h"
 
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #define SG_ALL_LANES UINT32_MAX
 #define SG_EXTENTS 8u
 #define SG_WORKSPACE 4u
+#define SG_IMAGES 4u
 
 /* One activation of a function, shared by the lanes that entered it together. */
 struct sg_frame {
@@ -100,6 +102,13 @@ struct sg_extent {
     unsigned char *host; /* of begin */
 };
 
+/* What was told of an object, kept until others take its place. */
+struct sg_known_image {
+    uint64_t object;
+    bool surface, known;
+    struct sg_image image;
+};
+
 struct sg_run {
     const struct sg_launch *launch;
     const struct sg_function *function;
@@ -112,6 +121,8 @@ struct sg_run {
     uint64_t grid_id;
     struct sg_extent extents[SG_EXTENTS];
     uint32_t next_extent;
+    struct sg_known_image images[SG_IMAGES];
+    uint32_t next_image;
     size_t frame_bytes; /* all frames of the launch */
     CUresult result;
     char *fault;
@@ -229,6 +240,9 @@ SG_HANDLER(sg_do_store);
 SG_HANDLER(sg_do_copy_async);
 SG_HANDLER(sg_do_copy_bulk);
 SG_HANDLER(sg_do_mbarrier);
+SG_HANDLER(sg_do_texture);
+SG_HANDLER(sg_do_query);
+SG_HANDLER(sg_do_surface);
 SG_HANDLER(sg_do_atomic);
 SG_HANDLER(sg_do_fence);
 SG_HANDLER(sg_do_branch);
@@ -244,6 +258,9 @@ SG_HANDLER(sg_do_activemask);
 SG_HANDLER(sg_do_mapa);
 SG_HANDLER(sg_do_ctarank);
 
+/* Does the atomic operation on memory of the type's size, at most 8 bytes; what was there. */
+uint64_t sg_atomic_update(const struct sg_insn *in, bool global, void *memory, uint64_t b,
+                          uint64_t c);
 /* Whether the atomic operation exists for the type. */
 bool sg_atomic_known(const struct sg_insn *in);
 

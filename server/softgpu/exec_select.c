@@ -1,5 +1,6 @@
 /* Which handler executes an instruction. */
 #include "exec_internal.h"
+#include "ptx_texture.h"
 
 static bool memory_shape(const struct sg_insn *in)
 {
@@ -128,6 +129,16 @@ sg_execute sg_execute_select(const struct sg_insn *in)
                     sg_do_atomic);
     case SG_P_CP_ASYNC:
         return when(copy_shape(in), sg_do_copy_async);
+    case SG_P_TEX:
+    case SG_P_TLD4:
+        return when(in->fetch != NULL, sg_do_texture);
+    case SG_P_TXQ:
+        return when(in->operands == SG_TX_OPERANDS, sg_do_query);
+    case SG_P_SULD:
+    case SG_P_SUST:
+        return when(in->fetch != NULL, sg_do_surface);
+    case SG_P_SURED:
+        return when(in->fetch != NULL && sg_atomic_known(in), sg_do_surface);
     case SG_P_CP_BULK:
         return when(in->operands == SG_COPY_OPERANDS, sg_do_copy_bulk);
     case SG_P_MBARRIER:

@@ -1,5 +1,5 @@
 /* Kernel launches: what CUDA refuses at once, parameters, the run itself. */
-#include "softgpu.h"
+#include "array.h"
 
 #include <stdio.h>
 
@@ -230,6 +230,8 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .parameters = kernel->parameters,
         .memory = sg_address_memory(),
         .print = print,
+        .image = sg_image_told,
+        .image_context = op->context,
         .cancel = &op->context->cancel,
         .breathe = sg_time_breathe,
         .set_condition = sg_condition_set,

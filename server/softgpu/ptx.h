@@ -26,6 +26,7 @@
 
 #define SG_DEVICE_ADDRESS_LIMIT ((uint64_t)1 << 56)
 
+struct sg_image;    /* ptx_image.h */
 struct sg_module;   /* parsed PTX */
 struct sg_function; /* a .entry of it */
 
@@ -112,6 +113,9 @@ struct sg_launch {
     /* Receives what kernels print, in block order; may be NULL. */
     void (*print)(void *context, const char *text, size_t n);
     void *print_context;
+    /* Tells of a texture or surface object; false: there is none. May be NULL. */
+    bool (*image)(void *context, uint64_t object, bool surface, struct sg_image *out);
+    void *image_context;
     volatile int *cancel; /* may be NULL; nonzero ends the launch soon */
     /* Called very often while the grid runs, on its thread, and may wait; may be NULL. */
     void (*breathe)(void *context);

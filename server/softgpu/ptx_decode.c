@@ -169,6 +169,14 @@ static void operands_other(struct sg_parser *p, struct sg_statement *s, struct s
     case SG_P_MBARRIER:
         sg_mbarrier_decode(p, s, in);
         break;
+    case SG_P_TEX:
+    case SG_P_TLD4:
+    case SG_P_TXQ:
+    case SG_P_SULD:
+    case SG_P_SUST:
+    case SG_P_SURED:
+        sg_texture_decode(p, s, in);
+        break;
     case SG_P_MMA:
     case SG_P_MOVMATRIX:
     case SG_P_LDMATRIX:

@@ -184,6 +184,7 @@ struct sg_insn {
         const struct sg_call *call;
         const uint32_t *targets; /* brx.idx: count, then pcs */
         const struct sg_matrix *matrix;
+        const struct sg_fetch *fetch;
     };
     int64_t offset;  /* memory: added to the address */
     uint32_t line;   /* in the PTX text */

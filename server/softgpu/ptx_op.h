@@ -84,6 +84,12 @@ enum sg_op {
     SG_P_RED,      /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
     SG_P_CP_ASYNC, /* x: enum sg_copy_operand; more: source size, or predicate: ignore it */
     SG_P_CP_BULK,  /* space: where to, mode: where from; more: blocks of the cluster */
+    SG_P_TEX,      /* these: x as enum sg_fetch_operand says */
+    SG_P_TLD4,
+    SG_P_TXQ, /* txq and suq; mode: enum sg_query */
+    SG_P_SULD,
+    SG_P_SUST,
+    SG_P_SURED,    /* mode: enum sg_atomic */
     SG_P_MBARRIER, /* mode: enum sg_mbarrier; x: enum sg_barrier_operand */
     SG_P_FENCE,    /* membar, fence, cp.async.commit/wait, prefetch, nanosleep, …: nothing */
 

@@ -25,7 +25,9 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"exit", SG_P_EXIT}, {"trap", SG_P_TRAP}, {"brkpt", SG_P_TRAP}, {"bar", SG_P_BARRIER},
     {"barrier", SG_P_BARRIER}, {"shfl", SG_P_SHFL}, {"vote", SG_P_VOTE}, {"match", SG_P_MATCH},
     {"activemask", SG_P_ACTIVEMASK}, {"redux", SG_P_REDUX}, {"elect", SG_P_ELECT},
-    {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC}, {"mbarrier", SG_P_MBARRIER}, {"createpolicy", SG_P_CREATEPOLICY},
+    {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC}, {"mbarrier", SG_P_MBARRIER}, {"tex", SG_P_TEX},
+    {"tld4", SG_P_TLD4}, {"txq", SG_P_TXQ}, {"suq", SG_P_TXQ}, {"suld", SG_P_SULD},
+    {"sust", SG_P_SUST}, {"sured", SG_P_SURED}, {"createpolicy", SG_P_CREATEPOLICY},
     {"mma", SG_P_MMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
     {"stmatrix", SG_P_STMATRIX}, {"movmatrix", SG_P_MOVMATRIX},
 };
@@ -296,6 +298,7 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         in->mode = sg_suffix(s, ".all");
         return true;
     case SG_P_REDUX:
+    case SG_P_SURED:
         return atomic_read(s, in);
     case SG_P_WMMA_LOAD:
         return wmma_read(s, in);

@@ -78,6 +78,19 @@ static void atom_parse(struct sg_parser *p, struct sg_atom *atom)
         number_take(p, atom, negative);
 }
 
+/* {a, b, …}, of which the brace is taken. */
+static uint32_t list_parse(struct sg_parser *p, struct sg_atom *list, uint32_t most)
+{
+    uint32_t count = 0;
+    do {
+        if (count == most)
+            sg_fail(p, p->token.line, "more than %u elements in braces", most);
+        atom_parse(p, &list[count++]);
+    } while (sg_accept(p, ','));
+    sg_expect(p, '}');
+    return count;
+}
+
 static void address_parse(struct sg_parser *p, struct sg_argument *a)
 {
     a->address = true;
@@ -89,7 +102,23 @@ static void address_parse(struct sg_parser *p, struct sg_argument *a)
         int64_t n = sg_expect_integer(p);
         a->offset += minus ? -n : n;
     }
+    if (sg_accept(p, ',')) { /* where in a texture */
+        if (sg_accept(p, '{')) {
+            a->coordinates = list_parse(p, a->at, SG_MAX_COORDINATES);
+        } else {
+            atom_parse(p, &a->at[0]);
+            a->coordinates = 1;
+        }
+    }
     sg_expect(p, ']');
+}
+
+/* d|p */
+static void pipe_parse(struct sg_parser *p, struct sg_argument *a)
+{
+    a->piped = sg_accept(p, '|');
+    if (a->piped)
+        atom_parse(p, &a->second);
 }
 
 void sg_argument_parse(struct sg_parser *p, struct sg_argument *a)
@@ -101,20 +130,13 @@ void sg_argument_parse(struct sg_parser *p, struct sg_argument *a)
     }
     if (sg_accept(p, '{')) {
         a->vector = true;
-        do {
-            if (a->count == SG_MAX_ELEMENTS)
-                sg_fail(p, p->token.line, "more than %u elements in braces", SG_MAX_ELEMENTS);
-            atom_parse(p, &a->e[a->count++]);
-        } while (sg_accept(p, ','));
-        sg_expect(p, '}');
+        a->count = list_parse(p, a->e, SG_MAX_ELEMENTS);
+        pipe_parse(p, a);
         return;
     }
     a->count = 1;
     atom_parse(p, &a->e[0]);
-    if (sg_accept(p, '|')) {
-        a->piped = true;
-        atom_parse(p, &a->second);
-    }
+    pipe_parse(p, a);
     if (sg_at(p, '+') || sg_at(p, '-')) { /* symbol+8 */
         bool minus = sg_at(p, '-');
         sg_advance(p);

@@ -16,6 +16,7 @@
 #define SG_MAX_ELEMENTS 8u  /* in one braced operand */
 #define SG_MAX_ARGUMENTS 9u /* comma-separated operands of one instruction */
 #define SG_MAX_SUFFIXES 16u
+#define SG_MAX_COORDINATES 4u
 
 enum sg_symbol_kind {
     SG_N_REGISTER,  /* slot, width, type */
@@ -82,6 +83,8 @@ struct sg_argument {
     struct sg_atom e[SG_MAX_ELEMENTS];
     struct sg_atom second; /* after `|` */
     int64_t offset;        /* address */
+    uint32_t coordinates;  /* of a texture: [a, {x, y}] */
+    struct sg_atom at[SG_MAX_COORDINATES];
 };
 
 struct sg_statement {
@@ -174,6 +177,9 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s);
 
 /* Matrices: ptx_matrix.c. */
 void sg_matrix_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+
+/* Textures and surfaces: ptx_texture.c. */
+void sg_texture_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 
 /* Copies and barriers in shared memory: ptx_async.c. */
 void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);

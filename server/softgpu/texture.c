@@ -1,5 +1,6 @@
-/* Texture and surface objects: what was asked for is checked and kept. No PTX here reads them yet. */
+/* Texture and surface objects: what was asked for is checked, kept, and told to kernels. */
 #include "array.h"
+#include "ptx_image.h"
 
 struct sg_texture {
     struct sg_texture *next; /* in the context */
@@ -208,4 +209,147 @@ CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *pResViewDesc,
     SG_TRY(look(texObject, false, pResViewDesc, &at));
     *pResViewDesc = (*at)->view; /* all zeros for one without */
     return CUDA_SUCCESS;
+}
+
+/* --- what kernels see ------------------------------------------------------------------------- */
+
+/* false: of a format in blocks or planes, or of bits that are no whole bytes. */
+static bool format_told(CUarray_format format, unsigned channels, struct sg_image *to)
+{
+    static const struct {
+        CUarray_format format;
+        uint8_t channels, bytes, channel;
+        bool unit;
+    } formats[] = {
+        {CU_AD_FORMAT_UNSIGNED_INT8, 0, 1, SG_CH_UNSIGNED, false},
+        {CU_AD_FORMAT_UNSIGNED_INT16, 0, 2, SG_CH_UNSIGNED, false},
+        {CU_AD_FORMAT_UNSIGNED_INT32, 0, 4, SG_CH_UNSIGNED, false},
+        {CU_AD_FORMAT_SIGNED_INT8, 0, 1, SG_CH_SIGNED, false},
+        {CU_AD_FORMAT_SIGNED_INT16, 0, 2, SG_CH_SIGNED, false},
+        {CU_AD_FORMAT_SIGNED_INT32, 0, 4, SG_CH_SIGNED, false},
+        {CU_AD_FORMAT_HALF, 0, 2, SG_CH_FLOAT, false},
+        {CU_AD_FORMAT_FLOAT, 0, 4, SG_CH_FLOAT, false},
+        {CU_AD_FORMAT_UNORM_INT8X1, 1, 1, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_UNORM_INT8X2, 2, 1, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_UNORM_INT8X4, 4, 1, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_UNORM_INT16X1, 1, 2, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_UNORM_INT16X2, 2, 2, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_UNORM_INT16X4, 4, 2, SG_CH_UNSIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT8X1, 1, 1, SG_CH_SIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT8X2, 2, 1, SG_CH_SIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT8X4, 4, 1, SG_CH_SIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT16X1, 1, 2, SG_CH_SIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT16X2, 2, 2, SG_CH_SIGNED, true},
+        {CU_AD_FORMAT_SNORM_INT16X4, 4, 2, SG_CH_SIGNED, true},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (formats[i].format == format) {
+            to->channels = (uint8_t)(formats[i].channels ? formats[i].channels : channels);
+            to->channel_bytes = formats[i].bytes;
+            to->channel = formats[i].channel;
+            to->unit = formats[i].unit;
+            return true;
+        }
+    return false;
+}
+
+static struct sg_image_level level_told(const struct CUarray_st *a)
+{
+    return (struct sg_image_level){.address = a->data,
+                                   .row = a->extent.width,
+                                   .slice = sg_array_slice(a),
+                                   .width = (uint32_t)a->desc.Width,
+                                   .height = (uint32_t)a->extent.height,
+                                   .depth = (uint32_t)a->extent.depth};
+}
+
+static bool array_told(CUarray a, struct sg_image *to)
+{
+    to->levels = 1;
+    to->level[0] = level_told(a);
+    to->layered = a->desc.Flags & CUDA_ARRAY3D_LAYERED;
+    to->cube = a->desc.Flags & CUDA_ARRAY3D_CUBEMAP;
+    return format_told(a->desc.Format, a->desc.NumChannels, to);
+}
+
+/* All levels, or those of the view; layers of a view are not told apart. */
+static bool mipmap_told(CUmipmappedArray m, const CUDA_RESOURCE_VIEW_DESC *view,
+                        struct sg_image *to)
+{
+    unsigned first = view->firstMipmapLevel, last = view->lastMipmapLevel;
+    bool all = view->format == CU_RES_VIEW_FORMAT_NONE && !first && !last;
+    if (all)
+        last = m->count - 1;
+    if (first > last || last >= m->count || !array_told(m->levels[first], to))
+        return false;
+    to->levels = last - first + 1;
+    for (unsigned i = 0; i < to->levels; i++)
+        to->level[i] = level_told(m->levels[first + i]);
+    return true;
+}
+
+static bool line_told(const CUDA_RESOURCE_DESC *d, struct sg_image *to)
+{
+    if (!format_told(d->res.linear.format, d->res.linear.numChannels, to))
+        return false;
+    uint64_t element = (uint64_t)to->channels * to->channel_bytes;
+    to->line = true;
+    to->levels = 1;
+    to->level[0] = (struct sg_image_level){.address = d->res.linear.devPtr,
+                                           .width = (uint32_t)(d->res.linear.sizeInBytes / element),
+                                           .height = 1,
+                                           .depth = 1};
+    return true;
+}
+
+static bool rows_told(const CUDA_RESOURCE_DESC *d, struct sg_image *to)
+{
+    to->levels = 1;
+    to->level[0] = (struct sg_image_level){.address = d->res.pitch2D.devPtr,
+                                           .row = d->res.pitch2D.pitchInBytes,
+                                           .width = (uint32_t)d->res.pitch2D.width,
+                                           .height = (uint32_t)d->res.pitch2D.height,
+                                           .depth = 1};
+    return format_told(d->res.pitch2D.format, d->res.pitch2D.numChannels, to);
+}
+
+static bool resource_told(const struct sg_texture *o, struct sg_image *to)
+{
+    const CUDA_RESOURCE_DESC *d = &o->resource;
+    CUarray array;
+    CUmipmappedArray mipmap;
+    switch (d->resType) {
+    case CU_RESOURCE_TYPE_ARRAY:
+        return sg_array_get(d->res.array.hArray, &array) == CUDA_SUCCESS && array_told(array, to);
+    case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY:
+        return sg_mipmap_get(d->res.mipmap.hMipmappedArray, &mipmap) == CUDA_SUCCESS &&
+               mipmap_told(mipmap, &o->view, to);
+    case CU_RESOURCE_TYPE_LINEAR:
+        return line_told(d, to);
+    default:
+        return rows_told(d, to);
+    }
+}
+
+bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image *to)
+{
+    SG_LOCKED;
+    struct sg_texture **at = find(context, object, surface);
+    memset(to, 0, sizeof *to);
+    if (!at || !resource_told(*at, to))
+        return false;
+    const CUDA_TEXTURE_DESC *d = &(*at)->desc;
+    for (int i = 0; i < 3; i++)
+        to->edge[i] = (uint8_t)d->addressMode[i];
+    to->linear = d->filterMode == CU_TR_FILTER_MODE_LINEAR;
+    to->mip_linear = d->mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR;
+    to->unit = to->unit || !(d->flags & CU_TRSF_READ_AS_INTEGER);
+    to->normalized = d->flags & CU_TRSF_NORMALIZED_COORDINATES;
+    to->srgb = d->flags & CU_TRSF_SRGB;
+    to->bias = d->mipmapLevelBias;
+    to->least = d->minMipmapLevelClamp;
+    to->most = d->maxMipmapLevelClamp;
+    if (!to->line) /* outside of which is zero */
+        memcpy(to->border, d->borderColor, sizeof to->border);
+    return true;
 }

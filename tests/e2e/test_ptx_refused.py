@@ -57,6 +57,22 @@ REFUSED = {
     "mbarrier.init without a count": "mbarrier.init.shared.b64 [%sh];",
     "mbarrier.init in global memory": "mbarrier.init.global.b64 [%out], 1;",
     "mbarrier.test_wait without a token": "mbarrier.test_wait.shared.b64 %p0, [%sh];",
+    "tex of no place": f"tex.2d.v4.f32.f32 {FOUR}, [%in];",
+    "tex of half a place": f"tex.2d.v4.f32.f32 {FOUR}, [%in, {{%r4}}];",
+    "tex of five coordinates": f"tex.3d.v4.f32.f32 {FOUR}, [%in, {{%r4, %r5, %r6, %r7, %r0}}];",
+    "tex of halves": f"tex.2d.v4.f16.f32 {FOUR}, [%in, {TWO}];",
+    "tex with a sampler": f"tex.2d.v4.f32.f32 {FOUR}, [%in, %out, {TWO}];",
+    "tex into two registers": f"tex.2d.v4.f32.f32 {TWO}, [%in, {TWO}];",
+    "tex of no geometry": f"tex.v4.f32.f32 {FOUR}, [%in, {TWO}];",
+    "tex by steps over a cube": f"tex.grad.cube.v4.f32.f32 {FOUR}, [%in, {FOUR}], {FOUR}, {FOUR};",
+    "tex of a level without one": f"tex.level.2d.v4.f32.f32 {FOUR}, [%in, {TWO}];",
+    "tld4 of a line": f"tld4.r.1d.v4.f32.f32 {FOUR}, [%in, {{%r4}}];",
+    "txq of a sampler": "txq.filter_mode.b32 %r0, [%in];",
+    "suld of pixels": f"suld.p.2d.v4.b32.trap {FOUR}, [%in, {TWO}];",
+    "suld of other registers": f"suld.b.2d.v4.b32.trap {TWO}, [%in, {TWO}];",
+    "suld of 32 bytes": "suld.b.2d.v4.b64.trap {%x0, %x1, %x2, %x3}, [%in, {%r4, %r5}];",
+    "sured of two words": f"sured.b.add.2d.v2.u32.trap [%in, {TWO}], {TWO};",
+    "sured that swaps with care": f"sured.b.cas.2d.u32.trap [%in, {TWO}], %r0;",
     "movmatrix as it lies": "movmatrix.sync.aligned.m8n8.b16 %r0, %r1;",
 }
 
@@ -114,6 +130,9 @@ FAILING = {
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
         " [%sh], [%in], 16, [%sh+8], %h0;",
     ),
+    "tex of no object": (ILLEGAL_ADDRESS, f"tex.2d.v4.f32.f32 {FOUR}, [%in, {TWO}];"),
+    "sust to no object": (ILLEGAL_ADDRESS, f"sust.b.2d.b32.zero [%in, {TWO}], {{%r0}};"),
+    "txq of no object": (ILLEGAL_ADDRESS, "txq.width.b32 %r0, [%in];"),
     "matrix instructions that differ": (
         ILLEGAL_INSTRUCTION,
         "and.b32 %r0, %me, 1;\nsetp.eq.u32 %p0, %r0, 0;\n"
