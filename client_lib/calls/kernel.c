@@ -239,6 +239,7 @@ static CUresult function_new(struct gpc_kernel *kernel, CUcontext context, CUfun
     f->attributes = NULL;
     f->functions = NULL;
     f->replicas = NULL;
+    f->settings = NULL;
     CUresult r = gpc_wire_cuKernelGetFunction(&f->handle, (CUkernel)kernel->handle);
     if (r != CUDA_SUCCESS) {
         free(f);

@@ -38,6 +38,8 @@ static void one_block(CUmodule module)
     CU(cuMemAlloc(&out, 7 * sizeof(double)));
     CU(cuStreamCreate(&stream, 0));
     set_parameters(f, out, 1234, 0.125f);
+    if (driver_is_native()) /* there a block has no size until one is set */
+        CU(cuFuncSetBlockShape(f, 1, 1, 1));
     CU(cuLaunch(f)); /* a block of one thread, as nothing else was said */
     expect_parameters(out, 1234, 0.125);
     set_parameters(f, out, -7, 3);
@@ -84,6 +86,20 @@ static void refused(CUmodule module)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncSetSharedSize(f, 1000000000));
     CU(cuParamSetSize(f, 12));
     CU(cuParamSeti(f, 13, 1)); /* beyond the size, and not aligned */
+}
+
+/* A kernel of a library and the function made of it are set each by itself. */
+static void of_a_library(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction f;
+    CU(cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU(cuLibraryGetKernel(&kernel, library, "increment"));
+    (void)cuFuncSetBlockShape((CUfunction)kernel, 32, 1, 1); /* not every driver takes one */
+    CU(cuKernelGetFunction(&f, kernel));
+    CU(cuFuncSetBlockShape(f, 64, 1, 1));
+    CU(cuLibraryUnload(library));
 }
 
 static void on_several_devices(CUmodule module)
@@ -146,6 +162,7 @@ int main(void)
     one_block(module);
     a_grid(module);
     refused(module);
+    of_a_library();
     on_several_devices(module);
     uses_of_a_context();
     CU(cuModuleUnload(module));
