@@ -174,7 +174,9 @@ GPC_EXPORT CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *s
         return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!link->cubin && (r = complete(link, state)) != CUDA_SUCCESS)
+    if (link->cubin) /* it was complete before */
+        return CUDA_ERROR_INVALID_HANDLE;
+    if ((r = complete(link, state)) != CUDA_SUCCESS)
         return gpc_leave(r);
     *cubinOut = link->cubin;
     if (sizeOut)

@@ -168,8 +168,10 @@ static CUresult location_enter(uint16_t op, const CUmemLocation *location, CUmem
                 location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
                 (managed && location->type == CU_MEM_LOCATION_TYPE_NONE);
     if (!host && location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_NOT_SUPPORTED;
     *dev = location->id;
+    if (!host && ((uint32_t)*dev >= gpc_device_count()))
+        return CUDA_ERROR_INVALID_VALUE;
     return host || managed ? gpc_refuse_because(op, "a pool of host or managed memory")
                            : CUDA_SUCCESS;
 }

@@ -149,7 +149,7 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
     SG_LOCKED;
     SG_READY();
     char log[1024] = "";
-    if (!sg_handle_is(state, SG_LINK))
+    if (!sg_handle_is(state, SG_LINK) || state->complete)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!cubinOut || !state->text)
         return CUDA_ERROR_INVALID_VALUE;

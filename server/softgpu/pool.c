@@ -209,6 +209,8 @@ static CUresult location_device(const CUmemLocation *location, CUmemAllocationTy
     switch (location->type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
         *dev = location->id;
+        if (!sg_device(*dev))
+            return CUDA_ERROR_INVALID_VALUE;
         return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
@@ -216,7 +218,7 @@ static CUresult location_device(const CUmemLocation *location, CUmemAllocationTy
     case CU_MEM_LOCATION_TYPE_NONE:
         return managed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     default:
-        return CUDA_ERROR_INVALID_VALUE;
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 

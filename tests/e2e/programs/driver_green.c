@@ -107,7 +107,7 @@ static void expect(const char *where, CUdeviceptr values, int expected)
 /* A module and memory of the primary context; work goes from one green context to another. */
 static void work(CUgreenCtx one, CUgreenCtx two)
 {
-    CUstream first, second;
+    CUstream first, second, none;
     CUdeviceptr values;
     CUevent event;
     CUcontext context;
@@ -116,7 +116,7 @@ static void work(CUgreenCtx one, CUgreenCtx two)
 
     CU(cuGreenCtxStreamCreate(&first, one, CU_STREAM_NON_BLOCKING, 0));
     CU(cuGreenCtxStreamCreate(&second, two, CU_STREAM_NON_BLOCKING, 0));
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGreenCtxStreamCreate(&first, one, 0, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuGreenCtxStreamCreate(&none, one, 0, 0));
     CU(cuStreamGetGreenCtx(first, &green));
     EXPECT(green == one, "the first stream is of another green context");
     CU(cuStreamGetCtx_v2(second, &context, &green));

@@ -120,14 +120,14 @@ static void pooled(void)
     CU(cuStreamSynchronize(stream));
 
     here.id = 99;
-    CU_GIVES(CUDA_ERROR_INVALID_DEVICE,
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              cuMemGetMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
     here.id = driver_device;
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              cuMemGetMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_INVALID));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemGetMemPool(NULL, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
     here.type = (CUmemLocationType)77;
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+    CU_GIVES(CUDA_ERROR_NOT_SUPPORTED,
              cuMemGetDefaultMemPool(&current, &here, CU_MEM_ALLOCATION_TYPE_PINNED));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemSetMemPool(NULL, CU_MEM_ALLOCATION_TYPE_PINNED, made));
     CU(cuDeviceSetMemPool(driver_device, first));

@@ -59,7 +59,7 @@ static void maps_of_columns(void)
         CU(columns(&map[2], rank, lower, other));
         EXPECT(memcmp(&map[0], &map[1], sizeof map[0]) == 0, "equal tensors have two maps");
         EXPECT(memcmp(&map[0], &map[2], sizeof map[0]) != 0, "another box has the same map");
-        printf("columns of rank %u: %016llx %016llx\n", rank, sum(&map[0]), sum(&map[2]));
+        SAY("columns of rank %u: %016llx %016llx", rank, sum(&map[0]), sum(&map[2]));
         CUresult r = wide(&map[0], rank, 1);
         printf("wide columns of rank %u: %s %016llx\n", rank, driver_name(r),
                r == CUDA_SUCCESS ? sum(&map[0]) : 0);
@@ -81,9 +81,11 @@ static void maps_refused(void)
     refused(columns(&map, 2, lower, upper));
     refused(columns(&map, 6, lower, upper));
     refused(columns(&map, UINT32_MAX, lower, upper));
+    refused(wide(&map, 2, 1));
+    if (driver_is_native()) /* it dies of these */
+        return;
     refused(columns(NULL, 4, lower, upper));
     refused(columns(&map, 4, NULL, upper));
-    refused(wide(&map, 2, 1));
     refused(wide(NULL, 4, 1));
 }
 
