@@ -27,7 +27,9 @@ static gp_cupti_completed *completed;
 static gpc_cupti_clock *own_clock;
 static struct gpc_clock_pair first, latest;
 static uint64_t lost, hosts_lost;
-static uint64_t since_ns; /* nobody wants what GPUs did before, for a timeline perhaps */
+static bool owed; /* GPUs did something since the last flush that was told of it all */
+static uint64_t ended_ns[KINDS]; /* when a kind was switched off: it is told until then */
+static uint64_t since_ns;        /* nobody wants what GPUs did before, for a timeline perhaps */
 static void (*told_of_contexts)(CUcontext context, bool made);
 
 static __thread struct {
@@ -82,21 +84,28 @@ static bool wants(uint32_t kind)
     return __atomic_load_n(&enabled, __ATOMIC_RELAXED) >> kind & 1;
 }
 
-static bool wants_record(uint32_t kind)
+/* A record may come when its kind has been switched off: the worker hands over what it has. */
+static bool wanted_then(uint32_t kind, uint64_t start)
 {
-    switch (kind) {
+    return wants(kind) || start < __atomic_load_n(&ended_ns[kind], __ATOMIC_RELAXED);
+}
+
+static bool wants_record(const struct gp_activity_record *r)
+{
+    switch (r->kind) {
     case GP_ACTIVITY_KERNEL:
-        return wants(GP_CUPTI_CONCURRENT_KERNEL) || wants(GP_CUPTI_KERNEL);
+        return wanted_then(GP_CUPTI_CONCURRENT_KERNEL, r->start) ||
+               wanted_then(GP_CUPTI_KERNEL, r->start);
     case GP_ACTIVITY_COPY:
-        return wants(GP_CUPTI_MEMCPY);
+        return wanted_then(GP_CUPTI_MEMCPY, r->start);
     default:
-        return wants(GP_CUPTI_MEMSET);
+        return wanted_then(GP_CUPTI_MEMSET, r->start);
     }
 }
 
 static void record(const struct gp_activity_record *r, const char *name, uint32_t correlation)
 {
-    if (!wants_record(r->kind) || r->start < __atomic_load_n(&since_ns, __ATOMIC_RELAXED))
+    if (!wants_record(r) || r->start < __atomic_load_n(&since_ns, __ATOMIC_RELAXED))
         return;
     pthread_mutex_lock(&lock);
     if (!gpc_queue_activity(&queue, r, name, correlation))
@@ -117,6 +126,7 @@ static uint32_t number_of(const char *name)
 }
 
 static void deliver(void);
+static void hold_buffer(void);
 
 static void called(const char *name, uint32_t correlation, uint64_t began_ns, CUresult result,
                    bool sent)
@@ -144,6 +154,8 @@ static void called(const char *name, uint32_t correlation, uint64_t began_ns, CU
     pthread_mutex_unlock(&lock);
     if (much && !busy)
         deliver();
+    else if (__atomic_load_n(&enabled, __ATOMIC_RELAXED))
+        hold_buffer();
 }
 
 static void context(CUcontext ctx, bool made)
@@ -164,6 +176,10 @@ struct filling {
     uint8_t *bytes;
     size_t size, used, count, most;
 };
+
+/* The next one, and whether the application was asked for it; both under `delivering`. */
+static struct filling held;
+static bool holds;
 
 static void hand_over(struct filling *f)
 {
@@ -187,12 +203,30 @@ static bool write_record(void *arg, const void *record_bytes, size_t size)
     return true;
 }
 
+/* CUPTI asks for a buffer when the first record comes, and a profiler may flush only if it was
+ * asked for one: PyTorch's does. */
+static void hold_buffer(void)
+{
+    if (busy || __atomic_load_n(&holds, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&delivering);
+    if (requested && !holds) {
+        busy = true;
+        requested(&held.bytes, &held.size, &held.most);
+        busy = false;
+        __atomic_store_n(&holds, true, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&delivering);
+}
+
 static void deliver(void)
 {
-    struct filling f = {0};
     if (busy) /* the application flushes from within its own callback */
         return;
     pthread_mutex_lock(&delivering);
+    struct filling f = held;
+    held = (struct filling){0};
+    __atomic_store_n(&holds, false, __ATOMIC_RELAXED);
     pthread_mutex_lock(&lock);
     struct gpc_queue taken = queue;
     queue = (struct gpc_queue){.names = taken.names};
@@ -234,8 +268,11 @@ uint32_t gpc_profile_enable(uint32_t kind, bool on)
     pthread_mutex_lock(&lock);
     uint64_t before = enabled, now = on ? before | BIT(kind) : before & ~BIT(kind);
     __atomic_store_n(&enabled, now, __ATOMIC_RELAXED);
+    if (before & ~now)
+        __atomic_store_n(&ended_ns[kind], gp_now_ns(), __ATOMIC_RELAXED);
     if (!before)
         clocks_begin();
+    owed = owed || (now & OF_GPUS);
     if (!(before & OF_GPUS) && (now & OF_GPUS))
         __atomic_store_n(&since_ns, gp_now_ns(), __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
@@ -250,7 +287,7 @@ uint32_t gpc_profile_enable(uint32_t kind, bool on)
         pthread_mutex_unlock(&lock);
         now = before;
     }
-    if (!now && !told_of_contexts)
+    if (!now && !told_of_contexts && !owed) /* else when it is flushed */
         t->observe(NULL);
     return on && r != CUDA_SUCCESS ? GP_CUPTI_NOT_SUPPORTED : GP_CUPTI_SUCCESS;
 }
@@ -267,6 +304,8 @@ uint32_t gpc_profile_buffers(gp_cupti_requested *request, gp_cupti_completed *co
 {
     if (!request || !complete)
         return GP_CUPTI_INVALID_PARAMETER;
+    if (requested)
+        deliver(); /* to the callbacks until now */
     pthread_mutex_lock(&delivering);
     requested = request;
     completed = complete;
@@ -291,12 +330,19 @@ uint32_t gpc_profile_flush(bool forced)
     uint64_t all = 0;
     if (!t)
         return GP_CUPTI_NOT_INITIALIZED;
-    if (__atomic_load_n(&enabled, __ATOMIC_RELAXED) & OF_GPUS)
-        t->flush(forced, &all);
     pthread_mutex_lock(&lock);
-    lost += all > hosts_lost ? all - hosts_lost : 0;
-    hosts_lost = all;
+    bool on = enabled & OF_GPUS, ask = on || owed;
+    owed = on;
     pthread_mutex_unlock(&lock);
+    if (ask) { /* what is over is had whole */
+        t->flush(forced || !on, &all);
+        pthread_mutex_lock(&lock);
+        lost += all > hosts_lost ? all - hosts_lost : 0;
+        hosts_lost = all;
+        pthread_mutex_unlock(&lock);
+    }
+    if (!__atomic_load_n(&enabled, __ATOMIC_RELAXED) && !told_of_contexts)
+        t->observe(NULL);
     deliver();
     return GP_CUPTI_SUCCESS;
 }
