@@ -327,7 +327,8 @@ def test_a_condition_is_one_of_the_sessions(server: PoolServer) -> None:
         for index, wrong in enumerate(sorted(wrongs), 1):
             assert condition_node(worker, graph, index, wrong) == INVALID_VALUE
         assert worker.result("cuGraphDestroy", struct.pack("<Q", other)) == 0
-        assert condition_node(worker, graph, 10, gone) == INVALID_VALUE
+        if gone != number:  # a driver may count them in each graph
+            assert condition_node(worker, graph, 10, gone) == INVALID_VALUE
         for index, (kind, size) in enumerate(
             ((IF, 0), (IF, 3), (WHILE, 2), (SWITCH, 0), (SWITCH, 1025), (SWITCH, (1 << 32) - 1)), 20
         ):

@@ -77,6 +77,8 @@ def test_the_manager_and_what_hears_strangers_for_it_do(tmp_path: Path) -> None:
     try:
         manager.start()
         (relay,) = children(manager.pid)
+        # The relay closes itself before it is told anything, but the manager does not wait for it.
+        wait_until(lambda: shows(relay) == "closed", "the relay closed itself")
         for pid in (manager.pid, relay):
             assert core_limits(pid) == ["0", "0"]
             assert shows(pid) == "closed"
