@@ -1,4 +1,6 @@
 /* The functions of CUPTI that are not refused: records of activity, and callbacks of contexts. */
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cupti_export.h"
@@ -206,14 +208,27 @@ static void context_told(CUcontext context, bool made)
                             made ? CONTEXT_CREATED : CONTEXT_ENDING, &r);
 }
 
+/* The runtime ends its contexts when the process does, and whoever subscribed is gone by then. */
+static void at_exit(void)
+{
+    gpc_profile_contexts(NULL);
+}
+
+static void watch_exit(void)
+{
+    (void)atexit(at_exit); /* behind whoever subscribes, so it runs before they go */
+}
+
 uint32_t cuptiSubscribe(struct subscriber **handle, gpc_cupti_callback *callback, void *userdata)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (!handle || !callback)
         return said(GP_CUPTI_INVALID_PARAMETER);
     if (!gpc_profile_link())
         return said(GP_CUPTI_NOT_INITIALIZED);
     if (subscriber.callback)
         return said(GP_CUPTI_MULTIPLE_SUBSCRIBERS);
+    pthread_once(&once, watch_exit);
     subscriber = (struct subscriber){.callback = callback, .userdata = userdata};
     *handle = &subscriber;
     return GP_CUPTI_SUCCESS;

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../../proto/wire/cupti.h"
 
@@ -16,6 +17,7 @@
 #define LARGE ((size_t)8 << 20) /* more than one message carries */
 #define STEP 4711u              /* what the program says that it does */
 #define CONTEXT_CREATED 1u
+#define CONTEXT_ENDING 2u
 #define RESOURCE 3u
 
 struct subscriber;
@@ -262,6 +264,24 @@ static void refused(void)
     EXPECT(strcmp(text, "CUPTI_ERROR_NOT_SUPPORTED") == 0, "it is called %s", text);
 }
 
+static bool told_late;
+
+static void told_of_an_end(void *userdata, uint32_t domain, uint32_t cbid, const void *data)
+{
+    (void)userdata, (void)domain, (void)cbid, (void)data;
+    told_late = true;
+}
+
+/* As the runtime does; whoever subscribed has ended by then. */
+static void stop_at_exit(void)
+{
+    CUresult r = cuDevicePrimaryCtxRelease(driver_device);
+    if (r != CUDA_SUCCESS || told_late) {
+        SAY("FAIL at exit: %s%s", driver_name(r), told_late ? ", and a callback" : "");
+        _exit(1);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct subscriber *handle = NULL, *other = NULL;
@@ -270,6 +290,7 @@ int main(int argc, char **argv)
 
     REQUIRE(argc == 2, "usage: driver_cupti LIBCUPTI");
     open_library(argv[1]);
+    atexit(stop_at_exit);
     GIVES(GP_CUPTI_SUCCESS, p.cuptiGetVersion(&version));
     EXPECT(version == (strstr(argv[1], ".so.12") ? 28u : 130000u), "its version is %u", version);
     GIVES(GP_CUPTI_SUCCESS, p.cuptiSubscribe(&handle, told, &contexts));
@@ -286,6 +307,7 @@ int main(int argc, char **argv)
     GIVES(GP_CUPTI_SUCCESS, p.cuptiUnsubscribe(handle));
     GIVES(GP_CUPTI_INVALID_PARAMETER, p.cuptiUnsubscribe(handle));
     GIVES(GP_CUPTI_SUCCESS, p.cuptiFinalize());
-    driver_stop();
+    GIVES(GP_CUPTI_SUCCESS, p.cuptiSubscribe(&handle, told_of_an_end, NULL));
+    GIVES(GP_CUPTI_SUCCESS, p.cuptiEnableCallback(1, handle, RESOURCE, CONTEXT_ENDING));
     return finish("driver_cupti");
 }
