@@ -2,7 +2,9 @@
 #include "its.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "call.h"
@@ -74,4 +76,57 @@ GPC_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
         }
     }
     return CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* --- notices ----------------------------------------------------------------------------- */
+
+struct CUasyncCallbackEntry_st {
+    CUasyncCallbackHandle next;
+    CUdevice device;
+};
+
+static pthread_mutex_t notices_lock = PTHREAD_MUTEX_INITIALIZER;
+static CUasyncCallbackHandle notices;
+
+GPC_EXPORT CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callbackFunc,
+                                                      void *userData,
+                                                      CUasyncCallbackHandle *callback)
+{
+    (void)userData; /* goes with a notice, and none comes */
+    CUresult r = gpc_enter(GP_OP_cuDeviceRegisterAsyncNotification, GPC_NEEDS_INIT);
+    if (r == CUDA_SUCCESS)
+        gpc_device_its(device, &r);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if (!callbackFunc || !callback)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUasyncCallbackHandle made = malloc(sizeof *made);
+    if (!made)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&notices_lock);
+    *made = (struct CUasyncCallbackEntry_st){notices, device};
+    notices = made;
+    pthread_mutex_unlock(&notices_lock);
+    *callback = made;
+    return CUDA_SUCCESS;
+}
+
+GPC_EXPORT CUresult cuDeviceUnregisterAsyncNotification(CUdevice device,
+                                                        CUasyncCallbackHandle callback)
+{
+    CUresult r = gpc_enter(GP_OP_cuDeviceUnregisterAsyncNotification, GPC_NEEDS_INIT);
+    if (r == CUDA_SUCCESS)
+        gpc_device_its(device, &r);
+    if (r != CUDA_SUCCESS)
+        return r;
+    pthread_mutex_lock(&notices_lock);
+    CUasyncCallbackHandle *at = &notices;
+    while (*at && (*at != callback || (*at)->device != device))
+        at = &(*at)->next;
+    CUasyncCallbackHandle gone = *at;
+    if (gone)
+        *at = gone->next;
+    pthread_mutex_unlock(&notices_lock);
+    free(gone);
+    return gone ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -233,7 +233,7 @@ def stubs_header(spec: Spec) -> str:
 def stubs(spec: Spec) -> str:
     targets = _targets(spec)
     lines = [NOTE, '#include "gpc_stubs.h"\n\n#include "call.h"\n#include "export.h"']
-    lines.append('#include "gpc_wire.h"\n#include "its.h"')
+    lines.append('#include "gpc_wire.h"\n#include "handle.h"\n#include "its.h"')
     lines.append('#include "shared.h"\n')
     for f in spec.cuda:
         if f.name in targets and not f.by_hand:

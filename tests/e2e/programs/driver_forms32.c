@@ -132,6 +132,10 @@ static void same_forms(void)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE,
              find("cuLinkAddData")((uintptr_t)state, CU_JIT_INPUT_PTX, 0, 0, 0, 0));
     CU(cuLinkDestroy(state));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, find("cuCtxCreate_v3")(0, 0, 0, 0, 0, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, find("cuStreamGetCaptureInfo_v2")(0, 0, 0, 0, 0, 0));
+    EXPECT(find("cuTexRefSetAddress2D_v2")(0, (uintptr_t)memory, 0, 0, 0, 0) != CUDA_SUCCESS,
+           "a texture reference that is none is set");
 }
 
 /* What it makes, if it makes one, is a driver's affair: older than others, or none at all. */

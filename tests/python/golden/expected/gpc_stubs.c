@@ -5,6 +5,7 @@
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "handle.h"
 #include "its.h"
 #include "shared.h"
 

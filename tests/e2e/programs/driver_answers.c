@@ -1,0 +1,71 @@
+/* What has one answer on a server: writes of network cards, NvSci, notifications, profiles. */
+#include "driver.h"
+
+#include <dlfcn.h>
+
+static void CUDA_CB on_notice(CUasyncNotificationInfo *info, void *data,
+                              CUasyncCallbackHandle callback)
+{
+    (void)info;
+    (void)callback;
+    ++*(int *)data;
+}
+
+static void notifications(void)
+{
+    CUasyncCallbackHandle first = NULL, second = NULL;
+    int told = 0;
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuDeviceRegisterAsyncNotification(driver_device, NULL, &told, &first));
+    CU_GIVES(CUDA_ERROR_INVALID_DEVICE,
+             cuDeviceRegisterAsyncNotification(99, on_notice, &told, &first));
+    CU(cuDeviceRegisterAsyncNotification(driver_device, on_notice, &told, &first));
+    CU(cuDeviceRegisterAsyncNotification(driver_device, on_notice, &told, &second));
+    EXPECT(first != second, "two registrations have one handle");
+    CU(cuDeviceUnregisterAsyncNotification(driver_device, first));
+    CU(cuDeviceUnregisterAsyncNotification(driver_device, second));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuDeviceUnregisterAsyncNotification(driver_device, first));
+    EXPECT(told == 0, "the function was told %d times of nothing", told);
+}
+
+static void writes_of_others(void)
+{
+    CU(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                  CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE,
+             cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                        (CUflushGPUDirectRDMAWritesScope)7));
+    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuDeviceGetNvSciSyncAttributes(NULL, driver_device, 1));
+}
+
+/* Only where GPU and host have functions at the same addresses are there any. */
+static void unified_functions(void)
+{
+    CUlibrary library;
+    void *function = NULL;
+    CU(cuLibraryLoadData(&library, kernels_ptx, NULL, NULL, 0, NULL, NULL, 0));
+    CU_GIVES(CUDA_ERROR_NOT_FOUND, cuLibraryGetUnifiedFunction(&function, library, "no_such"));
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLibraryGetUnifiedFunction(NULL, library, "add"));
+    CU(cuLibraryUnload(library));
+}
+
+/* Gone from CUDA 13; the name is exported all the same. */
+static void profile_files(void)
+{
+    CUresult (*initialize)(const char *, const char *, int);
+    void *symbol = dlsym(RTLD_DEFAULT, "cuProfilerInitialize");
+    REQUIRE(symbol, "the library lacks cuProfilerInitialize");
+    memcpy(&initialize, &symbol, sizeof initialize);
+    CU_GIVES(CUDA_ERROR_NOT_SUPPORTED, initialize("in", "out", 0));
+}
+
+int main(void)
+{
+    driver_start();
+    notifications();
+    writes_of_others();
+    unified_functions();
+    profile_files();
+    driver_stop();
+    return finish("driver_answers");
+}

@@ -1,0 +1,189 @@
+/* What programs ask of devices, contexts, functions, streams and graphs, each once. */
+#include "driver.h"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+/* Of cudaProfiler.h, which not every set of headers has. */
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
+
+static void of_the_device(void)
+{
+    CUdevprop p;
+    int major, minor, want_major, want_minor, threads, affinity;
+    char luid[8];
+    unsigned mask;
+    CU(cuDeviceComputeCapability(&major, &minor, driver_device));
+    CU(cuDeviceGetAttribute(&want_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                            driver_device));
+    CU(cuDeviceGetAttribute(&want_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                            driver_device));
+    EXPECT(major == want_major && minor == want_minor, "the device is %d.%d and %d.%d", major,
+           minor, want_major, want_minor);
+    CU(cuDeviceGetProperties(&p, driver_device));
+    CU(cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, driver_device));
+    EXPECT(p.maxThreadsPerBlock == threads, "a block has %d and %d threads", p.maxThreadsPerBlock,
+           threads);
+    CU(cuDeviceGetExecAffinitySupport(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT, driver_device));
+    EXPECT(affinity == 0 || affinity == 1, "the affinity is %d", affinity);
+    CUresult r = cuDeviceGetLuid(luid, &mask, driver_device); /* a matter of Windows */
+    EXPECT(r != CUDA_ERROR_NOT_INITIALIZED, "cuDeviceGetLuid gave %s", driver_name(r));
+}
+
+static void of_the_context(void)
+{
+    unsigned flags = 0;
+    CUsharedconfig config;
+    CUcontext own = NULL;
+    CU(cuCtxSetFlags(CU_CTX_SCHED_BLOCKING_SYNC));
+    CU(cuCtxGetFlags(&flags));
+    EXPECT((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC, "the flags are %u", flags);
+    CU(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
+    CU(cuCtxGetSharedMemConfig(&config));
+    EXPECT((int)config >= 0 && config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE,
+           "the width of banks is %d", (int)config);
+    CU(cuCtxResetPersistingL2Cache());
+    CU(cuCtxSynchronize());
+    CU(cuCtxCreate(&own, NULL, 0, driver_device));
+    CU(cuCtxDestroy(own));
+    CU(cuCtxSetCurrent(driver_context));
+    CU(cuProfilerStart());
+    CU(cuProfilerStop());
+}
+
+static void of_a_function(CUmodule module)
+{
+    CUfunction f = driver_function(module, "mixed_parameters");
+    CUmodule of = NULL;
+    const char *name = NULL;
+    size_t offset, size;
+    int blocks = 0, threads = 0, cluster = 0;
+    CU(cuFuncGetModule(&of, f));
+    EXPECT(of == module, "it is another module's");
+    CU(cuFuncGetName(&name, f));
+    EXPECT(strcmp(name, "mixed_parameters") == 0, "its name is '%s'", name);
+    CU(cuFuncGetParamInfo(f, 3, &offset, &size));
+    EXPECT(offset == 16 && size == 24, "parameter 3 has %zu bytes at %zu", size, offset);
+    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetParamInfo(f, 6, &offset, &size));
+    CU(cuFuncSetSharedMemConfig(f, CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
+    CU(cuOccupancyMaxPotentialBlockSizeWithFlags(&blocks, &threads, f, NULL, 0, 0, 0));
+    EXPECT(blocks > 0 && threads > 0, "%d blocks of %d threads", blocks, threads);
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 32,
+                             .blockDimY = 1,
+                             .blockDimZ = 1};
+    CUresult r = cuOccupancyMaxPotentialClusterSize(&cluster, f, &config);
+    EXPECT(r != CUDA_SUCCESS || cluster > 0, "a cluster of %d", cluster);
+}
+
+static void launched(CUmodule module)
+{
+    CUdeviceptr values;
+    CUstream stream, other;
+    CUstreamCaptureStatus status;
+    CUgraph graph;
+    CUgraphExec runnable;
+    cuuint64_t id;
+    int n = 8, host[8];
+    void *parameters[] = {&values, &n};
+    CUfunction f = driver_function(module, "increment");
+    CU(cuMemAlloc(&values, sizeof host));
+    CU(cuMemsetD32(values, 40, 8));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CU(cuCtxSynchronize());
+    CU(cuLaunchCooperativeKernel(f, 1, 1, 1, 8, 1, 1, 0, stream, parameters));
+    CU(cuStreamSynchronize(stream));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(cuLaunchKernel(f, 1, 1, 1, 8, 1, 1, 0, stream, parameters, NULL));
+    CU(cuStreamIsCapturing(stream, &status));
+    CU(cuStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL));
+    EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE, "the capture is in state %d", (int)status);
+    CU(cuStreamEndCapture(stream, &graph));
+    CUDA_GRAPH_INSTANTIATE_PARAMS how = {.hUploadStream = stream};
+    CU(cuGraphInstantiateWithParams(&runnable, graph, &how));
+    EXPECT(how.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS, "it says %d", (int)how.result_out);
+    CU(cuGraphLaunch(runnable, stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemcpyDtoH(host, values, sizeof host));
+    for (int i = 0; i < n; i++)
+        EXPECT(host[i] == 42, "value %d is %d", i, host[i]);
+    CUstreamAttrValue set = {.syncPolicy = CU_SYNC_POLICY_YIELD}, got = {.syncPolicy = 0};
+    CU(cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &set));
+    CU(cuStreamCopyAttributes(other, stream));
+    CU(cuStreamGetAttribute(other, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &got));
+    EXPECT(got.syncPolicy == CU_SYNC_POLICY_YIELD, "the policy is %d", (int)got.syncPolicy);
+    CU(cuGraphExecDestroy(runnable));
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(other));
+    CU(cuStreamDestroy(stream));
+    CU(cuMemFree(values));
+}
+
+static void of_a_pool(void)
+{
+    CUmemoryPool pool;
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, driver_device}};
+    CUmemAccessDesc access = {props.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccess_flags flags;
+    CU(cuMemPoolCreate(&pool, &props));
+    CU(cuMemPoolSetAccess(pool, &access, 1));
+    CU(cuMemPoolGetAccess(&flags, pool, &access.location));
+    EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "the access is %d", (int)flags);
+    CU(cuMemPoolDestroy(pool));
+}
+
+static void of_a_tensor_map(void)
+{
+    CUtensorMap map, moved;
+    CUdeviceptr memory;
+    const cuuint64_t size[2] = {64, 64}, pitch[1] = {256};
+    const cuuint32_t box[2] = {16, 16}, step[2] = {1, 1};
+    CU(cuMemAlloc(&memory, 1 << 16));
+    CUresult r = cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, (void *)memory,
+                                        size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                        CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    memset(&moved, 0, sizeof moved);
+    if (r != CUDA_SUCCESS) { /* GPUs before 9.0, and the soft one */
+        EXPECT(r == CUDA_ERROR_NOT_SUPPORTED, "cuTensorMapEncodeTiled gave %s", driver_name(r));
+        EXPECT(cuTensorMapReplaceAddress(&moved, (void *)memory) != CUDA_SUCCESS,
+               "a map that is none gets an address");
+        CU(cuMemFree(memory));
+        return;
+    }
+    moved = map;
+    CU(cuTensorMapReplaceAddress(&moved, (void *)(memory + 4096)));
+    EXPECT(memcmp(&map, &moved, sizeof map) != 0, "the map has the address that it had");
+    CU(cuTensorMapReplaceAddress(&moved, (void *)memory));
+    EXPECT(memcmp(&map, &moved, sizeof map) == 0, "the map differs though its address does not");
+    CU(cuMemFree(memory));
+}
+
+static void of_nobody(void)
+{
+    const CUuuid unknown = {{0}};
+    const void *table = NULL;
+    CUresult r = cuGetExportTable(&table, &unknown);
+    EXPECT(r != CUDA_SUCCESS, "a table that nobody has is given");
+}
+
+int main(void)
+{
+    CUmodule module;
+    driver_start();
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    of_the_device();
+    of_the_context();
+    of_a_function(module);
+    launched(module);
+    of_a_pool();
+    of_a_tensor_map();
+    of_nobody();
+    CU(cuModuleUnload(module));
+    driver_stop();
+    return finish("driver_queries");
+}
