@@ -9,7 +9,7 @@ import pytest
 
 from harness import PATIENCE, PoolServer, wait_until
 from peer_client import LEGACY, Worker, sessions_like, worker_of
-from raw_client import KIND_CONTEXT, handle
+from raw_client import KIND_CONTEXT, NUMBERS, handle
 
 pytestmark = pytest.mark.real_gpu
 
@@ -182,8 +182,14 @@ def test_refusals_that_nobody_reads(server: PoolServer) -> None:
     with worker_of(server) as worker:
         graph, none = handle(KIND_GRAPH, 1), handle(KIND_GRAPH, 2)
         assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
-        for index in range(1, posted + 1):
-            worker.tell("gp_node_child", struct.pack("<QQQ", handle(KIND_NODE, index), graph, none))
+        # Posted together, as a client's are: a worker that is through before the next one comes
+        # tells of each by itself.
+        bodies = [
+            struct.pack("<QQQ", handle(KIND_NODE, i), graph, none) for i in range(1, posted + 1)
+        ]
+        for at in range(0, posted, 1024):
+            number = NUMBERS["gp_node_child"]
+            worker.send([worker.message(number, body, flags=0) for body in bodies[at : at + 1024]])
         empty_node(worker, graph, posted + 1)
         assert worker.errors == [("gp_node_child", INVALID_VALUE)] * posted
 
