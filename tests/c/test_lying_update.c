@@ -75,12 +75,13 @@ static void functions_of_no_launch(void **state)
     CUgraphNode node;
     s->graph_launches++;
     assert_int_equal(gpc_host_function_node(&p, (CUgraph)graph, &node, NULL, NULL), CUDA_SUCCESS);
-    const struct gp_req_gp_host_call call = {.cookie = 1}; /* the first one's name */
+    const struct gp_req_gp_host_call call = {.h = {.size = sizeof call, .op = GP_OP_gp_host_call},
+                                             .cookie = 1}; /* the first one's name */
     for (int i = 0; i < 10; i++)
         gpc_on_gp_host_call(s, &call);
     assert_int_equal(gpc_host_functions_outstanding(), 1); /* none of them is to run */
     s->graph_launches++;
-    gpc_on_gp_host_call(s, &call);
+    fake_say(&call, sizeof call); /* as a message: the thread that runs it may wait for one */
     while (__atomic_load_n(&runs, __ATOMIC_SEQ_CST) == 0)
         nanosleep(&moment, NULL);
     assert_int_equal(__atomic_load_n(&runs, __ATOMIC_SEQ_CST), 1);
