@@ -247,6 +247,7 @@ static void pitched(void)
     int a = 0, b = devices - 1, host[8 * 16];
     use(b);
     CU(cuMemsetD32(memory[b], 0, 8 * 32));
+    CU(cuCtxSynchronize());
     use(a);
     for (int i = 0; i < 8 * 16; i++)
         host[i] = i;

@@ -120,7 +120,8 @@ static void meanwhile(void)
     unsigned char seen[64];
     CU(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
     CU(cuMemAlloc(&word, 8));
-    CU(cuMemsetD32(word, 0, 2));
+    CU(cuMemsetD32(word, 0, 2)); /* which is not waited for, and no stream here is behind it */
+    CU(cuStreamSynchronize(NULL));
     CU(cuStreamWaitValue32(other, word, 1, CU_STREAM_WAIT_VALUE_GEQ));
     CUdeviceptr behind = word + 4;
     int n = 1;
