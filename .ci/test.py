@@ -27,6 +27,7 @@ TYPED = (
     (
         "pool/gpupool",
         "pool/gpupool_common",
+        "pool/gpupool_kubernetes",
         "pool/gpupool_manager",
         "server/gpupool_server",
         "tests/python",

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "gpupool_common": (ROOT / "pool", set[str]()),
     "gpupool": (ROOT / "pool", {"gpupool_common"}),
+    "gpupool_kubernetes": (ROOT / "pool", {"gpupool", "gpupool_common"}),
     "gpupool_manager": (ROOT / "pool", {"gpupool_common"}),
     "gpupool_server": (ROOT / "server", {"gpupool_common"}),
 }
