@@ -132,6 +132,9 @@ def create(
     label: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE that the hosts must have")
     ] = None,
+    uuid: Annotated[
+        list[str] | None, typer.Option(help="this GPU and no other; may come several times")
+    ] = None,
     priority: Annotated[str | None, typer.Option(help="0..100")] = None,
     wait: Annotated[str, typer.Option(help="longest time in the queue, e.g. 30, 2h")] = "0",
     ttl: Annotated[
@@ -161,9 +164,9 @@ def create(
         tenant,
         ttl,
         sessions,
+        tuple(uuid or ()),
     )
-    options = {GPUS: gpus, MEMORY: memory, SHARE: share}
-    _, asked = pool_fields({}, options)
+    _, asked = pool_fields({}, {GPUS: gpus, MEMORY: memory, SHARE: share})
     body = lease_body(asked, choices)
     if dry_run:
         _print_explanation(client.do("POST", "/leases/explain", body), as_json)

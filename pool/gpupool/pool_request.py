@@ -29,7 +29,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 #: What one GPU can be asked for, and a lease has no place for.
 _ELSEWHERE = {
-    "devices": "a pool chooses the GPUs; --model, --capability and --label say which",
+    "devices": "a pool's GPUs have no numbers; --uuid, --model and --label say which",
     "ceiling": "a lease has a share and no ceiling",
     "weight": "a lease has a share and no weight",
     "group": "a lease is what its processes share",
@@ -53,6 +53,7 @@ class PoolChoices:
     tenant: str | None = None
     ttl: str | None = None
     sessions: str | None = None
+    uuids: tuple[str, ...] = ()
 
     def given(self) -> list[str]:
         """The options that are there and that nothing but a pool understands."""
@@ -67,6 +68,7 @@ class PoolChoices:
             "--wait": self.wait,
             "--name": self.name,
             "--sessions": self.sessions,
+            "--uuid": self.uuids,
         }
         return [option for option, value in options.items() if value not in (None, False, ())]
 
@@ -85,6 +87,10 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
         "ttl_seconds": TTL_SECONDS if choices.ttl is None else _ttl(choices.ttl),
         "wait_seconds": read_wait(choices.wait),
     }
+    if choices.uuids:
+        body["uuids"] = list(choices.uuids)
+        if "gpus" not in asked:
+            del body["gpus"]  # as many as are named
     if body["share_permille"] != WHOLE_GPU and body["memory_bytes"] is None:
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
     if choices.policy is not None:

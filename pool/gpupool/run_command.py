@@ -87,6 +87,10 @@ def run(
     label: Annotated[
         list[str] | None, typer.Option(help="of a pool: KEY=VALUE that its hosts must have")
     ] = None,
+    uuid: Annotated[
+        list[str] | None,
+        typer.Option(help="of a pool: this GPU and no other; as `gpu list` has it"),
+    ] = None,
     wait: Annotated[
         str | None,
         typer.Option(help="of a pool: the longest time in its queue, e.g. 0, 30, 2h (forever)"),
@@ -130,6 +134,7 @@ def run(
         wait,
         name,
         sessions=sessions,
+        uuids=tuple(uuid or ()),
     )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:

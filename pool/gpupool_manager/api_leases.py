@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -59,7 +60,6 @@ async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write:
             "body.tenant",
             "an admin's request must name a tenant; `gpupool run` wants a tenant's token",
         )
-    _check_whole(body)
     ask = _asked(body, tenant)
 
     def admit(transaction: Transaction) -> Reply:
@@ -99,7 +99,7 @@ async def _as_it_is(pool: Pool, caller: Caller, name: str, status: int) -> Respo
 def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
     return LeaseRequest(
         tenant=tenant,
-        request=PlacementRequest.parse(body.model_dump(include=_REQUEST)),
+        request=_wanted(body),
         priority=body.priority,
         wait=float(body.wait_seconds),
         ttl=float(body.ttl_seconds),
@@ -109,9 +109,24 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
     )
 
 
-def _check_whole(body: PlacementRequestIn) -> None:
+def _wanted(body: PlacementRequestIn) -> PlacementRequest:
+    """The request, if its fields go together."""
     if body.memory_bytes is None and body.share_permille != WHOLE_GPU:
         raise bad_field("body.memory_bytes", "needed with a share of less than 1000")
+    if body.uuids:
+        _check_named(body)
+    request = PlacementRequest.parse(body.model_dump(include=_REQUEST))
+    return replace(request, gpus=len(body.uuids)) if body.uuids else request
+
+
+def _check_named(body: PlacementRequestIn) -> None:
+    count = len(body.uuids)
+    if len(set(body.uuids)) < count:
+        raise bad_field("body.uuids", "names a GPU twice; each virtual GPU is on another one")
+    if "gpus" in body.model_fields_set and body.gpus != count:
+        raise bad_field("body.gpus", f"{body.gpus} asked, and {count} named; leave one of them out")
+    if body.hosts != "any":
+        raise bad_field("body.hosts", "is for GPUs that the pool chooses; leave it out")
 
 
 @router.get("/leases", response_model=Page[LeaseOut], tags=["leases"])
@@ -160,8 +175,7 @@ async def explain_request(
     Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others. The
     quota is looked at, too, where a tenant is known: an admin's request may leave it out.
     """
-    _check_whole(body)
-    request = PlacementRequest.parse(body.model_dump(include=_REQUEST))
+    request = _wanted(body)
     refused: str | None = None
     if (tenant := caller.tenant(body.tenant)) is not None:
         try:

@@ -57,6 +57,11 @@ class Settings(BaseModel):
     unasked_seconds: float = Field(
         90.0, ge=20, le=7 * 86400, description=_SECONDS.format(20, 7 * 86400)
     )
+    scheduler: Literal["places", "checks"] = Field(
+        "places",
+        description="places or checks: checks refuses requests that name no GPUs, because another"
+        " scheduler places them",
+    )
     lease_token_seconds: float = Field(
         3600.0, ge=10, le=7 * 86400, description=_SECONDS.format(10, 7 * 86400)
     )
@@ -164,6 +169,7 @@ class Settings(BaseModel):
             longest_queue=self.longest_queue,
             unasked=self.unasked_seconds,
             history_days=self.history_days,
+            only_checks=self.scheduler == "checks",
             token_seconds=self.lease_token_seconds,
             confirm_seconds=self.confirm_seconds,
             offline_seconds=self.offline_seconds,

@@ -61,7 +61,16 @@ class Index:
 
     def kinds(self, request: PlacementRequest) -> frozenset[Kind]:
         """The kinds that will do, without what is on their shelves."""
+        if request.uuids:
+            there = [self.slots[uuid] for uuid in request.uuids if uuid in self.slots]
+            return frozenset(map(_kind, there)) | one_of_a_kind(request.uuids)
         return frozenset(shelf.kind for shelf in self.shelves(request))
+
+    def least_bytes(self, request: PlacementRequest) -> int:
+        """The least memory of the whole GPUs that will do; 0: there are none."""
+        if request.uuids:
+            return sum(self.slots[uuid].total_bytes for uuid in request.uuids if uuid in self.slots)
+        return request.gpus * min((total for _, _, total in self.kinds(request)), default=0)
 
     def stock(self, request: PlacementRequest) -> Iterator[tuple[str, Stock]]:
         """Nodes with GPUs of the kinds that will do, kind by kind."""
@@ -198,6 +207,11 @@ class Index:
         """All GPUs, by node and index."""
         for node in sorted(self.nodes):
             yield from sorted(self.nodes[node].values(), key=lambda slot: slot.index)
+
+
+def one_of_a_kind(uuids: Iterable[str]) -> frozenset[Kind]:
+    """Named GPUs as kinds of their own: requests for the same one compete, others do not."""
+    return frozenset((uuid, (0, 0), 0) for uuid in uuids)
 
 
 def _part(memory: int, share: int) -> str:

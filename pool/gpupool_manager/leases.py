@@ -9,12 +9,14 @@ from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, request_of
 from gpupool_manager.placement_request import PlacementRequest
-from gpupool_manager.problems import Problem, not_found
+from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.quotas import Use, excesses, over_quota, use_of
 from gpupool_manager.records import Grant, Lease, Quota
 from gpupool_manager.scheduler import NoRoom, Placement, could_ever, place
 from gpupool_manager.transaction import Transaction
 from gpupool_manager.waiting import Waiting
+
+_ONLY_CHECKS = "needed: another scheduler places the leases of this pool, and must name the GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,26 @@ class LeaseRequest:
 class Leases:
     """Every change of a lease, and the queue."""
 
-    def __init__(self, ledger: Ledger, patience: float, longest_queue: int, unasked: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        patience: float,
+        longest_queue: int,
+        unasked: float,
+        only_checks: bool = False,
+    ) -> None:
         self._ledger = ledger
         self._patience = patience
         self._longest_line = longest_queue
         self._unasked = unasked
+        #: Another scheduler places: what names no GPUs is refused.
+        self._only_checks = only_checks
         #: Requests that found no room since there was last more of it.
         self._failed: dict[PlacementRequest, str] = {}
 
     def admit(self, transaction: Transaction, asked: LeaseRequest) -> Lease:
         """Grant or queue; Problem, and nothing is changed, if neither is allowed."""
+        self._check_named(asked)
         ledger = self._ledger
         tenant = ledger.tenants.get(asked.tenant)
         if tenant is None:
@@ -69,6 +81,7 @@ class Leases:
 
     def check(self, asked: LeaseRequest, now: float) -> PlacementRequest:
         """What a quota makes of a request; Problem if :meth:`admit` would not allow it."""
+        self._check_named(asked)
         quota = self._ledger.quotas.get(asked.tenant)
         if quota is None:
             raise not_found("tenant", asked.tenant)
@@ -77,6 +90,10 @@ class Leases:
         request = request_of(lease, quota)
         self._check_quota(lease, request)
         return self._within(request, asked.tenant)
+
+    def _check_named(self, asked: LeaseRequest) -> None:
+        if self._only_checks and not asked.request.uuids:
+            raise bad_field("body.uuids", _ONLY_CHECKS)
 
     def _check_quota(self, lease: Lease, request: PlacementRequest) -> None:
         ledger, tenant = self._ledger, lease.tenant
@@ -88,9 +105,8 @@ class Leases:
     def _least_use(self, lease: Lease, request: PlacementRequest) -> Use:
         """What a request would count as: of whole GPUs, as many of the smallest kind."""
         use = use_of(lease)
-        kinds = self._ledger.index.kinds(request) if request.memory_bytes is None else ()
-        if kinds:
-            use.memory_bytes = request.gpus * min(total_bytes for _, _, total_bytes in kinds)
+        if request.memory_bytes is None:
+            use.memory_bytes = self._ledger.index.least_bytes(request)
         return use
 
     @staticmethod
@@ -122,6 +138,8 @@ class Leases:
         return self._place(self._within(request, lease.tenant))
 
     def _place(self, request: PlacementRequest) -> Placement | NoRoom:
+        if self._only_checks and not request.uuids:
+            return NoRoom(_ONLY_CHECKS)
         reason = self._failed.get(request)
         if reason is not None:
             return NoRoom(reason)
@@ -131,9 +149,12 @@ class Leases:
         return result
 
     def _within(self, request: PlacementRequest, tenant: str) -> PlacementRequest:
-        """Whole GPUs must not be larger than what the quota has left."""
+        """Whole GPUs must not be larger than what the quota has left.
+
+        Of those that are named the quota itself has the sizes.
+        """
         limit = self._ledger.quotas[tenant].memory_bytes
-        if request.memory_bytes is not None or limit is None:
+        if request.memory_bytes is not None or request.uuids or limit is None:
             return request
         left = limit - self._ledger.use(self._ledger.active, tenant).memory_bytes
         return replace(request, memory_most=max(left, 0) // request.gpus)
@@ -279,7 +300,7 @@ class Leases:
             group = waiting.group
             group.kinds = self._kinds(group.request, waiting.lease.tenant)
             blocker = next(
-                (one for one in ahead if not one.group.kinds.isdisjoint(group.kinds)), None
+                (one for one in ahead if not one.group.holds_back.isdisjoint(group.kinds)), None
             )
             if blocker is not None:
                 group.reason = _behind(blocker)

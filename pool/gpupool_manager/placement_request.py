@@ -38,6 +38,8 @@ class PlacementRequest:
     avoid: tuple[str, ...] = ()
     #: The CUDA that a node's driver must know at least.
     min_driver: Capability | None = None
+    #: The GPUs that another scheduler has chosen, in the lease's order; empty: ours chooses.
+    uuids: tuple[str, ...] = ()
     #: Patterns of the models that the tenant's quota allows; None: all.
     models: tuple[str, ...] | None = None
     #: The most memory that a whole GPU may have for the quota to allow it.
@@ -58,6 +60,7 @@ class PlacementRequest:
             labels=tuple(sorted(raw.get("labels", {}).items())),
             avoid=tuple(sorted(set(raw.get("avoid", ())))),
             min_driver=parse_capability(min_driver) if min_driver else None,
+            uuids=tuple(raw.get("uuids", ())),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +76,7 @@ class PlacementRequest:
             "labels": dict(self.labels),
             "avoid": list(self.avoid),
             "min_driver": dotted(self.min_driver) if self.min_driver else None,
+            "uuids": list(self.uuids),
         }
 
     @property
@@ -180,6 +184,13 @@ def wrong_node(request: PlacementRequest, slot: Slot) -> str | None:
     if slot.node in request.avoid:
         return "node: the request avoids it"
     return wrong_driver(request, slot.driver) or wrong_labels(request, slot.labels)
+
+
+def not_named(request: PlacementRequest, slot: Slot) -> str | None:
+    """Why a GPU is not one that the request names; None: it is, or the request names none."""
+    if not request.uuids or slot.uuid in request.uuids:
+        return None
+    return "uuid: the request names other GPUs"
 
 
 def no_room(request: PlacementRequest, slot: Slot) -> str | None:

@@ -55,6 +55,8 @@ class Rules:
     #: A queued request that nobody asks for so long leaves the queue: its client is dead.
     unasked: float = 90.0
     history_days: float = 365.0
+    #: Whether another scheduler places, so that requests must name their GPUs.
+    only_checks: bool = False
     #: How long a lease token opens sessions; every renewal of the lease gives another.
     token_seconds: float = 3600.0
     #: How long a node may take to say that it has its orders; then its new leases go elsewhere.
@@ -162,7 +164,9 @@ class Pool:
         self.ledger = Ledger(loaded, self.clock(), f"{self.epoch}.{self._loads}")
         self.ledger.confirming = self.on_orders is not None
         rules = self.rules
-        self.leases = Leases(self.ledger, rules.patience, rules.longest_queue, rules.unasked)
+        self.leases = Leases(
+            self.ledger, rules.patience, rules.longest_queue, rules.unasked, rules.only_checks
+        )
         self.fleet = Fleet(
             self.ledger,
             self.leases,

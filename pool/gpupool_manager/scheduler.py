@@ -16,6 +16,7 @@ from gpupool_manager.placement_request import (
     PlacementRequest,
     Slot,
     no_room,
+    not_named,
     wrong_kind,
     wrong_node,
 )
@@ -49,6 +50,8 @@ class Verdict:
 
 def place(index: Index, request: PlacementRequest) -> Placement | NoRoom:
     """Where the request goes, or why nowhere."""
+    if request.uuids:
+        return _as_named(index, request)
     fitting = count(index, request)
     if fitting < request.gpus:
         return NoRoom(_all_closed(index, request) or _too_few(request, fitting))
@@ -59,6 +62,32 @@ def place(index: Index, request: PlacementRequest) -> Placement | NoRoom:
     if request.hosts == "spread":
         return _spread_out(request, candidates)
     return _together(request, candidates)
+
+
+def _as_named(index: Index, request: PlacementRequest) -> Placement | NoRoom:
+    """The GPUs that somebody else chose, if all of them have room."""
+    slots: list[Slot] = []
+    for uuid in request.uuids:
+        slot = index.slots.get(uuid)
+        if slot is None:
+            return NoRoom(f"the pool has no GPU '{uuid}'")
+        if (reason := judge(request, slot)) is not None:
+            return NoRoom(f"{_what(request)} does not fit on {uuid}: {_without_numbers(reason)}")
+        slots.append(slot)
+    return Placement(tuple(slots), "the request named the GPUs")
+
+
+#: What a tenant is told of a GPU that it names: how much others have there it may not know.
+_LACKS = {
+    "memory": "not enough of its memory is free",
+    "compute": "not enough of its compute is free",
+    "grants": "it has as many grants as it may",
+}
+
+
+def _without_numbers(reason: str) -> str:
+    kind, _, rest = reason.partition(": ")
+    return _LACKS.get(kind) or f"{kind}: {rest.partition(':')[0]}"
 
 
 def _spread_out(request: PlacementRequest, candidates: Iterator[Slot]) -> Placement | NoRoom:
@@ -136,7 +165,8 @@ def _all_closed(index: Index, request: PlacementRequest) -> str | None:
 def judge(request: PlacementRequest, slot: Slot) -> str | None:
     """Why this GPU will not do; None: it will."""
     return (
-        wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
+        not_named(request, slot)
+        or wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
         or wrong_node(request, slot)
         or no_room(request, slot)
     )
@@ -170,7 +200,8 @@ def summarise_own(request: PlacementRequest, verdicts: list[Verdict]) -> dict[st
     kinds = Counter[str]()
     for verdict in verdicts:
         slot = verdict.slot
-        own = wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
+        own = not_named(request, slot)
+        own = own or wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
         own = own or wrong_node(request, slot)
         free = "fits" if verdict.reason is None else "not free"
         kinds[own.partition(":")[0] if own else free] += 1
@@ -182,6 +213,8 @@ def could_ever(index: Index, request: PlacementRequest, open_only: bool = False)
 
     Unless ``open_only``, a GPU that is closed counts: its node may come back.
     """
+    if request.uuids:
+        return _never_named(index, request, open_only)
     nodes = Counter[str]()
     for node, stock in index.stock(request):
         if request.any_node or not wrong_node(request, index.example(node)):
@@ -193,4 +226,18 @@ def could_ever(index: Index, request: PlacementRequest, open_only: bool = False)
         return f"no node has {request.gpus} such GPUs"
     if request.hosts == "spread" and len(nodes) < request.gpus:
         return f"{len(nodes)} nodes have such GPUs, and {request.gpus} must be different"
+    return None
+
+
+def _never_named(index: Index, request: PlacementRequest, open_only: bool) -> str | None:
+    for uuid in request.uuids:
+        slot = index.slots.get(uuid)
+        if slot is None:
+            return f"the pool has no GPU '{uuid}'"
+        wrong = wrong_kind(request, slot.model, slot.capability, slot.total_bytes)
+        wrong = wrong or wrong_node(request, slot)
+        if wrong is not None:
+            return f"{uuid}: {wrong}"
+        if open_only and slot.closed is not None:
+            return ""
     return None

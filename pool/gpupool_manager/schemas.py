@@ -284,6 +284,12 @@ class PlacementRequestIn(In):
     avoid: Annotated[list[Name], Field(max_length=64)] = Field(
         [], description="nodes that the client cannot reach"
     )
+    uuids: Annotated[list[Name], Field(max_length=64)] = Field(
+        [],
+        description="the GPUs themselves, which another scheduler has chosen, in the order of the"
+        " lease's devices: the pool checks that they have room, and takes no others. 'gpus' may be"
+        " left out",
+    )
 
 
 class LeaseRequestIn(PlacementRequestIn):

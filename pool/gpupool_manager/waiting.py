@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpupool_manager.index import Kind
+from gpupool_manager.index import Kind, one_of_a_kind
 from gpupool_manager.placement_request import PlacementRequest
 from gpupool_manager.records import Lease
 
@@ -34,6 +34,14 @@ class Group:
     for_room: bool = True
     #: Whether releases can give it room: its nodes are there.
     hopeful: bool = True
+
+    @property
+    def holds_back(self) -> frozenset[Kind]:
+        """What nobody behind may take once it has waited long.
+
+        Who names GPUs keeps nobody from others of their kind.
+        """
+        return one_of_a_kind(self.request.uuids) or self.kinds
 
 
 @dataclass(slots=True)
@@ -58,7 +66,8 @@ class Waiting:
         """Whether it has waited so long that nobody behind may take what it could use."""
         group = self.group
         late = now - self.lease.created > patience
-        return late and group.for_room and group.hopeful and not group.kinds.isdisjoint(kinds)
+        meets = not group.holds_back.isdisjoint(kinds)
+        return late and group.for_room and group.hopeful and meets
 
 
 class LeaseQueue:

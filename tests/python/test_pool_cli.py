@@ -230,12 +230,19 @@ def test_leases(operator: Operator, green: str) -> None:
     assert "2 at once on each host" in operator.do("lease", "show", few["id"])
     operator.do("lease", "release", few["id"])
     assert "--sessions" in operator.do(*ask, *HALF, "--sessions", "0", code=2)
+    uuid = operator.json("gpu", "list")[-1]["uuid"]
+    named = operator.json(*ask, *HALF, "--uuid", uuid)
+    assert [grant["gpu"] for grant in named["grants"]] == [uuid]
+    operator.do("lease", "release", named["id"])
+    assert "2 named" in operator.do(
+        *ask, *HALF, "--gpus", "1", *["--uuid", uuid, "--uuid", "x"], code=2
+    )
     assert "placed by the rule" in operator.do("lease", "explain", made["id"])
     assert operator.json("lease", "renew", made["id"])["token"] != made["token"]
     assert operator.do("lease", "release", made["id"]) == f"{made['id']} is released\n"
     assert operator.json("lease", "list") == []
     ended = operator.json("lease", "list", "--all", "--tenant", green)
-    assert [each["state"] for each in ended] == ["released", "released"]
+    assert [each["state"] for each in ended] == ["released", "released", "released"]
     assert "the lease is released" in operator.do("lease", "renew", made["id"], code=1)
 
 
