@@ -184,10 +184,14 @@ def _refused(f: Function) -> list[str]:
 
 
 def _answered(f: Function) -> list[str]:
-    """One error, whatever is asked: what would be filled is 0."""
+    """One error, whatever is asked: what would be filled is 0. An object may come first."""
     numbers = [p for p in f.params if p.ctype in ("CUdeviceptr_v1 *", "unsigned int *")]
-    lines = [f"    (void){p.name};" for p in f.params if p not in numbers]
+    objects = [p for p in f.params if p.handle and f.not_live]
+    lines = [f"    (void){p.name};" for p in f.params if p not in numbers + objects]
     lines += _enter(f, f"GP_OP_{f.name}")
+    for p in objects:
+        live = f"gpc_handle_live(GP_HANDLE_{(p.handle or '').upper()}, (uint64_t){p.name})"
+        lines.append(f"    if (r == CUDA_SUCCESS && !{live})\n        return {f.not_live};")
     for p in numbers:
         lines.append(f"    if (r == CUDA_SUCCESS && {p.name})\n        *{p.name} = 0;")
     return [*lines, f"    return r ? r : {f.answers};"]

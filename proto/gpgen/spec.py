@@ -97,7 +97,8 @@ entry says of its stub is in client_words.py, of its handler in worker_words.py.
 What handles a call makes, uses and ends is read from the parameters.
 A file may hold a list of forms instead of entries: `since` and `reason`, which hold for all, and
 `forms`, one C prototype each behind its id; they are refused. With `doc` and `answers` in the
-place of `reason` they give that error, and set the numbers that they would fill to 0.
+place of `reason` they give that error, and set the numbers that they would fill to 0; with
+`not_live`, too, a handle that is not live gives that one.
 """
 
 from __future__ import annotations
@@ -226,6 +227,7 @@ class Function:
     forgets: list[str] = field(default_factory=list)  # cached entries that it outdates
     reason: str = ""
     answers: str = ""  # of a form in a list: the one error that it gives
+    not_live: str = ""  # likewise: the error of an object that is none, which comes first
     doc: str = ""  # what it does here, in one sentence
     differs: str = ""  # what is not as with a local driver
     header: str = "cuda.h"

@@ -201,11 +201,11 @@ _FORM = re.compile(r"(?P<id>\d+) (?P<name>\w+)\((?P<params>[^()]*)\)$")
 
 def _forms(path: Path, table: dict[str, Any], lines: Lines) -> list[Function]:
     """Entries that give one error for one reason, told as a list."""
-    answered = set(table) == {"since", "doc", "answers", "forms"}
+    answered = set(table) - {"not_live"} == {"since", "doc", "answers", "forms"}
     if not answered and set(table) != {"since", "reason", "forms"}:
         raise SpecError(
             f"{path}:1: a list of forms has exactly 'since', 'forms' and 'reason', or 'doc' and"
-            " 'answers'"
+            " 'answers', and perhaps 'not_live'"
         )
     functions = []
     for index, text in enumerate(table["forms"]):
@@ -219,6 +219,7 @@ def _forms(path: Path, table: dict[str, Any], lines: Lines) -> list[Function]:
         f = Function(name, path, line, int(match["id"]), mode, name, table["since"])
         f.reason, f.params = table.get("reason", ""), params
         f.doc, f.answers = table.get("doc", ""), table.get("answers", "")
+        f.not_live = table.get("not_live", "")
         _check_keys(f)
         functions.append(f)
     return functions

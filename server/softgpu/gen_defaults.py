@@ -66,18 +66,29 @@ def read_header(compiler: str, include: Path) -> list[Function]:
     return [functions[name] for name in sorted(functions)]
 
 
-def old_form(function: Function, head: str, error: str) -> str:
+@dataclass(frozen=True)
+class Form:
+    """The errors of an old form: always, and if it asks an object that is none."""
+
+    error: str
+    not_live: str = ""
+
+
+def old_form(function: Function, head: str, form: Form) -> str:
     """A form that gives one error, and sets the numbers that it would fill to 0."""
-    lines = []
+    lines = ["    if (!sg.ready)\n        return CUDA_ERROR_NOT_INITIALIZED;\n"]
+    numbers = []
     for parameter, name in zip(function.parameters, function.arguments, strict=True):
-        number = re.match(r"(CUdeviceptr_v1|unsigned int) ?\*", parameter)
-        zero = f"    if (sg.ready && {name})\n        *{name} = 0;\n"
-        lines.append(zero if number else f"    (void){name};\n")
-    answer = f"    return sg.ready ? {error} : CUDA_ERROR_NOT_INITIALIZED;\n"
-    return f"{head}\n{{\n{''.join(lines)}{answer}}}\n"
+        if re.match(r"(CUdeviceptr_v1|unsigned int) ?\*", parameter):
+            numbers.append(f"    if ({name})\n        *{name} = 0;\n")
+        elif form.not_live and re.match(r"CU(array|module|texref) ", parameter):
+            lines.append(f"    if (!{name})\n        return {form.not_live};\n")
+        else:
+            lines.append(f"    (void){name};\n")
+    return f"{head}\n{{\n{''.join(lines + numbers)}    return {form.error};\n}}\n"
 
 
-def definition(function: Function, names: set[str], forms: dict[str, str]) -> str:
+def definition(function: Function, names: set[str], forms: dict[str, Form]) -> str:
     """The default of one function, or its call with the per-thread stream."""
     head = f"CUresult {function.name}({', '.join(function.parameters) or 'void'})"
     base = re.sub(r"_ptsz$|_ptds$", "", function.name)
@@ -106,13 +117,14 @@ def read_versions(spec: Path) -> dict[str, tuple[str, int]]:
     return versions
 
 
-def read_forms(spec: Path) -> dict[str, str]:
-    """function -> the error that a list of the spec has for it."""
-    forms: dict[str, str] = {}
+def read_forms(spec: Path) -> dict[str, Form]:
+    """function -> the errors that a list of the spec has for it."""
+    forms: dict[str, Form] = {}
     for file in sorted(spec.glob("*.toml")):
         entries = tomllib.loads(file.read_text(encoding="utf-8"))
         for form in entries["forms"] if "answers" in entries else []:
-            forms[form.split()[1].partition("(")[0]] = entries["answers"]
+            name = form.split()[1].partition("(")[0]
+            forms[name] = Form(entries["answers"], entries.get("not_live", ""))
     return forms
 
 

@@ -393,6 +393,18 @@ def test_forms_that_give_one_error(tmp_path: Path) -> None:
     assert "return r ? r : CUDA_ERROR_INVALID_CONTEXT;" in code
 
 
+def test_forms_that_look_at_an_object_first(tmp_path: Path) -> None:
+    text = (
+        'since = 2000\ndoc = "Is old."\nanswers = "CUDA_ERROR_INVALID_CONTEXT"\n'
+        'not_live = "CUDA_ERROR_INVALID_HANDLE"\n'
+        'forms = [\n  "1 cuA(CUdeviceptr_v1 *at, CUarray of)",\n]\n'
+    )
+    code = emit_stubs.stubs(load(tmp_path, text))
+    assert "(void)of;" not in code
+    looked = code.index("!gpc_handle_live(GP_HANDLE_ARRAY, (uint64_t)of))")
+    assert looked < code.index("return CUDA_ERROR_INVALID_HANDLE;") < code.index("*at = 0;")
+
+
 def test_what_a_call_sends_and_whether_it_waits(tmp_path: Path) -> None:
     text = EVENT + (
         '\n[cuMany]\nid = 6\nmode = "custom"\nsends = ["@both"]\n'

@@ -13,14 +13,15 @@
 /* Every argument of these forms is a pointer or an integer. */
 typedef CUresult form(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
-/* o: where a number goes; b: memory of ours; d: an address; n: a size; 0: a null handle. */
+/* o: where a number goes; b: memory of ours; d: an address; n: a size; 0: a null handle;
+ * h: one of an object that is asked, at which a driver looks before the context. */
 static const struct {
     const char *name, *arguments;
 } forms[] = {
     {"cuArrayCreate", "bb"},
-    {"cuArrayGetDescriptor", "b0"},
+    {"cuArrayGetDescriptor", "bh"},
     {"cuArray3DCreate", "bb"},
-    {"cuArray3DGetDescriptor", "b0"},
+    {"cuArray3DGetDescriptor", "bh"},
     {"cuMemcpyHtoD", "dbn"},
     {"cuMemcpyDtoH", "bdn"},
     {"cuMemcpyDtoD", "ddn"},
@@ -52,10 +53,10 @@ static const struct {
     {"cuMemsetD2D8", "dnnnn"},
     {"cuMemsetD2D16", "dnnnn"},
     {"cuMemsetD2D32", "dnnnn"},
-    {"cuModuleGetGlobal", "oo0b"},
-    {"cuTexRefSetAddress", "o0dn"},
-    {"cuTexRefSetAddress2D", "0bdn"},
-    {"cuTexRefGetAddress", "o0"},
+    {"cuModuleGetGlobal", "oohb"},
+    {"cuTexRefSetAddress", "ohdn"},
+    {"cuTexRefSetAddress2D", "hbdn"},
+    {"cuTexRefGetAddress", "oh"},
 };
 
 static form *find(const char *name)
@@ -107,12 +108,24 @@ static void every_form(bool known)
     for (unsigned i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         const char *arguments = forms[i].arguments;
         CUresult r = call(forms[i].name, arguments);
-        bool handle_first = driver_is_native() && r == CUDA_ERROR_INVALID_HANDLE;
-        EXPECT(!known || handle_first || r == CUDA_ERROR_INVALID_CONTEXT, "%s gave %s",
-               forms[i].name, driver_name(r));
-        for (unsigned k = 0; known && arguments[k]; k++)
+        bool of_object = strchr(arguments, 'h') != NULL;
+        CUresult expected = of_object ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
+        EXPECT(!known || r == expected, "%s gave %s", forms[i].name, driver_name(r));
+        for (unsigned k = 0; known && !of_object && arguments[k]; k++)
             EXPECT(arguments[k] != 'o' || number[k] == 0, "%s left 0x%x", forms[i].name, number[k]);
     }
+}
+
+/* With an object that is there the context is what is wrong. */
+static void of_an_array(void)
+{
+    const CUDA_ARRAY_DESCRIPTOR shape = {
+        .Width = 4, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+    CUarray array;
+    CU(cuArrayCreate(&array, &shape));
+    CU_GIVES(CUDA_ERROR_INVALID_CONTEXT,
+             find("cuArrayGetDescriptor")((uintptr_t)memory, (uintptr_t)array, 0, 0, 0, 0));
+    CU(cuArrayDestroy(array));
 }
 
 /* The same form under an older name. */
@@ -164,6 +177,7 @@ int main(int argc, char **argv)
     }
     driver_start();
     every_form(true);
+    of_an_array();
     same_forms();
     driver_stop();
     return finish("driver_forms32");
