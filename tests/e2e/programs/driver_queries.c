@@ -136,6 +136,20 @@ static void of_a_pool(void)
     CU(cuMemPoolDestroy(pool));
 }
 
+/* A driver ends the process that asks for a wide map of rank 5. */
+static void of_a_wide_tensor_map(void)
+{
+    const cuuint64_t size[5] = {64, 32, 32, 8, 4}, stride[4] = {128, 4096, 131072, 1048576};
+    const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+    CUtensorMap map;
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
+               cuTensorMapEncodeIm2colWide(
+                   &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5, (void *)4096, size, stride, -1, 1, 64,
+                   128, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
+                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+}
+
 static void of_a_tensor_map(void)
 {
     CUtensorMap map, moved;
@@ -182,6 +196,7 @@ int main(void)
     launched(module);
     of_a_pool();
     of_a_tensor_map();
+    of_a_wide_tensor_map();
     of_nobody();
     CU(cuModuleUnload(module));
     driver_stop();

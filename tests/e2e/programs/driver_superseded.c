@@ -30,6 +30,16 @@ static void expect_parameters(CUdeviceptr out, double b, double d)
                expected[i]);
 }
 
+/* A driver of today may find no resources for a launch of these forms, whatever was set: it says
+ * so, and nothing runs. */
+static bool launched(CUresult r)
+{
+    if (driver_is_native() && r == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES)
+        return false;
+    EXPECT(r == CUDA_SUCCESS, "a launch gave %s", driver_name(r));
+    return r == CUDA_SUCCESS;
+}
+
 static void one_block(CUmodule module)
 {
     CUfunction f = driver_function(module, "mixed_parameters");
@@ -40,16 +50,17 @@ static void one_block(CUmodule module)
     set_parameters(f, out, 1234, 0.125f);
     if (driver_is_native()) /* there a block has no size until one is set */
         CU(cuFuncSetBlockShape(f, 1, 1, 1));
-    CU(cuLaunch(f)); /* a block of one thread, as nothing else was said */
-    expect_parameters(out, 1234, 0.125);
+    if (launched(cuLaunch(f))) /* a block of one thread, as nothing else was said */
+        expect_parameters(out, 1234, 0.125);
     set_parameters(f, out, -7, 3);
     CU(cuFuncSetBlockShape(f, 1, 1, 1));
-    CU(cuLaunchGrid(f, 1, 1));
-    expect_parameters(out, -7, 3);
+    if (launched(cuLaunchGrid(f, 1, 1)))
+        expect_parameters(out, -7, 3);
     set_parameters(f, out, 99, 4);
-    CU(cuLaunchGridAsync(f, 1, 1, stream));
+    bool went = launched(cuLaunchGridAsync(f, 1, 1, stream));
     CU(cuStreamSynchronize(stream));
-    expect_parameters(out, 99, 4);
+    if (went)
+        expect_parameters(out, 99, 4);
     CU(cuStreamDestroy(stream));
     CU(cuMemFree(out));
 }
@@ -70,10 +81,10 @@ static void a_grid(CUmodule module)
     CU(cuParamSeti(f, 16, 4));
     CU(cuFuncSetBlockShape(f, 128, 1, 1));
     CU(cuFuncSetSharedSize(f, 64));
-    CU(cuLaunchGrid(f, 8, 1));
+    int expected = launched(cuLaunchGrid(f, 8, 1)) ? 10 : 3;
     CU(cuMemcpyDtoH(host, values, sizeof host));
     for (int i = 0; i < N; i++)
-        EXPECT(host[i] == 10, "value %d is %d", i, host[i]);
+        EXPECT(host[i] == expected, "value %d is %d", i, host[i]);
     CU(cuMemFree(values));
 }
 

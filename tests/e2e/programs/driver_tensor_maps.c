@@ -60,6 +60,8 @@ static void maps_of_columns(void)
         EXPECT(memcmp(&map[0], &map[1], sizeof map[0]) == 0, "equal tensors have two maps");
         EXPECT(memcmp(&map[0], &map[2], sizeof map[0]) != 0, "another box has the same map");
         SAY("columns of rank %u: %016llx %016llx", rank, sum(&map[0]), sum(&map[2]));
+        if (rank == 5)
+            break; /* a driver dies of the wide ones */
         CUresult r = wide(&map[0], rank, 1);
         printf("wide columns of rank %u: %s %016llx\n", rank, driver_name(r),
                r == CUDA_SUCCESS ? sum(&map[0]) : 0);
@@ -87,6 +89,7 @@ static void maps_refused(void)
     refused(columns(NULL, 4, lower, upper));
     refused(columns(&map, 4, NULL, upper));
     refused(wide(NULL, 4, 1));
+    refused(wide(&map, 5, 1));
 }
 
 /* --- atomic operations -------------------------------------------------------------------- */
