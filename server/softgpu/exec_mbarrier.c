@@ -210,6 +210,10 @@ SG_HANDLER(sg_do_copy_bulk)
                                       sg_operand_lane(w, &x[SG_COPY_BARRIER], l)),
             .size = (uint32_t)sg_operand_lane(w, &x[SG_COPY_SIZE], l),
         };
+        /* as an H100 does: only blocks of a cluster have shared memory for each other */
+        if (in->space == SG_S_SHARED && in->mode == SG_S_SHARED && w->block->cluster->size == 1)
+            return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                            "cp.async.bulk within shared memory, in no cluster of blocks");
         if (c.size % BULK_UNIT)
             return sg_fault(w, in, l, CUDA_ERROR_MISALIGNED_ADDRESS,
                             "cp.async.bulk of %u bytes, no multiple of %u", c.size, BULK_UNIT);

@@ -58,6 +58,7 @@ PARTNER = (
     "ld.shared.v2.b64 {%d0, %d1}, [%r2];"
 )
 OWN = ".shared .align 8 .b64 own;"
+ILLEGAL_INSTRUCTION = 715
 
 
 def meeting(name: str, arrival: str, wait: str, what: str) -> Case:
@@ -224,22 +225,44 @@ def bulk() -> Iterator[Case]:
         version="8.0",
         formula=lambda values: [(row[1], row[0]) for row in values],
     )
-    yield Case(
-        "cp.async.bulk within shared memory",
-        start
-        + "st.shared.v2.b64 [%sh], {%a0, %a1};\nfence.proxy.async;\nbar.sync 0;\n"
-        + f"@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {size};\n"
-        + "mov.u32 %r4, other;\nmapa.shared::cluster.u32 %r5, %r4, 0;\n"
-        + "mapa.shared::cluster.u32 %r6, %r0, 0;\n"
-        + "@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
-        + f"[%r5], [%r1], {size}, [%r6];\n"
+
+
+def within_shared() -> Iterator[Case]:
+    """Blocks of a cluster may copy what is shared, each to itself as well; others may not."""
+    size = 16 * BLOCK
+    body = (
+        "mov.u32 %r0, own;\nmov.u32 %r1, room;\nsetp.eq.u32 %p1, %me, 0;\n"
+        "@%p1 mbarrier.init.shared.b64 [%r0], 1;\nbar.sync 0;\n"
+        "mov.u32 %r2, %cluster_ctarank;\n"
+        "st.shared.v2.b64 [%sh], {%a0, %a1};\nfence.proxy.async;\nbar.sync 0;\n"
+        f"@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {size};\n"
+        "mov.u32 %r4, other;\nmapa.shared::cluster.u32 %r5, %r4, %r2;\n"
+        "mapa.shared::cluster.u32 %r6, %r0, %r2;\n"
+        "@%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+        f"[%r5], [%r1], {size}, [%r6];\n"
         + SPIN.format(wait="try_wait.parity", what="0")
-        + "mad.lo.u32 %r4, %me, 16, %r4;\nld.shared.v2.b64 {%d1, %d0}, [%r4];",
+        + "mad.lo.u32 %r4, %me, 16, %r4;\nld.shared.v2.b64 {%d1, %d0}, [%r4];"
+    )
+    declarations = OWN + f"\n.shared .align 16 .b8 other[{size}];"
+    yield Case(
+        "cp.async.bulk within shared memory of no cluster",
+        body,
         ("x64", "x64"),
         ("b64", "b64"),
         target="sm_90",
         version="8.0",
-        declarations=OWN + f"\n.shared .align 16 .b8 other[{size}];",
+        declarations=declarations,
+        error=ILLEGAL_INSTRUCTION,
+    )
+    yield Case(
+        "cp.async.bulk within shared memory of a cluster",
+        body,
+        ("x64", "x64"),
+        ("b64", "b64"),
+        target="sm_90",
+        version="8.0",
+        declarations=declarations,
+        directives=" .reqnctapercluster 2, 1, 1",
         formula=lambda values: [(row[1], row[0]) for row in values],
     )
 
@@ -250,3 +273,4 @@ def every_case() -> Iterator[Case]:
     yield from phases()
     yield from counted_bytes()
     yield from bulk()
+    yield from within_shared()

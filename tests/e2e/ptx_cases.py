@@ -30,7 +30,8 @@ Formula = Callable[[Sequence[Row]], list[Row]]
 class Case:
     """`outputs` are registers (pred, b16 …), number formats where `ulp` or `absolute` allow
     a distance (f16, f32 …), or `memory` for a word that the body stores by itself. With a
-    `formula` a case says itself what must come out, whether or not a real GPU was asked."""
+    `formula` a case says itself what must come out, whether or not a real GPU was asked; or an
+    `error` (a CUresult) in which it must end."""
 
     name: str
     body: str
@@ -42,7 +43,9 @@ class Case:
     version: str = "8.0"
     threads: int = 256
     declarations: str = ""
+    directives: str = ""
     formula: Formula | None = field(default=None, compare=False)
+    error: int = 0
 
     @property
     def exact(self) -> bool:
@@ -73,7 +76,7 @@ class Case:
         if "%sh" in self.body:
             lines.append(f".shared .align 16 .b8 room[{16 * BLOCK}];")
         lines += [self.declarations] if self.declarations else []
-        lines.append(".visible .entry k(.param .u64 from, .param .u64 to)\n{")
+        lines.append(f".visible .entry k(.param .u64 from, .param .u64 to){self.directives}\n{{")
         lines.append(".reg .b32 %r<8>, %me, %sh, %id;\n.reg .b64 %x<8>, %in, %out;")
         lines.append(".reg .b16 %h<4>;\n.reg .pred %p<4>;")
         for i, kind in enumerate(self.inputs):

@@ -47,13 +47,15 @@ def write_input(path: Path, cases: Iterable[Case]) -> None:
 
 
 def read_output(path: Path, cases: Iterable[Case]) -> dict[str, Outcome]:
+    """The outcomes of the first of the cases, at least of one."""
     listed = list(cases)
     data = path.read_bytes()
-    if data[:8] != b"PTXBOUT1" or struct.unpack_from("<I", data, 8)[0] != len(listed):
+    done = struct.unpack_from("<I", data, 8)[0] if data[:8] == b"PTXBOUT1" else 0
+    if not 1 <= done <= len(listed):
         raise BadOutput(f"{path} does not hold the output of {len(listed)} cases")
     outcomes, at = {}, 12
     try:
-        for case in listed:
+        for case in listed[:done]:
             (error,) = struct.unpack_from("<I", data, at)
             at += 4
             rows: tuple[tuple[int, ...], ...] = ()
@@ -66,21 +68,25 @@ def read_output(path: Path, cases: Iterable[Case]) -> dict[str, Outcome]:
     except struct.error as wrong:
         raise BadOutput(f"{path} ends too early") from wrong
     if at != len(data):
-        raise BadOutput(f"{path} holds more than {len(listed)} cases")
+        raise BadOutput(f"{path} holds more than {done} cases")
     return outcomes
 
 
 def run_cases(
     binary: Path, cases: Mapping[str, Case], env: Mapping[str, str], timeout: float = 300.0
 ) -> dict[str, Outcome]:
-    """Run the program once over all cases."""
+    """Run the program over all cases, and again over those behind one that lost its context."""
+    outcomes: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory() as scratch:
         source, target = Path(scratch) / "cases", Path(scratch) / "output"
-        write_input(source, cases.values())
-        result: Result = run_program([str(binary), str(source), str(target)], env, timeout)
-        if result.returncode != 0 or not target.exists():
-            raise BadOutput(f"ptx_bits failed: {result.explain()}")
-        return read_output(target, cases.values())
+        while rest := [case for case in cases.values() if case.name not in outcomes]:
+            write_input(source, rest)
+            target.unlink(missing_ok=True)
+            result: Result = run_program([str(binary), str(source), str(target)], env, timeout)
+            if result.returncode != 0 or not target.exists():
+                raise BadOutput(f"ptx_bits failed: {result.explain()}")
+            outcomes |= read_output(target, rest)
+    return outcomes
 
 
 FORMATS = {"f16": (16, 10), "bf16": (16, 7), "f32": (32, 23), "f64": (64, 52)}

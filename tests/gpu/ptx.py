@@ -64,6 +64,7 @@ def device() -> tuple[str, str]:
 
 def write_recording(path: Path, cases: dict[str, Case], native: Outcomes) -> None:
     name, driver = device()
+    cases = {n: case for n, case in cases.items() if not case.error}
     entries = {n: json.dumps(record(case, native[n])) for n, case in cases.items()}
     body = ",\n".join(f"  {json.dumps(n)}: {entry}" for n, entry in entries.items())
     head = f'"gpu": {json.dumps(name)}, "driver": {json.dumps(driver)}'
@@ -77,6 +78,8 @@ def write_recording(path: Path, cases: dict[str, Case], native: Outcomes) -> Non
 def compare(case: Case, native: Outcome, soft: Outcome, shown: int) -> list[str]:
     """What differs, in lines of 80 columns; nothing if the case agrees."""
     if native.error or soft.error:
+        if native.error == soft.error == case.error:
+            return []
         if native.error == soft.error:
             return [f"  both refuse it: CUDA error {native.error}"]
         return [f"  CUDA error {native.error} on the GPU, {soft.error} on the soft GPU"]

@@ -6,7 +6,8 @@
  * u32 bytes of PTX, u32 threads, u32 block, u32 words in, u32 words out (each
  * word 8 bytes, so many per thread), the PTX, threads * words in * 8 bytes.
  * OUTPUT: "PTXBOUT1", u32 cases, then each: u32 CUresult and, where that is 0,
- * threads * words out * 8 bytes. A case that fails does not stop the others.
+ * threads * words out * 8 bytes. A case that fails does not stop the others; a
+ * kernel that faults takes its process's context along, so it is the last one.
  */
 #include "driver.h"
 
@@ -115,16 +116,6 @@ static CUresult run(const struct task *t, unsigned char *out)
     return result;
 }
 
-/* A kernel that faulted takes its context along: the next case gets a new one. */
-static void renew_if_lost(void)
-{
-    if (cuCtxSynchronize() == CUDA_SUCCESS)
-        return;
-    (void)cuDevicePrimaryCtxReset(driver_device);
-    (void)cuDevicePrimaryCtxRetain(&driver_context, driver_device);
-    (void)cuCtxSetCurrent(driver_context);
-}
-
 static void put(FILE *file, const void *bytes, size_t size)
 {
     REQUIRE(fwrite(bytes, 1, size, file) == size, "cannot write the output");
@@ -136,7 +127,8 @@ static void put_number(FILE *file, uint32_t n)
     put(file, bytes, sizeof bytes);
 }
 
-static void run_task(struct input *in, FILE *output)
+/* Whether a next one may follow. */
+static bool run_task(struct input *in, FILE *output)
 {
     struct task t = take_task(in);
     size_t size = (size_t)t.threads * t.words_out * 8;
@@ -146,10 +138,9 @@ static void run_task(struct input *in, FILE *output)
     put_number(output, (uint32_t)result);
     if (result == CUDA_SUCCESS)
         put(output, out, size);
-    else
-        renew_if_lost();
     free(out);
     free(t.ptx);
+    return result == CUDA_SUCCESS || cuCtxSynchronize() == CUDA_SUCCESS;
 }
 
 int main(int argc, char **argv)
@@ -164,11 +155,18 @@ int main(int argc, char **argv)
     REQUIRE(output != NULL, "cannot write %s", argv[2]);
     driver_start();
     put(output, "PTXBOUT1", 8);
-    put_number(output, cases);
-    for (uint32_t i = 0; i < cases; i++)
-        run_task(&in, output);
-    REQUIRE(in.at == in.end, "more in the input than %u cases", cases);
+    put_number(output, 0); /* comes when it is known */
+    uint32_t done = 0;
+    bool whole = true;
+    while (whole && done < cases) {
+        whole = run_task(&in, output);
+        done++;
+    }
+    REQUIRE(done < cases || in.at == in.end, "more in the input than %u cases", cases);
+    REQUIRE(fseek(output, 8, SEEK_SET) == 0, "cannot seek in %s", argv[2]);
+    put_number(output, done);
     REQUIRE(fclose(output) == 0, "cannot finish %s", argv[2]);
-    driver_stop();
+    if (whole)
+        driver_stop();
     return finish("ptx_bits");
 }
