@@ -1,6 +1,7 @@
 /* Kernel launches: the hottest path of the client. No allocation, no lock of its own. */
 #include <string.h>
 
+#include "attributes.h"
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
@@ -29,18 +30,22 @@ CUresult gpc_shape_check(const struct gpc_shape *s, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* Above the limit, dynamic shared memory has to be asked for beforehand. A kernel that is
- * launched is judged by its function here; what is not known, the driver will say. */
+/* An attribute of a kernel that is launched, if it is known: it is judged by its function here. */
+static bool known(const struct gpc_kernel *k, const struct gpc_route *on,
+                  CUfunction_attribute attribute, int *value)
+{
+    const struct gpc_kernel *f = gpc_kernel_here(k, on->context);
+    return gpc_attributes_know(f, on->device, attribute, value) ||
+           gpc_attributes_know(k, on->device, attribute, value);
+}
+
+/* Above the limit, dynamic shared memory has to be asked for beforehand. What is not known, the
+ * driver will say. */
 static bool shared_fits(const struct gpc_kernel *k, const struct gpc_route *on, unsigned shared)
 {
-    CUdevice device = on->device;
-    const CUfunction_attribute limit = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     int most;
-    const struct gpc_kernel *f = gpc_kernel_here(k, on->context);
-    if (gpc_attributes_know(f, device, limit, &most) ||
-        gpc_attributes_know(k, device, limit, &most))
-        return most >= 0 && shared <= (unsigned)most;
-    return true;
+    return !known(k, on, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, &most) ||
+           (most >= 0 && shared <= (unsigned)most);
 }
 
 /* What the kernel itself allows. */
@@ -115,6 +120,80 @@ CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
     return r || gpc_session_shares(on->session) ? r : gpc_mapped_open_named(to, k->bytes);
 }
 
+/* --- what is launched together -------------------------------------------------------------- */
+
+/* What a launch asks for by attributes. */
+struct together {
+    unsigned cluster[3]; /* 0: of no clusters */
+    bool cooperative;
+};
+
+static struct together together_of(const struct gpc_kernel *k, const struct gpc_route *on,
+                                   uint32_t flags, const CUlaunchAttribute *a, unsigned count)
+{
+    struct together t = {.cooperative = flags & GP_LAUNCH_COOPERATIVE};
+    for (int i = 0; i < 3; i++) {
+        int blocks;
+        if (known(k, on, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i, &blocks) && blocks > 0)
+            t.cluster[i] = (unsigned)blocks;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        const CUlaunchAttributeValue *v = &a[i].value;
+        if (a[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            memcpy(t.cluster, &v->clusterDim, sizeof t.cluster);
+        else if (a[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+            t.cooperative = v->cooperative != 0;
+    }
+    return t;
+}
+
+/* How many blocks of a cluster every device that has clusters can place. */
+#define PORTABLE_CLUSTER 8u
+
+static CUresult check_cluster(const struct gpc_kernel *k, const struct gpc_shape *s,
+                              const struct gpc_route *on, const unsigned c[3])
+{
+    int large;
+    if (!c[0] && !c[1] && !c[2])
+        return CUDA_SUCCESS;
+    uint64_t blocks = (uint64_t)c[0] * c[1];
+    bool more = blocks > PORTABLE_CLUSTER || blocks * c[2] > PORTABLE_CLUSTER;
+    if (more && known(k, on, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, &large) && !large)
+        return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    for (int i = 0; i < 3; i++) {
+        if (c[i] == 0)
+            return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+        if (s->grid[i] % c[i])
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* All blocks of a cooperative launch must be resident at once. How many of a kernel are is asked
+ * once for each shape; what is not known, the driver will say. */
+static CUresult check_cooperative(CUfunction f, const struct gpc_shape *s,
+                                  const struct gpc_route *on)
+{
+    const int32_t *a = gpc_device_info(on->device)->attributes;
+    int each;
+    int threads = (int)(s->block[0] * s->block[1] * s->block[2]);
+    if (gpc_wire_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags_on(on, &each, f, threads,
+                                                                         s->shared, 0))
+        return CUDA_SUCCESS;
+    uint64_t most = (uint64_t)(each < 0 ? 0 : each) *
+                    (unsigned)a[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+    uint64_t blocks = (uint64_t)s->grid[0] * s->grid[1]; /* below 2^31 and 2^16 */
+    bool fits = blocks <= most && blocks * s->grid[2] <= most;
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+}
+
+static CUresult check_together(CUfunction f, const struct gpc_kernel *k, const struct gpc_shape *s,
+                               const struct gpc_route *on, const struct together *t)
+{
+    CUresult r = check_cluster(k, s, on, t->cluster);
+    return r || !t->cooperative || t->cluster[0] ? r : check_cooperative(f, s, on);
+}
+
 static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gpc_shape *s,
                        CUstream stream, void **parameters, void **extra, uint32_t flags,
                        const CUlaunchAttribute *attributes, unsigned attribute_count)
@@ -125,6 +204,9 @@ static CUresult launch(const struct gpc_route *on, CUfunction f, const struct gp
         return CUDA_ERROR_INVALID_HANDLE;
     CUresult r = gpc_launch_pack(on, k, s, parameters, extra, packed);
     if (r != CUDA_SUCCESS)
+        return r;
+    struct together t = together_of(k, on, flags, attributes, attribute_count);
+    if ((r = check_together(f, k, s, on, &t)) != CUDA_SUCCESS)
         return r;
     return gpc_wire_gp_launch_on(on, f, stream, s->grid[0], s->grid[1], s->grid[2], s->block[0],
                                  s->block[1], s->block[2], s->shared, flags, k->bytes,
@@ -147,9 +229,12 @@ static CUresult check_attributes(uint16_t op, const CUlaunchAttribute *a, unsign
         return CUDA_ERROR_INVALID_VALUE;
     if (count > GP_ATTRIBUTES_PER_LAUNCH_MAX)
         return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; i < count; i++) {
         if (a[i].id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)
             return gpc_refuse_because(op, "kernels that a device updates");
+        if ((unsigned)a[i].id >= CU_LAUNCH_ATTRIBUTE_MAX)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
     return CUDA_SUCCESS;
 }
 

@@ -96,6 +96,73 @@ static void bad_launches(CUmodule module)
     CU(cuMemFree(device));
 }
 
+static CUresult launch_with(CUfunction add, CUlaunchAttribute attribute, unsigned blocks)
+{
+    CUdeviceptr none = 0;
+    int n = 0;
+    void *parameters[] = {&none, &none, &none, &n};
+    CUlaunchConfig config = {.gridDimX = blocks,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 64,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
+    return cuLaunchKernelEx(&config, add, parameters, NULL);
+}
+
+static CUlaunchAttribute cluster(unsigned x, unsigned y, unsigned z)
+{
+    CUlaunchAttribute a = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    a.value.clusterDim.x = x;
+    a.value.clusterDim.y = y;
+    a.value.clusterDim.z = z;
+    return a;
+}
+
+/* Refused by the launch itself; which of two errors it is may depend on the driver. */
+static void refused_at_once(CUresult r, CUresult expected, const char *what)
+{
+    bool other = driver_is_native() &&
+                 (r == CUDA_ERROR_INVALID_CLUSTER_SIZE || r == CUDA_ERROR_INVALID_VALUE);
+    printf("%s: %s\n", what, driver_name(r));
+    EXPECT(r == expected || other, "%s gave %s", what, driver_name(r));
+    CU(cuCtxSynchronize());
+}
+
+static void bad_attributes(CUmodule module)
+{
+    CUfunction add = driver_function(module, "add");
+    CUlaunchAttribute together = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                                  .value = {.cooperative = 1}};
+    CUlaunchAttribute unknown = {.id = (CUlaunchAttributeID)9999};
+    int has = 0;
+
+    refused_at_once(launch_with(add, unknown, 4), CUDA_ERROR_INVALID_VALUE, "an unknown attribute");
+    CU(launch_with(add, together, 2));
+    CU_GIVES(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, launch_with(add, together, 1u << 20));
+    CU(cuCtxSynchronize());
+    CU(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, driver_device));
+    if (!has)
+        return;
+    CU(launch_with(add, cluster(2, 1, 1), 4));
+    CU(launch_with(add, cluster(8, 1, 1), 8));
+    refused_at_once(launch_with(add, cluster(3, 1, 1), 4), CUDA_ERROR_INVALID_VALUE,
+                    "a grid that is no multiple of its clusters");
+    refused_at_once(launch_with(add, cluster(1, 2, 1), 4), CUDA_ERROR_INVALID_VALUE,
+                    "clusters of more rows than the grid has");
+    refused_at_once(launch_with(add, cluster(0, 1, 1), 4), CUDA_ERROR_INVALID_CLUSTER_SIZE,
+                    "clusters of no blocks");
+    refused_at_once(launch_with(add, cluster(16, 1, 1), 16), CUDA_ERROR_INVALID_CLUSTER_SIZE,
+                    "clusters that are not portable");
+    refused_at_once(launch_with(add, cluster(1u << 31, 1u << 31, 4), 4),
+                    CUDA_ERROR_INVALID_CLUSTER_SIZE, "clusters of 2^64 blocks");
+    CU(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
+    CU(launch_with(add, cluster(16, 1, 1), 16));
+    CU(cuCtxSynchronize());
+}
+
 /* What nobody waits for: each is refused by the call itself, not by a later one. */
 static void bad_values(CUmodule module)
 {
@@ -167,6 +234,7 @@ int main(void)
     null_pointers();
     CU(cuModuleLoadData(&module, kernels_ptx));
     bad_launches(module);
+    bad_attributes(module);
     bad_values(module);
     proc_addresses();
     contexts();
