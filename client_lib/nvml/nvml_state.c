@@ -127,14 +127,8 @@ static nvmlReturn_t fetch(const char *server, const char *token, bool fresh,
 
 static nvmlReturn_t list_servers(struct gpc_servers *list)
 {
-    const char *servers = getenv("GPUPOOL_SERVER"), *tokens = getenv("GPUPOOL_TOKEN");
-    char why[320];
-    if (!servers || !*servers) {
-        gpc_log(GPC_LOG_ERROR, "GPUPOOL_SERVER is not set: start the program with `gpupool run`, "
-                               "or set it to the server's address, tcp://HOST:7700");
-        return NVML_ERROR_DRIVER_NOT_LOADED;
-    }
-    if (gpc_servers_read(servers, tokens ? tokens : "", list, why, sizeof why) != 0) {
+    char why[GPC_SERVERS_WHY];
+    if (gpc_servers_of_environment(list, why, sizeof why) != 0) {
         gpc_log(GPC_LOG_ERROR, "%s", why);
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }

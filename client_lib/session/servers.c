@@ -1,8 +1,11 @@
 #include "servers.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The next piece of a list with commas, without the blanks around it. */
 static char *next_piece(char **list)
@@ -83,6 +86,68 @@ int gpc_servers_read(const char *servers, const char *tokens, struct gpc_servers
     free(copy);
     if (r != 0)
         gpc_servers_free(out);
+    return r;
+}
+
+/* Until the file ends or `size` is full; -1 and errno on an error. */
+static ssize_t read_all(int file, char *to, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t got = read(file, to + done, size - done);
+        if (got == 0)
+            break;
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        done += (size_t)got;
+    }
+    return (ssize_t)done;
+}
+
+/* The text of a file, without the blanks behind it, for free(); NULL and `why`. */
+static char *read_tokens_file(const char *path, char *why, size_t why_size)
+{
+    char *text = malloc(GPC_TOKENS_MAX + 1);
+    int file = text ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    ssize_t size = file < 0 ? -1 : read_all(file, text, GPC_TOKENS_MAX + 1);
+    int error = text ? errno : ENOMEM;
+    if (file >= 0)
+        close(file);
+    if (size < 0)
+        snprintf(why, why_size, "GPUPOOL_TOKEN_FILE: %.128s cannot be read: %s", path,
+                 strerror(error));
+    else if (size > GPC_TOKENS_MAX || memchr(text, '\0', (size_t)size))
+        snprintf(why, why_size, "GPUPOOL_TOKEN_FILE: %.128s holds no token", path);
+    else {
+        while (size && strchr(" \t\r\n", text[size - 1]))
+            size--;
+        text[size] = '\0';
+        return text;
+    }
+    free(text);
+    return NULL;
+}
+
+int gpc_servers_of_environment(struct gpc_servers *out, char *why, size_t why_size)
+{
+    const char *servers = getenv("GPUPOOL_SERVER"), *tokens = getenv("GPUPOOL_TOKEN");
+    const char *path = getenv("GPUPOOL_TOKEN_FILE");
+    char *kept = NULL;
+    if (!servers || !*servers) {
+        snprintf(why, why_size,
+                 "GPUPOOL_SERVER is not set: start the program with `gpupool run`, or set it to "
+                 "the server's address, tcp://HOST:7700");
+        return -1;
+    }
+    if ((!tokens || !*tokens) && path && *path) {
+        tokens = kept = read_tokens_file(path, why, why_size);
+        if (!kept)
+            return -1;
+    }
+    int r = gpc_servers_read(servers, tokens ? tokens : "", out, why, why_size);
+    free(kept);
     return r;
 }
 

@@ -368,14 +368,10 @@ static CUresult open_one(struct gpc_session *s, const char *token, unsigned serv
 
 CUresult gpc_sessions_open(void)
 {
-    const char *servers = getenv("GPUPOOL_SERVER"), *tokens = getenv("GPUPOOL_TOKEN");
-    if (!servers || !*servers)
-        return fail("GPUPOOL_SERVER is not set: start the program with `gpupool run`, or set it "
-                    "to the server's address, tcp://HOST:7700");
     const char *sync = getenv("GPUPOOL_SYNC");
-    char why[320];
+    char why[GPC_SERVERS_WHY];
     struct gpc_servers list;
-    if (gpc_servers_read(servers, tokens ? tokens : "", &list, why, sizeof why) != 0)
+    if (gpc_servers_of_environment(&list, why, sizeof why) != 0)
         return fail(why);
     CUresult r = CUDA_SUCCESS;
     for (uint32_t i = 0; i < list.count && r == CUDA_SUCCESS; i++) {

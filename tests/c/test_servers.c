@@ -4,7 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -74,6 +76,80 @@ static void wrong_lists_are_refused(void **state)
     assert_non_null(strstr(why, "too long"));
 }
 
+/* A file with `size` bytes of `text`, whose name the variable has. */
+static void put_file(char *path, const char *text, size_t size)
+{
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, text, size), (ssize_t)size);
+    close(file);
+    setenv("GPUPOOL_TOKEN_FILE", path, 1);
+}
+
+static int read_environment(struct gpc_servers *list)
+{
+    why[0] = '\0';
+    return gpc_servers_of_environment(list, why, sizeof why);
+}
+
+static void a_token_comes_from_a_file_that_is_read_again(void **state)
+{
+    (void)state;
+    struct gpc_servers list;
+    char path[] = "/tmp/gpupool-token-XXXXXX";
+    setenv("GPUPOOL_SERVER", "tcp://a:1,tcp://b:2", 1);
+    unsetenv("GPUPOOL_TOKEN");
+    put_file(path, "first\n", 6);
+    assert_int_equal(read_environment(&list), 0);
+    assert_string_equal(list.token[0], "first");
+    assert_string_equal(list.token[1], "first");
+    gpc_servers_free(&list);
+    assert_int_equal(truncate(path, 2), 0);
+    assert_int_equal(read_environment(&list), 0);
+    assert_string_equal(list.token[0], "fi");
+    gpc_servers_free(&list);
+    setenv("GPUPOOL_TOKEN", "own", 1); /* as `gpupool run` sets it */
+    assert_int_equal(read_environment(&list), 0);
+    assert_string_equal(list.token[0], "own");
+    gpc_servers_free(&list);
+    unsetenv("GPUPOOL_TOKEN");
+    unlink(path);
+    assert_int_equal(read_environment(&list), -1);
+    assert_non_null(strstr(why, "cannot be read: No such file"));
+    unsetenv("GPUPOOL_TOKEN_FILE");
+    assert_int_equal(read_environment(&list), 0); /* no token */
+    assert_string_equal(list.token[0], "");
+    gpc_servers_free(&list);
+    unsetenv("GPUPOOL_SERVER");
+    assert_int_equal(read_environment(&list), -1);
+    assert_non_null(strstr(why, "GPUPOOL_SERVER is not set"));
+}
+
+static void a_file_with_no_token_is_refused(void **state)
+{
+    (void)state;
+    struct gpc_servers list;
+    static char large[GPC_TOKENS_MAX + 1];
+    memset(large, 'a', sizeof large);
+    struct {
+        const char *text;
+        size_t size;
+    } wrong[] = {{large, sizeof large}, {"to\0ken", 6}};
+    setenv("GPUPOOL_SERVER", "tcp://a:1", 1);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char path[] = "/tmp/gpupool-token-XXXXXX";
+        put_file(path, wrong[i].text, wrong[i].size);
+        assert_int_equal(read_environment(&list), -1);
+        assert_non_null(strstr(why, "holds no token"));
+        unlink(path);
+    }
+    setenv("GPUPOOL_TOKEN_FILE", "/", 1);
+    assert_int_equal(read_environment(&list), -1);
+    assert_non_null(strstr(why, "Is a directory"));
+    unsetenv("GPUPOOL_TOKEN_FILE");
+    unsetenv("GPUPOOL_SERVER");
+}
+
 static void domains_tell_hosts_apart(void **state)
 {
     (void)state;
@@ -99,6 +175,8 @@ int main(void)
         cmocka_unit_test(one_server_takes_its_token_as_it_is),
         cmocka_unit_test(tokens_are_shared_or_one_for_each),
         cmocka_unit_test(wrong_lists_are_refused),
+        cmocka_unit_test(a_token_comes_from_a_file_that_is_read_again),
+        cmocka_unit_test(a_file_with_no_token_is_refused),
         cmocka_unit_test(domains_tell_hosts_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
