@@ -55,10 +55,15 @@ AUDIENCE: Final = GROUP
 
 #: Volumes of ours, the init container of ours, and where they are.
 LIBRARIES_VOLUME: Final = "gpupool"
+LEASE_VOLUME: Final = "gpupool-lease"
 CREDENTIAL_VOLUME: Final = "gpupool-credential"
 CONTAINER: Final = "gpupool"
 LIBRARIES_PATH: Final = "/gpupool"
+#: The lease's token is there, which is written anew before it expires.
+LEASE_PATH: Final = "/var/run/gpupool-lease"
 CREDENTIAL_PATH: Final = "/var/run/secrets/gpupool.io"
+#: A variable of it: whom it trusts to be the credential service, in PEM.
+CREDENTIAL_CA: Final = "GPUPOOL_CREDENTIAL_CA"
 
 # Dynamic resource allocation ----------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from gpupool_kubernetes.config import Settings as KubernetesSettings
 from gpupool_manager.config import Settings as ManagerSettings
 from gpupool_server.cli import TABLES
 from gpupool_server.config import Settings as ServerSettings
@@ -31,6 +32,7 @@ def keys_of(page: str) -> list[str]:
     [
         (["server-guide.md", "pool-link.md"], ServerSettings, set(TABLES)),
         (["pool.md"], ManagerSettings, set()),
+        (["kubernetes.md"], KubernetesSettings, set()),
     ],
 )
 def test_every_setting_is_in_a_table(
@@ -42,6 +44,7 @@ def test_every_setting_is_in_a_table(
 
 def test_no_table_names_a_setting_that_is_none() -> None:
     assert set(keys_of("pool.md")) <= set(ManagerSettings.model_fields)
+    assert set(keys_of("kubernetes.md")) <= set(KubernetesSettings.model_fields)
     assert set(keys_of("pool-link.md")) <= set(ServerSettings.model_fields)
 
 

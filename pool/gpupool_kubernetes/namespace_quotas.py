@@ -1,0 +1,90 @@
+"""ResourceQuotas of a namespace, for what was taken off its pods and Kubernetes so cannot count.
+
+Amounts are counted as they are written, as Kubernetes counts them. Quotas with scopes are not
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from gpupool_kubernetes import names, pods, quantities
+from gpupool_kubernetes.cluster import Cluster, Object
+
+_PREFIX = "requests."
+
+
+class NamespaceQuotas:
+    """What a namespace's ResourceQuotas say of pods that ask for GPUs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def refusal(self, namespace: str, asked: Mapping[str, str | int]) -> str | None:
+        """Why a new pod with these resources is one too many; None: it is not."""
+        found, _ = await self._cluster.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
+        limits = [(_name(quota), limit) for quota in found if (limit := _limits(quota, asked))]
+        if not limits:
+            return None
+        selector = f"{names.MANAGED}=true"
+        others, _ = await self._cluster.list(
+            f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector
+        )
+        used = sum_of(others)
+        for quota, limit in limits:
+            over = [
+                name
+                for name, most in limit.items()
+                if used.get(name, Fraction(0)) + quantities.parse(asked[name]) > most
+            ]
+            if over:
+                return _exceeded(quota, asked, used, limit, sorted(over))
+        return None
+
+
+def sum_of(found: Iterable[Object]) -> dict[str, Fraction]:
+    """What the pods of a namespace have been asking for under each name."""
+    used: dict[str, Fraction] = {}
+    for pod in found:
+        try:
+            request = None if pods.is_finished(pod) else pods.request_of(pod)
+            amounts = request.resources if request is not None else {}
+            for name, amount in amounts.items():
+                used[name] = used.get(name, Fraction(0)) + quantities.parse(amount)
+        except ValueError:
+            continue  # what somebody has made of it is none of ours
+    return used
+
+
+def _name(quota: Object) -> str:
+    return str((quota.get("metadata") or {}).get("name"))
+
+
+def _limits(quota: Object, asked: Mapping[str, str | int]) -> dict[str, Fraction]:
+    spec: dict[str, Any] = quota.get("spec") or {}
+    if spec.get("scopes") or spec.get("scopeSelector"):
+        return {}
+    hard = spec.get("hard") or {}
+    return {
+        name: quantities.parse(hard[_PREFIX + name]) for name in asked if _PREFIX + name in hard
+    }
+
+
+def _exceeded(
+    quota: str,
+    asked: Mapping[str, str | int],
+    used: Mapping[str, Fraction],
+    limit: Mapping[str, Fraction],
+    over: list[str],
+) -> str:
+    """In the words of the API server."""
+
+    def shown(amounts: Mapping[str, Any]) -> str:
+        return ",".join(f"{_PREFIX}{name}={amounts.get(name, 0)}" for name in over)
+
+    return (
+        f"exceeded quota: {quota}, requested: {shown(asked)}, used: {shown(used)},"
+        f" limited: {shown(limit)}"
+    )
