@@ -29,6 +29,7 @@ PY := $(VENV)/bin/python
 # Always the versions that were tested, file by file; `make constraints` renews them.
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
+RAY := $(BUILD)/ray
 OUTSIDE := $(BUILD)/outside
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
@@ -37,7 +38,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz fuzz-pack lint \
-	test-gpu test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
+	test-gpu test-ray test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -90,6 +91,12 @@ $(CUPY13)/.done: $(VENV)/.test
 	$(PIP) --target $(CUPY13) 'cupy-cuda13x>=13'
 	touch $@
 
+# Ray is 240 MB, and only test-ray wants it.
+$(RAY)/.done: $(VENV)/.test
+	rm -rf $(RAY)
+	$(PIP) --target $(RAY) --group ray
+	touch $@
+
 $(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.test
 	$(PY) tests/outside/packages.py --out $(OUTSIDE)/packages --only tests cupy
 	touch $@
@@ -132,6 +139,11 @@ test-gpu: build $(VENV)/.test
   $(PY) tests/gpu/jail_two.py || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/two_hosts.py --out $(GPU_OUT) || failed=1; exit $$failed
+
+# Workers of a real Ray on soft GPUs of a pool.
+test-ray: build $(RAY)/.done
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) PYTHONPATH=$(abspath $(RAY)) \
+	  $(PY) -m pytest -q tests/e2e/test_ray.py
 
 # Suites that others wrote, natively and through the pool; OUTSIDE_ARGS for tests/outside/run.py.
 test-outside: build $(VENV)/.test $(OUTSIDE)/packages/.done

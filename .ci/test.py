@@ -29,6 +29,7 @@ TYPED = (
         "pool/gpupool_common",
         "pool/gpupool_kubernetes",
         "pool/gpupool_manager",
+        "pool/gpupool_ray",
         "server/gpupool_server",
         "tests/python",
     ),

@@ -19,6 +19,7 @@ PACKAGES = {
     "gpupool": (ROOT / "pool", {"gpupool_common"}),
     "gpupool_kubernetes": (ROOT / "pool", {"gpupool", "gpupool_common"}),
     "gpupool_manager": (ROOT / "pool", {"gpupool_common"}),
+    "gpupool_ray": (ROOT / "pool", {"gpupool", "gpupool_common"}),
     "gpupool_server": (ROOT / "server", {"gpupool_common"}),
 }
 
