@@ -102,6 +102,7 @@ DRIVER_PROGRAMS = (
     Program("driver_batch", "driver_batch", driver=True),
     Program("driver_user_objects", "driver_user_objects", driver=True),
     Program("driver_graph_drawn", "driver_graph_drawn", driver=True),
+    Program("driver_graph_flags", "driver_graph_drawn", True, ("flags",), ours=True),
     Program("driver_captures", "driver_captures", driver=True),
     Program("driver_relaxed", "driver_relaxed", driver=True),
     Program("driver_vmm", "driver_vmm", driver=True),

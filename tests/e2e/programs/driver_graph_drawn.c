@@ -3,28 +3,27 @@
 
 #include <unistd.h>
 
-static int arrows_in(int file)
+/* How many lines of a drawing have a text. */
+static int lines_with(CUgraph graph, unsigned flags, const char *text)
 {
-    char line[4096];
-    int arrows = 0;
-    FILE *text = fdopen(file, "r");
-    REQUIRE(text != NULL, "the drawing cannot be read");
-    while (fgets(line, sizeof line, text))
-        arrows += strstr(line, "->") != NULL;
-    fclose(text);
-    return arrows;
+    char path[] = "/tmp/graph-XXXXXX", line[4096];
+    int descriptor = mkstemp(path), lines = 0;
+    REQUIRE(descriptor >= 0, "no file can be made in /tmp");
+    CU(cuGraphDebugDotPrint(graph, path, flags));
+    FILE *file = fdopen(descriptor, "r");
+    REQUIRE(file != NULL, "the drawing cannot be read");
+    while (fgets(line, sizeof line, file))
+        lines += strstr(line, text) != NULL;
+    fclose(file);
+    unlink(path);
+    return lines;
 }
 
 /* A drawing has a line for each edge. */
 static void drawn(CUgraph graph, int edges, const char *what)
 {
-    char path[] = "/tmp/graph-XXXXXX";
-    int file = mkstemp(path);
-    REQUIRE(file >= 0, "no file can be made in /tmp");
-    CU(cuGraphDebugDotPrint(graph, path, 0));
-    int arrows = arrows_in(file);
+    int arrows = lines_with(graph, 0, "->");
     EXPECT(arrows == edges, "the drawing of %s has %d edges, expected %d", what, arrows, edges);
-    unlink(path);
 }
 
 /* Nodes of more kinds: memory of this process's own, a batch, and one that a stream has added. */
@@ -63,12 +62,92 @@ static void drawn_with_more(void)
     CU(cuStreamDestroy(stream));
 }
 
-int main(void)
+static void CUDA_CB nothing(void *data)
+{
+    (void)data;
+}
+
+/* A text is in as many lines as said with the flag or all of them, and in none without. */
+static void flagged(CUgraph graph, unsigned flag, const char *text, int lines)
+{
+    if (driver_is_native()) { /* its drawings are others: what they have to say is more */
+        EXPECT(lines_with(graph, flag, "label") >= lines_with(graph, 0, "label"),
+               "flags %#x draw less", flag);
+        return;
+    }
+    int with = lines_with(graph, flag, text), without = lines_with(graph, 0, text);
+    int all = lines_with(graph, CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE, text);
+    EXPECT(with == lines && all == lines && without == 0,
+           "'%s' is in %d lines with %#x, %d with all flags, %d without; expected %d", text, with,
+           flag, all, without, lines);
+}
+
+static void drawn_with_flags(void)
+{
+    CUgraph graph, clone;
+    CUgraphNode set, host, record, copy, kernel;
+    CUmodule module;
+    CUdeviceptr memory;
+    CUevent event;
+    int n = 4;
+    CU(cuModuleLoadData(&module, kernels_ptx));
+    CU(cuMemAlloc(&memory, 64));
+    CU(cuEventCreate(&event, 0));
+    void *parameters[] = {&memory, &n};
+    const CUDA_MEMSET_NODE_PARAMS zero = {memory, 0, 7, 4, 3, 1};
+    const CUDA_HOST_NODE_PARAMS function = {nothing, (void *)4096};
+    const CUDA_MEMCPY3D bytes = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .srcDevice = memory,
+                                 .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                 .dstDevice = memory + 32,
+                                 .WidthInBytes = 12,
+                                 .Height = 1,
+                                 .Depth = 1};
+    const CUDA_KERNEL_NODE_PARAMS launch = {.func = driver_function(module, "increment"),
+                                            .gridDimX = 1,
+                                            .gridDimY = 1,
+                                            .gridDimZ = 1,
+                                            .blockDimX = 4,
+                                            .blockDimY = 1,
+                                            .blockDimZ = 1,
+                                            .sharedMemBytes = 48,
+                                            .kernelParams = parameters};
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddMemsetNode(&set, graph, NULL, 0, &zero, driver_context));
+    CU(cuGraphAddKernelNode(&kernel, graph, &set, 1, &launch));
+    CU(cuGraphAddHostNode(&host, graph, &kernel, 1, &function));
+    CU(cuGraphAddEventRecordNode(&record, graph, &host, 1, event));
+    CU(cuGraphAddMemcpyNode(&copy, graph, &host, 1, &bytes, driver_context));
+    CU(cuGraphClone(&clone, graph));
+    for (int i = 0; i < 2; i++) { /* as it was given, and as the GPU host tells it */
+        CUgraph g = i ? clone : graph;
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_KERNEL_NODE_PARAMS, "shared memory 48", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_MEMSET_NODE_PARAMS, "3x1 of 4 bytes: 0x7", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_HOST_NODE_PARAMS, "of 0x1000", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_EVENT_NODE_PARAMS, "nevent ", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_MEMCPY_NODE_PARAMS, "n12x1x1", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES, "EVENT_RECORD 0x", 1);
+        flagged(g, CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO, "0 to 0, type 0", 4);
+    }
+    CU(cuGraphDestroy(clone));
+    CU(cuGraphDestroy(graph));
+    CU(cuEventDestroy(event));
+    CU(cuMemFree(memory));
+    CU(cuModuleUnload(module));
+}
+
+int main(int argc, char **argv)
 {
     CUgraph graph, clone;
     CUgraphNode first, second, third;
 
+    (void)argv;
     driver_start();
+    if (argc > 1) {
+        drawn_with_flags();
+        driver_stop();
+        return finish("driver_graph_drawn");
+    }
     CU(cuGraphCreate(&graph, 0));
     CU(cuGraphAddEmptyNode(&first, graph, NULL, 0));
     CU(cuGraphAddEmptyNode(&second, graph, &first, 1));
