@@ -87,6 +87,8 @@ CUresult gpc_launch_pack(const struct gpc_route *on, struct gpc_kernel *k,
                          unsigned char *to);
 /* How many clusters of a launch run at a time, or (`most`) how large one can be. */
 CUresult gpc_occupancy_clusters(int *result, CUfunction func, const CUlaunchConfig *c, bool most);
+/* A setting of core dumps; without `value`, the room that it needs. */
+CUresult gpc_coredump_get(CUcoredumpSettings attribute, void *value, size_t *size);
 /* The kernels of a module or library, at most `room`. */
 CUresult gpc_image_enumerate(enum gp_handle_kind kind, uint64_t id, CUfunction *to, unsigned room);
 

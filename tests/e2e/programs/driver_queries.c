@@ -1,6 +1,8 @@
 /* What programs ask of devices, contexts, functions, streams and graphs, each once. */
 #include "driver.h"
 
+#include <unistd.h>
+
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 /* Of cudaProfiler.h, which not every set of headers has. */
@@ -177,6 +179,32 @@ static void of_a_tensor_map(void)
     CU(cuMemFree(memory));
 }
 
+/* A local driver has what its environment says: that much is the same everywhere. */
+static void of_core_dumps(void)
+{
+    bool on = true;
+    int flags = -1;
+    size_t size = 0, bool_size = sizeof on, flag_size = sizeof flags, short_size = 4;
+    char name[1024] = "", process[32];
+    CU(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &on, &bool_size));
+    EXPECT(!on, "core dumps are made");
+    CU(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &flag_size));
+    EXPECT(flags == CU_COREDUMP_DEFAULT_FLAGS, "dumps leave %#x out", (unsigned)flags);
+    CU(cuCoredumpGetAttribute(CU_COREDUMP_FILE, NULL, &size));
+    EXPECT(size > 0 && size <= sizeof name, "a name has %zu bytes", size);
+    size = sizeof name;
+    CU(cuCoredumpGetAttribute(CU_COREDUMP_FILE, name, &size));
+    snprintf(process, sizeof process, ".%d", (int)getpid());
+    EXPECT(strncmp(name, "core.cuda.", 10) == 0 && strstr(name, process), "the file is %s", name);
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
+               cuCoredumpGetAttribute(CU_COREDUMP_PIPE, name, &short_size));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuCoredumpGetAttribute(CU_COREDUMP_FILE, name, NULL));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
+               cuCoredumpGetAttribute((CUcoredumpSettings)99, name, &size));
+    CU_REFUSED(CUDA_ERROR_NOT_SUPPORTED,
+               cuCoredumpSetAttribute(CU_COREDUMP_ENABLE_ON_EXCEPTION, &(bool){true}, &bool_size));
+}
+
 static void of_nobody(void)
 {
     const CUuuid unknown = {{0}};
@@ -197,6 +225,7 @@ int main(void)
     of_a_pool();
     of_a_tensor_map();
     of_a_wide_tensor_map();
+    of_core_dumps();
     of_nobody();
     CU(cuModuleUnload(module));
     driver_stop();
