@@ -289,8 +289,8 @@ STAGES: dict[str, Callable[[Place], Count]] = {
 EXTRA: dict[str, Callable[[Place], Count]] = {
     "sanitize-build": lambda place: one(build_sanitized(place)),
 }
-#: These compute: they run beside the ones before, which wait more than they compute.
-BESIDE = ("sanitize", "threads", "lint", "figures", "coverage")
+#: These compute, but for the last: they run beside the others, which wait more than they compute.
+BESIDE = ("sanitize", "threads", "lint", "figures", "coverage", "chaos")
 #: Behind all others, with nothing beside it.
 LAST = ("alone",)
 

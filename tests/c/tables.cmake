@@ -7,22 +7,16 @@ set(GP_TABLES_PRIVATE
   ${GP_TABLES_CLIENT}/private_md2.c ${GP_TABLES_CLIENT}/private_compile.c
   ${GP_TABLES_CLIENT}/private_compile_files.c ${GP_TABLES_CLIENT}/private_compile_memory.c)
 
-function(gp_tables_test name)
-  add_executable(${name} ${CMAKE_SOURCE_DIR}/tests/c/${name}.c ${ARGN})
-  target_include_directories(${name} PRIVATE ${GP_TABLES_WIRE})
-  target_include_directories(${name} SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
-  target_compile_definitions(${name} PRIVATE GPUPOOL_PRIVATE_TABLES=1
-                                             __CUDA_API_VERSION_INTERNAL)
-  target_link_libraries(${name} PRIVATE gpc_headers gp_options cmocka Threads::Threads)
-  add_test(NAME ${name} COMMAND ${name})
-endfunction()
-
-gp_tables_test(test_digest ${GP_TABLES_PRIVATE})
-gp_tables_test(test_storage ${GP_TABLES_PRIVATE})
-gp_tables_test(test_private_tables ${GP_TABLES_PRIVATE})
-gp_tables_test(test_compile_cache ${GP_TABLES_PRIVATE})
-gp_tables_test(test_compile_files ${GP_TABLES_PRIVATE})
-gp_tables_test(test_image ${CMAKE_SOURCE_DIR}/client_lib/images/image.c ${GP_TABLES_WIRE}/fatbin.c)
+if(GPUPOOL_PRIVATE_TABLES)
+  foreach(name digest storage private_tables compile_cache compile_files image)
+    add_executable(test_${name} ${CMAKE_CURRENT_LIST_DIR}/test_${name}.c)
+    target_include_directories(test_${name} PRIVATE ${GP_TABLES_WIRE})
+    target_compile_definitions(test_${name} PRIVATE GPUPOOL_PRIVATE_TABLES=1)
+    target_link_libraries(test_${name} PRIVATE gpc_parts gp_options gp_wire gp_transport cmocka
+      Threads::Threads)
+    add_test(NAME test_${name} COMMAND test_${name})
+  endforeach()
+endif()
 
 # The same functions as they are when the tables are left out.
 add_executable(test_private_none ${CMAKE_SOURCE_DIR}/tests/c/test_private_none.c

@@ -1,6 +1,3 @@
 if(TARGET sg_ptx)
-  add_executable(fuzz_ptx ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_ptx.c)
-  target_compile_options(fuzz_ptx PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
-  target_link_options(fuzz_ptx PRIVATE -fsanitize=fuzzer,${GPUPOOL_SANITIZE})
-  target_link_libraries(fuzz_ptx PRIVATE sg_ptx gp_options)
+  gp_fuzz_target(ptx sg_ptx)
 endif()
