@@ -17,7 +17,9 @@ from gpupool.pool_show import NONE, cell, parse_time, sheet, table, when
 from gpupool_common.errors import ConfigError
 from gpupool_common.secret_file import write_secret
 
-app = typer.Typer(no_args_is_help=True, help="Tokens of a pool: of admins, tenants and hosts.")
+app = typer.Typer(
+    no_args_is_help=True, help="Tokens of a pool: of admins, tenants, hosts and scrapers."
+)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="of `gpupool token list`")]
 
@@ -32,7 +34,7 @@ def _state(token: dict[str, Any]) -> str:
 @pool_command(app, "list")
 def list_tokens(
     client: PoolClient,
-    scope: Annotated[str | None, typer.Option(help="admin, tenant or node")] = None,
+    scope: Annotated[str | None, typer.Option(help="admin, tenant, node or metrics")] = None,
     tenant: Annotated[str | None, typer.Option(help="of this tenant")] = None,
     all_tokens: Annotated[
         bool, typer.Option("--all", help="revoked and expired ones, too")
@@ -78,6 +80,9 @@ def create(
     client: PoolClient,
     tenant: Annotated[str | None, typer.Option(help="for this tenant")] = None,
     admin: Annotated[bool, typer.Option("--admin", help="for an operator")] = False,
+    metrics: Annotated[
+        bool, typer.Option("--metrics", help="for Prometheus: it reads metrics, and nothing else")
+    ] = False,
     lifetime: Annotated[
         str | None, typer.Option(help="how long it is valid, e.g. 12h, 30d (for ever)")
     ] = None,
@@ -88,9 +93,10 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it: it is shown only this once. For hosts: gpupool node join."""
-    if admin == (tenant is not None):
-        raise ConfigError("say whose it is to be: --tenant NAME, or --admin")
-    body: dict[str, Any] = {"scope": "admin" if admin else "tenant", "tenant": tenant}
+    if admin + metrics + (tenant is not None) != 1:
+        raise ConfigError("say whose it is to be: --tenant NAME, --admin or --metrics")
+    scope = "admin" if admin else "metrics" if metrics else "tenant"
+    body: dict[str, Any] = {"scope": scope, "tenant": tenant}
     body["description"] = description
     if lifetime is not None:
         body["lifetime_seconds"] = read_duration("--lifetime", lifetime)

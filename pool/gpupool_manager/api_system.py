@@ -12,7 +12,7 @@ from gpupool_common import __version__
 from gpupool_common.browser import is_rebound, of_rebound
 from gpupool_common.hosts import is_loopback
 from gpupool_manager.api_common import ThePool, bearer, need, send
-from gpupool_manager.metrics import CONTENT_TYPE, Metrics
+from gpupool_manager.metrics import Metrics
 from gpupool_manager.problems import Problem, unavailable
 from gpupool_manager.schemas import HealthOut, ReadyOut
 
@@ -34,17 +34,21 @@ async def ready(pool: ThePool) -> Response:
     return send(ReadyOut(status="ready", nodes=len(pool.ledger.nodes), gpus=len(pool.ledger.gpus)))
 
 
+#: Whose scope is "metrics" can do nothing else with it.
+_need_token = need("admin", "metrics")
+
+
 async def _may_look(
     request: Request,
     pool: ThePool,
     given: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
 ) -> None:
     if not request.app.state.open_metrics:
-        await need("admin")(request, pool, given)
+        await _need_token(request, pool, given)
     elif _is_rebound(request):
         if given is None:
             raise Problem(401, "bad-token", f"{of_rebound(request.headers)}, or show a token")
-        await need("admin")(request, pool, given)
+        await _need_token(request, pool, given)
 
 
 def _is_rebound(request: Request) -> bool:
@@ -59,10 +63,19 @@ def _is_rebound(request: Request) -> bool:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}},
+    responses={
+        200: {
+            "content": {"text/plain": {}, "application/openmetrics-text": {}},
+            "description": "Prometheus' text format, or OpenMetrics",
+        }
+    },
     dependencies=[Depends(_may_look)],
 )
 async def metrics(request: Request) -> Response:
-    """For Prometheus. Needs an admin token, unless the setting 'open_metrics' is on."""
+    """For Prometheus, or as OpenMetrics where that is accepted.
+
+    Needs a token of the scope 'metrics' or an admin's, unless 'open_metrics' is on.
+    """
     found: Metrics = request.app.state.metrics
-    return Response(found.render(), headers={"Content-Type": CONTENT_TYPE})
+    body, kind = found.render(request.headers.get("accept", ""))
+    return Response(body, headers={"Content-Type": kind})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
 from gpupool_common.node_protocol import Name
 from gpupool_manager import views
 from gpupool_manager.api_common import Admin, Pages, Reply, ThePool, Write, send
+from gpupool_manager.records import Scope
 from gpupool_manager.schemas import NewTokenOut, Page, TenantName, TokenIn, TokenOut
 from gpupool_manager.tokens import join_token
 from gpupool_manager.transaction import Transaction
@@ -21,7 +22,7 @@ async def list_tokens(
     pool: ThePool,
     caller: Admin,
     pages: Pages,
-    scope: Annotated[Literal["admin", "tenant", "node"] | None, Query()] = None,
+    scope: Annotated[Scope | None, Query()] = None,
     tenant: Annotated[TenantName | None, Query()] = None,
 ) -> Response:
     """All tokens, revoked and expired ones too, oldest first; never the secrets."""

@@ -10,10 +10,10 @@ import typer
 import uvloop
 
 from gpupool_common import __version__, logs
+from gpupool_common import certificate as certificates
 from gpupool_common.closed_memory import close_memory
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.setting_options import setting_help, with_settings
-from gpupool_manager import certificate as certificates
 from gpupool_manager.config import Settings, load_settings
 from gpupool_manager.service import TOKEN_FILE, default_state_dir, serve
 

@@ -225,7 +225,10 @@ class Leases:
         )
         transaction.put(lease)
         gpus = [grant.gpu for grant in lease.grants]
-        transaction.log("lease.granted", lease.id, lease.tenant, gpus=gpus)
+        waited = transaction.now - lease.created
+        transaction.log(
+            "lease.granted", lease.id, lease.tenant, gpus=gpus, waited_seconds=round(waited, 3)
+        )
 
     def renew(self, lease: Lease, now: float) -> None:
         """It lasts for another period from now. Not written down: see Ledger."""
@@ -253,7 +256,9 @@ class Leases:
     ) -> None:
         """As :meth:`end`, for those who end several, or change more: they must pump."""
         ledger = self._ledger
+        waited: dict[str, float] = {}
         if lease.state == LeaseState.QUEUED:
+            waited["waited_seconds"] = round(transaction.now - lease.created, 3)
             ledger.queue.leave(lease)
             del ledger.leases[lease.id]
             ledger.use(ledger.queued, lease.tenant).add(use_of(lease), -1)
@@ -266,7 +271,7 @@ class Leases:
         lease.reason = reason
         lease.ended = transaction.now
         transaction.put(lease)
-        transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason)
+        transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason, **waited)
 
     def move(self, transaction: Transaction, lease: Lease, why: str) -> None:
         """An active lease that its tenant has not seen yet goes elsewhere, or waits, or ends."""

@@ -23,6 +23,7 @@ from gpupool_manager.liars import Liars
 from gpupool_manager.link_key_rolls import LinkKeyRolls
 from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.problems import Problem
+from gpupool_manager.queue_waits import QueueWaits
 from gpupool_manager.records import Note, Token
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
@@ -80,6 +81,7 @@ class Pool:
         self.clock = clock
         self.epoch = secrets.token_hex(6)
         self.bus = Bus(self.epoch)
+        self.queue_waits = QueueWaits()
         self.commands = CommandQueue(store, clock, self._published, self.reload)
         #: Signs lease tokens; a manager that runs for longer gives it a secret that lasts.
         self.signer = Signer(
@@ -210,6 +212,7 @@ class Pool:
 
     def _published(self, events: list[Event]) -> None:
         self.bus.publish(events)
+        self.queue_waits.take(events)
         touched, self.ledger.touched = self.ledger.touched, set()
         if touched and self.on_orders is not None:
             self.on_orders(touched)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_manager.placement_request import PlacementRequest
 
-Scope = Literal["admin", "tenant", "node"]
+Scope = Literal["admin", "tenant", "node", "metrics"]
 Mode = Literal["open", "cordoned", "draining"]
 
 

@@ -20,6 +20,7 @@ from gpupool_common.node_protocol import (
 )
 from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
+from gpupool_manager.records import Scope
 
 T = TypeVar("T")
 
@@ -147,7 +148,7 @@ class TenantOut(BaseModel):
 
 
 class TokenIn(In):
-    scope: Literal["admin", "tenant", "node"]
+    scope: Scope = Field(description="'metrics' reads metrics, and nothing else")
     tenant: TenantName | None = Field(None, description="scope 'tenant': whose it is")
     node: Name | None = Field(None, description="scope 'node': the only node that may use it")
     labels: Labels | None = Field(
@@ -175,7 +176,7 @@ class TokenIn(In):
 
 class TokenOut(BaseModel):
     id: str
-    scope: Literal["admin", "tenant", "node"]
+    scope: Scope
     tenant: str | None
     node: str | None
     description: str

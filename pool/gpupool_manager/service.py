@@ -14,13 +14,13 @@ from pathlib import Path
 import uvicorn
 
 from gpupool_common import __version__, collector, logs
+from gpupool_common import certificate as certificates
 from gpupool_common.browser import own_names
+from gpupool_common.certificate import Certificate
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import read_secret, replace_secret
-from gpupool_manager import certificate as certificates
 from gpupool_manager.app import make_app
 from gpupool_manager.attempts import Attempts
-from gpupool_manager.certificate import Certificate
 from gpupool_manager.config import Settings
 from gpupool_manager.connections import Acceptor, ImpatientProtocol, Limits, raise_file_limit
 from gpupool_manager.identity import check_identity
@@ -210,7 +210,7 @@ class Manager:
             return None
         if settings.tls_certificate is not None and settings.tls_key is not None:
             return certificates.read(settings.tls_certificate, settings.tls_key)
-        return certificates.own_certificate(state_dir, settings.address[0])
+        return certificates.own_certificate(state_dir, settings.address[0], "gpupool-manager")
 
     async def _open_link(self, pool: Pool, state_dir: Path) -> None:
         listen = self.settings.nodes_url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from gpupool_common.sizes import WHOLE_GPU
@@ -19,6 +20,8 @@ class Meter:
         self._rows = {(row.tenant, row.hour): row for row in loaded}
         self._running: dict[str, tuple[Use, float]] = {}
         self._dirty: set[tuple[str, int]] = set()
+        #: By tenant, since the start.
+        self.busy_totals: defaultdict[str, float] = defaultdict(float)
 
     def start(self, tenant: str, use: Use, since: float) -> None:
         """Count this use from a time on: after a restart."""
@@ -36,6 +39,7 @@ class Meter:
     def busy(self, tenant: str, seconds: float, now: float) -> None:
         """GPUs were busy for a tenant, as their nodes have counted until now."""
         self._row(tenant, int(now // HOUR)).busy_seconds += seconds
+        self.busy_totals[tenant] += seconds
 
     def flush(self, transaction: Transaction) -> None:
         """Write everything down until now."""

@@ -33,7 +33,7 @@ from gpupool_common.settings import Given
 from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.collectives_settings import CollectivesSettings
 from gpupool_server.device_indexes import check_indexes, parse_indexes
-from gpupool_server.metrics_settings import MetricsSettings
+from gpupool_server.metrics_settings import MetricsSettings, check_metrics
 from gpupool_server.sharing import (
     NAME_ALLOWED,
     GpuIndex,
@@ -414,6 +414,7 @@ def load_settings(
         settings = settings.model_copy(update={"curve": True})
     _check_plain(settings, given.sources)
     _check_pool(settings, given.sources)
+    check_metrics(settings, given.sources)
     if settings.shm_listen == "none" and settings.data_url is None:
         raise ConfigError(
             f"{given.sources['shm_listen']}: without shared memory clients need 'data_listen' at"

@@ -1,142 +1,87 @@
-"""Numbers for Prometheus: what each tenant has of each GPU. Served on the loopback only."""
+"""The small HTTP server of a server's metrics: open on the loopback, else by TLS and a token."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import platform
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gpupool_common.ask import split_tcp
+from gpupool_common import __version__
 from gpupool_common.browser import FROM_A_PAGE, is_from_a_page, is_rebound, of_rebound, own_names
 from gpupool_common.errors import GpupoolError
-from gpupool_server.board import Account
+from gpupool_common.exposition import render
 from gpupool_server.budget_metrics import BudgetCollector
-from gpupool_server.gpu import Gpu, tenant_of
+from gpupool_server.card_metrics import CardCollector
+from gpupool_server.gpu_metrics import GpuCollector
 from gpupool_server.gpus import Gpus
+from gpupool_server.metrics_access import MetricsAccess
+from gpupool_server.metrics_listener import MetricsListener
+from gpupool_server.metrics_settings import MetricsSettings, split_listen
+from gpupool_server.nvml_cards import Cards
 from gpupool_server.sessions import SessionSupervisor
 
-ASK_SECONDS = 5.0
-MAX_HEAD = 16384
 
-_GPU = ["gpu", "uuid"]
-_TENANT = [*_GPU, "tenant", "group"]
+class ServerCollector(Collector):
+    """The server itself."""
 
-#: Name, help, whether it only grows, and its place in an account.
-_OF_TENANTS: tuple[tuple[str, str, bool, Callable[[Account], float]], ...] = (
-    ("memory_used_bytes", "Device memory in use", False, lambda a: a.memory_used),
-    ("memory_peak_bytes", "The most device memory it had in use", False, lambda a: a.memory_peak),
-    ("busy_seconds", "GPU time used", True, lambda a: a.busy_ns / 1e9),
-    ("wait_seconds", "Time with work in hand and not on turn", True, lambda a: a.waited_ns / 1e9),
-    ("turns", "Turns on the GPU", True, lambda a: a.turns),
-    ("launches", "Kernels and graphs launched", True, lambda a: a.launches),
-    ("copied_bytes", "Bytes copied to, from and on the GPU", True, lambda a: a.bytes_copied),
-    ("copy_seconds", "Time of copy engines used", True, lambda a: a.copy_ns / 1e9),
-    ("host_memory_used_bytes", "Memory of the host in use", False, lambda a: a.host_used),
-    ("allocation_failures", "Allocations over the limit", True, lambda a: a.memory_denied),
-)
-
-
-class GpuCollector(Collector):
-    """Reads the boards when Prometheus asks."""
-
-    def __init__(self, gpus: Gpus, sessions: Callable[[], int]) -> None:
-        self._gpus = gpus
-        self._sessions = sessions
+    def __init__(self, supervisor: SessionSupervisor) -> None:
+        self._supervisor = supervisor
 
     def collect(self) -> Iterator[Metric]:
-        tenants = [
-            (gpu, account)
-            for gpu in self._gpus
-            if (snapshot := gpu.snapshot()) is not None
-            for account in snapshot.tenants
-        ]
-        yield from self._of_gpus(tenants)
-        yield from self._of_tenants(tenants)
-        yield GaugeMetricFamily("gpupool_sessions", "Sessions that run", value=self._sessions())
-
-    def _of_gpus(self, tenants: Iterable[tuple[Gpu, Account]]) -> Iterator[Metric]:
-        busy = {gpu.index: gpu.retired_busy_ns for gpu in self._gpus}
-        for gpu, account in tenants:
-            busy[gpu.index] += account.busy_ns
-        memory = GaugeMetricFamily(
-            "gpupool_gpu_memory_total_bytes", "Memory of the GPU", labels=_GPU
+        build = InfoMetricFamily("gpupool_server_build", "The release that runs")
+        build.add_metric([], {"version": __version__, "python": platform.python_version()})
+        yield build
+        yield GaugeMetricFamily(
+            "gpupool_sessions", "Sessions that run", value=len(self._supervisor)
         )
-        time = CounterMetricFamily(
-            "gpupool_gpu_busy_seconds", "GPU time used by all tenants", labels=_GPU
+        yield GaugeMetricFamily(
+            "gpupool_sessions_start",
+            "1 if sessions start on this host, as far as is known",
+            value=0 if self._supervisor.health.trouble else 1,
         )
-        for gpu in self._gpus:
-            labels = [str(gpu.index), gpu.device.uuid]
-            memory.add_metric(labels, gpu.device.memory_bytes)
-            time.add_metric(labels, busy[gpu.index] / 1e9)
-        yield from (memory, time)
-
-    def _of_tenants(self, tenants: list[tuple[Gpu, Account]]) -> Iterator[Metric]:
-        for name, text, grows, value in _OF_TENANTS:
-            kind = CounterMetricFamily if grows else GaugeMetricFamily
-            family = kind(f"gpupool_tenant_{name}", text, labels=_TENANT)
-            for gpu, account in tenants:
-                family.add_metric(_labels(gpu, account.name), value(account))
-            yield family
-        limit = GaugeMetricFamily(
-            "gpupool_tenant_memory_limit_bytes", "Device memory it may use", labels=_TENANT
-        )
-        sessions = GaugeMetricFamily(
-            "gpupool_tenant_sessions", "Sessions that run on the GPU", labels=_TENANT
-        )
-        for gpu, account in tenants:
-            labels = _labels(gpu, account.name)
-            limit.add_metric(labels, account.memory_limit or gpu.device.memory_bytes)
-            sessions.add_metric(labels, account.members)
-        yield from (limit, sessions)
-
-
-def _labels(gpu: Gpu, name: str) -> list[str]:
-    return [str(gpu.index), gpu.device.uuid, tenant_of(name), name.partition("/")[2]]
 
 
 class MetricsServer:
-    """A small HTTP server for GET /metrics, in the event loop, where the boards are."""
+    """Answers GET /metrics, in the event loop, where the boards are."""
 
     def __init__(
-        self, gpus: Gpus, supervisor: SessionSupervisor, names: Iterable[str] = ()
+        self,
+        settings: MetricsSettings,
+        gpus: Gpus,
+        supervisor: SessionSupervisor,
+        cards: Cards,
+        access: MetricsAccess | None = None,
     ) -> None:
-        """``names``: further ones by which scrapers may ask."""
-        self._names = frozenset(names)
-        self._registry = CollectorRegistry()
-        self._registry.register(GpuCollector(gpus, supervisor.__len__))
+        self._listen = settings.metrics_listen
+        self._names = frozenset(settings.metrics_hosts)
+        self._access = access or MetricsAccess(settings)
         self._supervisor = supervisor
         self._budgets = BudgetCollector()
-        self._registry.register(self._budgets)
-        self._server: asyncio.Server | None = None
+        self._cards = CardCollector(cards, (gpu.device for gpu in gpus))
+        self._registry = CollectorRegistry()
+        for part in (ServerCollector(supervisor), GpuCollector(gpus), self._budgets, self._cards):
+            self._registry.register(part)
+        ProcessCollector(registry=self._registry)
+        self._listener: MetricsListener | None = None
         self.port = 0
 
-    async def open(self, listen: str) -> None:
-        """Listen at ``http://ADDRESS:PORT``; GpupoolError if that cannot be."""
-        host, port = split_tcp(listen.replace("http://", "tcp://", 1).removesuffix("/"))
+    async def open(self) -> None:
+        """Listen where the settings say; GpupoolError if that cannot be."""
+        host, port = split_listen(self._listen)
         self._names |= await asyncio.to_thread(own_names)
+        listener = MetricsListener(self._respond, self._access.context)
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=MAX_HEAD)
+            await listener.open(host, port)
         except OSError as error:
             raise GpupoolError(
-                f"cannot listen at {listen}: {error.strerror}; choose another address:"
+                f"cannot listen at {self._listen}: {error.strerror}; choose another address:"
                 " --metrics-listen"
             ) from None
-        self.port = int(self._server.sockets[0].getsockname()[1])
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Whatever a scraper does wrong, it is the one that gets no answer.
-        bad = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-        with contextlib.suppress(OSError, TimeoutError, *bad):
-            async with asyncio.timeout(ASK_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._respond(head))
-                await writer.drain()
-        writer.close()
+        self._listener, self.port = listener, listener.port
 
     async def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
@@ -145,20 +90,30 @@ class MetricsServer:
         headers = _headers(head)
         if is_from_a_page(headers):
             return _response("403 Forbidden", f"{FROM_A_PAGE}\n".encode())
-        if is_rebound(headers, self._names):
+        if not self._access.allows(headers):
+            return _response(
+                "401 Unauthorized", b"send 'Authorization: Bearer TOKEN' with the metrics' token\n"
+            )
+        # Beyond the loopback, names are the network's, and TLS proves them.
+        if self._access.context is None and is_rebound(headers, self._names):
             return _response("403 Forbidden", f"{of_rebound(headers)}\n".encode())
         if words[1].partition(b"?")[0] != b"/metrics":
             return _response("404 Not Found", b"what there is: /metrics\n")
-        sessions = await self._supervisor.describe()
-        self._budgets.take(sessions, self._supervisor.budgets(sessions))
-        body = generate_latest(self._registry)
-        whole = _response("200 OK", body, CONTENT_TYPE_LATEST)
+        await self.ask()
+        body, kind = render(self._registry, headers.get("accept", ""))
+        whole = _response("200 OK", body, kind)
         return whole if words[0] == b"GET" else whole.removesuffix(body)
 
+    async def ask(self) -> None:
+        """Ask workers and cards what they answer when they can."""
+        sessions = await self._supervisor.describe()
+        self._budgets.take(sessions, self._supervisor.budgets(sessions))
+        await self._cards.ask()
+
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
 
 
 def _headers(head: bytes) -> dict[str, str]:
@@ -169,6 +124,8 @@ def _headers(head: bytes) -> dict[str, str]:
 def _response(status: str, body: bytes, kind: str = "text/plain; charset=utf-8") -> bytes:
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        "Connection: close\r\n\r\n"
+        "Connection: close\r\n"
     )
-    return head.encode() + body
+    if status.startswith("401"):
+        head += "WWW-Authenticate: Bearer\r\n"
+    return f"{head}\r\n".encode() + body

@@ -7,7 +7,6 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,11 @@ from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front_end import FrontEnd, RequestHandler
 from gpupool_server.gpus import Gpus
-from gpupool_server.inventory import driver_environment
+from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import Jail
 from gpupool_server.local_users import Admitted
 from gpupool_server.node_keys import NodeKeys
+from gpupool_server.nvml_cards import open_cards
 from gpupool_server.rundir import (
     RunDir,
     lasting_dir,
@@ -127,8 +127,8 @@ class Server:
         )
         await self._admin.open()
         if settings.metrics_listen != "none":
-            self._metrics = _metrics_server(gpus, self._supervisor, settings.metrics_hosts)
-            await self._metrics.open(settings.metrics_listen)
+            self._metrics = _metrics_server(settings, gpus, self._supervisor, inventory)
+            await self._metrics.open()
         await asyncio.to_thread(self._load_keys)
         member = self._make_member(gpus, handler)
         self._front_end = FrontEnd(
@@ -158,7 +158,7 @@ class Server:
         if self.settings.curve:
             self._keys = server_keys(self.settings)
 
-    def _warn(self, inventory: inventories.Inventory) -> None:
+    def _warn(self, inventory: Inventory) -> None:
         """What an operator should know: the last words of the start, so that they are seen."""
         settings = self.settings
         if not (settings.curve or settings.is_loopback):
@@ -296,16 +296,26 @@ def key_folder(settings: Settings) -> Path:
 
 
 def _metrics_server(
-    gpus: Gpus, supervisor: SessionSupervisor, names: Sequence[str]
+    settings: Settings, gpus: Gpus, supervisor: SessionSupervisor, inventory: Inventory
 ) -> MetricsServer:
     """Loads Prometheus' library, which only a server with metrics needs."""
     try:
         from gpupool_server.metrics import MetricsServer
+        from gpupool_server.metrics_access import MetricsAccess
     except ImportError:
         raise InstallError(
             "key 'metrics_listen' needs the Python package prometheus-client; reinstall gpupool"
         ) from None
-    return MetricsServer(gpus, supervisor, names)
+    state_dir = key_folder(settings) if settings.metrics_listen.startswith("https:") else None
+    access = MetricsAccess(settings, state_dir)
+    if access.context is not None:
+        logs.get("metrics").info(
+            "scrapers need the token in a file here",
+            listen=settings.metrics_listen,
+            path=str(access.token_file),
+            fingerprint=access.fingerprint,
+        )
+    return MetricsServer(settings, gpus, supervisor, open_cards(inventory), access)
 
 
 def _raise_file_limit() -> None:

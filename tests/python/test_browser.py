@@ -21,8 +21,8 @@ from gpupool_common.errors import ConfigError
 from gpupool_manager.app import make_app
 from gpupool_manager.config import load_settings as manager_settings
 from gpupool_server.config import load_settings as server_settings
-from gpupool_server.metrics import MetricsServer
 from manager_rest import Rest, bearer
+from metrics_harness import metrics_server
 from server_harness import MakeOffice
 
 #: How a browser's requests look that a page causes.
@@ -141,8 +141,12 @@ async def test_open_numbers_are_not_for_a_rebound_name(
 
 async def test_a_servers_numbers_are_not_for_pages(make_office: MakeOffice) -> None:
     office = await make_office()
-    server = MetricsServer(office.gpus, office.supervisor, ["gpu1.example"])
-    await server.open(f"http://127.0.0.1:{free_port()}")
+    server = metrics_server(
+        office,
+        metrics_listen=f"http://127.0.0.1:{free_port()}",
+        metrics_hosts="gpu1.example",
+    )
+    await server.open()
 
     async def ask(*lines: str) -> tuple[int, str]:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from gpupool.cli import make_app
 from gpupool.pool_address import FINGERPRINT, PLAIN, Where, choose
 from gpupool.pool_client import PoolClient
-from gpupool_common import fingerprint
+from gpupool_common import certificate, fingerprint
 from gpupool_common.errors import ConfigError, GpupoolError, PoolAddressError
-from gpupool_manager import certificate
 from gpupool_manager import config as manager_config
 from gpupool_server.config import load_settings
 from pool_process import Manager
@@ -71,23 +70,23 @@ def test_a_manager_in_clear_has_to_be_told(host: str) -> None:
 
 
 def test_a_certificate_is_made_once_and_its_key_kept_to_ourselves(folder: Path) -> None:
-    made = certificate.own_certificate(folder, "10.1.2.3")
+    made = certificate.own_certificate(folder, "10.1.2.3", "gpupool-manager")
     assert (folder / "tls.key").stat().st_mode & 0o777 == 0o600
-    assert certificate.own_certificate(folder, "other") == made
+    assert certificate.own_certificate(folder, "other", "gpupool-manager") == made
     assert (folder / "tls.fingerprint").read_text() == made.fingerprint + "\n"
     assert re.fullmatch("sha256:[0-9a-f]{64}", made.fingerprint)
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(made.path, made.key)
 
 
 def test_half_a_pair_is_named_and_left(folder: Path) -> None:
-    certificate.own_certificate(folder, "h")
+    certificate.own_certificate(folder, "h", "gpupool-manager")
     (folder / "tls.key").unlink()
     with pytest.raises(GpupoolError, match=r"only one of tls\.crt and tls\.key"):
-        certificate.own_certificate(folder, "h")
+        certificate.own_certificate(folder, "h", "gpupool-manager")
     (folder / "tls.key").write_text("")
     (folder / "tls.crt").write_text("-----BEGIN CERTIFICATE-----\n")
     with pytest.raises(GpupoolError, match="it holds no certificate"):
-        certificate.own_certificate(folder, "h")
+        certificate.own_certificate(folder, "h", "gpupool-manager")
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def test_the_command_prints_it(manager: Manager) -> None:
 
 def test_nothing_is_said_to_who_has_another_certificate(folder: Path) -> None:
     """Not even the request's first line: the token is in it."""
-    made = certificate.own_certificate(folder, "127.0.0.1")
+    made = certificate.own_certificate(folder, "127.0.0.1", "gpupool-manager")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.path, made.key)
     heard: list[bytes] = []

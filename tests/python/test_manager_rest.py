@@ -346,7 +346,7 @@ async def test_sessions_are_as_the_last_heartbeats_said(rest: Rest) -> None:
     assert await rest.pages("/sessions?node=n2") == []
 
 
-# Usage, audit, metrics -----------------------------------------------------------------
+# Usage, audit -----------------------------------------------------------------
 
 
 async def test_usage_is_counted_by_tenant_and_time(rest: Rest) -> None:
@@ -396,25 +396,3 @@ async def test_the_audit_log_says_who_changed_what(rest: Rest) -> None:
     assert [one["id"] for one in everything] == sorted(one["id"] for one in everything)
     before = entry["at"].replace("+", "%2B")
     assert entry not in await rest.pages(f"/audit?until={before}")
-
-
-async def test_metrics_are_prometheus_text_for_admins(rest: Rest) -> None:
-    await rest.world.join("n1", 2)
-    await rest.tenant("a")
-    await rest.lease("a", gpus=2, memory_bytes=100 * MIB)
-    await rest.no(401, "bad-token", "GET", "/metrics", by=None)
-    await rest.no(403, "forbidden", "GET", "/metrics", by="a")
-    answer = await rest.ask("GET", "/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
-    lines = answer.text.splitlines()
-    for line in (
-        'gpupool_manager_nodes{state="open"} 1.0',
-        'gpupool_manager_gpus{state="usable"} 2.0',
-        'gpupool_manager_leases{state="active"} 1.0',
-        'gpupool_manager_memory_bytes{state="used"} 2.097152e+08',
-        'gpupool_manager_tenant_use{quantity="gpus",state="in_use",tenant="a"} 2.0',
-        'gpupool_manager_requests_total{method="GET",status="401"} 1.0',
-    ):
-        assert line in lines
-    rest.app.state.open_metrics = True
-    assert (await rest.ask("GET", "/metrics", by=None)).status_code == 200

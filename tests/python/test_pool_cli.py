@@ -195,7 +195,13 @@ def test_tokens(operator: Operator, tmp_path: Path) -> None:
     path = tmp_path / "admin"
     assert operator.do("token", "create", "--admin", "--out", str(path)) == ""
     assert Operator(operator.manager, path.read_text().strip()).json("tenant", "list")
-    assert "--tenant NAME, or --admin" in operator.do("token", "create", code=2)
+    for none_or_two in ((), ("--admin", "--metrics")):
+        wrong = operator.do("token", "create", *none_or_two, code=2)
+        assert "--tenant NAME, --admin or --metrics" in wrong
+    scraper = Operator(operator.manager, operator.do("token", "create", "--metrics").strip())
+    assert "this needs the scope 'admin'" in scraper.do("tenant", "list", code=77)
+    (token,) = operator.json("token", "list", "--scope", "metrics")
+    assert (token["tenant"], token["node"]) == (None, None)
     wrong = operator.do("token", "create", "--admin", "--lifetime", "soon", code=2)
     assert "--lifetime: 'soon' is not a time" in wrong
 

@@ -1,4 +1,4 @@
-"""The certificate that the manager makes itself where it is given none.
+"""The certificate that a manager or a server makes itself where it is given none.
 
 Nobody has signed it, so clients know it by its fingerprint, or by the file as their CA.
 """
@@ -38,8 +38,11 @@ class Certificate:
     fingerprint: str
 
 
-def own_certificate(folder: Path, host: str) -> Certificate:
-    """The certificate of a state folder, made there at the first start; GpupoolError."""
+def own_certificate(folder: Path, host: str, whose: str) -> Certificate:
+    """The certificate of a state folder, made there at the first start; GpupoolError.
+
+    ``whose``: the command that it is made for.
+    """
     path, key = folder / CERTIFICATE, folder / KEY
     if path.exists() != key.exists():
         raise GpupoolError(
@@ -47,7 +50,7 @@ def own_certificate(folder: Path, host: str) -> Certificate:
             " one for a new pair, whose fingerprint clients must be told"
         )
     if not path.exists():
-        _make(path, key, host)
+        _make(path, key, host, whose)
     found = read(path, key)
     replace_secret(folder / FINGERPRINT, found.fingerprint)
     return found
@@ -66,14 +69,14 @@ def read(path: Path, key: Path) -> Certificate:
     return Certificate(path, key, fingerprint.of_certificate(der))
 
 
-def _make(path: Path, key: Path, host: str) -> None:
+def _make(path: Path, key: Path, host: str, whose: str) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
     text = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    made = _certify(private, host).public_bytes(serialization.Encoding.PEM)
+    made = _certify(private, host, whose).public_bytes(serialization.Encoding.PEM)
     try:
         replace_secret(key, text.decode().rstrip("\n"))
         draft = path.with_suffix(".new")
@@ -83,8 +86,8 @@ def _make(path: Path, key: Path, host: str) -> None:
         raise GpupoolError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _certify(private: ec.EllipticCurvePrivateKey, host: str) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpupool-manager")])
+def _certify(private: ec.EllipticCurvePrivateKey, host: str, whose: str) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, whose)])
     now = datetime.datetime.now(datetime.UTC)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     return (
