@@ -14,10 +14,11 @@ from gpupool.admin import Admin
 from gpupool.options import JsonOption, RunDirOption, one_line_errors, read_number, read_size
 from gpupool.pool_address import choose
 from gpupool.pool_client import PoolClient
-from gpupool.pool_gpu import change_gpu, find_gpu, list_pool_gpus, print_gpu
+from gpupool.pool_gpu import change_gpu, find_gpu, list_pool_gpus, open_gpu, print_gpu
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption, is_pool, pool_command
 from gpupool.status import POLICIES, ask_status
 from gpupool_common.errors import ConfigError
+from gpupool_common.protocol import one_line
 from gpupool_common.sizes import short_size
 
 app = typer.Typer(
@@ -66,6 +67,9 @@ def list_gpus(
         for gpu in status.gpus
     ]
     show.wide_console().print(show.plain_table(columns, rows))
+    for gpu in status.gpus:
+        if gpu.sick:
+            print(f"GPU {gpu.index} is put aside: {one_line(gpu.sick)}")
 
 
 @pool_command(app, "show")
@@ -124,6 +128,44 @@ def set_gpu(
                 change_gpu(client, index, changes, as_json)
             return
         answer = Admin(run_dir).ask({"do": "gpu-set", "gpu": number, **changes})
+    if as_json:
+        show.print_json(answer)
+
+
+@app.command("open")
+def open_again(
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="the GPU; of a pool: NODE/INDEX or its UUID")
+    ],
+    run_dir: RunDirOption = None,
+    pool: PoolOption = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Use a GPU again that was put aside as sick."""
+    with one_line_errors():
+        if is_pool(pool, run_dir):
+            with PoolClient(choose(pool, token_file, ca)) as client:
+                open_gpu(client, index, as_json)
+            return
+        number = read_number("INDEX", index, 0, 63)
+        answer = Admin(run_dir).ask({"do": "gpu-open", "gpu": number})
+    if as_json:
+        show.print_json(answer)
+
+
+@app.command("aside")
+def put_aside(
+    index: Annotated[str, typer.Argument(metavar="INDEX", help="a GPU of this machine's server")],
+    reason: Annotated[str, typer.Option(help="one line, which its tenants are told")],
+    run_dir: RunDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Place nothing new on a GPU of this machine, nor its pool."""
+    with one_line_errors():
+        number = read_number("INDEX", index, 0, 63)
+        answer = Admin(run_dir).ask({"do": "gpu-aside", "gpu": number, "reason": reason})
     if as_json:
         show.print_json(answer)
 

@@ -70,6 +70,11 @@ def change_gpu(client: PoolClient, name: str, changes: Mapping[str, Any], as_jso
     print_gpu(changed, as_json)
 
 
+def open_gpu(client: PoolClient, name: str, as_json: bool) -> None:
+    """It is well again, as an operator says."""
+    change_gpu(client, name, {"aside": False}, as_json)
+
+
 def list_pool_sessions(
     client: PoolClient, node: str | None, lease: str | None, tenant: str | None, as_json: bool
 ) -> None:

@@ -66,6 +66,8 @@ class Gpu(_Part):
     default_memory_bytes: Number | None = None
     free_weight: Number | None = None
     utilisation_permille: Number | None = None
+    #: Why it is put aside; empty: it is not.
+    sick: str = ""
     tenants: tuple[Tenant, ...] = ()
 
     def allotted(self, tenant: Tenant) -> int:

@@ -72,6 +72,8 @@ class ReportedGpu(Message):
     policy: GpuPolicy = "share"
     max_inst: int = Field(default=20, ge=1, le=25)
     prio_ratio: int = Field(default=90, ge=20, le=99)
+    #: Why nothing new is to be placed on it; empty: it is well.
+    sick: Line = ""
 
 
 class Report(Message):
@@ -144,6 +146,8 @@ class Heartbeat(Message):
     busy: list[BusyTime] = Field(default_factory=list, max_length=4096)
     #: Those that were found since the last heartbeat that was answered.
     liars: list[ReportedLiar] = Field(default_factory=list, max_length=MOST_LIARS)
+    #: By UUID: why nothing new is to be placed on GPUs. None: a server that does not know.
+    sick: Annotated[dict[Name, Line], Field(max_length=64)] | None = None
 
 
 # What holds on a node ------------------------------------------------------------------
@@ -172,6 +176,8 @@ class OrderedGpu(Message):
     policy: GpuPolicy
     max_inst: int = Field(ge=1, le=25)
     prio_ratio: int = Field(ge=20, le=99)
+    #: What the node said of it, and an operator says is over; empty: nothing.
+    opened: Line = ""
 
 
 class OrderedTenant(Message):

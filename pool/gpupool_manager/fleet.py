@@ -30,6 +30,7 @@ from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_key_rolls import NodeKeyRolls, check_key
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
+from gpupool_manager.sick_gpus import SickGpus
 from gpupool_manager.transaction import Transaction
 
 
@@ -65,6 +66,7 @@ class Fleet:
         self._lost_after = lost_after
         self.seen: dict[str, Seen] = {}
         self.busy = BusyTimes(ledger)
+        self.sick = SickGpus(ledger, leases)
         #: What a node said was wrong when an operator opened it all the same.
         self._forgiven: dict[str, str] = {}
 
@@ -94,6 +96,7 @@ class Fleet:
             node.version += 1
         transaction.put(node)
         self._take_gpus(transaction, node, report.gpus)
+        self.sick.take(transaction, name, {gpu.uuid: gpu.sick for gpu in report.gpus})
         ledger.refresh(name)
         self._leases.pump(transaction)
         return node
@@ -348,6 +351,7 @@ class Fleet:
                 policy=gpu.policy,
                 max_inst=gpu.max_inst,
                 prio_ratio=gpu.prio_ratio,
+                opened=self.sick.opened(gpu.uuid),
             )
             for gpu in self.gpus_of(node.name)
             if gpu.present
@@ -411,8 +415,10 @@ class Fleet:
         return gpu
 
     def change_gpu(self, transaction: Transaction, uuid: str, settings: dict[str, Any]) -> Gpu:
-        """Policy, max_inst, prio_ratio: kept, and ordered from its node."""
+        """Policy, max_inst, prio_ratio: kept, and ordered from its node. Not aside: used again."""
         gpu = self.find_gpu(uuid)
+        if settings.pop("aside", None) is False:
+            self.sick.open(transaction, gpu)
         most = settings.get("max_inst", gpu.max_inst)
         holders = self._ledger.index.slots[uuid].holders
         if isinstance(most, int) and most < holders:

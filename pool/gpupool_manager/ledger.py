@@ -117,6 +117,8 @@ class Ledger:
             return f"node: it is put aside: {node.trouble}"
         if node.mode != "open":
             return f"node: it is {node.mode}"
+        if gpu.trouble:
+            return f"gpu: it is put aside: {gpu.trouble}"
         return None
 
     def refresh(self, node: str) -> None:

@@ -294,6 +294,11 @@ class Pool:
             await self.commands.do(
                 lambda transaction: self.fleet.set_trouble(transaction, name, trouble), actor
             )
+        sick = beat.sick
+        if sick is not None and self.fleet.sick.is_news(name, sick):
+            await self.commands.do(
+                lambda transaction: self._take_sick(transaction, name, sick), actor
+            )
         now = self.clock()
         liars = self.liars.news(name, beat.liars, now)
         if liars:
@@ -304,6 +309,10 @@ class Pool:
             names = [lease.id for lease in idle]
             await self.commands.do(lambda transaction: self._release(transaction, names), actor)
         return self.fleet.orders(name, beat.applied, self.clock())
+
+    def _take_sick(self, transaction: Transaction, node: str, said: dict[str, str]) -> None:
+        self.fleet.sick.take(transaction, node, said)
+        self.leases.pump(transaction)
 
     def _release(self, transaction: Transaction, names: list[str]) -> None:
         for name in names:

@@ -22,7 +22,7 @@ from gpupool_manager.request_budgets import RequestBudgets
 PREFIX = "gpupool_manager"
 
 NODE_STATES = ("open", "cordoned", "draining", "aside", "lost")
-GPU_STATES = ("usable", "closed")
+GPU_STATES = ("usable", "closed", "aside")
 LEASE_STATES = (LeaseState.ACTIVE, LeaseState.QUEUED)
 
 #: The quantities of a quota: what a metric calls them, what they are, and their base unit.
@@ -74,7 +74,11 @@ class PoolCollector(Collector):
 
     def _gpus(self) -> Iterator[Metric]:
         slots = self._pool.ledger.index.slots.values()
-        states = Counter("usable" if slot.usable else "closed" for slot in slots)
+        gpus = self._pool.ledger.gpus
+        states = Counter(
+            "aside" if gpus[slot.uuid].trouble else "usable" if slot.usable else "closed"
+            for slot in slots
+        )
         yield _by_state("gpus", "GPUs of the pool", GPU_STATES, states)
         for name, text, value in (
             ("gpu_memory_bytes", "Memory of all GPUs", sum(s.total_bytes for s in slots)),

@@ -105,6 +105,8 @@ class Gpu:
     policy: str
     max_inst: int
     prio_ratio: int
+    #: Why its server has put it aside; empty: it has not.
+    trouble: str = ""
     version: int = 1
 
 

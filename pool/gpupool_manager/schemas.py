@@ -230,6 +230,9 @@ class GpuChange(In):
     policy: GpuPolicy | None = None
     max_inst: Annotated[Whole, Field(ge=1, le=25)] | None = None
     prio_ratio: Annotated[Whole, Field(ge=20, le=99)] | None = None
+    aside: Literal[False] | None = Field(
+        None, description="false: it is well again, which its server had put aside"
+    )
 
 
 class GpuOut(BaseModel):
@@ -248,6 +251,7 @@ class GpuOut(BaseModel):
     grants: int
     usable: bool
     closed: str | None = Field(description="why nothing new is placed here")
+    aside: str | None = Field(description="why its server has put it aside; null: it has not")
 
 
 class SessionOut(BaseModel):
@@ -319,6 +323,7 @@ class GrantOut(BaseModel):
     memory_bytes: int
     share_permille: int
     lost: bool
+    aside: str | None = Field(description="why nothing new is placed on this GPU; null: it is well")
     busy_seconds: float = Field(description="how long its sessions have kept the GPU busy")
 
 

@@ -144,6 +144,7 @@ gpus = Table(
     Column("policy", String(16), nullable=False),
     Column("max_inst", Integer, nullable=False),
     Column("prio_ratio", Integer, nullable=False),
+    Column("trouble", Text, nullable=False),
     Column("version", Integer, nullable=False),
 )
 

@@ -133,6 +133,7 @@ def gpu(ledger: Ledger, record: Gpu) -> GpuOut:
         grants=slot.holders,
         usable=slot.usable,
         closed=slot.closed,
+        aside=record.trouble or None,
     )
 
 
@@ -165,6 +166,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
                 memory_bytes=grant.memory_bytes,
                 share_permille=grant.share_permille,
                 lost=grant.lost,
+                aside=_aside(ledger, grant.gpu),
                 busy_seconds=grant.busy_ms / 1000,
             )
             for grant in record.grants
@@ -172,6 +174,11 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         servers=_servers(ledger, record) if usable else [],
         token=None,
     )
+
+
+def _aside(ledger: Ledger, uuid: str) -> str | None:
+    gpu = ledger.gpus.get(uuid)
+    return gpu.trouble or None if gpu is not None else None
 
 
 def _reason(record: Lease, waiting: Waiting | None, usable: bool) -> str:

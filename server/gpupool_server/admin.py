@@ -18,6 +18,7 @@ from gpupool_server import changes
 from gpupool_server.changes import InUse
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, Group
+from gpupool_server.health import GpuHealth
 from gpupool_server.rundir import Meta
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.status import describe_gpu
@@ -36,11 +37,16 @@ class AdminHandler:
     """Answers questions; knows nothing of sockets."""
 
     def __init__(
-        self, supervisor: SessionSupervisor, gpus: Gpus, watchdog: Watchdog | None = None
+        self,
+        supervisor: SessionSupervisor,
+        gpus: Gpus,
+        watchdog: Watchdog | None = None,
+        health: GpuHealth | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._gpus = gpus
         self._watchdog = watchdog
+        self._health = health or GpuHealth((), gpus, supervisor)
         self._log = logs.get("admin")
 
     async def answer(self, line: bytes) -> bytes:
@@ -69,7 +75,14 @@ class AdminHandler:
             return done
         if what == "tenant-set":
             return await self._set_limits(question)
-        raise Refusal("bad-request", "'do' must be one of status, gpu-set, tenant-set")
+        if what == "gpu-open":
+            return self._health.change(_number(question, "gpu"), None)
+        if what == "gpu-aside":
+            return self._health.change(_number(question, "gpu"), _reason(question))
+        raise Refusal(
+            "bad-request",
+            "'do' must be one of status, gpu-set, gpu-open, gpu-aside, tenant-set",
+        )
 
     async def _status(self) -> dict[str, Any]:
         sessions = await self._supervisor.describe()
@@ -149,6 +162,13 @@ def _number(question: dict[str, Any], key: str) -> int | None:
     value = question.pop(key, None)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise Refusal("bad-request", f"'{key}' must be a whole number")
+    return value
+
+
+def _reason(question: dict[str, Any]) -> str:
+    value = question.pop("reason", None)
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise Refusal("bad-request", "'reason' must be one line of text")
     return value
 
 

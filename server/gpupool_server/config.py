@@ -33,6 +33,7 @@ from gpupool_common.settings import Given
 from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.collectives_settings import CollectivesSettings
 from gpupool_server.device_indexes import check_indexes, parse_indexes
+from gpupool_server.health_settings import HealthSettings
 from gpupool_server.metrics_settings import MetricsSettings, check_metrics
 from gpupool_server.sharing import (
     NAME_ALLOWED,
@@ -51,7 +52,7 @@ JOIN_PREFIX = "gpn_"
 DEFAULT_TENANT = "default"
 
 
-class Settings(BudgetSettings, MetricsSettings):
+class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     """What an operator may choose. The description of a field says what is allowed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)

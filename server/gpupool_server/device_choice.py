@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from gpupool_server.claims import Refusal
 from gpupool_server.gpus import Gpus, board_name
@@ -14,11 +15,34 @@ def choose(
 ) -> tuple[int, ...]:
     """The devices of a new session, of those that are served; Refusal says why there are none.
 
-    ``load`` has the number of sessions on each device.
+    ``load`` has the number of sessions on each device. Of sick GPUs none is chosen; who has to
+    have one (by name, by a lease, by its group) gets nothing.
     """
+    sick = {gpu.index: gpu.sick for gpu in gpus if gpu.sick}
+    chosen = _choose(request, served, gpus, load, sick)
+    bad = [index for index in chosen if index in sick]
+    if bad or not chosen and sick:
+        index = bad[0] if bad else min(sick)
+        raise Refusal(
+            "no-worker",
+            f"GPU {index} is put aside: {sick[index]}; use another one, or wait until an operator"
+            " has looked after it",
+        )
+    return chosen
+
+
+def _choose(
+    request: SessionRequest,
+    served: tuple[int, ...],
+    gpus: Gpus,
+    load: Counter[int],
+    sick: Mapping[int, str],
+) -> tuple[int, ...]:
     if request.devices is not None:
         return _named(request, request.devices, served)
     allowed = tuple(index for index in served if request.tenant.may_use(index))
+    if request.tenant.lease is None:
+        allowed = tuple(index for index in allowed if index not in sick)
     own = gpus.devices_of(board_name(request.tenant.name, request.group)) if request.group else ()
     if request.gpus is None:
         return own or allowed

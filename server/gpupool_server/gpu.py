@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupool_common import logs
+from gpupool_common.protocol import one_line
 from gpupool_server import claims
 from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Seat, Snapshot
 from gpupool_server.claims import Claim, Headroom
@@ -53,6 +54,8 @@ class Gpu:
         self.retired_busy_ns = 0
         #: The same by group, of those who asked for it to be kept.
         self.kept_busy_ns: dict[str, int] = {}
+        #: Why nothing new is placed here; empty: it is well.
+        self.sick = ""
         #: Tenants whose grants could not all be written.
         self.dirty: set[str] = set()
         self._open_board: OpenBoard | None = None
@@ -265,6 +268,13 @@ class Gpu:
             if account.name not in self.claims and account.members == 0:
                 self.drop(account.name)
 
+    # Health ---------------------------------------------------------------------
+
+    def set_sick(self, reason: str) -> None:
+        """Why nothing new is to be placed here, over restarts too; empty: it is well."""
+        self.sick = reason
+        self.save()
+
     # The file -------------------------------------------------------------------
 
     def save(self) -> None:
@@ -272,6 +282,7 @@ class Gpu:
         state = {
             "settings": self.changed.model_dump(exclude_none=True),
             "quotas": self.quotas,
+            "sick": self.sick,
             "claims": {name: dataclasses.asdict(claim) for name, claim in self.claims.items()},
         }
         draft = self._state.with_suffix(".new")
@@ -290,6 +301,7 @@ class Gpu:
             for quota in quotas.values():
                 Quota(**quota)
             self.quotas = quotas
+            self.sick = one_line(str(raw.get("sick", "")))[:256]
             return {str(name): Claim.parse(claim) for name, claim in raw.get("claims", {}).items()}
         except FileNotFoundError:
             return {}

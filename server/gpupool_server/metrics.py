@@ -18,6 +18,8 @@ from gpupool_server.budget_metrics import BudgetCollector
 from gpupool_server.card_metrics import CardCollector
 from gpupool_server.gpu_metrics import GpuCollector
 from gpupool_server.gpus import Gpus
+from gpupool_server.health import GpuHealth
+from gpupool_server.health_metrics import HealthCollector
 from gpupool_server.metrics_access import MetricsAccess
 from gpupool_server.metrics_listener import MetricsListener
 from gpupool_server.metrics_settings import MetricsSettings, split_listen
@@ -54,6 +56,7 @@ class MetricsServer:
         gpus: Gpus,
         supervisor: SessionSupervisor,
         cards: Cards,
+        health: GpuHealth,
         access: MetricsAccess | None = None,
     ) -> None:
         self._listen = settings.metrics_listen
@@ -63,7 +66,8 @@ class MetricsServer:
         self._budgets = BudgetCollector()
         self._cards = CardCollector(cards, (gpu.device for gpu in gpus))
         self._registry = CollectorRegistry()
-        for part in (ServerCollector(supervisor), GpuCollector(gpus), self._budgets, self._cards):
+        own: tuple[Collector, ...] = (ServerCollector(supervisor), GpuCollector(gpus))
+        for part in (*own, HealthCollector(gpus, health), self._budgets, self._cards):
             self._registry.register(part)
         ProcessCollector(registry=self._registry)
         self._listener: MetricsListener | None = None

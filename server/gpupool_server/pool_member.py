@@ -29,6 +29,7 @@ from gpupool_server import changes
 from gpupool_server.claims import Refusal
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
+from gpupool_server.health import GpuHealth
 from gpupool_server.pool_busy import BusyCounts
 from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionSupervisor
@@ -65,8 +66,10 @@ class PoolMember:
         gpus: Gpus,
         supervisor: SessionSupervisor,
         clock: Callable[[], float] | None = None,
+        health: GpuHealth | None = None,
     ) -> None:
         self.node = node
+        self._health = health or GpuHealth((), gpus, supervisor)
         self._folder = folder
         self._gpus = gpus
         self._supervisor = supervisor
@@ -124,6 +127,7 @@ class PoolMember:
             trouble=one_line(self._supervisor.health.trouble)[:256],
             busy=self._busy.read()[:MOST_BUSY],
             liars=self._supervisor.liars.untold(),
+            sick={gpu.device.uuid: gpu.sick for gpu in self._gpus if gpu.sick},
         )
 
     def heard(self, beat: Heartbeat) -> None:
@@ -200,10 +204,12 @@ class PoolMember:
         gpu = self._gpu_of(wanted.uuid)
         if gpu is None:
             return
+        if wanted.opened and gpu.sick == wanted.opened:
+            self._health.readmit(gpu, "an operator of the pool said so")
         now = gpu.settings
         differ = {
             key: value
-            for key, value in wanted.model_dump(exclude={"uuid"}).items()
+            for key, value in wanted.model_dump(exclude={"uuid", "opened"}).items()
             if value != getattr(now, key)
         }
         if not differ:
@@ -391,5 +397,6 @@ def _reported(gpu: Gpu) -> ReportedGpu:
             "policy": now.policy,
             "max_inst": now.max_inst,
             "prio_ratio": now.prio_ratio,
+            "sick": gpu.sick,
         }
     )

@@ -21,7 +21,9 @@ from gpupool_server.admin import AdminHandler, AdminServer
 from gpupool_server.board import OpenBoard
 from gpupool_server.config import Settings
 from gpupool_server.front_end import FrontEnd, RequestHandler
+from gpupool_server.gpu_events import open_events
 from gpupool_server.gpus import Gpus
+from gpupool_server.health import GpuHealth
 from gpupool_server.inventory import Inventory, driver_environment
 from gpupool_server.jail import Jail
 from gpupool_server.local_users import Admitted
@@ -64,6 +66,7 @@ class Server:
         self._shm_door: ShmDoor | None = None
         self._admin: AdminServer | None = None
         self._watchdog: Watchdog | None = None
+        self._health: GpuHealth | None = None
         self._metrics: MetricsServer | None = None
         self._manager_keys: ManagerKeys
         self._keys: Keys | None = None
@@ -118,17 +121,9 @@ class Server:
             settings, inventory, self._run_dir, program, plugins, gpus, jail
         )
         self._supervisor.adopt()
-        reader = await asyncio.to_thread(open_usage, inventory, driver_environment(settings))
-        self._watchdog = Watchdog(settings.watch, gpus, self._supervisor, reader)
-        await self._watchdog.start()
         handler = RequestHandler(settings, gpus, inventory, self._supervisor, build)
-        self._admin = AdminServer(
-            AdminHandler(self._supervisor, gpus, self._watchdog), self._run_dir.path / admin.NAME
-        )
-        await self._admin.open()
-        if settings.metrics_listen != "none":
-            self._metrics = _metrics_server(settings, gpus, self._supervisor, inventory)
-            await self._metrics.open()
+        await self._look_after(gpus, inventory)
+        await self._open_to_operators(gpus, inventory)
         await asyncio.to_thread(self._load_keys)
         member = self._make_member(gpus, handler)
         self._front_end = FrontEnd(
@@ -150,6 +145,33 @@ class Server:
             run_dir=str(self._run_dir.path),
         )
         self._warn(inventory)
+
+    async def _look_after(self, gpus: Gpus, inventory: Inventory) -> None:
+        """Watch the workers, and the GPUs themselves."""
+        assert self._supervisor is not None
+        settings = self.settings
+        reader = await asyncio.to_thread(open_usage, inventory, driver_environment(settings))
+        self._watchdog = Watchdog(settings.watch, gpus, self._supervisor, reader)
+        await self._watchdog.start()
+        events = await asyncio.to_thread(open_events, inventory)
+        self._health = GpuHealth(settings.sick_xids, gpus, self._supervisor, events)
+        self._health.start()
+
+    async def _open_to_operators(self, gpus: Gpus, inventory: Inventory) -> None:
+        """The admin socket, and the metrics."""
+        assert self._supervisor is not None and self._run_dir is not None
+        assert self._health is not None
+        settings = self.settings
+        self._admin = AdminServer(
+            AdminHandler(self._supervisor, gpus, self._watchdog, self._health),
+            self._run_dir.path / admin.NAME,
+        )
+        await self._admin.open()
+        if settings.metrics_listen != "none":
+            self._metrics = _metrics_server(
+                settings, gpus, self._supervisor, inventory, self._health
+            )
+            await self._metrics.open()
 
     def _load_keys(self) -> None:
         """The node's before the front end's, of which it is no copy then."""
@@ -186,7 +208,9 @@ class Server:
 
         token = JoinToken.read(settings.join_token)
         self._manager_keys = ManagerKeys(token, key_folder(settings))
-        self._member = PoolMember(settings.node, self._run_dir.path, gpus, self._supervisor)
+        self._member = PoolMember(
+            settings.node, self._run_dir.path, gpus, self._supervisor, health=self._health
+        )
         handler.join(self._member)
         return self._member
 
@@ -277,12 +301,14 @@ class Server:
             await self._metrics.close()
         if self._watchdog is not None:
             await self._watchdog.close()
+        if self._health is not None:
+            await self._health.close()
         if self._supervisor is not None:
             await self._supervisor.close()
         if self._run_dir is not None:
             self._run_dir.close()
         self._front_end = self._admin = self._metrics = self._supervisor = self._run_dir = None
-        self._connection = self._member = self._shm_door = self._watchdog = None
+        self._connection = self._member = self._shm_door = self._watchdog = self._health = None
 
 
 def server_keys(settings: Settings) -> Keys:
@@ -296,7 +322,11 @@ def key_folder(settings: Settings) -> Path:
 
 
 def _metrics_server(
-    settings: Settings, gpus: Gpus, supervisor: SessionSupervisor, inventory: Inventory
+    settings: Settings,
+    gpus: Gpus,
+    supervisor: SessionSupervisor,
+    inventory: Inventory,
+    health: GpuHealth,
 ) -> MetricsServer:
     """Loads Prometheus' library, which only a server with metrics needs."""
     try:
@@ -315,7 +345,7 @@ def _metrics_server(
             path=str(access.token_file),
             fingerprint=access.fingerprint,
         )
-    return MetricsServer(settings, gpus, supervisor, open_cards(inventory), access)
+    return MetricsServer(settings, gpus, supervisor, open_cards(inventory), health, access)
 
 
 def _raise_file_limit() -> None:

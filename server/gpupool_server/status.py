@@ -43,6 +43,7 @@ def describe_gpu(
         "default_memory_bytes": now.default_memory or None,
         "free_weight": gpu.free_weight,
         "utilisation_permille": gpu.utilisation(),
+        "sick": gpu.sick,
         "watch": dict(watch),
         "tenants": [
             _describe_tenant(gpu, gpus, account, snapshot, by_pid)

@@ -10,6 +10,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from gpupool_server.gpu_metrics import GpuCollector
+from gpupool_server.health import GpuHealth
 from gpupool_server.metrics import MetricsServer
 from gpupool_server.metrics_access import MetricsAccess
 from gpupool_server.metrics_settings import MetricsSettings
@@ -22,7 +23,10 @@ def metrics_server(
 ) -> MetricsServer:
     chosen = MetricsSettings.model_validate(settings)
     access = MetricsAccess(chosen, state)
-    return MetricsServer(chosen, office.gpus, office.supervisor, cards or SoftCards(), access)
+    health = GpuHealth((48, 79), office.gpus, office.supervisor)
+    return MetricsServer(
+        chosen, office.gpus, office.supervisor, cards or SoftCards(), health, access
+    )
 
 
 def registry(office: Office) -> CollectorRegistry:

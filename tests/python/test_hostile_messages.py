@@ -178,10 +178,22 @@ async def test_an_operator_that_asks_anything(make_office: MakeOffice) -> None:
     handler = AdminHandler(office.supervisor, office.gpus)
     assert json.loads(await handler.answer(DEEP.encode()))["code"] == "bad-request"
     choice = random.Random(12)
-    keys = ("gpu", "policy", "tenant", "group", "memory", "share", "weight", "wait", "slots", "x")
+    keys = (
+        "gpu",
+        "policy",
+        "tenant",
+        "group",
+        "memory",
+        "share",
+        "weight",
+        "wait",
+        "slots",
+        "reason",
+        "x",
+    )
     for _ in range(1000):
         asked: dict[str, Any] = {
-            "do": choice.choice(("gpu-set", "tenant-set", "status", "x", None))
+            "do": choice.choice(("gpu-set", "gpu-open", "gpu-aside", "tenant-set", "status", None))
         }
         asked |= {key: anything(choice) for key in choice.sample(keys, choice.randrange(5))}
         if isinstance(asked.get("wait"), int | float):

@@ -60,7 +60,7 @@ def everything() -> list[Record]:
         Quota("a", 1, None, 1 << 40, 0, 7, ["NVIDIA *"], {"shares": 99}, 3),
         Token("token-1", "0" * 64, "tenant", "a", None, "", NOW, NOW + 1, None),
         Node("node-1", "tcp://h:1", "1", {"zone": "b"}, "cordoned", True, "token-1", NOW, NOW),
-        Gpu("GPU-0", "node-1", 0, "m", "9.0", 1 << 30, "0", False, "share", 20, 90, 2),
+        Gpu("GPU-0", "node-1", 0, "m", "9.0", 1 << 30, "0", False, "share", 20, 90, "XID 79", 2),
         Lease(
             "lease-1",
             "a",

@@ -54,6 +54,15 @@ def test_gpu_set(admin: FakeAdmin, args: list[str], asked: dict[str, Any]) -> No
     assert json.loads(shown(admin, "gpu", "set", *args, "--json")) == {"ok": True, "done": 1}
 
 
+def test_gpu_aside_and_open(admin: FakeAdmin) -> None:
+    assert shown(admin, "gpu", "aside", "1", "--reason", "a fan") == ""
+    assert shown(admin, "gpu", "open", "1") == ""
+    assert admin.questions == [
+        {"do": "gpu-aside", "gpu": 1, "reason": "a fan"},
+        {"do": "gpu-open", "gpu": 1},
+    ]
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.3"
+revision = "1.5"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -138,6 +138,7 @@ def upgrade() -> None:
         sa.Column("policy", sa.String(length=16), nullable=False),
         sa.Column("max_inst", sa.Integer(), nullable=False),
         sa.Column("prio_ratio", sa.Integer(), nullable=False),
+        sa.Column("trouble", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(["node"], ["nodes.name"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("uuid"),

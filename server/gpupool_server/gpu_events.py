@@ -1,0 +1,124 @@
+"""What the driver tells of GPUs that are in trouble: XID errors, and cards that are gone.
+
+Through NVML. Its handles are asked for once: where one card has fallen off the bus, NVML answers
+"GPU is lost" to who looks another one up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpupool_common import logs
+from gpupool_server.inventory import Device, Inventory
+
+#: How long one look waits for an event; a server that stops waits as long at most.
+WAIT_MS = 500
+
+#: So many events are taken in one look; more come in the next.
+MOST_EVENTS = 64
+
+
+@dataclass(frozen=True)
+class GpuEvent:
+    """An XID error of a GPU, or (0) that it does not answer any more."""
+
+    uuid: str
+    xid: int
+    text: str = ""
+
+
+class EventReader(Protocol):
+    """Asks one kind of driver."""
+
+    def read(self) -> list[GpuEvent]:
+        """What there is now, after a moment. Blocks; never raises."""
+
+    def close(self) -> None: ...
+
+
+class NvmlEvents:
+    """Real GPUs."""
+
+    def __init__(self, nvml: Any, devices: Iterable[Device]) -> None:
+        self._nvml = nvml
+        self._log = logs.get("health")
+        self._cards: dict[str, Any] = {}
+        self._set = nvml.nvmlEventSetCreate()
+        for device in devices:
+            try:
+                card = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+                self._cards[device.uuid] = card
+                nvml.nvmlDeviceRegisterEvents(card, nvml.nvmlEventTypeXidCriticalError, self._set)
+            except Exception as error:  # of this card's errors nothing is known then
+                self._log.warning(
+                    "XID errors of a GPU cannot be seen", gpu=device.index, reason=str(error)
+                )
+
+    def read(self) -> list[GpuEvent]:
+        return [*self._events(), *self._lost()]
+
+    def close(self) -> None:
+        try:
+            self._nvml.nvmlEventSetFree(self._set)
+        except Exception as error:  # it ends with us anyway
+            self._log.debug("NVML's events cannot be freed", reason=str(error))
+
+    def _events(self) -> Iterable[GpuEvent]:
+        for place in range(MOST_EVENTS):
+            try:
+                data = self._nvml.nvmlEventSetWait_v2(self._set, 0 if place else WAIT_MS)
+                if data.eventType == self._nvml.nvmlEventTypeXidCriticalError:
+                    uuid = _text(self._nvml.nvmlDeviceGetUUID(data.device))
+                    yield GpuEvent(uuid, int(data.eventData))
+            except Exception as error:  # mostly that there are no more
+                if _number(error) != self._nvml.NVML_ERROR_TIMEOUT:
+                    self._log.debug("NVML does not tell events", reason=repr(error))
+                return
+
+    def _lost(self) -> Iterable[GpuEvent]:
+        gone = {
+            self._nvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus",
+            self._nvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
+        }
+        for uuid, card in self._cards.items():
+            try:
+                self._nvml.nvmlDeviceGetTemperature(card, self._nvml.NVML_TEMPERATURE_GPU)
+            except Exception as error:
+                text = gone.get(_number(error))
+                if text is not None:
+                    yield GpuEvent(uuid, 0, text)
+
+
+class NoEvents:
+    """Where nobody can be asked: soft GPUs have no such errors."""
+
+    def read(self) -> list[GpuEvent]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def open_events(inventory: Inventory) -> EventReader:
+    """Through NVML where the devices are real and it works."""
+    if inventory.kind != "cuda":
+        return NoEvents()
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return NvmlEvents(pynvml, inventory.devices)
+    except Exception as error:  # whatever is wrong with it, there are devices to serve
+        logs.get("health").warning("NVML does not work; sick GPUs are not seen", reason=str(error))
+        return NoEvents()
+
+
+def _number(error: Exception) -> int | None:
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
