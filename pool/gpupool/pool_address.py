@@ -44,11 +44,11 @@ def choose(
     if ca is None and os.environ.get(CA):
         ca = Path(os.environ[CA])
     checked = check_url(source, chosen)
-    _check_plain(source, checked)
+    check_plain(source, checked)
     return Where(checked, token or read_token(token_file), ca, _read_fingerprint())
 
 
-def _check_plain(source: str, url: str) -> None:
+def check_plain(source: str, url: str) -> None:
     """ConfigError where a token would travel in clear, and nobody said that it may."""
     parts = urlsplit(url)
     if parts.scheme == "https" or is_loopback(parts.hostname or "") or os.environ.get(PLAIN) == "1":

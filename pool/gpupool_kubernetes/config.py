@@ -8,8 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from gpupool.pool_address import check_url
+from gpupool.pool_address import check_plain, check_url
 from gpupool_common.ask import split_tcp
+from gpupool_common.errors import ConfigError
 from gpupool_common.quantities import MemorySetting, ShareSetting
 from gpupool_common.settings import Given
 from gpupool_common.sizes import WHOLE_GPU
@@ -136,7 +137,10 @@ class Settings(BaseModel):
     @field_validator("pool")
     @classmethod
     def _check_pool(cls, value: str) -> str:
-        return check_url("pool", value)
+        try:
+            return check_url("pool", value)
+        except ConfigError:
+            raise ValueError("no such address") from None
 
     @field_validator("tenants")
     @classmethod
@@ -162,6 +166,8 @@ def load_settings(
     if isinstance(names, str):  # a flag
         given.values["resource_names"] = [name.strip() for name in names.split(",")]
     try:
-        return Settings.model_validate(given.values)
+        settings = Settings.model_validate(given.values)
     except ValidationError as error:
         raise given.explain(error, Settings, secret=()) from None
+    check_plain("key 'pool'", settings.pool)
+    return settings

@@ -93,6 +93,7 @@ class Injector:
     def _container(self) -> dict[str, Any]:
         """It runs beside the others: it brings the libraries, and keeps the lease's token fresh."""
         command = ["gpupool-kubernetes", "pod", "--url", self.settings.credential_url]
+        command += ["--library-path", self._library_path]
         mounts = [
             {"name": names.LEASE_VOLUME, "mountPath": names.LEASE_PATH},
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import copy
@@ -15,9 +16,11 @@ import httpx
 from gpupool_kubernetes.admission import Admission
 from gpupool_kubernetes.cluster import Address, Cluster
 from gpupool_kubernetes.config import Settings
+from gpupool_kubernetes.controller import Controller
 from gpupool_kubernetes.injection import Injector
 from gpupool_kubernetes.manager_client import ManagerClient
 from gpupool_kubernetes.namespace_quotas import NamespaceQuotas
+from gpupool_kubernetes.pod_marks import condition_of
 from gpupool_kubernetes.webhook import make_app
 from gpupool_manager.app import make_app as make_manager
 from gpupool_manager.tokens import new_secret
@@ -25,7 +28,6 @@ from kubernetes_api import FakeApi, served
 from manager_world import World
 
 CONTROLLER = "system:serviceaccount:gpupool-system:gpupool-controller"
-POD_UID = "2c2f4b1e-58f3-4c4c-9f3e-0c4be7b4a001"
 
 
 class KubernetesWorld:
@@ -34,6 +36,7 @@ class KubernetesWorld:
     def __init__(self, pool: World, api: FakeApi, settings: Settings, cluster: Cluster) -> None:
         self.pool, self.api, self.settings, self.cluster = pool, api, settings, cluster
         self.manager = ManagerClient.of(settings)
+        self.controllers: list[asyncio.Task[None]] = []
         admission = Admission(settings, Injector(settings), self.manager, NamespaceQuotas(cluster))
         self.webhook = httpx.AsyncClient(
             transport=httpx.ASGITransport(make_app(admission)), base_url="http://webhook"
@@ -53,16 +56,71 @@ class KubernetesWorld:
         assert found["allowed"], found
         return patched(pod, found)
 
+    def controller(self, cluster_id: str = "cluster-1") -> Controller:
+        """A controller of this cluster, not yet at work."""
+        return Controller(self.cluster, self.manager, self.settings, cluster_id, pause=0.01)
+
+    def start(self) -> asyncio.Task[None]:
+        """A controller at work, until it is cancelled or the test ends."""
+        self.controllers.append(asyncio.create_task(self.controller().run()))
+        return self.controllers[-1]
+
+    async def stop(self) -> None:
+        for task in self.controllers:
+            task.cancel()
+        await asyncio.gather(*self.controllers, return_exceptions=True)
+        self.controllers.clear()
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """A pod as it is now."""
+        return self.api.objects[path_of(name)]
+
+    def condition(self, name: str) -> str:
+        """The reason of our condition; empty: it has none, or there is no such pod."""
+        found = self.api.objects.get(path_of(name), {})
+        return str(condition_of(found).get("reason") or "")
+
+    async def until(self, name: str, reason: str) -> dict[str, Any]:
+        """The pod, once its condition says so."""
+        await self.api.until(lambda: self.condition(name) == reason)
+        return self.pod(name)
+
+    def leases(self) -> dict[str, str]:
+        """The state of each lease that the manager keeps, by its label's last word."""
+        live = self.pool.pool.ledger.leases.values()
+        return {lease.label.rpartition("/")[2]: str(lease.state) for lease in live}
+
+    async def until_leases(self, wanted: dict[str, str]) -> None:
+        async with asyncio.timeout(60):
+            while self.leases() != wanted:
+                await asyncio.sleep(0.01)
+
     async def make(self, pod: dict[str, Any], **request: Any) -> str:
         """A pod that is admitted and kept; its path."""
-        path = f"/api/v1/namespaces/red/pods/{pod['metadata']['name']}"
+        path = path_of(pod["metadata"]["name"])
         await self.api.put(path, await self.admitted(pod, **request))
         return path
 
 
+def path_of(name: str) -> str:
+    return f"/api/v1/namespaces/red/pods/{name}"
+
+
+#: An empty database with all its tables: to make them takes most of a test's time.
+_EMPTY: list[bytes] = []
+
+
+async def open_pool(path: Path) -> World:
+    if not _EMPTY:
+        await (await World(f"sqlite:///{path}").open()).close()
+        _EMPTY.append(path.read_bytes())
+    path.write_bytes(_EMPTY[0])
+    return await World(f"sqlite:///{path}").open()
+
+
 @contextlib.asynccontextmanager
 async def kubernetes_world(folder: Path, **more: Any) -> AsyncIterator[KubernetesWorld]:
-    pool = await World(f"sqlite:///{folder / 'manager.db'}").open()
+    pool = await open_pool(folder / "manager.db")
     secret, api = new_secret("admin"), FakeApi()
     await pool.pool.add_admin(secret)
     token = folder / "admin.token"
@@ -84,6 +142,7 @@ async def kubernetes_world(folder: Path, **more: Any) -> AsyncIterator[Kubernete
         try:
             yield world
         finally:
+            await world.stop()
             await world.webhook.aclose()
             world.manager.close()
             await cluster.close()
