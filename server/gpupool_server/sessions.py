@@ -350,7 +350,7 @@ class SessionSupervisor:
         """A worker has more than it may, perhaps by no fault of its own: its client is told."""
         for s in [s for s in self._sessions.values() if s.meta.pid == pid and not s.ending]:
             self._log.warning("asking a session to end", session=s.meta.session, reason=reason)
-            self._begin(self._tell(s.control.stop(reason)))
+            self._begin(self._tell(s, lambda control: control.stop(reason)))
 
     def _find(self, folder: SessionDir) -> Session | None:
         try:
@@ -469,11 +469,12 @@ class SessionSupervisor:
     def say(self, chosen: Callable[[Meta], bool], text: str) -> None:
         """Send the users of some sessions a message, as far as they can be reached."""
         for session in filter(lambda session: chosen(session.meta), self._sessions.values()):
-            self._begin(self._tell(session.control.say(text)))
+            self._begin(self._tell(session, lambda control: control.say(text)))
 
-    async def _tell(self, told: Awaitable[None]) -> None:
+    async def _tell(self, session: Session, tell: Callable[[Control], Awaitable[None]]) -> None:
+        # Asked for here: a server that stops may end this before it has begun.
         try:
-            await told
+            await tell(session.control)
         except WorkerError as error:
             self._log.debug("a worker cannot be told", reason=str(error))
 

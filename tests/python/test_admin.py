@@ -202,6 +202,11 @@ async def test_a_wait_in_vain_ends(make_office: MakeOffice) -> None:
     assert code == "in-use"
 
 
+@pytest.mark.filterwarnings(
+    # A program that was being told when the server stopped is no coroutine that nobody awaits.
+    "error:coroutine:RuntimeWarning",
+    "error::pytest.PytestUnraisableExceptionWarning",
+)
 async def test_a_quota_changes_while_its_tenant_runs(make_office: MakeOffice) -> None:
     tenants = research(memory="64MiB")
     office = await make_office(on_stop="leave", tenants=tenants)
