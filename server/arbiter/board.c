@@ -119,7 +119,8 @@ int gp_board_tenant_set(struct gp_board *f, const char *name, const struct gp_bo
     struct tenant_slot *t = tenant_find(f, name);
     if (!t && !(t = tenant_new(f, name, gp_board_now())))
         r = -ENOSPC;
-    else if (grant->memory_limit && !gp_board_memory_fits(f, t, grant->memory_limit))
+    else if (grant->memory_limit && !gp_board_memory_fits(f, t, grant->memory_limit) &&
+             !grant->forced)
         r = -EBUSY;
     if (r == 0) {
         t->grant = *grant;

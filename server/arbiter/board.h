@@ -49,6 +49,7 @@ struct gp_board_grant {
     uint32_t share;        /* permille 1..1000, of policy 6 */
     uint32_t ceiling;      /* permille share..1000, of policy 6 */
     uint32_t high_priority;
+    uint32_t forced; /* 1: the limit holds for what is new, whatever is in use already */
 };
 
 /* What it has had, since it came. */
@@ -85,7 +86,7 @@ int gp_board_gpu_set(struct gp_board *b, const struct gp_board_gpu *gpu); /* -EI
 void gp_board_gpu_get(struct gp_board *b, struct gp_board_gpu *gpu);
 
 /* Add a tenant or change its grant. -ENOSPC; -EINVAL; -EBUSY if more memory is in use
- * than the new limit (then nothing is changed). */
+ * than the new limit (then nothing is changed), unless that is forced. */
 int gp_board_tenant_set(struct gp_board *b, const char *name, const struct gp_board_grant *grant);
 /* -ENOENT; -EBUSY while it has workers. */
 int gp_board_tenant_remove(struct gp_board *b, const char *name);

@@ -65,6 +65,8 @@ class Grant:
     share: int = 1000
     ceiling: int = 1000
     high_priority: bool = False
+    #: The limit of memory holds for what is new, whatever is in use already.
+    forced: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Board(Protocol):
     def set_gpu(self, gpu: BoardGpu) -> None: ...
 
     def put(self, name: str, grant: Grant) -> None:
-        """Add or change; EBUSY if more memory is in use than the new limit."""
+        """Add or change; EBUSY if more memory is in use than a new limit that is not forced."""
 
     def remove(self, name: str) -> None:
         """ENOENT; EBUSY while it has workers."""

@@ -74,6 +74,8 @@ class Claim:
     high_priority: bool = False
     #: It is of a lease of the pool: its weight follows from its share.
     pooled: bool = False
+    #: More memory was in use than it has now: what is in use stays, and nothing comes to it.
+    forced: bool = False
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Claim:
@@ -240,6 +242,7 @@ def grants(quota: Quota, claims: Mapping[str, Claim]) -> dict[str, Grant]:
             share=shares[name],
             ceiling=ceilings[name],
             high_priority=claim.high_priority,
+            forced=claim.forced,
         )
         for name, claim in claims.items()
     }

@@ -81,6 +81,37 @@ static void memory_is_limited(void **state)
     assert_int_equal(look(b, "a").usage.members, 0);
 }
 
+/* What is in use stays, nothing comes to it, and what is given back stays given back. */
+static void a_forced_limit_holds_for_what_is_new(void **state)
+{
+    struct gp_board *b = *state;
+    struct gp_board_grant grant = plain;
+    int one = gp_board_join(b, "a"), two = gp_board_join(b, "a");
+    uint64_t limit;
+    assert_true(take(b, one, 40 * MIB));
+    assert_true(take(b, two, 8 * MIB));
+    grant.memory_limit = 32 * MIB;
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EBUSY);
+    assert_int_equal(look(b, "a").grant.memory_limit, 64 * MIB);
+    grant.forced = 1;
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
+    assert_int_equal(gp_board_memory_given(b, one), 40 * MIB); /* and no advance any more */
+    assert_int_equal(gp_board_memory_others(b, one, &limit), 8 * MIB);
+    assert_int_equal(limit, 32 * MIB);
+    assert_false(take(b, two, 8 * MIB + 1));
+    gp_board_memory_use(b, one, 25 * MIB);
+    assert_int_equal(gp_board_memory_given(b, one), 25 * MIB);
+    assert_false(take(b, one, 26 * MIB));
+    grant.forced = 0;
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EBUSY);
+    gp_board_memory_use(b, one, 20 * MIB);
+    assert_true(take(b, one, 24 * MIB));
+    assert_false(take(b, two, 8 * MIB + 1));
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
+    grant.forced = 2;
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EINVAL);
+}
+
 /* Of the limit's rest each member is given no more than its part, at most. */
 static void an_advance_is_bounded(void **state)
 {
@@ -258,6 +289,7 @@ int main(void)
 #define BOARD_TEST(name) cmocka_unit_test_setup_teardown(name, make, unmake)
     const struct CMUnitTest tests[] = {
         BOARD_TEST(memory_is_limited),
+        BOARD_TEST(a_forced_limit_holds_for_what_is_new),
         BOARD_TEST(an_advance_is_bounded),
         BOARD_TEST(sums_are_exact),
         BOARD_TEST(what_was_charged_beyond_the_limit_is_not_given),
