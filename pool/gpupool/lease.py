@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gpupool import show
-from gpupool.options import JsonOption
+from gpupool.options import JsonOption, read_compute, read_number, read_size
 from gpupool.pool_client import PoolClient, at
 from gpupool.pool_options import pool_command
 from gpupool.pool_request import PoolChoices, lease_body, pool_fields
@@ -25,7 +25,8 @@ from gpupool.pool_show import (
     when,
 )
 from gpupool_common.errors import ConfigError
-from gpupool_common.request_variables import GPUS, MEMORY, SHARE
+from gpupool_common.request_variables import CEILING, GPUS, MEMORY, SHARE
+from gpupool_common.sizes import WHOLE_GPU
 
 app = typer.Typer(no_args_is_help=True, help="Leases of a pool: who has which GPUs, and why.")
 
@@ -91,6 +92,11 @@ def _print_lease(lease: Mapping[str, Any], as_json: bool) -> None:
         ("asked", f"{request_text(asked)}, {cell(asked, 'policy')}, hosts: {cell(asked, 'hosts')}")
     )
     rows.append(("priority", cell(lease, "priority")))
+    if lease.get("ceiling_permille", WHOLE_GPU) != WHOLE_GPU:
+        rows.append(("ceiling", compute(cell(lease, "ceiling_permille"))))
+    change = lease.get("resize") or {}
+    if change:
+        rows.append(("change", f"{cell(change, 'state')}: {cell(change, 'reason')}"))
     if lease.get("sessions") is not None:
         rows.append(("sessions", f"{lease['sessions']} at once on each host"))
     rows += [(key, when(lease.get(key))) for key in ("created", "granted", "ended")]
@@ -121,6 +127,7 @@ def create(
     gpus: Annotated[str | None, typer.Option(help="how many, 1..64")] = None,
     memory: Annotated[str | None, typer.Option(help="of each GPU, e.g. 8GiB (all)")] = None,
     share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50% (all)")] = None,
+    ceiling: Annotated[str | None, typer.Option(help="most that it may borrow up to (all)")] = None,
     policy: Annotated[str | None, typer.Option(help="binpack, spread or fragmentation")] = None,
     model: Annotated[str | None, typer.Option(help="a pattern of GPU models")] = None,
     capability: Annotated[str | None, typer.Option(help="at least this, e.g. 8.0")] = None,
@@ -166,7 +173,8 @@ def create(
         sessions,
         tuple(uuid or ()),
     )
-    _, asked = pool_fields({}, {GPUS: gpus, MEMORY: memory, SHARE: share})
+    options = {GPUS: gpus, MEMORY: memory, SHARE: share, CEILING: ceiling}
+    _, asked = pool_fields({}, options)
     body = lease_body(asked, choices)
     if dry_run:
         _print_explanation(client.do("POST", "/leases/explain", body), as_json)
@@ -178,6 +186,37 @@ def create(
 def renew(client: PoolClient, lease: IdArgument, as_json: JsonOption = False) -> None:
     """Let a lease last for another of its periods. --json has a new token."""
     _print_lease(client.do("POST", at("leases", lease, "renew")), as_json)
+
+
+@pool_command(app, "resize")
+def resize(
+    client: PoolClient,
+    lease: IdArgument,
+    memory: Annotated[str | None, typer.Option(help="of each GPU, e.g. 8GiB")] = None,
+    share: Annotated[str | None, typer.Option(help="of each GPU, e.g. 50%")] = None,
+    ceiling: Annotated[str | None, typer.Option(help="most that it may borrow up to")] = None,
+    priority: Annotated[str | None, typer.Option(help="0..100")] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="less memory than is in use: keep it, and give no more"),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Change what a lease has, while its programs run or it waits."""
+    body: dict[str, Any] = {}
+    if memory is not None:
+        body["memory_bytes"] = read_size("--memory", memory)
+    if share is not None:
+        body["share_permille"] = read_compute("--share", share)
+    if ceiling is not None:
+        body["ceiling_permille"] = read_compute("--ceiling", ceiling)
+    if priority is not None:
+        body["priority"] = read_number("--priority", priority, 0, 100)
+    if not body:
+        raise ConfigError("say what to change: --memory, --share, --ceiling or --priority")
+    found = client.do("PATCH", at("leases", lease), {**body, "force": force})
+    found.pop("token", None)
+    _print_lease(found, as_json)
 
 
 @pool_command(app, "release")

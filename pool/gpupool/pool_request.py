@@ -30,7 +30,6 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What one GPU can be asked for, and a lease has no place for.
 _ELSEWHERE = {
     "devices": "a pool's GPUs have no numbers; --uuid, --model and --label say which",
-    "ceiling": "a lease has a share and no ceiling",
     "weight": "a lease has a share and no weight",
     "group": "a lease is what its processes share",
 }
@@ -93,6 +92,8 @@ def lease_body(asked: Mapping[str, str], choices: PoolChoices) -> dict[str, Any]
             del body["gpus"]  # as many as are named
     if body["share_permille"] != WHOLE_GPU and body["memory_bytes"] is None:
         raise ConfigError("--share: a part of a GPU needs --memory beside it, e.g. --memory 8GiB")
+    if "ceiling" in asked:
+        body["ceiling_permille"] = int(asked["ceiling"])
     if choices.policy is not None:
         if choices.policy not in POLICIES:
             raise ConfigError(f"--policy: {choices.policy!r} is not one of {', '.join(POLICIES)}")
@@ -190,8 +191,7 @@ def pool_fields(
     names = request_options.option_names(given)
     asked = request.fields(merged, names)
     for field, why in _ELSEWHERE.items():
-        # vCUDA's ceiling is its share, and so is a lease's.
-        if field in asked and not (field == "ceiling" and asked[field] == asked.get("share")):
+        if field in asked:
             source = request.source(field, merged)
             raise ConfigError(f"{names.get(source, source)} is not for a pool: {why}; leave it out")
     return {k: v for k, v in env.items() if k not in asking | {request_variables.GROUP}}, asked

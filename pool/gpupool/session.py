@@ -99,8 +99,8 @@ def set_session(
 ) -> None:
     """Change what a session's group, or a tenant, may have.
 
-    At once, while it runs. Always of this machine's server: what a pool's lease has stays as
-    it was granted.
+    At once, while it runs. Always of this machine's server: what a pool's lease has is changed by
+    `gpupool lease resize`.
     """
     with one_line_errors():
         asked = read_request(

@@ -43,6 +43,8 @@ KeyHex = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64})?$")]
 Labels = Annotated[dict[Name, Line], Field(max_length=64)]
 GpuPolicy = Literal["share", "average", "preemptive", "weighted", "fixed", "weak", "native"]
 Mode = Literal["open", "cordoned", "draining"]
+#: Which change of a lease's limits; the first is 1.
+ChangeNumber = Annotated[int, Field(ge=0, le=1 << 31)]
 #: Seconds since 1970, by the manager's clock.
 Time = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
 
@@ -129,6 +131,22 @@ class ReportedLiar(Message):
     reason: Line = ""
 
 
+class GrantChange(Message):
+    """What has come of a change of a lease's limits on one GPU."""
+
+    lease: Name
+    gpu: Name
+    number: ChangeNumber
+    #: Why they are not these; empty: they are.
+    reason: Line = ""
+    #: Whether that is for good: they are as they were.
+    refused: bool = False
+
+
+#: Every grant of a node may have been changed.
+GrantChanges = Annotated[list[GrantChange], Field(max_length=4096)]
+
+
 class Heartbeat(Message):
     """The node is there, has applied these orders, and serves these sessions."""
 
@@ -148,6 +166,8 @@ class Heartbeat(Message):
     liars: list[ReportedLiar] = Field(default_factory=list, max_length=MOST_LIARS)
     #: By UUID: why nothing new is to be placed on GPUs. None: a server that does not know.
     sick: Annotated[dict[Name, Line], Field(max_length=64)] | None = None
+    #: Of the changes that its orders have, all of them each time.
+    changes: GrantChanges = Field(default_factory=list)
 
 
 # What holds on a node ------------------------------------------------------------------
@@ -163,6 +183,12 @@ class OrderedGrant(Message):
     memory_bytes: Memory
     share_permille: Share
     priority: int = Field(ge=0, le=100)
+    #: Up to how much it borrows of what others leave idle.
+    ceiling_permille: Share | None = None
+    #: Of the change of its limits that the manager waits for; 0: of none.
+    number: ChangeNumber = 0
+    #: Whether less memory than is in use holds for what is new.
+    force: bool = False
     #: The id of the request that asked for it, for logs.
     request_id: Line = ""
     #: A secret of the lease's, which its servers have in common and its client has not.
@@ -288,6 +314,8 @@ class Applied(Message):
     generation: Line
     keys: KeyIds = Field(default_factory=list)
     manager_key: KeyHex = ""
+    #: What has come of the changes of limits that are in them.
+    changes: GrantChanges = Field(default_factory=list)
 
 
 class Rekey(Message):

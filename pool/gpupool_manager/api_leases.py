@@ -31,6 +31,7 @@ from gpupool_manager.records import Lease
 from gpupool_manager.scheduler import NoRoom, Placement, explain, place, summarise, summarise_own
 from gpupool_manager.schemas import (
     ExplainOut,
+    LeaseChange,
     LeaseOut,
     LeaseRequestIn,
     Page,
@@ -60,6 +61,7 @@ async def create_lease(body: LeaseRequestIn, pool: ThePool, caller: User, write:
             "body.tenant",
             "an admin's request must name a tenant; `gpupool run` wants a tenant's token",
         )
+    _check_ceiling(body)
     ask = _asked(body, tenant)
 
     def admit(transaction: Transaction) -> Reply:
@@ -106,6 +108,7 @@ def _asked(body: LeaseRequestIn, tenant: str) -> LeaseRequest:
         label=body.label,
         until=body.until,
         sessions=body.sessions,
+        ceiling_permille=body.ceiling_permille,
     )
 
 
@@ -127,6 +130,11 @@ def _check_named(body: PlacementRequestIn) -> None:
         raise bad_field("body.gpus", f"{body.gpus} asked, and {count} named; leave one of them out")
     if body.hosts != "any":
         raise bad_field("body.hosts", "is for GPUs that the pool chooses; leave it out")
+
+
+def _check_ceiling(body: LeaseRequestIn) -> None:
+    if body.ceiling_permille < body.share_permille:
+        raise bad_field("body.ceiling_permille", "less than the share")
 
 
 @router.get("/leases", response_model=Page[LeaseOut], tags=["leases"])
@@ -175,6 +183,7 @@ async def explain_request(
     Nothing is changed. A tenant's token sees how many GPUs would do, and nothing of others. The
     quota is looked at, too, where a tenant is known: an admin's request may leave it out.
     """
+    _check_ceiling(body)
     request = _wanted(body)
     refused: str | None = None
     if (tenant := caller.tenant(body.tenant)) is not None:
@@ -205,7 +214,41 @@ async def get_lease(
     if lease.state == LeaseState.ACTIVE:
         await pool.confirmed(id)
         lease = await _find(pool, caller, id)
-    return send(views.lease_with_token(pool, lease))
+    return send(views.lease_with_token(pool, lease), lease.version)
+
+
+@router.patch(
+    "/leases/{id}",
+    response_model=LeaseOut,
+    tags=["leases"],
+    responses={
+        202: {"model": LeaseOut, "description": "Not all servers have it yet: see `resize`"}
+    },
+)
+async def change_lease(
+    id: Name, body: LeaseChange, pool: ThePool, caller: User, write: Write
+) -> Response:
+    """Other limits, while its programs run or it waits. 409: no room, or more memory is in use."""
+    await _find(pool, caller, id)
+
+    def change(transaction: Transaction) -> Reply:
+        lease = pool.ledger.leases.get(id)
+        if lease is None:
+            raise Problem(409, "ended", "the lease has ended")
+        write.check(lease.version)
+        limits = body.model_dump(exclude={"force"}, exclude_none=True)
+        pool.resizes.change(transaction, lease, limits, body.force, caller.is_admin)
+        return Reply(views.lease(pool.ledger, lease), 200, lease.version)
+
+    answer = await write.do(caller, change)
+    number = int(answer.headers["ETag"].strip('"'))
+    await pool.resized(id, number)
+    lease = await _find(pool, caller, id)
+    resize = lease.resize
+    if resize is not None and resize.refused and resize.number == number:
+        raise Problem(409, "in-use", resize.refused)
+    status = 200 if resize is None or resize.refused else 202
+    return send(views.lease_with_token(pool, lease), lease.version, status)
 
 
 async def _wait(pool: Pool, name: str, seconds: int) -> None:

@@ -9,11 +9,7 @@ from typing import Any
 from gpupool_common.lease import LeaseEnd, LeaseState
 from gpupool_common.node_protocol import (
     Apply,
-    EndedLease,
     Heartbeat,
-    OrderedGpu,
-    OrderedGrant,
-    OrderedTenant,
     Orders,
     Report,
     ReportedGpu,
@@ -28,6 +24,12 @@ from gpupool_manager.leases import Leases
 from gpupool_manager.ledger import Ledger
 from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.node_key_rolls import NodeKeyRolls, check_key
+from gpupool_manager.orders import (
+    ended_leases,
+    ordered_gpus,
+    ordered_grants,
+    ordered_tenants,
+)
 from gpupool_manager.problems import Problem, bad_field, not_found
 from gpupool_manager.records import Admission, Gpu, Lease, Mode, Node, Token
 from gpupool_manager.sick_gpus import SickGpus
@@ -329,53 +331,18 @@ class Fleet:
         leases = [self._ledger.leases[name] for name in sorted(self._ledger.leases_on[node.name])]
         self.busy.expect(leases)
         signer = self._signer()
-        grants = [
-            OrderedGrant(
-                lease=lease.id,
-                tenant=lease.tenant,
-                ordinal=grant.ordinal,
-                gpu=grant.gpu,
-                memory_bytes=grant.memory_bytes,
-                share_permille=grant.share_permille,
-                priority=lease.priority,
-                request_id=lease.request_id,
-                peer_key=signer.peer_key(lease.id),
-            )
-            for lease in leases
-            for grant in lease.grants
-            if grant.node == node.name and not grant.lost
-        ]
-        gpus = [
-            OrderedGpu.model_construct(
-                uuid=gpu.uuid,
-                policy=gpu.policy,
-                max_inst=gpu.max_inst,
-                prio_ratio=gpu.prio_ratio,
-                opened=self.sick.opened(gpu.uuid),
-            )
-            for gpu in self.gpus_of(node.name)
-            if gpu.present
-        ]
-        ended = [
-            EndedLease(lease=lease, reason=reason)
-            for lease, reason in self._ledger.ended_on[node.name]
-        ]
         return Apply(
             generation=generation,
             at=now,
             mode=node.mode,
-            grants=grants,
-            gpus=gpus,
+            grants=ordered_grants(self._ledger, signer, node.name, leases),
+            gpus=ordered_gpus(self.gpus_of(node.name), self.sick),
             keys=signer.public_keys(),
             manager_key=self._link_keys().announced,
             offline_seconds=self._offline_seconds,
-            ended=ended,
-            tenants=self._budgets({lease.tenant for lease in leases}),
+            ended=ended_leases(self._ledger, node.name),
+            tenants=ordered_tenants(self._ledger, {lease.tenant for lease in leases}),
         )
-
-    def _budgets(self, tenants: set[str]) -> list[OrderedTenant]:
-        quotas = [self._ledger.quotas[name] for name in sorted(tenants & set(self._ledger.quotas))]
-        return [OrderedTenant(tenant=q.tenant, budgets=q.budgets) for q in quotas if q.budgets]
 
     def gpus_of(self, node: str) -> list[Gpu]:
         slots = self._ledger.index.nodes.get(node, {}).values()

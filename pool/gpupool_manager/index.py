@@ -63,7 +63,7 @@ class Index:
         """The kinds that will do, without what is on their shelves."""
         if request.uuids:
             there = [self.slots[uuid] for uuid in request.uuids if uuid in self.slots]
-            return frozenset(map(_kind, there)) | one_of_a_kind(request.uuids)
+            return frozenset(map(kind_of, there)) | one_of_a_kind(request.uuids)
         return frozenset(shelf.kind for shelf in self.shelves(request))
 
     def least_bytes(self, request: PlacementRequest) -> int:
@@ -126,6 +126,15 @@ class Index:
             raise ValueError(f"the GPU {uuid} has not given {_part(memory, share)}")
         self._change(slot, -memory, -share, -1)
 
+    def resize(self, uuid: str, memory: int, share: int) -> None:
+        """A grant is so much larger, or smaller; ValueError if there is no room."""
+        slot = self.slots[uuid]
+        if memory > slot.free_bytes or share > slot.free_permille:
+            raise ValueError(f"the GPU {uuid} has no room for {_part(memory, share)} more")
+        if -memory > slot.used_bytes or -share > slot.used_permille:
+            raise ValueError(f"the GPU {uuid} has not given {_part(-memory, -share)}")
+        self._change(slot, memory, share, 0)
+
     def close(self, uuid: str, reason: str | None) -> None:
         """Say why a GPU is given to nobody any more; None: it is given again."""
         slot = self.slots[uuid]
@@ -155,7 +164,7 @@ class Index:
         return (slot.free_bytes, wholes, slot.node, slot.index, slot)
 
     def _count_stock(self, slot: Slot, step: int) -> None:
-        nodes = self._stock.setdefault(_kind(slot), {})
+        nodes = self._stock.setdefault(kind_of(slot), {})
         stock = nodes.setdefault(slot.node, Stock())
         stock.all += step
         stock.open += step * (slot.closed is None)
@@ -163,7 +172,7 @@ class Index:
             del nodes[slot.node]
 
     def _row(self, slot: Slot) -> Row:
-        kind = _kind(slot)
+        kind = kind_of(slot)
         shelf = self._shelves.get(kind)
         if shelf is None:
             shelf = self._shelves[kind] = Shelf(kind)
@@ -188,7 +197,7 @@ class Index:
             raise RuntimeError(f"the GPU {slot.uuid} is not in its place")
         del row[at]
         if not row:
-            del self._shelves[_kind(slot)].rows[slot.free_permille]
+            del self._shelves[kind_of(slot)].rows[slot.free_permille]
 
     def _count_wholes(self, slot: Slot, step: int) -> None:
         """Change a node's number of unused GPUs, which is in the entries of them all."""
@@ -218,5 +227,6 @@ def _part(memory: int, share: int) -> str:
     return f"{format_size(memory)} and {format_part(share)}"
 
 
-def _kind(slot: Slot) -> Kind:
+def kind_of(slot: Slot) -> Kind:
+    """What GPUs that will do for the same requests have in common."""
     return (slot.model, slot.capability, slot.total_bytes)

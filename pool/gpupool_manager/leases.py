@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass, replace
 
 from gpupool_common.lease import LeaseEnd, LeaseState
+from gpupool_common.sizes import WHOLE_GPU
 from gpupool_manager.index import Kind
 from gpupool_manager.ledger import Ledger, request_of
 from gpupool_manager.placement_request import PlacementRequest
@@ -33,6 +34,7 @@ class LeaseRequest:
     until: LeaseEnd = LeaseEnd.RELEASED
     #: Of each server at once; None: no limit.
     sessions: int | None = None
+    ceiling_permille: int = WHOLE_GPU
 
 
 class Leases:
@@ -65,7 +67,7 @@ class Leases:
         if tenant.disabled:
             raise Problem(403, "disabled", f"the tenant '{asked.tenant}' is disabled")
         quota = ledger.quotas[asked.tenant]
-        _check_priority(quota, asked)
+        check_priority(quota, asked.tenant, asked.priority)
         name = ledger.ids.make("lease", transaction.now)
         lease = self._draft(asked, name, transaction.now, transaction.actor.request_id)
         request = request_of(lease, quota)
@@ -85,7 +87,7 @@ class Leases:
         quota = self._ledger.quotas.get(asked.tenant)
         if quota is None:
             raise not_found("tenant", asked.tenant)
-        _check_priority(quota, asked)
+        check_priority(quota, asked.tenant, asked.priority)
         lease = self._draft(asked, "", now, "")
         request = request_of(lease, quota)
         self._check_quota(lease, request)
@@ -121,6 +123,7 @@ class Leases:
             label=asked.label,
             until=asked.until,
             sessions=asked.sessions,
+            ceiling_permille=asked.ceiling_permille,
             created=now,
             deadline=now + asked.wait,
             request_id=request_id,
@@ -131,11 +134,15 @@ class Leases:
     ) -> Placement | NoRoom:
         """A newcomer's chance: like everybody's, behind those who have waited too long."""
         if len(self._ledger.queue):
-            kinds = self._kinds(request, lease.tenant)
-            blocker = self._ledger.queue.blocker(lease, kinds, transaction.now, self._patience)
-            if blocker is not None:
-                return NoRoom(_behind(blocker))
+            reason = self.behind(lease, self._kinds(request, lease.tenant), transaction.now)
+            if reason is not None:
+                return NoRoom(reason)
         return self._place(self._within(request, lease.tenant))
+
+    def behind(self, lease: Lease, kinds: frozenset[Kind], now: float) -> str | None:
+        """Why a lease may take none of these kinds now: somebody goes first; None: it may."""
+        blocker = self._ledger.queue.blocker(lease, kinds, now, self._patience)
+        return None if blocker is None else _behind(blocker)
 
     def _place(self, request: PlacementRequest) -> Placement | NoRoom:
         if self._only_checks and not request.uuids:
@@ -270,6 +277,7 @@ class Leases:
         lease.state = state
         lease.reason = reason
         lease.ended = transaction.now
+        lease.resize = None
         transaction.put(lease)
         transaction.log(f"lease.{state}", lease.id, lease.tenant, reason=reason, **waited)
 
@@ -282,6 +290,7 @@ class Leases:
             transaction.drop(grant)
         ledger.meter.change(lease.tenant, ledger.active[lease.tenant], transaction.now)
         lease.grants, lease.state, lease.granted, lease.expires = [], LeaseState.QUEUED, None, None
+        lease.resize = None
         request = request_of(lease, ledger.quotas[lease.tenant])
         transaction.log("lease.moved", lease.id, lease.tenant, reason=why)
         result = self._try_now(transaction, lease, request)
@@ -381,11 +390,12 @@ def _behind(blocker: Waiting) -> str:
     return f"a request at priority {blocker.lease.priority} has waited long and goes first"
 
 
-def _check_priority(quota: Quota, asked: LeaseRequest) -> None:
-    if asked.priority > quota.priority:
+def check_priority(quota: Quota, tenant: str, priority: int) -> None:
+    """Problem with the numbers if the quota does not allow it."""
+    if priority > quota.priority:
         raise Problem(
             403,
             "over-quota",
-            f"tenant '{asked.tenant}': priority {asked.priority} asked, quota {quota.priority}",
-            limits=[{"quantity": "priority", "asked": asked.priority, "quota": quota.priority}],
+            f"tenant '{tenant}': priority {priority} asked, quota {quota.priority}",
+            limits=[{"quantity": "priority", "asked": priority, "quota": quota.priority}],
         )

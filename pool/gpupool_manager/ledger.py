@@ -60,6 +60,9 @@ class Ledger:
         #: By node: leases that it has not said to have, with the orders that have them first,
         #: and since when (of the monotonic clock).
         self.unconfirmed: dict[str, dict[str, tuple[int, float]]] = {}
+        #: By lease whose limits change, and GPU: empty, its server has made the change, or why not
+        #: yet.
+        self.said: dict[str, dict[str, str]] = {}
         #: Nodes whose orders have changed since whoever tells them last took this.
         self.touched: set[str] = {node.name for node in loaded.nodes}
         for token in loaded.tokens:
@@ -171,6 +174,7 @@ class Ledger:
 
     def untrack(self, lease: Lease, reason: str) -> None:
         del self.leases[lease.id]
+        self.said.pop(lease.id, None)
         self.use(self.active, lease.tenant).add(use_of(lease), -1)
         for node in {grant.node for grant in lease.grants}:
             self.leases_on[node].discard(lease.id)

@@ -155,7 +155,8 @@ class NodeServer:
             number = message.number
             if isinstance(message, Applied):
                 if joined is not None:
-                    self._pool.applied(joined.node, message.generation, message)
+                    actor = _actor(joined.token)
+                    await self._pool.applied(joined.node, message.generation, message, actor)
             elif isinstance(message, Join):
                 await self._join(connection, key, message, address or LOCAL)
             elif joined is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,11 +26,12 @@ from gpupool_manager.link_keys import LinkKeys
 from gpupool_manager.problems import Problem
 from gpupool_manager.queue_waits import QueueWaits
 from gpupool_manager.records import Note, Token
+from gpupool_manager.resizes import Resizes
 from gpupool_manager.signing_keys import KeyRing
 from gpupool_manager.store import COUNTED, Loaded, Store, StoreError
 from gpupool_manager.tenancy import Tenancy
 from gpupool_manager.tokens import is_valid
-from gpupool_manager.transaction import Actor, Event, Transaction
+from gpupool_manager.transaction import MANAGER, Actor, Event, Transaction
 
 #: So many nodes that do not confirm may a request meet before it is told that it waits.
 CONFIRM_TRIES = 4
@@ -111,6 +113,9 @@ class Pool:
         self.key_rolls: KeyRolls
         self.link_key_rolls: LinkKeyRolls
         self.tenancy: Tenancy
+        self.resizes: Resizes
+        #: What has become of changes of limits since the start.
+        self.resize_counts: Counter[str] = Counter()
         #: Set when the database has another manager now; whoever runs the pool must stop.
         self.dispossessed = asyncio.Event()
 
@@ -182,6 +187,7 @@ class Pool:
         self.key_rolls = KeyRolls(self.ledger, self.fleet, lambda: self.signer, rules.lost_after)
         self.link_key_rolls = LinkKeyRolls(self.ledger, self.fleet, lambda: self.link_keys)
         self.tenancy = Tenancy(self.ledger, self.leases)
+        self.resizes = Resizes(self.ledger, self.leases, self.resize_counts)
 
     def _set_clock(self, loaded: Loaded) -> None:
         """Time never goes back over a restart: what was signed later counts more than what was
@@ -229,11 +235,18 @@ class Pool:
         self.on_orders = push
         self.ledger.confirming = True
 
-    def applied(self, node: str, generation: str, said: Applied | Heartbeat) -> None:
-        """A node says that it has these orders, and which keys it knows."""
+    async def applied(
+        self, node: str, generation: str, said: Applied | Heartbeat, actor: Actor = MANAGER
+    ) -> None:
+        """A node says that it has these orders, what it made of them, and which keys it knows."""
         self.fleet.keys[node] = {*said.keys, said.manager_key} - {""}
         if self.ledger.applied(node, generation):
             self._pulse()
+        news = self.resizes.news(node, said.changes)
+        if news:
+            await self.commands.do(
+                lambda transaction: self.resizes.hear(transaction, node, news), actor
+            )
 
     def _pulse(self) -> None:
         self._changed.set()
@@ -248,6 +261,15 @@ class Pool:
                 while lease is not None and not self.ledger.is_confirmed(lease):
                     await self._changed.wait()
                     lease = self.ledger.leases.get(name)
+        except TimeoutError:
+            pass  # it is shown as one that waits
+
+    async def resized(self, name: str, number: int) -> None:
+        """Wait until a lease's servers have made its change, or one refuses, or one is away."""
+        try:
+            async with asyncio.timeout(self.rules.confirm_seconds):
+                while self.resizes.awaits(name, number):
+                    await self._changed.wait()
         except TimeoutError:
             pass  # it is shown as one that waits
 
@@ -288,7 +310,7 @@ class Pool:
     ) -> Orders:
         """Take a heartbeat, however it came; the orders for the node."""
         idle = self.fleet.heartbeat(token, name, beat, self.clock(), key)
-        self.applied(name, beat.applied, beat)
+        await self.applied(name, beat.applied, beat, actor)
         if self.fleet.is_news(name, beat.trouble):
             trouble = beat.trouble
             await self.commands.do(
@@ -330,6 +352,8 @@ class Pool:
         now = self.clock()
         if self.fleet.overdue(now):
             await self.commands.do(lambda transaction: self.fleet.lose(transaction))
+        if self.resizes.held_up_by_none():
+            await self.commands.do(lambda transaction: self.resizes.sweep(transaction))
         if self.key_rolls.due(now):
             await self.commands.do(lambda transaction: self.key_rolls.advance(transaction))
         if self.leases.any_due(now) or self._reloaded:

@@ -99,6 +99,17 @@ class PoolCollector(Collector):
         ledger = self._pool.ledger
         states = Counter[str](lease.state for lease in ledger.leases.values())
         yield _by_state("leases", "Leases now", LEASE_STATES, states)
+        yield GaugeMetricFamily(
+            f"{PREFIX}_leases_resizing",
+            "Leases whose servers have not all made a change of limits",
+            value=sum(1 for _ in self._pool.resizes.open),
+        )
+        resizes = CounterMetricFamily(
+            f"{PREFIX}_lease_resizes", "Changes of leases' limits", labels=["outcome"]
+        )
+        for outcome in ("asked", "made", "refused"):
+            resizes.add_metric([outcome], self._pool.resize_counts[outcome])
+        yield resizes
         asked = min((waiting.lease.created for waiting in ledger.queue), default=None)
         yield GaugeMetricFamily(
             f"{PREFIX}_queue_oldest_seconds",

@@ -6,7 +6,7 @@ Times are seconds since 1970, memory is in bytes, compute in thousandths of one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpupool_common.lease import LeaseEnd, LeaseState
@@ -125,6 +125,35 @@ class Grant:
     busy_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What of a lease can be changed while it is wanted."""
+
+    #: Of each GPU; None: all of it.
+    memory_bytes: int | None
+    share_permille: int
+    ceiling_permille: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A change of an active lease's limits: one that servers have not all made, or the last one
+    if it was refused."""
+
+    #: The version that the lease got by it.
+    number: int
+    asked: Limits
+    #: What holds again if a server refuses.
+    before: Limits
+    since: float
+    force: bool = False
+    #: Why it was refused; what it had changed is undone.
+    refused: str = ""
+    #: Whether servers have not all said that what is asked, or undone, holds.
+    open: bool = True
+
+
 @dataclass(slots=True)
 class Lease:
     id: str
@@ -150,6 +179,36 @@ class Lease:
     until: LeaseEnd = LeaseEnd.RELEASED
     #: How many processes each server serves at once; None: no limit.
     sessions: int | None = None
+    #: Up to how much it borrows of what others leave idle.
+    ceiling_permille: int = 1000
+    #: Another one after every change of its limits.
+    version: int = 1
+    resize: Resize | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What it is to have; its grants may still count more."""
+        request = self.request
+        return Limits(
+            request.memory_bytes, request.share_permille, self.ceiling_permille, self.priority
+        )
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.request = replace(
+            self.request, memory_bytes=limits.memory_bytes, share_permille=limits.share_permille
+        )
+        self.ceiling_permille, self.priority = limits.ceiling_permille, limits.priority
+
+    @property
+    def present(self) -> list[Grant]:
+        """Its grants on GPUs that are there."""
+        return [grant for grant in self.grants if not grant.lost]
+
+    @property
+    def change(self) -> Resize | None:
+        """The change that its servers have not all made."""
+        return self.resize if self.resize is not None and self.resize.open else None
 
 
 @dataclass(slots=True)

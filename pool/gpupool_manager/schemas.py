@@ -21,6 +21,7 @@ from gpupool_common.node_protocol import (
 from gpupool_common.quantities import MOST_SESSIONS, Memory, Share, TotalCompute, TotalMemory
 from gpupool_manager.placement_request import Hosts, Policy
 from gpupool_manager.records import Scope
+from gpupool_manager.schemas_resize import ResizeOut
 
 T = TypeVar("T")
 
@@ -300,6 +301,9 @@ class PlacementRequestIn(In):
 class LeaseRequestIn(PlacementRequestIn):
     tenant: TenantName | None = Field(None, description="for admin tokens; else the token's own")
     priority: Annotated[Whole, Field(ge=0, le=100)] = 0
+    ceiling_permille: Share = Field(
+        1000, description="up to how much it borrows of what others leave idle"
+    )
     wait_seconds: Annotated[Whole, Field(ge=0, le=7 * 86400)] = Field(
         0, description="how long to wait in the queue when the pool is full; 0: not at all"
     )
@@ -312,6 +316,19 @@ class LeaseRequestIn(PlacementRequestIn):
     )
     sessions: Annotated[Whole, Field(ge=1, le=MOST_SESSIONS)] | None = Field(
         None, description="how many of its processes each server serves at once; null: no limit"
+    )
+
+
+class LeaseChange(In):
+    """What is left out stays."""
+
+    memory_bytes: Memory | None = Field(None, description="of each GPU")
+    share_permille: Share | None = Field(None, description="thousandths of each GPU's compute")
+    ceiling_permille: Share | None = Field(None, description="not less than the share")
+    priority: Annotated[Whole, Field(ge=0, le=100)] | None = None
+    force: StrictBool = Field(
+        False,
+        description="true: less memory than is in use holds for what is new; false: it is refused",
     )
 
 
@@ -344,6 +361,11 @@ class LeaseOut(BaseModel):
     state: LeaseState
     request: PlacementRequestOut
     priority: int
+    ceiling_permille: int
+    resize: ResizeOut | None = Field(
+        description="a change of its limits that is not made everywhere, or the last one if that"
+        " was refused; `request` has what is asked, `grants` what counts"
+    )
     label: str
     until: LeaseEnd
     sessions: int | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +41,22 @@ class _PlacementRequest(TypeDecorator[PlacementRequest]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> PlacementRequest | None:
         return None if value is None else PlacementRequest.parse(value)
+
+
+class _Resize(TypeDecorator[records.Resize]):
+    """A change of a lease's limits as JSON."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: records.Resize | None, dialect: Dialect) -> Any:
+        return None if value is None else asdict(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> records.Resize | None:
+        if value is None:
+            return None
+        limits = {key: records.Limits(**value[key]) for key in ("asked", "before")}
+        return records.Resize(**{**value, **limits})
 
 
 class _State(TypeDecorator[StrEnum]):
@@ -169,6 +186,9 @@ leases = Table(
     Column("placement", JSON, nullable=False),
     Column("until", _State(LeaseEnd), nullable=False),
     Column("sessions", Integer),
+    Column("ceiling_permille", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("resize", _Resize),
     Index("leases_of_tenant", "tenant", "id"),
     Index("leases_in_state", "state", "id"),
 )

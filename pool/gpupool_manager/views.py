@@ -10,6 +10,7 @@ from gpupool_manager.ledger import Ledger
 from gpupool_manager.pool import Pool
 from gpupool_manager.quotas import Use
 from gpupool_manager.records import Gpu, Lease, Node, Quota, Tenant, Token
+from gpupool_manager.resizes import lacking
 from gpupool_manager.scheduler import Verdict
 from gpupool_manager.schemas import (
     GpuOut,
@@ -29,6 +30,7 @@ from gpupool_manager.schemas import (
     maybe_when,
     when,
 )
+from gpupool_manager.schemas_resize import LimitsOut, ResizeOut
 from gpupool_manager.signing_keys import SigningKey
 from gpupool_manager.waiting import Waiting
 
@@ -146,6 +148,8 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
         state=record.state if usable else LeaseState.QUEUED,
         request=PlacementRequestOut.model_construct(**record.request.as_dict()),
         priority=record.priority,
+        ceiling_permille=record.ceiling_permille,
+        resize=_resize(ledger, record),
         label=record.label,
         until=record.until,
         sessions=record.sessions,
@@ -185,6 +189,19 @@ def _reason(record: Lease, waiting: Waiting | None, usable: bool) -> str:
     if not usable:
         return "its servers have not confirmed it yet"
     return record.reason if waiting is None else waiting.reason
+
+
+def _resize(ledger: Ledger, record: Lease) -> ResizeOut | None:
+    change = record.resize
+    if change is None:
+        return None
+    waits = (f"node '{node}': {why}" for node, why in lacking(ledger, record).items())
+    return ResizeOut(
+        state="refused" if change.refused else "pending",
+        asked=LimitsOut(**asdict(change.asked)),
+        since=when(change.since),
+        reason=change.refused or "; ".join(waits),
+    )
 
 
 def _servers(ledger: Ledger, record: Lease) -> list[ServerOut]:

@@ -19,10 +19,10 @@ from gpupool_server import claims
 from gpupool_server.board import SLICED, BoardError
 from gpupool_server.claims import Claim, LimitsRequest, Refusal
 from gpupool_server.gpu import Gpu
-from gpupool_server.gpus import Gpus, Group
+from gpupool_server.gpus import Gpus, Group, promised
 from gpupool_server.ignored import ignored
 from gpupool_server.sharing import GpuSettings
-from gpupool_server.tenants import Quota, Tenant
+from gpupool_server.tenants import Promise, Quota, Tenant
 
 #: What can be set of a GPU, and the settings that these are.
 GPU_KEYS = {
@@ -137,6 +137,45 @@ def set_limits(
         usual_weight=None,
     )
     return {**done, "note": note} if note else done
+
+
+def set_promise(gpu: Gpu, group: Group, promise: Promise, force: bool) -> None:
+    """Let a lease have what the pool's manager promises it now; InUse: it has more memory in use.
+
+    With ``force`` the limit then holds for what is new. Another Refusal: its arbiter cannot be
+    asked now, and nothing is changed.
+    """
+    old = gpu.claims[group.name]
+    new = dataclasses.replace(promised(promise), weight=old.weight)
+    if new == old:
+        return
+    if gpu.board is None:
+        raise Refusal("no-worker", f"the arbiter of GPU {gpu.index} is being started again")
+    gpu.claims[group.name] = new
+    gpu.share_slices()
+    try:
+        _write(gpu, group.tenant, group.name)
+    except Refusal as error:
+        forced = force and isinstance(error, InUse)
+        gpu.claims[group.name] = dataclasses.replace(new, forced=True) if forced else old
+        gpu.share_slices()
+        gpu.write_grants(group.tenant)
+        raise
+    finally:
+        gpu.save()
+
+
+def shown(gpu: Gpu, group: Group) -> dict[str, Any]:
+    """A group's limits on a GPU as a log has them."""
+    claim = gpu.claims[group.name]
+    return {
+        "gpu": gpu.index,
+        "memory_bytes": claim.memory or None,
+        "share_permille": claim.share,
+        "ceiling_permille": claim.ceiling,
+        "high_priority": claim.high_priority,
+        "forced": claim.forced,
+    }
 
 
 def _read_limits(asked: Mapping[str, Any]) -> dict[str, Any]:

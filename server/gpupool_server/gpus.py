@@ -19,7 +19,7 @@ from gpupool_server.config import Settings
 from gpupool_server.gpu import Gpu
 from gpupool_server.inventory import Inventory
 from gpupool_server.sharing import GpuSettings
-from gpupool_server.tenants import Promise, Tenant, Tenants
+from gpupool_server.tenants import LeasePart, Promise, Tenant, Tenants
 
 
 def board_name(tenant: str, group: str | None) -> str:
@@ -88,6 +88,8 @@ class Gpus:
                 " reinstall gpupool"
             )
         self.tenants = tenants
+        #: What leases have by the newest orders of the pool's manager: by lease and GPU.
+        self.ordered: Mapping[tuple[str, int], Promise] = {}
         self.enforced = open_board is not None
         self._log = logs.get("gpus")
         self._groups: dict[str, Group] = {}
@@ -204,11 +206,14 @@ class Gpus:
         new = [(place, gpu) for place, gpu in enumerate(gpus) if name not in gpu.claims]
         lease = group.tenant.lease
         return [
-            (gpu, promised(lease.promises[gpu.index]))
+            (gpu, promised(self._promise(lease, gpu.index)))
             if lease is not None
             else (gpu, claims.claim(gpu.headroom(group.tenant), group.request, place, plain))
             for place, gpu in new
         ]
+
+    def _promise(self, lease: LeasePart, index: int) -> Promise:
+        return self.ordered.get((lease.lease, index), lease.promises[index])
 
     def _extend(self, group: Group, gpus: Sequence[Gpu]) -> None:
         """Claim for the group on those GPUs where it is not yet; on all or on none."""
@@ -359,6 +364,7 @@ def promised(promise: Promise) -> Claim:
     return Claim(
         memory=promise.memory,
         share=promise.share,
+        ceiling=promise.ceiling,
         high_priority=promise.high_priority,
         pooled=True,
     )

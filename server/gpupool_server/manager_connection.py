@@ -377,6 +377,7 @@ class ManagerConnection:
                         generation=command.generation,
                         keys=self._member.key_ids,
                         manager_key=self._manager_keys.newest,
+                        changes=self._member.changes,
                     ),
                 )
 

@@ -15,8 +15,10 @@ from gpupool_common.errors import ProtocolError
 from gpupool_common.lease_token import LeaseToken, TokenGrant
 from gpupool_common.node_protocol import (
     Apply,
+    GrantChange,
     Heartbeat,
     OrderedGpu,
+    OrderedGrant,
     Report,
     ReportedGpu,
     ReportedSession,
@@ -31,6 +33,7 @@ from gpupool_server.gpu import Gpu
 from gpupool_server.gpus import Gpus
 from gpupool_server.health import GpuHealth
 from gpupool_server.pool_busy import BusyCounts
+from gpupool_server.pool_resize import Ordered, PoolResize
 from gpupool_server.pool_state import PoolState
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.sharing import name_allowed
@@ -78,6 +81,8 @@ class PoolMember:
         self._state = PoolState.load(folder, node)
         self._ahead = self._state.ahead
         self._busy = BusyCounts(gpus, self._state.busy)
+        self._resize = PoolResize(gpus, supervisor)
+        self._resize.know(self._ordered())
         self._expect_busy()
         self._take_budgets()
         self._keys = _verify_keys(self._state.orders)
@@ -128,7 +133,13 @@ class PoolMember:
             busy=self._busy.read()[:MOST_BUSY],
             liars=self._supervisor.liars.untold(),
             sick={gpu.device.uuid: gpu.sick for gpu in self._gpus if gpu.sick},
+            changes=self.changes,
         )
+
+    @property
+    def changes(self) -> list[GrantChange]:
+        """What has come of the changes of limits that its orders have."""
+        return self._resize.said
 
     def heard(self, beat: Heartbeat) -> None:
         """The manager has answered a heartbeat: it need not be told that again."""
@@ -185,6 +196,15 @@ class PoolMember:
             self._set_gpu(each)
         self._expect_busy()
         self._end_ended()
+        self._resize.follow(self._ordered())
+
+    def _ordered(self) -> list[Ordered]:
+        orders = self._state.orders
+        return [
+            (grant, gpu, _promise(grant, gpu, grant.priority, grant.ceiling_permille))
+            for grant in (orders.grants if orders is not None else ())
+            if (gpu := self._gpu_of(grant.gpu)) is not None
+        ]
 
     def _take_budgets(self) -> None:
         """What tenants of the pool may have together: it holds for the next session at once."""
@@ -248,6 +268,7 @@ class PoolMember:
         """Stop what is waited for, and remember everything."""
         for task in self._late.values():
             task.cancel()
+        self._resize.close()
         self._state.save(self._folder)
 
     # Whom it lets in -----------------------------------------------------------------------
@@ -374,12 +395,15 @@ def _farewell(lease: str, orders: Apply | None, more: str = "") -> str:
     )
 
 
-def _promise(grant: TokenGrant, gpu: Gpu, priority: int) -> Promise:
+def _promise(
+    grant: TokenGrant | OrderedGrant, gpu: Gpu, priority: int, ceiling: int | None = None
+) -> Promise:
     memory = grant.memory_bytes
     whole = gpu.device.memory_bytes // MEBIBYTE * MEBIBYTE
     return Promise(
         memory=0 if memory >= whole else memory,
         share=grant.share_permille,
+        ceiling=ceiling,
         high_priority=priority > 0,
     )
 

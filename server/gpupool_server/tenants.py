@@ -30,6 +30,7 @@ class Promise:
 
     memory: int  # bytes; 0: all there is
     share: int  # thousandths
+    ceiling: int | None = None  # thousandths; None: as its tenant's quota here says
     high_priority: bool = False
 
 

@@ -66,10 +66,10 @@ class Site:
         program = str(self.toolchain.driver_program(name))
         return run_program([program, *arguments], self.environment(lease))
 
-    def tenant(self, lease: dict[str, Any]) -> Talk:
+    def tenant(self, lease: dict[str, Any], transport: str = "tcp") -> Talk:
         """A program that obeys, once it has its session."""
         program = str(self.toolchain.driver_program("driver_tenant"))
-        found = self.talk([program], self.environment(lease))
+        found = self.talk([program], self.environment(lease, transport))
         assert found.line() == "ready"
         return found
 

@@ -15,6 +15,7 @@ from gpupool_common.node_protocol import (
     Applied,
     Apply,
     Beat,
+    GrantChange,
     Heartbeat,
     Join,
     Refused,
@@ -35,6 +36,8 @@ class FakeNode:
     """Stays in the pool until :meth:`close`."""
 
     def __init__(self, url: str, secret: str, name: str, report: Report) -> None:
+        #: Whether it makes changes of leases' limits.
+        self.obedient = True
         token, _, key = secret.partition(".")
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
@@ -72,7 +75,13 @@ class FakeNode:
         for command in told.orders.commands:
             if isinstance(command, Apply):
                 self._applied = command.generation
-                self._socket.send(encode(Applied(generation=command.generation)))
+                made = [
+                    GrantChange(lease=grant.lease, gpu=grant.gpu, number=grant.number)
+                    for grant in command.grants
+                    if grant.number and self.obedient
+                ]
+                applied = Applied(generation=command.generation, changes=made)
+                self._socket.send(encode(applied))
             elif isinstance(command, SendReport):  # it was thought to be lost
                 self._socket.send(encode(Again(number=3, report=self._join.report)))
 

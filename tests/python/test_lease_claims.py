@@ -44,7 +44,7 @@ def _plain_logs() -> Iterator[None]:
 async def test_a_token_opens_what_it_says(make_office: MakeOffice) -> None:
     node = Node(await make_office())
     node.apply(
-        grant(ordinal=0, index=1),
+        grant(ordinal=0, index=1, priority=7),
         grant(ordinal=1, index=0, memory_bytes=32 * MIB, share_permille=200),
     )
     answer = accepted(await node.hello(issued(priority=7)))

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpupool_common.quantities import MEBIBYTE as MIB
+from harness import wait_until
+from manager_node import FakeNode
 from manager_rest import bearer
 from pool_process import Manager, environment
 
@@ -88,6 +90,32 @@ def test_commands_trust_the_certificate_they_are_given(folder: Path) -> None:
         assert "certificate" in done.stderr
     finally:
         manager.close()
+
+
+def test_a_manager_that_is_killed_grants_nothing_twice(manager: Manager) -> None:
+    """Between the database and the server: what was asked is known, and not made."""
+    manager.start()
+    manager.report("n1")
+    (node,) = manager.nodes
+    assert isinstance(node, FakeNode)
+    asked = {"gpus": 2, "memory_bytes": 8000 * MIB, "share_permille": 500, "ttl_seconds": 3600}
+    red = manager.tenant("red")
+    path = f"/leases/{manager.do('POST', '/leases', asked, red)['id']}"
+    node.obedient = False
+    assert manager.ask("PATCH", path, {"memory_bytes": 2000 * MIB}, red).status_code == 202
+    small = {**asked, "memory_bytes": 3000 * MIB}
+    for obedient in (False, True):
+        node.obedient = obedient
+        manager.kill()
+        manager.start()
+        wait_until(lambda: manager.do("GET", "/nodes/n1")["state"] == "ready", "it was back")
+        if not obedient:
+            assert manager.ask("POST", "/leases", small, red).status_code == 409
+            assert "node 'n1'" in manager.do("GET", path)["resize"]["reason"]
+    wait_until(lambda: manager.do("GET", path)["resize"] is None, "it was made")
+    assert manager.ask("POST", "/leases", small, red).status_code == 201
+    gpus = manager.do("GET", "/gpus")["items"]
+    assert [gpu["used_bytes"] for gpu in gpus] == [5000 * MIB] * 2
 
 
 def test_tls_is_what_travels(folder: Path) -> None:

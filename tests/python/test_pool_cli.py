@@ -252,6 +252,25 @@ def test_leases(operator: Operator, green: str) -> None:
     assert "the lease is released" in operator.do("lease", "renew", made["id"], code=1)
 
 
+def test_a_lease_is_resized(operator: Operator, green: str) -> None:
+    made = operator.json("lease", "create", "--tenant", green, *HALF)
+    change = ("lease", "resize", made["id"])
+    asked = ("--memory", "4GiB", "--share", "25%", "--ceiling", "75%")
+    found = operator.json(*change, *asked)
+    assert (found["resize"], "token" in found) == (None, False)
+    (grant,) = found["grants"]
+    assert (grant["memory_bytes"], grant["share_permille"]) == (4096 * MIB, 250)
+    shown = operator.do("lease", "show", made["id"])
+    assert "4GiB" in shown and "75%" in shown
+    assert "say what to change" in operator.do(*change, code=2)
+    assert "--memory" in operator.do(*change, "--memory", "much", code=2)
+    assert "--priority" in operator.do(*change, "--priority", "101", code=2)
+    assert "less than the share" in operator.do(*change, "--share", "80%", code=2)
+    assert "asked 100GiB" in operator.do(*change, "--memory", "100GiB", code=1)
+    operator.do("lease", "release", made["id"])
+    assert "has ended" in operator.do(*change, "--memory", "5GiB", code=1)
+
+
 def test_a_dry_run_changes_nothing(operator: Operator, green: str) -> None:
     shown = operator.do("lease", "create", "--tenant", green, *HALF, "--dry-run")
     assert "it would be placed on" in shown and "one/0" in shown

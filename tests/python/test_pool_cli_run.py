@@ -187,6 +187,8 @@ def test_variables_ask_as_they_do_of_a_server(red: User, manager: Manager) -> No
         1024 * MIB,
         300,
     )
+    # vCUDA's limit is hard.
+    assert (first["ceiling_permille"], second["ceiling_permille"]) == (1000, 300)
 
 
 def test_a_token_file_is_read(red: User, tmp_path: Path) -> None:
@@ -323,7 +325,7 @@ def test_no_such_gpus(refused: User) -> None:
     [
         (["--share", "50%"], "--share: a part of a GPU needs --memory"),
         (["--share", "0.3333", "--memory", "1GiB"], "--share: '0.3333' is not a part of a GPU"),
-        (["--ceiling", "50%"], "--ceiling is not for a pool"),
+        (["--ceiling", "50%"], "cannot take this: body.ceiling_permille"),
         (["--weight", "3"], "--weight is not for a pool"),
         (["--group", "x"], "--group is not for a pool"),
         (["--same-host", "--spread"], "--same-host and --spread exclude each other"),
@@ -353,7 +355,7 @@ def test_wrong_options(refused: User, args: list[str], message: str) -> None:
 
 @pytest.mark.parametrize(
     "variable",
-    ["GPUPOOL_WEIGHT", "GPUPOOL_CEILING", "GPUPOOL_DEVICES", "ALIYUN_COM_GPU_SCHD_WEIGHT"],
+    ["GPUPOOL_WEIGHT", "GPUPOOL_DEVICES", "ALIYUN_COM_GPU_SCHD_WEIGHT"],
 )
 def test_a_variable_that_a_pool_has_no_place_for_is_named(refused: User, variable: str) -> None:
     done = refused.run("--", "true", **{variable: "1"})

@@ -7,7 +7,7 @@ from alembic import op
 
 # Until that release its tables change in place, and each time get another name here: a database
 # of a checkout before is then refused, and not found to lack a column later.
-revision = "1.5"
+revision = "1.6"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -75,6 +75,9 @@ def upgrade() -> None:
         sa.Column("placement", sa.JSON(), nullable=False),
         sa.Column("until", sa.String(length=16), nullable=False),
         sa.Column("sessions", sa.Integer(), nullable=True),
+        sa.Column("ceiling_permille", sa.Integer(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("resize", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("id"),
     )
     with op.batch_alter_table("leases", schema=None) as batch_op:
