@@ -13,13 +13,13 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from gpupool_common.certificate import own_certificate
 from gpupool_common.errors import GpupoolError
 from gpupool_common.paths import Home
 from gpupool_kubernetes import names, pods
 from gpupool_kubernetes.credentials import Credentials, make_app
 from gpupool_kubernetes.pod_files import TokenKeeper, copy_libraries, write_preload
 from gpupool_kubernetes.serving import Certificate
-from gpupool_manager.certificate import own_certificate
 from kubernetes_api import served
 from kubernetes_world import KubernetesWorld, kubernetes_world, path_of, pod
 
@@ -216,7 +216,7 @@ def test_a_certificate_is_read_again_and_half_of_one_is_not(tmp_path: Path) -> N
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-        own_certificate(folder, "localhost")
+        own_certificate(folder, "localhost", "gpupool-kubernetes")
     served_files = (first / "tls.crt", first / "tls.key")
     certificate = Certificate(*served_files)
     assert not certificate.look()

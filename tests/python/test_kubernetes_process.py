@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gpupool_common.certificate import own_certificate
 from gpupool_common.errors import ConfigError
 from gpupool_kubernetes import names
 from gpupool_kubernetes.config import load_settings
-from gpupool_manager.certificate import own_certificate
 from kubernetes_world import KubernetesWorld, kubernetes_world, pod, review
 from pool_process import environment
 
@@ -44,7 +44,7 @@ async def process(world: KubernetesWorld, folder: Path, command: str) -> AsyncIt
     """A command until the test is over with it; it must end well when it is told to."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    own_certificate(folder, "localhost")
+    own_certificate(folder, "localhost", "gpupool-kubernetes")
     config = write_settings(world, folder, port)
     words = [sys.executable, "-m", "gpupool_kubernetes", command, "--config", str(config)]
     running = await asyncio.create_subprocess_exec(*words, env=environment())
