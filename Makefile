@@ -17,6 +17,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 GPU_OUT ?= bench/results/gpu
 OUTSIDE_ARGS ?=
+SOFT_ARGS ?=
 OUTSIDE_PARTS ?= tests cupy
 OUTSIDE_PYTHON ?= 3.12
 
@@ -37,7 +38,7 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool wheel fuzz fuzz-pack lint \
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack lint \
 	test-gpu test-ray test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
 
 all: build
@@ -160,6 +161,12 @@ bench: build $(VENV)/.toolchain
 # What a neighbour notices of floods of each budget.
 bench-flood: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) bench/flood.py
+
+# How fast the soft GPU runs kernels. Another build's bench_soft beside it, by turns:
+# make bench-soft SOFT_ARGS="--against OTHER/bench_soft"
+bench-soft: build $(VENV)/.toolchain
+	@$(CMAKE) --build $(BUILD) --target bench_soft
+	@$(PY) bench/soft.py $$(find $(BUILD) -name bench_soft -type f) $(SOFT_ARGS)
 
 # Random operations of many threads, every byte compared; on the machine's own GPU with
 # GPUPOOL_TEST_DRIVER=cuda.

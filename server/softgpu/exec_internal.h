@@ -200,6 +200,11 @@ void *sg_reach(struct sg_warp *w, const struct sg_insn *in, unsigned lane, unsig
                uint64_t address, uint32_t size, uint32_t align);
 /* The same without a fault or a check of alignment. */
 void *sg_look(struct sg_warp *w, unsigned lane, unsigned space, uint64_t address, uint32_t size);
+/* A .param variable of a device function lies in its frame. */
+static inline unsigned sg_space_of(const struct sg_insn *in, const struct sg_operand *x)
+{
+    return x->kind == SG_O_LOCAL && in->space == SG_S_PARAM ? SG_S_LOCAL : in->space;
+}
 /* Address of memory operand x of an instruction that has several, each with its own offset. */
 static inline uint64_t sg_address_own(const struct sg_operand *x, uint64_t base)
 {

@@ -117,12 +117,6 @@ void *sg_reach(struct sg_warp *w, const struct sg_insn *in, unsigned lane, unsig
     return host;
 }
 
-/* A .param variable of a device function lies in its frame. */
-static unsigned space_of(const struct sg_insn *in, const struct sg_operand *x)
-{
-    return x->kind == SG_O_LOCAL && in->space == SG_S_PARAM ? SG_S_LOCAL : in->space;
-}
-
 static uint64_t read_element(const unsigned char *p, uint32_t size)
 {
     switch (size) {
@@ -180,7 +174,7 @@ SG_HANDLER(sg_do_load)
     uint64_t room[SG_LANES];
     const uint64_t *address = sg_operand_all(w, a, room);
     uint32_t size = sg_type_size(in->type), total = size * in->vector;
-    unsigned space = space_of(in, a);
+    unsigned space = sg_space_of(in, a);
     if (address != room) { /* a destination may be the address register */
         memcpy(room, address, sizeof(room));
         address = room;
@@ -210,7 +204,7 @@ static bool store_lane(struct sg_warp *w, const struct sg_insn *in, unsigned lan
                        const uint64_t *const *value)
 {
     uint32_t size = sg_type_size(in->type), total = size * in->vector;
-    unsigned char *p = sg_reach(w, in, lane, space_of(in, &in->x[0]), address, total, total);
+    unsigned char *p = sg_reach(w, in, lane, sg_space_of(in, &in->x[0]), address, total, total);
     if (!p)
         return false;
     for (unsigned i = 0; i < in->vector; i++) {
@@ -229,7 +223,7 @@ SG_HANDLER(sg_do_store)
     const uint64_t *address = sg_operand_all(w, &in->x[0], room[8]);
     for (unsigned i = 0; i < in->vector; i++)
         value[i] = sg_operand_all(w, &in->x[i + 1], room[i]);
-    if (in->polls)
+    if (in->orders)
         __atomic_thread_fence(__ATOMIC_RELEASE);
     SG_FOR_LANES(l, mask)
     if (!store_lane(w, in, l, sg_address(&in->x[0], address[l], in->offset), value))

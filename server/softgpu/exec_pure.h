@@ -6,19 +6,43 @@
 #ifndef SG_EXEC_PURE_H
 #define SG_EXEC_PURE_H
 
-#include "ptx_op.h"
+#include "exec_level.h"
 
 #include <stdint.h>
 
-/* A handler whose body writes d[l] from s[…][l]; `in` is at hand. */
+/* No lane reads what another one writes: the compiler may do many at once. */
+#ifdef __clang__
+#define SG_LANEWISE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define SG_LANEWISE _Pragma("GCC ivdep")
+#endif
+
+/* A handler whose body writes d[l] from s[…][l]; `in` is at hand. All that it reads of a lane it
+ * reads before it writes d[l]: the destination may be a source as well. What does not change from
+ * lane to lane is copied first, because a write to d might change it for all the compiler knows. */
 #define SG_PURE(name, ...)                                                                         \
-    static void name(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)              \
+    static void name(const struct sg_insn *given, const uint64_t *const *lanes, uint64_t *d)       \
     {                                                                                              \
+        const struct sg_insn own = *given, *const in = &own;                                       \
+        const uint64_t *const s[SG_SOURCES] = {lanes[0], lanes[1], lanes[2], lanes[3]};            \
         (void)in, (void)s;                                                                         \
+        SG_LANEWISE                                                                                \
         for (unsigned l = 0; l < SG_LANES; l++) {                                                  \
             __VA_ARGS__;                                                                           \
         }                                                                                          \
     }
+
+#define sg_pure_select_integer SG_LEVELLED(sg_pure_select_integer)
+#define sg_pure_select_bits SG_LEVELLED(sg_pure_select_bits)
+#define sg_pure_select_move SG_LEVELLED(sg_pure_select_move)
+#define sg_pure_select_set SG_LEVELLED(sg_pure_select_set)
+#define sg_pure_select_compare SG_LEVELLED(sg_pure_select_compare)
+#define sg_pure_select_single SG_LEVELLED(sg_pure_select_single)
+#define sg_pure_select_double SG_LEVELLED(sg_pure_select_double)
+#define sg_pure_select_half SG_LEVELLED(sg_pure_select_half)
+#define sg_pure_select_approx SG_LEVELLED(sg_pure_select_approx)
+#define sg_pure_select_convert SG_LEVELLED(sg_pure_select_convert)
+#define sg_pure_select_any SG_LEVELLED(sg_pure_select_any)
 
 /* One table entry per family; each answers NULL for what PTX does not have. */
 sg_pure sg_pure_select_integer(const struct sg_insn *in);
@@ -30,6 +54,9 @@ sg_pure sg_pure_select_double(const struct sg_insn *in); /* f64 */
 sg_pure sg_pure_select_half(const struct sg_insn *in);   /* f16, bf16 and their pairs */
 sg_pure sg_pure_select_approx(const struct sg_insn *in);
 sg_pure sg_pure_select_convert(const struct sg_insn *in);
+sg_pure sg_pure_select_compare(const struct sg_insn *in); /* setp of one predicate */
+/* Of all of them. */
+sg_pure sg_pure_select_any(const struct sg_insn *in);
 
 /* Bit (a, b, c) of the table, for each bit: a sum of the minterms it has. */
 static inline uint32_t sg_logic3(uint32_t a, uint32_t b, uint32_t c, uint32_t table)

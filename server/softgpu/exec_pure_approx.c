@@ -42,6 +42,10 @@ static double function(unsigned op, double a)
     }
 }
 SG_PURE(approx_f32, d[l] = finish32(in, function(in->op, take32(in, s[0][l]))))
+/* Those that a processor has instructions for. */
+SG_PURE(rcp_f32, d[l] = finish32(in, 1 / take32(in, s[0][l])))
+SG_PURE(sqrt_f32, d[l] = finish32(in, sqrt(take32(in, s[0][l]))))
+SG_PURE(rsqrt_f32, d[l] = finish32(in, 1 / sqrt(take32(in, s[0][l]))))
 
 static double quotient(const struct sg_insn *in, double a, double b)
 {
@@ -111,6 +115,10 @@ sg_pure sg_pure_select_approx(const struct sg_insn *in)
         return NULL;
     if (in->op == SG_P_DIV)
         return in->type == SG_T_F32 ? divide_f32 : NULL;
+    if (in->type == SG_T_F32 && in->op == SG_P_RCP)
+        return rcp_f32;
+    if (in->type == SG_T_F32 && (in->op == SG_P_SQRT || in->op == SG_P_RSQRT))
+        return in->op == SG_P_SQRT ? sqrt_f32 : rsqrt_f32;
     if (in->type == SG_T_F32)
         return in->op == SG_P_TANH && in->ftz ? NULL : approx_f32;
     if (in->type == SG_T_F64)

@@ -127,13 +127,8 @@ static uint32_t permuted(uint64_t bytes, uint32_t selector)
 SG_PURE(prmt, uint32_t c = (uint32_t)s[2][l];
         d[l] = permuted(funnel(s, l), in->mode ? permutations[in->mode][c & 3] : c))
 
-static void lop3(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)
-{
-    (void)in;
-    uint32_t table = (uint32_t)s[3][0]; /* an immediate */
-    for (unsigned l = 0; l < SG_LANES; l++)
-        d[l] = sg_logic3((uint32_t)s[0][l], (uint32_t)s[1][l], (uint32_t)s[2][l], table);
-}
+SG_PURE(lop3, d[l] = sg_logic3((uint32_t)s[0][l], (uint32_t)s[1][l], (uint32_t)s[2][l],
+                               (uint32_t)s[3][l]))
 
 /* `width` ones from bit `at` on. */
 static uint32_t mask_of(uint32_t at, uint32_t width, bool clamp)

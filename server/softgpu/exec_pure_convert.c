@@ -150,6 +150,38 @@ SG_PURE(cvt_f32_f64, double a = sg_as_double(s[0][l]); uint64_t r = sg_of_float(
         if (a != a) nan_converted(in, &sg_f64, &sg_f32, s[0][l], &r); d[l] = r)
 SG_PURE(cvt_f32_s32, d[l] = sg_of_float((float)(int32_t)s[0][l]))
 SG_PURE(cvt_f32_u32, d[l] = sg_of_float((float)(uint32_t)s[0][l]))
+SG_PURE(cvt_f32_s64, d[l] = sg_of_float((float)(int64_t)s[0][l]))
+SG_PURE(cvt_f32_u64, d[l] = sg_of_float((float)s[0][l]))
+SG_PURE(cvt_f64_s32, d[l] = sg_of_double((double)(int32_t)s[0][l]))
+SG_PURE(cvt_f64_u32, d[l] = sg_of_double((double)(uint32_t)s[0][l]))
+SG_PURE(cvt_f64_s64, d[l] = sg_of_double((double)(int64_t)s[0][l]))
+SG_PURE(cvt_f64_u64, d[l] = sg_of_double((double)s[0][l]))
+
+/* Into a 32-bit register; NaN becomes 0, and what is beyond the type its nearest end. */
+#define SIGNED32(rounded)                                                                          \
+    float v = sg_as_float(s[0][l]);                                                                \
+    float a = rounded;                                                                             \
+    int32_t r = a < 0x1p31f && a >= -0x1p31f ? (int32_t)a : 0;                                     \
+    r = a >= 0x1p31f ? INT32_MAX : a < -0x1p31f ? INT32_MIN : r;                                   \
+    d[l] = (uint32_t)r
+SG_PURE(cvt_s32_f32_rzi, SIGNED32(v))
+SG_PURE(cvt_s32_f32_rni, SIGNED32(rintf(v)))
+SG_PURE(cvt_s32_f32_rmi, SIGNED32(floorf(v)))
+SG_PURE(cvt_s32_f32_rpi, SIGNED32(ceilf(v)))
+
+/* Without .sat. The destination's width is the same in all lanes. */
+static void cvt_integer_bare(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)
+{
+    bool from_signed = sg_is_signed(in->type2), to_signed = sg_is_signed(in->type);
+    unsigned from = 64 - sg_bits(in->type2), to = 64 - sg_bits(in->type);
+    uint64_t keep_from = sg_mask_bits(sg_bits(in->type2)), keep = settled(in, UINT64_MAX);
+    const uint64_t *a = s[0];
+    SG_LANEWISE
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        uint64_t v = from_signed ? (uint64_t)((int64_t)(a[l] << from) >> from) : a[l] & keep_from;
+        d[l] = (to_signed ? (uint64_t)((int64_t)(v << to) >> to) : v) & keep;
+    }
+}
 /* Moves, which leave a NaN as it is. */
 SG_PURE(cvt_f32_bf16, d[l] = (s[0][l] & 0xffff) << 16)
 SG_PURE(cvt_f32_f32, d[l] = (uint32_t)s[0][l])
@@ -240,12 +272,39 @@ static sg_pure select_float(const struct sg_insn *in)
 
 static sg_pure select_from_integer(const struct sg_insn *in)
 {
-    bool bare = !in->ftz && !in->sat && in->rounding == SG_R_NEAREST && in->type == SG_T_F32;
+    static const sg_pure bare[2][SG_T_COUNT] = {
+        {[SG_T_S32] = cvt_f32_s32,
+         [SG_T_U32] = cvt_f32_u32,
+         [SG_T_S64] = cvt_f32_s64,
+         [SG_T_U64] = cvt_f32_u64},
+        {[SG_T_S32] = cvt_f64_s32,
+         [SG_T_U32] = cvt_f64_u32,
+         [SG_T_S64] = cvt_f64_s64,
+         [SG_T_U64] = cvt_f64_u64},
+    };
+    bool wide = in->type == SG_T_F64, plain = !in->ftz && !in->sat;
     if (in->relu || (in->sat && in->type == SG_T_BF16))
         return NULL;
-    if (bare && in->type2 == SG_T_S32)
-        return cvt_f32_s32;
-    return bare && in->type2 == SG_T_U32 ? cvt_f32_u32 : cvt_to_float;
+    if (!plain || in->rounding != SG_R_NEAREST || (!wide && in->type != SG_T_F32))
+        return cvt_to_float;
+    return bare[wide][in->type2] ? bare[wide][in->type2] : cvt_to_float;
+}
+
+static sg_pure select_to_integer(const struct sg_insn *in)
+{
+    bool narrow = !in->x || in->x[0].width <= 4;
+    if (in->type != SG_T_S32 || in->type2 != SG_T_F32 || in->ftz || !narrow)
+        return cvt_to_integer;
+    switch (in->rounding) {
+    case SG_R_ZERO:
+        return cvt_s32_f32_rzi;
+    case SG_R_DOWN:
+        return cvt_s32_f32_rmi;
+    case SG_R_UP:
+        return cvt_s32_f32_rpi;
+    default:
+        return cvt_s32_f32_rni;
+    }
 }
 
 static bool is_plain_float(unsigned t)
@@ -275,6 +334,8 @@ sg_pure sg_pure_select_convert(const struct sg_insn *in)
     if (in->relu || !sg_is_integer(to))
         return NULL;
     if (is_plain_float(from))
-        return cvt_to_integer;
-    return sg_is_integer(from) && !in->ftz ? cvt_integer : NULL;
+        return select_to_integer(in);
+    if (!sg_is_integer(from) || in->ftz)
+        return NULL;
+    return in->sat ? cvt_integer : cvt_integer_bare;
 }

@@ -60,12 +60,12 @@ static uint64_t by_pattern(const struct sg_insn *in, const struct sg_format *f, 
     SG_PURE(name, uint64_t v[3] = {0}; for (unsigned k = 0; k < in->sources; k++) v[k] = s[k][l];  \
             d[l] = compute(in, &format, v))                                                        \
     SG_PURE(                                                                                       \
-        name##_pair, d[l] = 0; for (unsigned h = 0; h < 32; h += 16) {                             \
+        name##_pair, uint64_t pair = 0; for (unsigned h = 0; h < 32; h += 16) {                    \
             uint64_t v[3] = {0};                                                                   \
             for (unsigned k = 0; k < in->sources; k++)                                             \
                 v[k] = s[k][l] >> h;                                                               \
-            d[l] |= compute(in, &format, v) << h;                                                  \
-        })
+            pair |= compute(in, &format, v) << h;                                                  \
+        } d[l] = pair)
 ONE_AND_PAIR(arithmetic_f16, sg_f16, arithmetic)
 ONE_AND_PAIR(arithmetic_bf16, sg_bf16, arithmetic)
 ONE_AND_PAIR(pattern_f16, sg_f16, by_pattern)

@@ -132,6 +132,21 @@ static inline uint64_t with_sign(const struct sg_format *f, uint64_t from, uint6
             d[l] = r)                                                                              \
     SG_PURE(testp_##n, d[l] = test(&format, s[0][l], in->mode))
 
+/* The commonest of the kind: numbers as integers of their order, -0 before +0. */
+static inline int32_t order(uint32_t v)
+{
+    return v >> 31 ? -(int32_t)(v & 0x7fffffff) - 1 : (int32_t)v;
+}
+static inline uint32_t lesser(uint32_t a, uint32_t b, bool min)
+{
+    bool a_nan = (a & 0x7fffffff) > 0x7f800000, b_nan = (b & 0x7fffffff) > 0x7f800000;
+    uint32_t r = (order(a) < order(b)) == min ? a : b;
+    r = b_nan ? a : a_nan ? b : r;
+    return a_nan & b_nan ? 0x7fffffff : r;
+}
+SG_PURE(min_f32, d[l] = lesser((uint32_t)s[0][l], (uint32_t)s[1][l], true))
+SG_PURE(max_f32, d[l] = lesser((uint32_t)s[0][l], (uint32_t)s[1][l], false))
+
 static bool test(const struct sg_format *f, uint64_t v, unsigned property)
 {
     uint64_t magnitude = v & (f->sign - 1);
@@ -173,6 +188,8 @@ static sg_pure select_pattern(const struct sg_insn *in)
         if (in->mode > 3 || in->sources < 2 || in->sources > (single ? 3 : 2) ||
             (!single && in->mode))
             return NULL;
+        if (single && in->sources == 2 && !in->mode && !in->ftz)
+            return in->op == SG_P_MIN ? min_f32 : max_f32;
         return single ? extreme_f32 : extreme_f64;
     default:
         return NULL;

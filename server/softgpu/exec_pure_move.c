@@ -10,13 +10,14 @@ SG_PURE(move_pred, d[l] = s[0][l] & 1)
 /* s[0] is the lowest part. */
 static void pack(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d)
 {
-    unsigned width = sg_bits(in->type) / in->sources;
+    unsigned width = sg_bits(in->type) / in->sources, sources = in->sources;
     uint64_t mask = sg_mask_bits(width);
-    for (unsigned l = 0; l < SG_LANES; l++)
-        d[l] = s[0][l] & mask;
-    for (unsigned i = 1; i < in->sources; i++)
-        for (unsigned l = 0; l < SG_LANES; l++)
-            d[l] |= (s[i][l] & mask) << (i * width);
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        uint64_t whole = 0;
+        for (unsigned i = 0; i < sources; i++)
+            whole |= (s[i][l] & mask) << (i * width);
+        d[l] = whole;
+    }
 }
 
 #define SELECTIONS(n, U)                                                                           \

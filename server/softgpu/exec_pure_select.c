@@ -28,7 +28,7 @@ static sg_pure select_function(const struct sg_insn *in)
                                   : NULL;
 }
 
-sg_pure sg_pure_select(const struct sg_insn *in)
+sg_pure sg_pure_select_any(const struct sg_insn *in)
 {
     switch (in->op) {
     case SG_P_MOV:
@@ -75,6 +75,8 @@ sg_pure sg_pure_select(const struct sg_insn *in)
         return sg_pure_select_approx(in);
     case SG_P_SET:
         return sg_pure_select_set(in);
+    case SG_P_SETP:
+        return sg_pure_select_compare(in);
     case SG_P_CVT:
     case SG_P_CVT_PACK:
         return sg_pure_select_convert(in);

@@ -57,13 +57,14 @@ SG_PURE(set_one, bool answer = combined(compared(in, s[0][l], s[1][l]),
                                         in->combine && (s[2][l] & 1), in->combine);
         d[l] = answer ? truth(in->type) : 0)
 /* Integer results of a pair are masks of the halves: 0xffff each. */
-SG_PURE(set_pair, uint64_t yes = truth(in->type) & 0xffff; d[l] = 0;
+SG_PURE(set_pair, uint64_t yes = truth(in->type) & 0xffff; uint64_t pair = 0;
         for (unsigned h = 0; h < 32; h += 16)
-            d[l] |= (combined(compared(in, s[0][l] >> h, s[1][l] >> h),
+            pair |= (combined(compared(in, s[0][l] >> h, s[1][l] >> h),
                               in->combine && (s[2][l] & 1), in->combine)
                          ? yes
                          : 0)
-                    << h)
+                    << h;
+        d[l] = pair)
 
 static bool is_pair(unsigned type)
 {

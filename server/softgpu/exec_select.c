@@ -1,5 +1,6 @@
 /* Which handler executes an instruction. */
 #include "exec_internal.h"
+#include "exec_level.h"
 #include "ptx_texture.h"
 
 static bool memory_shape(const struct sg_insn *in)
@@ -98,7 +99,7 @@ static sg_execute select_lanes(const struct sg_insn *in)
     }
 }
 
-sg_execute sg_execute_select(const struct sg_insn *in)
+static sg_execute select_ordinary(const struct sg_insn *in)
 {
     if (in->op < SG_P_UNPACK) {
         bool pair = in->type == SG_T_B128 && (in->op == SG_P_MOV || in->op == SG_P_PACK);
@@ -148,4 +149,11 @@ sg_execute sg_execute_select(const struct sg_insn *in)
     default:
         return select_lanes(in);
     }
+}
+
+sg_execute sg_execute_select(const struct sg_insn *in)
+{
+    sg_execute ordinary = select_ordinary(in);
+    sg_execute whole = ordinary ? sg_levels()[0]->execute(in) : NULL;
+    return whole ? whole : ordinary;
 }

@@ -53,15 +53,6 @@ uint64_t sg_operand_lane(struct sg_warp *w, const struct sg_operand *x, unsigned
     return sg_operand_all(w, x, room)[lane];
 }
 
-/* A handler may write d before it has read all sources: never in place. */
-static bool in_place(const struct sg_insn *in)
-{
-    for (unsigned i = 1; i <= in->sources; i++)
-        if (in->x[i].kind == SG_O_REGISTER && in->x[i].slot == in->x[0].slot)
-            return true;
-    return false;
-}
-
 static enum sg_step move_pair(struct sg_warp *w, const struct sg_insn *in, uint32_t mask)
 {
     uint64_t *d = sg_register(w, &in->x[0]);
@@ -82,6 +73,8 @@ SG_HANDLER(sg_do_pure)
         return move_pair(w, in, mask);
     uint64_t room[9][SG_LANES];
     const uint64_t *s[8];
+    for (unsigned i = 0; i < SG_SOURCES; i++)
+        s[i] = room[i];
     for (unsigned i = 0; i < in->sources; i++)
         s[i] = sg_operand_all(w, &in->x[i + 1], room[i]);
     uint64_t *d = sg_register(w, &in->x[0]);
@@ -94,15 +87,12 @@ SG_HANDLER(sg_do_pure)
         }
         return SG_NEXT;
     }
-    if (mask == SG_ALL_LANES && !in_place(in)) {
+    if (mask == SG_ALL_LANES) {
         in->pure(in, s, d);
         return SG_NEXT;
     }
     in->pure(in, s, room[8]);
-    if (mask == SG_ALL_LANES)
-        memcpy(d, room[8], sizeof(room[8]));
-    else
-        SG_FOR_LANES(l, mask)
+    SG_FOR_LANES(l, mask)
     d[l] = room[8][l];
     return SG_NEXT;
 }

@@ -4,24 +4,19 @@
  * while so that what they wait for can happen.
  */
 #include "exec_internal.h"
+#include "exec_level.h"
 
 #define TURN_FUEL 4096u /* backward jumps and calls of a turn */
 #define TURN_POLLS 64u  /* polling accesses of a group before others go */
 #define BREATH 32u      /* backward jumps and calls from one breath to the next */
 
-static uint32_t guard_mask(const struct sg_warp *w, const struct sg_insn *in)
-{
-    const uint64_t *p = w->registers + (size_t)in->guard * SG_LANES;
-    uint32_t mask = 0;
-    for (unsigned l = 0; l < SG_LANES; l++)
-        mask |= (uint32_t)(p[l] & 1) << l;
-    return in->guard_negated ? ~mask : mask;
-}
-
 void sg_warp_split(struct sg_warp *w, uint32_t taken, uint32_t target)
 {
-    SG_FOR_LANES(l, w->active)
-    w->lane_pc[l] = taken & (1u << l) ? target : w->pc;
+    uint32_t active = w->active, pc = w->pc, *lane_pc = w->lane_pc;
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        uint32_t next = taken >> l & 1 ? target : pc;
+        lane_pc[l] = active >> l & 1 ? next : lane_pc[l];
+    }
 }
 
 void sg_warp_exit(struct sg_warp *w, uint32_t lanes)
@@ -55,30 +50,50 @@ bool sg_warp_tired(struct sg_warp *w)
     return true;
 }
 
-/* The deepest call first, then the least pc; equals join. */
-static void choose(struct sg_warp *w, uint32_t ready)
+static bool same_frame(const struct sg_warp *w, uint32_t ready, const struct sg_frame *frame)
 {
-    uint32_t best = (uint32_t)__builtin_ctz(ready);
+    uintptr_t differs = 0;
+    for (unsigned l = 0; l < SG_LANES; l++)
+        differs |= ready >> l & 1 ? (uintptr_t)w->lane_frame[l] ^ (uintptr_t)frame : 0;
+    return differs == 0;
+}
+
+/* Those of the deepest frame; where two are as deep, of the one with the least pc. */
+static uint32_t deepest(const struct sg_warp *w, uint32_t ready)
+{
+    uint32_t best = (uint32_t)__builtin_ctz(ready), lanes = 0;
     SG_FOR_LANES(l, ready)
     {
         const struct sg_frame *f = w->lane_frame[l], *g = w->lane_frame[best];
         if (f->depth > g->depth || (f->depth == g->depth && w->lane_pc[l] < w->lane_pc[best]))
             best = l;
     }
-    w->frame = w->lane_frame[best];
-    w->registers = w->frame->registers;
-    w->pc = w->lane_pc[best];
-    w->active = 0;
-    w->merge_pc = UINT32_MAX;
     SG_FOR_LANES(l, ready)
-    {
-        if (w->lane_frame[l] != w->frame)
-            continue;
-        if (w->lane_pc[l] == w->pc)
-            w->active |= 1u << l;
-        else if (w->lane_pc[l] < w->merge_pc)
-            w->merge_pc = w->lane_pc[l];
+    lanes |= (uint32_t)(w->lane_frame[l] == w->lane_frame[best]) << l;
+    return lanes;
+}
+
+/* The deepest call first, then the least pc; equals join. */
+static void choose(struct sg_warp *w, uint32_t ready)
+{
+    if (!same_frame(w, ready, w->lane_frame[__builtin_ctz(ready)]))
+        ready = deepest(w, ready);
+    w->frame = w->lane_frame[__builtin_ctz(ready)];
+    w->registers = w->frame->registers;
+    uint32_t least = UINT32_MAX, next = UINT32_MAX, active = 0;
+    uint32_t pc[SG_LANES];
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        pc[l] = ready >> l & 1 ? w->lane_pc[l] : UINT32_MAX;
+        least = pc[l] < least ? pc[l] : least;
     }
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        active |= (uint32_t)(pc[l] == least) << l;
+        uint32_t beyond = pc[l] == least ? UINT32_MAX : pc[l];
+        next = beyond < next ? beyond : next;
+    }
+    w->pc = least;
+    w->active = active;
+    w->merge_pc = next;
 }
 
 static bool select_group(struct sg_warp *w)
@@ -95,35 +110,6 @@ static bool select_group(struct sg_warp *w)
     return true;
 }
 
-/* Runs the chosen group until the choice must be made again. */
-static bool run_group(struct sg_warp *w)
-{
-    const struct sg_module *module = w->block->run->module;
-    const struct sg_insn *code = module->code;
-    for (;;) {
-        const struct sg_insn *in = &code[w->pc];
-        uint32_t mask = w->active;
-        w->pc++;
-        if (in->guarded) {
-            mask &= guard_mask(w, in);
-            if (!mask)
-                goto next;
-        }
-        if (in->polls && w->polls)
-            w->polls--;
-        enum sg_step step = in->execute(w, in, mask);
-        if (step == SG_SELECT)
-            return true;
-        if (step == SG_FAULT)
-            return false;
-    next:
-        if (w->pc >= w->merge_pc) {
-            sg_warp_split(w, 0, 0);
-            return true;
-        }
-    }
-}
-
 bool sg_warp_turn(struct sg_warp *w)
 {
     /* Who was set aside stays so until the others have had their turn. */
@@ -132,7 +118,7 @@ bool sg_warp_turn(struct sg_warp *w)
     w->yield = false;
     w->fuel = TURN_FUEL;
     w->polls = TURN_POLLS;
-    bool ran = false;
+    bool ran = false, (*run_group)(struct sg_warp *) = sg_levels()[0]->run_group;
     breathe(w);
     while (select_group(w)) {
         ran = true;

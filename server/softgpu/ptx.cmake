@@ -1,15 +1,43 @@
 # The PTX engine: parser (ptx_*.c) and executor (exec_*.c), without the driver.
-add_library(sg_ptx STATIC
+# What goes from lane to lane is compiled for each level of processors (exec_level.h).
+set(SG_LEVELLED exec_pure_approx.c exec_pure_bits.c exec_pure_compare.c exec_pure_convert.c
+  exec_pure_half.c exec_pure_ieee.c exec_pure_integer.c exec_pure_move.c exec_pure_select.c
+  exec_pure_set.c exec_whole_access.c exec_whole_group.c exec_whole_pure.c)
+add_library(sg_ptx STATIC ${SG_LEVELLED}
   exec_atomic.c exec_barrier.c exec_builtin.c exec_carry.c exec_control.c
   exec_fault.c exec_float.c exec_frame.c exec_heap.c exec_image.c exec_lanes.c
-  exec_launch.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_print.c exec_pure_approx.c
-  exec_pure_bits.c exec_pure_convert.c exec_pure_half.c exec_pure_ieee.c
-  exec_pure_integer.c exec_pure_move.c exec_pure_select.c exec_pure_set.c
+  exec_launch.c exec_level.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_print.c
   exec_select.c exec_special.c exec_step.c exec_surface.c exec_texture.c exec_warp.c ptx_arena.c ptx_async.c ptx_call.c
   ptx_declare.c ptx_decode.c ptx_function.c ptx_lex.c ptx_matrix.c ptx_module.c
   ptx_opcode.c ptx_operand.c ptx_parse.c ptx_symbol.c ptx_texture.c)
 target_include_directories(sg_ptx PUBLIC ${CMAKE_CURRENT_LIST_DIR})
 target_include_directories(sg_ptx SYSTEM PUBLIC ${GPUPOOL_CUDA_INCLUDE})
-# IEEE to the letter: nothing contracted, rounding modes respected.
-target_compile_options(sg_ptx PRIVATE -O2 -ffp-contract=off -frounding-math)
+# IEEE to the letter: nothing contracted, rounding modes respected. Nobody reads the flags of
+# floating-point exceptions or errno.
+set(SG_COMPUTE -O3 -ffp-contract=off -frounding-math -fno-math-errno -fno-trapping-math)
+target_compile_options(sg_ptx PRIVATE ${SG_COMPUTE})
 target_link_libraries(sg_ptx PUBLIC gp_options Threads::Threads m)
+
+# Sanitizers see the same lines at the first level.
+set(SG_AVX2 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt)
+set(SG_AVX512 ${SG_AVX2} -mavx512f -mavx512bw -mavx512cd -mavx512dq -mavx512vl
+  -mprefer-vector-width=512)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$" AND NOT GPUPOOL_SANITIZE)
+  foreach(level 3 4)
+    add_library(sg_ptx_v${level} OBJECT ${SG_LEVELLED})
+    target_include_directories(sg_ptx_v${level} PRIVATE ${CMAKE_CURRENT_LIST_DIR})
+    target_include_directories(sg_ptx_v${level} SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
+    target_compile_definitions(sg_ptx_v${level} PRIVATE SG_LEVEL=${level})
+    target_link_libraries(sg_ptx_v${level} PRIVATE gp_options)
+    target_sources(sg_ptx PRIVATE $<TARGET_OBJECTS:sg_ptx_v${level}>)
+  endforeach()
+  target_compile_options(sg_ptx_v3 PRIVATE ${SG_COMPUTE} ${SG_AVX2})
+  target_compile_options(sg_ptx_v4 PRIVATE ${SG_COMPUTE} ${SG_AVX512})
+  target_compile_definitions(sg_ptx PRIVATE SG_LEVELS)
+endif()
+
+# make bench-soft
+if(GPUPOOL_TESTS)
+  add_executable(bench_soft EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/bench/soft.c)
+  target_link_libraries(bench_soft PRIVATE sg_ptx gp_options)
+endif()

@@ -123,7 +123,8 @@ struct sg_launch {
     /* cudaGraphSetConditional; may be NULL. */
     void (*set_condition)(void *context, uint64_t handle, uint32_t value);
     void *condition_context;
-    uint64_t clock_hz; /* rate of %clock64 against real time; 0: 1 GHz */
+    uint64_t clock_hz;      /* rate of %clock64 against real time; 0: 1 GHz */
+    uint64_t *instructions; /* how many, of all lanes, are added to it; may be NULL */
 };
 
 /*

@@ -231,8 +231,7 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
         operands_other(p, s, in);
         break;
     }
-    if (in->op < SG_P_UNPACK)
-        in->pure = sg_pure_select(in);
+    in->pure = sg_pure_select(in);
     in->execute = sg_execute_select(in);
     if (!in->execute)
         sg_fail(p, s->line, "instruction %s is not supported by the soft GPU", s->text);

@@ -173,12 +173,14 @@ enum sg_step {
 };
 
 typedef enum sg_step (*sg_execute)(struct sg_warp *w, const struct sg_insn *in, uint32_t mask);
-/* Sources s[n][lane] to d[lane], for all 32 lanes, active or not. */
+/* Sources s[n][lane] to d[lane], for all 32 lanes, active or not. s has SG_SOURCES entries or
+ * more, whatever the instruction needs; d may be one of them. */
+#define SG_SOURCES 4u
 typedef void (*sg_pure)(const struct sg_insn *in, const uint64_t *const *s, uint64_t *d);
 
 struct sg_insn {
     sg_execute execute;
-    sg_pure pure;
+    sg_pure pure;         /* pure instructions; setp: its comparison */
     struct sg_operand *x; /* destinations first */
     union {
         const struct sg_call *call;
@@ -202,7 +204,8 @@ struct sg_insn {
     uint8_t combine;     /* setp: 0 none, 1 and, 2 or, 3 xor */
     uint8_t mode;        /* what the op makes of it */
     bool ftz, sat, relu;
-    bool polls; /* a load or atomic that a spin loop could sit on */
+    bool polls;  /* a load or atomic that a spin loop could sit on */
+    bool orders; /* a store that others may wait for */
 };
 
 /* One variable in .param, .reg (formals only) or .local space of a function. */
@@ -301,6 +304,16 @@ struct sg_module {
     bool placed;
 };
 
-uint32_t sg_type_size(enum sg_type type);
+static inline uint32_t sg_type_size(unsigned type)
+{
+    static const uint8_t sizes[SG_T_COUNT] = {
+        [SG_T_U8] = 1,    [SG_T_S8] = 1,     [SG_T_B8] = 1,    [SG_T_U16] = 2,    [SG_T_S16] = 2,
+        [SG_T_B16] = 2,   [SG_T_U32] = 4,    [SG_T_S32] = 4,   [SG_T_B32] = 4,    [SG_T_U64] = 8,
+        [SG_T_S64] = 8,   [SG_T_B64] = 8,    [SG_T_B128] = 16, [SG_T_F16] = 2,    [SG_T_F16X2] = 4,
+        [SG_T_BF16] = 2,  [SG_T_BF16X2] = 4, [SG_T_F32] = 4,   [SG_T_F64] = 8,    [SG_T_PRED] = 1,
+        [SG_T_U16X2] = 4, [SG_T_S16X2] = 4,  [SG_T_TF32] = 4,  [SG_T_E4M3X2] = 2, [SG_T_E5M2X2] = 2,
+    };
+    return type < SG_T_COUNT ? sizes[type] : 0;
+}
 
 #endif

@@ -286,6 +286,10 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         in->polls = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
                     sg_suffix(s, ".acquire");
         return true;
+    case SG_P_ST:
+        in->orders = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
+                     sg_suffix(s, ".release");
+        return true;
     case SG_P_BARRIER:
         return barrier_read(s, in);
     case SG_P_SHFL:

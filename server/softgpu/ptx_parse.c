@@ -143,16 +143,16 @@ uint64_t sg_expect_count(struct sg_parser *p, uint64_t limit, const char *what)
 }
 
 /* clang-format off */
-static const struct { const char *name; enum sg_type type; uint32_t size; } types[] = {
-    {".u8", SG_T_U8, 1}, {".s8", SG_T_S8, 1}, {".b8", SG_T_B8, 1},
-    {".u16", SG_T_U16, 2}, {".s16", SG_T_S16, 2}, {".b16", SG_T_B16, 2},
-    {".u32", SG_T_U32, 4}, {".s32", SG_T_S32, 4}, {".b32", SG_T_B32, 4},
-    {".u64", SG_T_U64, 8}, {".s64", SG_T_S64, 8}, {".b64", SG_T_B64, 8},
-    {".b128", SG_T_B128, 16}, {".f16", SG_T_F16, 2}, {".f16x2", SG_T_F16X2, 4},
-    {".bf16", SG_T_BF16, 2}, {".bf16x2", SG_T_BF16X2, 4}, {".f32", SG_T_F32, 4},
-    {".f64", SG_T_F64, 8}, {".pred", SG_T_PRED, 1}, {".u16x2", SG_T_U16X2, 4},
-    {".s16x2", SG_T_S16X2, 4}, {".tf32", SG_T_TF32, 4}, {".e4m3x2", SG_T_E4M3X2, 2},
-    {".e5m2x2", SG_T_E5M2X2, 2},
+static const struct { const char *name; enum sg_type type; } types[] = {
+    {".u8", SG_T_U8}, {".s8", SG_T_S8}, {".b8", SG_T_B8},
+    {".u16", SG_T_U16}, {".s16", SG_T_S16}, {".b16", SG_T_B16},
+    {".u32", SG_T_U32}, {".s32", SG_T_S32}, {".b32", SG_T_B32},
+    {".u64", SG_T_U64}, {".s64", SG_T_S64}, {".b64", SG_T_B64},
+    {".b128", SG_T_B128}, {".f16", SG_T_F16}, {".f16x2", SG_T_F16X2},
+    {".bf16", SG_T_BF16}, {".bf16x2", SG_T_BF16X2}, {".f32", SG_T_F32},
+    {".f64", SG_T_F64}, {".pred", SG_T_PRED}, {".u16x2", SG_T_U16X2},
+    {".s16x2", SG_T_S16X2}, {".tf32", SG_T_TF32}, {".e4m3x2", SG_T_E4M3X2},
+    {".e5m2x2", SG_T_E5M2X2},
 };
 /* clang-format on */
 
@@ -163,14 +163,6 @@ enum sg_type sg_type_of(const struct sg_token *token)
             if (sg_token_is(token, types[i].name))
                 return types[i].type;
     return SG_T_NONE;
-}
-
-uint32_t sg_type_size(enum sg_type type)
-{
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-        if (types[i].type == type)
-            return types[i].size;
-    return 0;
 }
 
 /* --- the module ------------------------------------------------------------------ */

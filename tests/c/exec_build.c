@@ -4,35 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The parser's, which these tests do not link. */
-uint32_t sg_type_size(enum sg_type type)
-{
-    switch (type) {
-    case SG_T_U8:
-    case SG_T_S8:
-    case SG_T_B8:
-    case SG_T_PRED:
-        return 1;
-    case SG_T_U16:
-    case SG_T_S16:
-    case SG_T_B16:
-    case SG_T_F16:
-    case SG_T_BF16:
-        return 2;
-    case SG_T_U64:
-    case SG_T_S64:
-    case SG_T_B64:
-    case SG_T_F64:
-        return 8;
-    case SG_T_B128:
-        return 16;
-    case SG_T_NONE:
-        return 0;
-    default:
-        return 4;
-    }
-}
-
 static void name_function(struct build *b, uint32_t index, const char *name, uint32_t slots)
 {
     struct sg_function *f = &b->functions[index];
@@ -114,8 +85,7 @@ void build_finish(struct build *b)
 {
     for (uint32_t i = 0; i < b->module.code_count; i++) {
         struct sg_insn *in = &b->code[i];
-        if (in->op < SG_P_UNPACK)
-            in->pure = sg_pure_select(in);
+        in->pure = sg_pure_select(in);
         in->execute = sg_execute_select(in);
         if (!in->execute)
             abort();

@@ -144,10 +144,13 @@ class Toolchain:
 
     def ptx(self, name: str) -> Path:
         """programs/NAME.cu as PTX text."""
-        source = PROGRAMS / f"{name}.cu"
+        return self.ptx_of(PROGRAMS / f"{name}.cu")
+
+    def ptx_of(self, source: Path) -> Path:
+        """Any .cu file as PTX text."""
         include = f"-I{self.home / 'include'}"
         command = self.nvcc("-arch=compute_75", "-ptx", include, str(source))
-        return self._build(f"{name}.ptx", [source], command)
+        return self._build(f"{source.stem}.ptx", [source], command)
 
     def driver_program(self, name: str, compiler: tuple[str, ...] = ("gcc",)) -> Path:
         """Build programs/NAME.c, which imports from libcuda.so.1 only."""
