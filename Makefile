@@ -32,6 +32,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint con
 CUPY13 := $(BUILD)/cupy13
 RAY := $(BUILD)/ray
 OUTSIDE := $(BUILD)/outside
+PROMETHEUS := $(BUILD)/prometheus
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 
 # Configured once; ninja notices later changes itself. CMakePresets.json has the options.
@@ -39,7 +40,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack lint \
-	test-gpu test-ray test-outside outside-archive soak constraints advisories sbom reproducible figures coverage reference clean system
+	test-gpu test-ray test-outside outside-archive soak constraints advisories prometheus sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -102,6 +103,15 @@ $(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.test
 	$(PY) tests/outside/packages.py --out $(OUTSIDE)/packages --only tests cupy
 	touch $@
 
+# Debian's package starts a service where it is installed: here it is unpacked, and nothing else.
+$(PROMETHEUS)/.done: | system
+	rm -rf $(PROMETHEUS)
+	mkdir -p $(PROMETHEUS)
+	cd $(PROMETHEUS) && apt-get -q download prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb
+	touch $@
+
+prometheus: $(PROMETHEUS)/.done
+
 build: $(VENV)/.build
 	$(configure)
 	$(CMAKE) --build $(BUILD) -j $(JOBS)
@@ -115,6 +125,7 @@ demo: build $(VENV)/.toolchain
 test: build $(VENV)/.test $(CUPY13)/.done
 	@$(MAKE) $(OUTSIDE)/packages/.done || \
 	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
+	@$(MAKE) prometheus || echo "Prometheus could not be fetched: tests of alerts are skipped"
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
 	  GPUPOOL_OUTSIDE=$(abspath $(OUTSIDE)/packages) \
 	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)

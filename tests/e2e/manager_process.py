@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,8 @@ class ManagerProcess:
         self.join_url = f"tcp://127.0.0.1:{free_port()}"
         #: Where its REST API is, once it has started.
         self.url = ""
+        #: Whom it is known by, where it listens at https://.
+        self.tls: ssl.SSLContext | bool = True
         #: What it may have, e.g. descriptors.
         self.limits: dict[int, tuple[int, int]] = {}
         #: What starts it, if it is not started directly: a program that becomes it.
@@ -105,6 +108,7 @@ class ManagerProcess:
             headers={"Authorization": f"Bearer {token or self.admin}", **headers},
             timeout=PATIENCE,
             trust_env=False,
+            verify=self.tls,
         )
 
     def do(
