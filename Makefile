@@ -12,6 +12,7 @@ PYTHON ?= python3
 BUILD ?= build
 JOBS ?= $(shell nproc)
 SOAK_OPERATIONS ?= 1e6
+SOAK_SESSIONS ?= 10000
 FUZZ_RUNS ?= 0
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
@@ -183,6 +184,11 @@ bench-soft: build $(VENV)/.toolchain
 # GPUPOOL_TEST_DRIVER=cuda.
 soak: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/e2e/soak.py --operations $(SOAK_OPERATIONS)
+
+.PHONY: soak-sessions
+# What the server's processes hold before and after so many short sessions.
+soak-sessions: build $(VENV)/.toolchain
+	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/e2e/soak_sessions.py --sessions $(SOAK_SESSIONS)
 
 # The manager alone, with up to 10,000 simulated GPUs; takes minutes.
 bench-pool: $(VENV)/.lint
