@@ -4,14 +4,13 @@
  * worker until gp_arena_free (or the answer) gives it back.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "gpc_wire.h"
+#include "maps.h"
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
@@ -46,13 +45,12 @@ bool gpc_window_is_kept(const struct gp_device_info *d)
  * memory: tools such as ThreadSanitizer set large parts of the address space aside so. */
 static bool is_used(const struct gp_device_info *d)
 {
-    FILE *maps = fopen("/proc/self/maps", "re");
-    char line[512], rights[8];
-    uint64_t begin, end;
+    FILE *maps = gpc_maps_open();
+    struct gpc_mapping m;
     bool used = maps == NULL;
-    while (!used && fgets(line, sizeof line, maps))
-        used = sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s", &begin, &end, rights) == 3 &&
-               begin < d->window_end && d->window_begin < end && strncmp(rights, "---", 3) != 0;
+    while (!used && gpc_maps_next(maps, &m))
+        used = m.begin < d->window_end && d->window_begin < m.end &&
+               strncmp(m.rights, "---", 3) != 0;
     if (maps)
         fclose(maps);
     return used;

@@ -288,6 +288,18 @@ CUresult gpc_as_cuMemHostRegister_v2(uint16_t op, void *p, size_t bytesize, unsi
     return gpc_range_add(&range) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Kernels reach it: what they write has to be here, and the address has to be free over there when
+ * this is over, because programs register the same memory again. What a wait finds out is the next
+ * call's to say. */
+static CUresult mapped_release(const struct gpc_range *range)
+{
+    const struct gpc_route on = gpc_route_in(range->context);
+    gpc_wire_cuCtxSynchronize_on(&on);
+    CUresult r = range_release(range);
+    gpc_wire_cuCtxSynchronize_on(&on);
+    return r;
+}
+
 GPC_EXPORT CUresult cuMemHostUnregister(void *p)
 {
     CUresult r = gpc_enter(GP_OP_cuMemHostUnregister, GPC_NEEDS_CONTEXT);
@@ -301,7 +313,7 @@ GPC_EXPORT CUresult cuMemHostUnregister(void *p)
         return r;
     if (!gpc_range_forget(&range))
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    return gpc_leave(CUDA_SUCCESS);
+    return gpc_leave(range.kind == GPC_RANGE_SHARED ? mapped_release(&range) : CUDA_SUCCESS);
 }
 
 const struct gpc_range *gpc_pinned_its(const void *p, struct gpc_range *own, CUresult *r)
@@ -320,9 +332,9 @@ GPC_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, un
         return r;
     if (!pdptr || Flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.kind == GPC_RANGE_HOST && range.registered)
-        return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
-                                  "memory of cuMemHostRegister has no address on the GPU's host");
+    const char *why = gpc_registered_why_not(&range);
+    if (why)
+        return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2, why);
     if (gpc_range_session(&range) != gpc_session())
         return gpc_refuse_because(GP_OP_cuMemHostGetDevicePointer_v2,
                                   "this memory is another host's");

@@ -256,6 +256,54 @@ static void what_is_written_meanwhile_goes_over(void **state)
     release(p);
 }
 
+static struct gpc_range registered(char *p, size_t bytes)
+{
+    const struct gpc_range range = {.begin = (uint64_t)(uintptr_t)p,
+                                    .size = bytes,
+                                    .kind = GPC_RANGE_HOST,
+                                    .registered = true,
+                                    .context = context};
+    assert_int_equal(gpc_range_add(&range), 0);
+    return range_of((volatile unsigned *)(void *)p);
+}
+
+/* With what the GPU has written to it, and nobody has touched since. */
+static void registered_memory_is_given_back(void **state)
+{
+    (void)state;
+    char *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (unsigned char round = 1; round < 4; round++) {
+        struct gpc_range range = registered(p, BYTES);
+        p[7] = 100;
+        assert_null(gpc_registered_why_not(&range));
+        assert_int_equal(gpc_mapped_open(range.begin + 9), CUDA_SUCCESS);
+        some_work();
+        worker.gives = round;
+        assert_int_equal(worker.read, (round - 1) * BYTES);
+        range = range_of((volatile unsigned *)(void *)p);
+        assert_true(gpc_range_forget(&range));
+        assert_int_equal(gpc_mapped_close(&range), CUDA_SUCCESS);
+        assert_int_equal(worker.read, round * BYTES);
+        assert_int_equal(worker.closes, round);
+        assert_false(gpc_managed_touch(&(struct gpc_touch){.address = range.begin}));
+        for (size_t i = 0; i < BYTES; i += 1000)
+            assert_int_equal(p[i], round);
+    }
+    munmap(p, BYTES);
+}
+
+static void registered_memory_that_others_have_too(void **state)
+{
+    (void)state;
+    char *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct gpc_range range = registered(p, BYTES);
+    assert_non_null(strstr(gpc_registered_why_not(&range), "other processes"));
+    assert_int_equal(gpc_mapped_open(range.begin), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(worker.opens, 0);
+    assert_true(gpc_range_forget(&range));
+    munmap(p, BYTES);
+}
+
 static void what_a_kernel_is_given_is_opened(void **state)
 {
     (void)state;
@@ -328,6 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(only_changed_words_go_over),       CASE(many_words_go_in_many_messages),
         CASE(a_host_that_polls_sees_it),        CASE(what_is_written_meanwhile_goes_over),
+        CASE(registered_memory_is_given_back),  CASE(registered_memory_that_others_have_too),
         CASE(what_a_kernel_is_given_is_opened), CASE(a_worker_that_has_no_room),
         CASE(bytes_that_are_missing),           CASE(a_session_that_is_lost),
     };

@@ -51,8 +51,21 @@ def test_a_forked_child_has_none(edges: str, server: PoolServer, network: str) -
     assert said(server.run([edges, "fork", "mapped"], network)) == [str(int(signal.SIGSEGV))]
 
 
-def test_registered_memory_has_none(edges: str, server: PoolServer, network: str) -> None:
-    assert said(server.run([edges, "registered"], network)) == ["0", "CUDA_ERROR_NOT_SUPPORTED"]
+@pytest.mark.parametrize("transport", ["shm", "tcp", "zmq"])
+def test_registered_memory(toolchain: Toolchain, server: PoolServer, transport: str) -> None:
+    """What is true of pinned memory over a network is true of registered memory everywhere."""
+    program = str(toolchain.driver_program("driver_mapped"))
+    result = server.run([program, "registered"], transport)
+    assert result.stdout == "PASS driver_mapped\n", result.explain()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_registered_memory_that_cannot_be_moved(
+    edges: str, server: PoolServer, transport: str
+) -> None:
+    result = server.run([edges, "registered"], transport, GPUPOOL_LOG="warn")
+    assert said(result) == ["0", "CUDA_SUCCESS", *["CUDA_ERROR_NOT_SUPPORTED"] * 7]
+    assert "register whole pages" in result.stderr, result.explain()
 
 
 def test_a_program_outlives_its_worker(

@@ -30,6 +30,7 @@ PASSAGE = {
     "gpc_mapped_open_named",
     "gpc_mapped_waited",
     "gpc_mapped_watch",
+    "gpc_registered_give_back",
     "gpc_thread_make",
     "gpc_thread_stream",
     "gpc_route_stream",

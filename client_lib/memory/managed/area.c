@@ -77,17 +77,23 @@ static void close_file(struct gpc_area *a)
         close(a->fd);
 }
 
+/* Whole pages, into such that are zeros: what nobody has used costs nothing. */
+static void copy_pages(char *to, const char *from, size_t bytes)
+{
+    static const char zeros[4096];
+    for (size_t i = 0; i < bytes; i += sizeof zeros)
+        if (memcmp(from + i, zeros, sizeof zeros) != 0)
+            memcpy(to + i, from + i, sizeof zeros);
+}
+
 /* The file's pages in the place of those that are there. 0, or -errno. */
 static int take_pages(struct gpc_area *a)
 {
-    static const char zeros[4096];
     char *at = (char *)(uintptr_t)a->begin;
     size_t bytes = a->end - a->begin;
     if (mprotect(at, bytes, PROT_READ) != 0)
         return -errno;
-    for (size_t i = 0; i < bytes; i += sizeof zeros) /* what nobody has used costs nothing */
-        if (memcmp(at + i, zeros, sizeof zeros) != 0)
-            memcpy(a->alias + i, at + i, sizeof zeros);
+    copy_pages(a->alias, at, bytes);
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, a->fd, 0) ==
         MAP_FAILED) {
         int r = -errno;
@@ -121,6 +127,27 @@ struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes)
 void gpc_area_end(struct gpc_area *a)
 {
     munmap((void *)(uintptr_t)a->begin, a->end - a->begin);
+    close_file(a);
+    free(a);
+}
+
+/* They are put there at once, whole: a thread that reads meanwhile sees the one or the other. Who
+ * has no memory for that keeps the file's, which a child then shares. */
+void gpc_area_give_back(struct gpc_area *a)
+{
+    void *at = (void *)(uintptr_t)a->begin;
+    size_t bytes = a->end - a->begin;
+    char *own = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(at, bytes, PROT_READ);
+    if (own != MAP_FAILED)
+        copy_pages(own, a->alias, bytes);
+    if (own == MAP_FAILED ||
+        mremap(own, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) == MAP_FAILED) {
+        mprotect(at, bytes, PROT_READ | PROT_WRITE);
+        madvise(at, bytes, MADV_DOFORK);
+        if (own != MAP_FAILED)
+            munmap(own, bytes);
+    }
     close_file(a);
     free(a);
 }

@@ -29,6 +29,8 @@ void gpc_area_unmap(const struct gpc_area *a, uint64_t at, uint64_t bytes);
 struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes);
 /* Unmap such an area: the pages are gone. */
 void gpc_area_end(struct gpc_area *a);
+/* Or have private pages in their place again, which hold what they held. */
+void gpc_area_give_back(struct gpc_area *a);
 /* 0, or -errno: the process may have too many mappings. */
 int gpc_area_protect(uint64_t at, uint64_t bytes, enum gpc_open open);
 /* This library's address for it. */

@@ -163,11 +163,68 @@ void gpc_faults_expect(uint64_t begin, uint64_t end)
         __atomic_store_n(&high, end, __ATOMIC_RELAXED);
 }
 
+/* Registered memory, an entry each; who changes them has managed.c's lock. */
+#define PLACES 256u
+static struct place {
+    uint64_t begin, end; /* 0: unused */
+} places[PLACES];
+static unsigned places_used; /* entries that were ever used */
+static uint32_t given_back;  /* counts */
+
+bool gpc_faults_expect_here(uint64_t begin, uint64_t end)
+{
+    for (unsigned i = 0; i < PLACES; i++)
+        if (places[i].end == 0) {
+            __atomic_store_n(&places[i].begin, begin, __ATOMIC_RELAXED);
+            __atomic_store_n(&places[i].end, end, __ATOMIC_RELEASE);
+            if (i >= places_used)
+                __atomic_store_n(&places_used, i + 1, __ATOMIC_RELEASE);
+            return true;
+        }
+    return false;
+}
+
+/* It is open by now. Who finds no entry any more finds the count. */
+void gpc_faults_given_back(uint64_t begin)
+{
+    __atomic_add_fetch(&given_back, 1, __ATOMIC_RELEASE);
+    for (unsigned i = 0; i < places_used; i++)
+        if (places[i].end != 0 && places[i].begin == begin)
+            __atomic_store_n(&places[i].end, 0, __ATOMIC_RELEASE);
+}
+
+static bool is_registered(uint64_t address)
+{
+    unsigned used = __atomic_load_n(&places_used, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < used; i++)
+        if (address < __atomic_load_n(&places[i].end, __ATOMIC_ACQUIRE) &&
+            address >= __atomic_load_n(&places[i].begin, __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
 bool gpc_faults_may(uint64_t address)
 {
-    bool own = address >= __atomic_load_n(&low, __ATOMIC_RELAXED) &&
-               address < __atomic_load_n(&high, __ATOMIC_RELAXED);
+    bool own = (address >= __atomic_load_n(&low, __ATOMIC_RELAXED) &&
+                address < __atomic_load_n(&high, __ATOMIC_RELAXED)) ||
+               is_registered(address);
     return own ? gpc_session_count() != 0 : gpc_session_of_address(address) != NULL;
+}
+
+/* Registered memory may have been given back while the thread was on its way here, and be open: it
+ * goes on once, and is not ours if it faults there again. */
+static bool goes_on(uint64_t address)
+{
+    static __thread struct {
+        uint64_t address;
+        uint32_t given_back;
+    } last __attribute__((tls_model("initial-exec")));
+    uint32_t now = __atomic_load_n(&given_back, __ATOMIC_ACQUIRE);
+    if (now == 0 || (last.address == address && last.given_back == now))
+        return false;
+    last.address = address;
+    last.given_back = now;
+    return true;
 }
 
 /* In a forked child there are no sessions, and no such memory. Who jumps there faults whatever is
@@ -178,12 +235,12 @@ static bool serve_fault(const siginfo_t *info, const void *context)
                                     .write = is_write(context),
                                     .free = gpc_thread_self && gpc_thread_self->host_function,
                                     .pc = pc_of(context)};
-    if (info->si_code != SEGV_ACCERR || !gpc_faults_may(touch.address) || touch.pc == touch.address)
+    if (info->si_code != SEGV_ACCERR || touch.pc == touch.address)
         return false;
     int error = errno;
-    bool ours = ask(&touch);
+    bool ours = gpc_faults_may(touch.address) && ask(&touch);
     errno = error;
-    return ours;
+    return ours || goes_on(touch.address);
 }
 
 /* The first server before the first fault. */

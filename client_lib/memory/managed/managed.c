@@ -113,13 +113,15 @@ CUresult gpc_managed_add(struct gpc_managed *m)
     return CUDA_SUCCESS;
 }
 
-static void table_remove(struct gpc_managed *m)
+void gpc_managed_remove(struct gpc_managed *m)
 {
     size_t i = after(m->begin);
     memmove(all + i, all + i + 1, (count - i - 1) * sizeof(struct gpc_managed *));
     __atomic_store_n(&count, count - 1, __ATOMIC_RELEASE);
     if (m->twin) {
-        gpc_area_end(m->area);
+        (m->registered ? gpc_area_give_back : gpc_area_end)(m->area);
+        if (m->registered)
+            gpc_faults_given_back(m->begin);
         munmap(m->twin, m->bytes);
     } else {
         gpc_area_unmap(m->area, m->begin, m->bytes);
@@ -279,7 +281,7 @@ CUresult gpc_managed_free(const struct gpc_route *on, CUdeviceptr at)
     struct gpc_managed *m = gpc_managed_find(at);
     CUresult r = gpc_wire_cuMemFree_v2_on(on, at);
     if (m && r != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        table_remove(m);
+        gpc_managed_remove(m);
     gpc_managed_unlock();
     gpc_own_calls_end(&before);
     return r;
@@ -290,7 +292,7 @@ void gpc_managed_drop(CUdeviceptr at)
     gpc_managed_lock();
     struct gpc_managed *m = gpc_managed_find(at);
     if (m && m->begin == at)
-        table_remove(m);
+        gpc_managed_remove(m);
     gpc_managed_unlock();
 }
 

@@ -80,6 +80,8 @@ bool gpc_managed_touch(const struct gpc_touch *t);
  * the same address from then on. SUCCESS if it was so already; NOT_SUPPORTED with a line in the log
  * where it cannot be. */
 CUresult gpc_mapped_open(uint64_t address);
+/* registered.c: why kernels cannot reach this memory; NULL: they can, or nobody has registered it. */
+const char *gpc_registered_why_not(const struct gpc_range *range);
 /* The same for all that the packed parameters of a kernel name. */
 CUresult gpc_mapped_open_named(const unsigned char *parameters, size_t bytes);
 /* Close it, there and here: its pages are gone. */

@@ -26,6 +26,7 @@ struct gpc_managed {
     uint64_t attached_at;   /* the epoch then */
     uint64_t epoch, waited; /* of the last work that might touch it, and what was waited for */
     bool open;              /* some block is not STALE */
+    bool registered;        /* its pages are the program's, and stay when it is closed */
     bool whole;             /* the host is going to use all of it, or its parts are too many */
     struct gpc_stride fetch, write;
     struct gpc_advice *advice; /* of each block; NULL: none (advice.c) */
@@ -45,6 +46,8 @@ struct gpc_managed *gpc_managed_find(uint64_t address);
 struct gpc_managed *gpc_managed_record(CUdeviceptr at, uint64_t bytes, uint64_t page,
                                        unsigned flags);
 CUresult gpc_managed_add(struct gpc_managed *m);
+/* Out of the table, and closed here; `m` is gone. */
+void gpc_managed_remove(struct gpc_managed *m);
 /* Call `each` for all of them. */
 void gpc_managed_each(void (*each)(struct gpc_managed *m, void *arg), void *arg);
 /* Blocks from `first` on become `state`. 0, or -errno when that would be too many mappings. */
@@ -80,6 +83,12 @@ unsigned gpc_managed_busy_all(CUcontext contexts[GPC_MANAGED_CONTEXTS]);
 /* What the host has written of these blocks goes over. */
 void gpc_managed_bring_written(struct gpc_managed *m, uint32_t first, uint32_t end);
 
+/* touch.c: all of it is one mapping from now on, and what is not here yet is brought. */
+void gpc_managed_open_whole(struct gpc_managed *m);
+
+/* registered.c: kernels reach it no more, and it is the program's own again. */
+void gpc_registered_give_back(uint64_t begin);
+
 /* mapped.c: the two ways of mapped memory's bytes, */
 void gpc_mapped_bring_there(struct gpc_managed *m, uint32_t first, uint32_t count);
 CUresult gpc_mapped_bring_here(struct gpc_managed *m, uint32_t first, uint32_t count);
@@ -92,8 +101,11 @@ int gpc_mapped_watch(void);
 
 /* fault.c: from now on faults may come. 0, or -errno. */
 int gpc_faults_watch(void);
-/* And in these pages, which lie in no window. */
+/* And in these pages, which lie in no window: pinned memory, which lies near to each other; */
 void gpc_faults_expect(uint64_t begin, uint64_t end);
+/* or registered memory, which may lie anywhere, until it is given back. False: too much of it. */
+bool gpc_faults_expect_here(uint64_t begin, uint64_t end);
+void gpc_faults_given_back(uint64_t begin);
 /* Whether an address may lie in memory that is opened by faults. */
 bool gpc_faults_may(uint64_t address);
 /* A thread of this library's, which takes no signals. 0, or -errno. */

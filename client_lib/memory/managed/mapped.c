@@ -132,6 +132,14 @@ CUresult gpc_mapped_bring_here(struct gpc_managed *m, uint32_t first, uint32_t n
 
 /* --- opening, and the end ----------------------------------------------------------------------- */
 
+static bool expect(const struct gpc_managed *m)
+{
+    if (m->registered)
+        return gpc_faults_expect_here(m->begin, m->begin + m->bytes);
+    gpc_faults_expect(m->begin, m->begin + m->bytes);
+    return true;
+}
+
 /* Its pages become an area's, with what they hold. */
 static CUresult adopt(const struct gpc_range *range, uint64_t bytes, uint64_t page)
 {
@@ -146,12 +154,15 @@ static CUresult adopt(const struct gpc_range *range, uint64_t bytes, uint64_t pa
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     madvise(m->twin, bytes, MADV_DONTFORK);
+    m->registered = range->registered;
     gpc_managed_lock();
-    gpc_faults_expect(m->begin, m->begin + bytes);
-    m->area = gpc_area_over(m->begin, bytes);
+    if (expect(m))
+        m->area = gpc_area_over(m->begin, bytes);
     CUresult r = m->area ? gpc_managed_add(m) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS && gpc_managed_busy_mapped())
         gpc_mapped_for_now();
+    if (r != CUDA_SUCCESS && m->registered)
+        gpc_faults_given_back(m->begin);
     gpc_managed_unlock();
     if (r != CUDA_SUCCESS) {
         munmap(m->twin, bytes);
@@ -196,7 +207,7 @@ CUresult gpc_mapped_open(uint64_t address)
     gpc_own_calls_begin(&before);
     if (!gpc_range_find(address, &range) || !gpc_range_is_host(&range))
         r = CUDA_ERROR_INVALID_VALUE;
-    else if (range.kind == GPC_RANGE_HOST && range.registered)
+    else if (gpc_registered_why_not(&range))
         r = CUDA_ERROR_NOT_SUPPORTED;
     else if (range.kind == GPC_RANGE_HOST)
         r = open_range(&range);
@@ -222,14 +233,18 @@ CUresult gpc_mapped_open_named(const unsigned char *parameters, size_t bytes)
     return CUDA_SUCCESS;
 }
 
-/* As gpc_managed_free: closed here behind the message, and under the lock. */
+/* Pinned memory: closed here behind the message. Registered memory, which the program goes on to
+ * use, is its own before that, so no touch asks for what is closed over there. */
 CUresult gpc_mapped_close(const struct gpc_range *range)
 {
     const struct gpc_route on = gpc_route_in(range->context);
     struct gpc_own_calls before;
     gpc_own_calls_begin(&before);
+    if (range->registered)
+        gpc_registered_give_back(range->begin);
     CUresult r = gpc_wire_gp_pinned_close_on(&on, range->begin);
-    gpc_managed_drop(range->begin);
+    if (!range->registered)
+        gpc_managed_drop(range->begin);
     gpc_own_calls_end(&before);
     return r;
 }

@@ -80,7 +80,7 @@ static uint32_t alike(const struct gpc_managed *m, uint32_t block, bool stale)
 }
 
 /* Too many mappings: all of it becomes one. Blocks that are not here yet are brought. */
-static void open_whole(struct gpc_managed *m)
+void gpc_managed_open_whole(struct gpc_managed *m)
 {
     for (uint32_t at = 0; at < m->blocks; at++)
         if (m->state[at] == GPC_BLOCK_STALE) {
@@ -123,14 +123,14 @@ static void open_block(struct gpc_managed *m, uint32_t block, const struct gpc_t
     bool write = t->write;
     if (m->twin && gpc_managed_busy_mapped()) {
         if (open_alone(m, block, t) != 0)
-            open_whole(m);
+            gpc_managed_open_whole(m);
         return;
     }
     int r = m->state[block] == GPC_BLOCK_STALE ? fetch(m, block) : 0;
     if (r == 0 && write)
         r = let_write(m, block);
     if (r != 0)
-        open_whole(m);
+        gpc_managed_open_whole(m);
 }
 
 /* Whether the block has to be brought, and not before the work is over: mapped memory is brought at

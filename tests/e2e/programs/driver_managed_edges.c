@@ -7,11 +7,13 @@
  *   fork            how a child ends that touches it
  *   lost            waits for a line, behind which the worker is gone, and goes on
  *   again           mappings and descriptors of this process: before and behind 3000 allocations
- *   registered      what is said of memory that the program has registered
+ *   registered      what is said of memory that the program has registered: whole pages, parts
+ *                   of them, others' memory, a file's, a stack's, not writable, with a gap
  *   sequential      what is sent while 64 MiB are written, and read behind a kernel
  */
 #include <fcntl.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -168,17 +170,38 @@ static void again(void)
     printf("%d %d %d %d\n", before, mappings(), open, descriptors());
 }
 
+static void say_registered(void *p, size_t bytes)
+{
+    CUdeviceptr at;
+    CU(cuMemHostRegister(p, bytes, CU_MEMHOSTREGISTER_DEVICEMAP));
+    printf(" %s", driver_name(cuMemHostGetDevicePointer(&at, p, 0)));
+    CU(cuMemHostUnregister(p));
+}
+
 static void registered(void)
 {
-    void *p = aligned_alloc(4096, 4096);
-    int same;
-    CUdeviceptr at;
-    CU(cuMemHostRegister(p, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    enum { PAGE = 4096, ANON = MAP_PRIVATE | MAP_ANONYMOUS };
+    char *p = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE, ANON, -1, 0);
+    char *shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char stack[2 * PAGE];
+    int same, file = open("/proc/self/exe", O_RDONLY);
+    char *of_file = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    REQUIRE(p != MAP_FAILED && shared != MAP_FAILED && of_file != MAP_FAILED, "no memory");
     CU(cuDeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
                             driver_device));
-    printf("%d %s\n", same, driver_name(cuMemHostGetDevicePointer(&at, p, 0)));
-    CU(cuMemHostUnregister(p));
-    free(p);
+    printf("%d", same);
+    say_registered(p, 3 * PAGE);
+    say_registered(p + 16, PAGE);
+    say_registered(p, PAGE + 16);
+    say_registered(shared, PAGE);
+    say_registered(of_file, PAGE);
+    say_registered(stack + PAGE - (uintptr_t)stack % PAGE, PAGE);
+    REQUIRE(mprotect(p + PAGE, PAGE, PROT_READ) == 0, "not protected");
+    say_registered(p, 3 * PAGE);
+    REQUIRE(munmap(p + PAGE, PAGE) == 0, "not unmapped");
+    say_registered(p, 3 * PAGE);
+    puts("");
+    close(file);
 }
 
 static void sequential(void)

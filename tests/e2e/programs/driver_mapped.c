@@ -2,10 +2,15 @@
  * Pinned memory that kernels reach by its address. The first tests write on one side and read on the
  * other, with the synchronization that CUDA asks for between the two; the last ones have none:
  * host and kernel wait for each other's words while both run.
+ *
+ * With an argument it is memory of the program's that it registers.
  */
 #include "driver.h"
 
+#include <pthread.h>
 #include <stdbool.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define INTS ((int)1 << 18)
 #define BYTES ((size_t)INTS * sizeof(int))
@@ -31,11 +36,31 @@ static const char ping_pong_ptx[] =
 static CUfunction increment, multiply_add, ping_pong;
 static CUstream stream;
 
+static bool registered; /* it is the program's own memory, which it has registered */
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + 4095) / 4096 * 4096;
+}
+
 static int *pinned(size_t bytes)
 {
     void *p;
-    CU(cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    if (registered) {
+        p = aligned_alloc(4096, whole_pages(bytes));
+        memset(p, 0, bytes);
+        CU(cuMemHostRegister(p, whole_pages(bytes), CU_MEMHOSTREGISTER_DEVICEMAP));
+    } else {
+        CU(cuMemHostAlloc(&p, bytes, CU_MEMHOSTALLOC_PORTABLE));
+    }
     return p;
+}
+
+static void release(void *p)
+{
+    CU(registered ? cuMemHostUnregister(p) : cuMemFreeHost(p));
+    if (registered)
+        free(p);
 }
 
 static CUdeviceptr on_device(const void *p)
@@ -78,7 +103,7 @@ static void attributes(void)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(NULL, p, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&at, p, 1));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&at, &type, 0));
-    CU(cuMemFreeHost(p));
+    release(p);
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuMemHostGetDevicePointer(&at, p, 0));
 }
 
@@ -103,7 +128,7 @@ static void both_ways(void)
             ;
         EXPECT(p[round * 1000] == 0, "round %d: %d", round, p[round * 1000]);
     }
-    CU(cuMemFreeHost(p));
+    release(p);
 }
 
 /* Nobody asks for its address: one address is good on both sides. */
@@ -115,7 +140,7 @@ static void by_its_own_address(void)
     run(increment, (CUdeviceptr)(uintptr_t)p, INTS, 0, 0);
     CU(cuStreamSynchronize(stream));
     expect(p, INTS, 1, -1, "by the host's address");
-    CU(cuMemFreeHost(p));
+    release(p);
 }
 
 static void copies(void)
@@ -158,8 +183,8 @@ static void copies(void)
     EXPECT(p[15] == plain[15] && p[16] == -5 && p[1024] == plain[16], "rows: %d %d %d", p[15],
            p[16], p[1024]);
     CU(cuMemFree(device));
-    CU(cuMemFreeHost(p));
-    CU(cuMemFreeHost(other));
+    release(p);
+    release(other);
     free(plain);
 }
 
@@ -169,6 +194,8 @@ static void graph(void)
     CUgraphExec exec;
     int *p = pinned(BYTES);
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)p, device; /* which the capture is the first to use */
+    if (registered)
+        at = on_device(p);
     CU(cuMemAlloc(&device, BYTES));
     CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     CU(cuMemcpyHtoDAsync(device, p, BYTES, stream));
@@ -187,7 +214,7 @@ static void graph(void)
     CU(cuGraphExecDestroy(exec));
     CU(cuGraphDestroy(made));
     CU(cuMemFree(device));
-    CU(cuMemFreeHost(p));
+    release(p);
 }
 
 static void on_host(void *data)
@@ -209,7 +236,7 @@ static void host_functions(void)
     run(increment, at, INTS, 0, 0);
     CU(cuStreamSynchronize(stream));
     EXPECT(p[7] == 101 && p[6] == 8, "behind it: %d, %d", p[7], p[6]);
-    CU(cuMemFreeHost(p));
+    release(p);
 }
 
 static void many(void)
@@ -226,7 +253,7 @@ static void many(void)
         for (int i = 0; i < COUNT; i++)
             EXPECT(p[i][i] == i + 1 && (i == 0 || p[i][0] == 1), "%d is %d", i, p[i][i]);
         for (int i = 0; i < COUNT; i++)
-            CU(cuMemFreeHost(p[i * 7 % COUNT]));
+            release(p[i * 7 % COUNT]);
     }
 }
 
@@ -261,7 +288,7 @@ static void polled(size_t words_apart)
     CU(cuStreamSynchronize(stream));
     EXPECT(p[0] == 1000 + rounds && p[3 * words_apart] == rounds, "at the end: %u, %u", p[0],
            p[3 * words_apart]);
-    CU(cuMemFreeHost((void *)(uintptr_t)p));
+    release((void *)(uintptr_t)p);
 }
 
 /* Each instruction needs a page of both. */
@@ -282,12 +309,73 @@ static void copied_meanwhile(void)
     CU(cuStreamSynchronize(stream));
     EXPECT(p[7 * 16384 + 2] == 13, "the answer is %u", p[7 * 16384 + 2]);
     EXPECT(p[16384 + 1020] == 0x07070707, "what was copied: %x", p[16384 + 1020]);
-    CU(cuMemFreeHost(p));
+    release(p);
 }
 
-int main(void)
+/* Registered memory stays when kernels cannot reach it any more, with what they made of it. */
+static void kept(void)
+{
+    int *p = aligned_alloc(4096, BYTES), status = 0;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < INTS; i++)
+            p[i] = i - round;
+        CU(cuMemHostRegister(p, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP));
+        run(increment, on_device(p), INTS / 2, 0, 0);
+        for (int i = INTS / 2; i < INTS && round % 2; i++)
+            p[i]++;
+        CU(cuStreamSynchronize(stream));
+        CU(cuMemHostUnregister(p));
+        expect(p, INTS / 2, 1 - round, 1, "given back");
+        EXPECT(p[INTS - 1] == INTS - 1 - round + round % 2, "the last one is %d", p[INTS - 1]);
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        p[0]++;
+        _exit(p[0] == -17 && p[INTS - 1] == INTS - 19 ? 0 : 1);
+    }
+    waitpid(child, &status, 0);
+    EXPECT(status == 0 && p[0] == -18, "a child ended with %d, and %d is here", status, p[0]);
+    free(p);
+}
+
+static volatile bool over;
+
+/* What the program does with its memory while it is taken and given back. */
+static void *counts(void *arg)
+{
+    volatile unsigned *word = arg;
+    for (; !over; *word += 1)
+        ;
+    return NULL;
+}
+
+static void kept_from_a_thread(void)
+{
+    enum { WORD = 5000 };
+    unsigned *p = aligned_alloc(4096, 65536);
+    memset(p, 0, 65536);
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, counts, p + WORD) == 0, "no thread");
+    for (int round = 0; round < 50; round++) {
+        volatile unsigned *word = p + WORD;
+        unsigned before = *word;
+        CU(cuMemHostRegister(p, 65536, CU_MEMHOSTREGISTER_DEVICEMAP));
+        run(increment, on_device(p), 10, 0, 0);
+        CU(cuStreamSynchronize(stream));
+        CU(cuMemHostUnregister(p));
+        EXPECT(p[9] == (unsigned)round + 1, "round %d: %u", round, p[9]);
+        EXPECT(*word >= before, "it counted back from %u to %u", before, *word);
+    }
+    over = true;
+    pthread_join(thread, NULL);
+    free(p);
+}
+
+int main(int argc, char **argv)
 {
     CUmodule module, second;
+    (void)argv;
+    registered = argc > 1;
     driver_start();
     CU(cuModuleLoadData(&module, kernels_ptx));
     CU(cuModuleLoadData(&second, ping_pong_ptx));
@@ -297,7 +385,12 @@ int main(void)
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     attributes();
     both_ways();
-    by_its_own_address();
+    if (registered) {
+        kept();
+        kept_from_a_thread();
+    } else {
+        by_its_own_address();
+    }
     copies();
     graph();
     host_functions();

@@ -1,0 +1,61 @@
+/* Memory of cuMemHostRegister that kernels reach: which of it can be, and how it is the program's
+ * own again. Between the two it is mapped memory (mapped.c). */
+#include <string.h>
+#include <unistd.h>
+
+#include "gpc_wire.h"
+#include "managed_internal.h"
+#include "maps.h"
+
+/* Why pages of this mapping cannot be another file's; NULL: they can. */
+static const char *why_not_these(const struct gpc_mapping *m)
+{
+    if (m->rights[0] != 'r' || m->rights[1] != 'w')
+        return "it cannot be read and written here";
+    if (m->rights[3] != 'p' || m->inode != 0)
+        return "it is a file's, or other processes have it too: only private memory can be moved";
+    if (strncmp(m->name, "[stack", strlen("[stack")) == 0)
+        return "it is a stack";
+    return NULL;
+}
+
+/* Every page of it lies in a mapping that can be moved. */
+static const char *why_not_mapped(uint64_t begin, uint64_t end)
+{
+    struct gpc_mapping m;
+    const char *why = NULL;
+    FILE *maps = gpc_maps_open();
+    while (maps && !why && begin < end && gpc_maps_next(maps, &m)) {
+        if (m.end <= begin)
+            continue;
+        why = m.begin <= begin ? why_not_these(&m) : "part of it is not mapped";
+        begin = m.end;
+    }
+    if (maps)
+        fclose(maps);
+    return why || begin >= end ? why : "part of it is not mapped";
+}
+
+/* A page of which the program has registered a part holds what others use, perhaps while they have
+ * a lock that a fault needs. */
+const char *gpc_registered_why_not(const struct gpc_range *range)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (range->kind != GPC_RANGE_HOST || !range->registered)
+        return NULL;
+    if (range->begin % page != 0 || range->size % page != 0)
+        return "its pages hold other memory as well: register whole pages";
+    return why_not_mapped(range->begin, range->begin + range->size);
+}
+
+/* With what the GPU has written that nobody here has looked at yet. */
+void gpc_registered_give_back(uint64_t begin)
+{
+    gpc_managed_lock();
+    struct gpc_managed *m = gpc_managed_find(begin);
+    if (m && m->registered) {
+        gpc_managed_open_whole(m);
+        gpc_managed_remove(m);
+    }
+    gpc_managed_unlock();
+}
