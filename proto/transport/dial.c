@@ -7,19 +7,60 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "transport/support.h"
 
+/* 0..65535, or -1. */
+static long port_read(const char *text, size_t length)
+{
+    if (length == 0 || length > 5 || strspn(text, "0123456789") < length)
+        return -1;
+    long port = strtol(text, NULL, 10);
+    return port <= 65535 ? port : -1;
+}
+
+static bool range_ok(const char *text, size_t length, size_t dash)
+{
+    long first = port_read(text, dash), last = port_read(text + dash + 1, length - dash - 1);
+    return first >= 1 && last >= first;
+}
+
 bool gp_port_ok(const char *text, size_t length, bool listening)
 {
+    const char *dash = memchr(text, '-', length);
     if (length == 1 && *text == '*')
         return listening;
-    if (length == 0 || length > 5 || strspn(text, "0123456789") < length)
-        return false;
-    long port = strtol(text, NULL, 10);
-    return port >= (listening ? 0 : 1) && port <= 65535;
+    if (dash)
+        return listening && range_ok(text, length, (size_t)(dash - text));
+    return port_read(text, length) >= (listening ? 0 : 1);
+}
+
+int gp_ports_of(const char *endpoint, struct gp_ports *out)
+{
+    const char *text = strrchr(endpoint, ':');
+    if (!text || !gp_port_ok(text + 1, strlen(text + 1), true))
+        return -EINVAL;
+    const char *dash = strchr(++text, '-');
+    long first = *text == '*' ? 0 : strtol(text, NULL, 10);
+    long last = dash ? strtol(dash + 1, NULL, 10) : first;
+    *out = (struct gp_ports){.first = (uint16_t)first, .count = (uint32_t)(last - first) + 1};
+    return 0;
+}
+
+int gp_ports_try(const struct gp_ports *ports, int (*listen_at)(void *ctx, uint16_t port),
+                 void *ctx)
+{
+    uint32_t begin = 0;
+    if (ports->count > 1 && getrandom(&begin, sizeof begin, 0) != (ssize_t)sizeof begin)
+        begin = 0; /* then those who come after us try more of them */
+    int rc = -EADDRINUSE;
+    begin %= ports->count;
+    for (uint32_t i = 0; i < ports->count && rc == -EADDRINUSE; i++)
+        rc = listen_at(ctx, (uint16_t)(ports->first + (begin + i) % ports->count));
+    return rc;
 }
 
 int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **found)
@@ -41,7 +82,7 @@ int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **fou
         hints.ai_flags = AI_PASSIVE;
     if (any)
         hints.ai_family = AF_INET;
-    const char *port = listening && strcmp(colon + 1, "*") == 0 ? "0" : colon + 1;
+    const char *port = listening && strpbrk(colon + 1, "*-") ? "0" : colon + 1;
     return getaddrinfo(any ? NULL : name, port, &hints, found) == 0 ? 0 : -EADDRNOTAVAIL;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 
 #include "transport/transport.h"
@@ -12,11 +13,24 @@
 
 struct addrinfo;
 
-/* Whether it ends in a port; `listening` allows "*" and 0. */
+/* Whether it is a port; `listening` allows "*", 0, and a range, "40000-40999". */
 bool gp_port_ok(const char *text, size_t length, bool listening);
-/* Look the host up ("*": any address, "*" for a port: any port): 0, -EINVAL, -EADDRNOTAVAIL.
+/* Look the host up ("*": any address; the port "*" or a range: 0): 0, -EINVAL, -EADDRNOTAVAIL.
  * The caller frees. */
 int gp_endpoint_find(const char *endpoint, bool listening, struct addrinfo **found);
+
+/* Ports at which one may listen: one, or `count` from `first` on; port 0 is any. */
+struct gp_ports {
+    uint16_t first;
+    uint32_t count;
+};
+/* What stands behind the last colon of "SCHEME://HOST:PORT": 0 or -EINVAL. */
+int gp_ports_of(const char *endpoint, struct gp_ports *out);
+/* Have `listen_at` try one after the other, from any on, while it says -EADDRINUSE; what it
+ * says in the end. */
+int gp_ports_try(const struct gp_ports *ports, int (*listen_at)(void *ctx, uint16_t port),
+                 void *ctx);
+
 /* Connect within the time; the socket does not block. 0 or a negative errno. */
 int gp_connect_within(int fd, const struct sockaddr *address, socklen_t length, int timeout_ms);
 /* A plain connection (it does not block), the caller's to close. -ECONNREFUSED,

@@ -155,13 +155,26 @@ static int handed_check(int fd)
     return fd;
 }
 
+static int bind_port(void *ctx, uint16_t port)
+{
+    struct addrinfo *a = ctx;
+    if (a->ai_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)a->ai_addr)->sin6_port = htons(port);
+    else
+        ((struct sockaddr_in *)(void *)a->ai_addr)->sin_port = htons(port);
+    return bind_at(a);
+}
+
 static int listen_at(const char *endpoint)
 {
     struct addrinfo *found = NULL;
-    int rc = gp_endpoint_find(endpoint, true, &found);
+    struct gp_ports ports;
+    int rc = gp_ports_of(endpoint, &ports);
+    if (rc == 0)
+        rc = gp_endpoint_find(endpoint, true, &found);
     if (rc)
         return rc;
-    rc = bind_at(found);
+    rc = gp_ports_try(&ports, bind_port, found);
     freeaddrinfo(found);
     return rc;
 }

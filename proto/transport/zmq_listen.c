@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "transport/dial.h"
 #include "transport/silence.h"
 #include "transport/zmq_greet.h"
 
@@ -26,10 +27,11 @@ struct guest {
 };
 
 struct gp_listener {
-    void *ctx;                       /* NULL once a channel has taken it */
-    struct door *door;               /* tcp:// only */
-    struct link up, down;            /* before a door: while there is a guest */
-    struct link_endpoints endpoints; /* as bound, without wildcards */
+    void *ctx;                        /* NULL once a channel has taken it */
+    struct door *door;                /* tcp:// only */
+    struct link up, down;             /* before a door: while there is a guest */
+    struct link_endpoints endpoints;  /* as bound, without wildcards */
+    char ports[sizeof "65535-65535"]; /* with a door: where its guest's sockets may be */
     char url[2 * LINK_ENDPOINT_MAX + LINK_QUERY_MAX];
     unsigned generation;
     int64_t guest_since; /* ns, 0: nobody is connected */
@@ -39,15 +41,40 @@ struct gp_listener {
 
 /* --- listening ----------------------------------------------------------- */
 
+struct at_port {
+    void *socket;
+    char *endpoint;
+    ptrdiff_t host; /* its length, without the port */
+};
+
+static int bind_port(void *ctx, uint16_t port)
+{
+    struct at_port *at = ctx;
+    size_t room = LINK_ENDPOINT_MAX - (size_t)at->host;
+    if (port)
+        snprintf(at->endpoint + at->host, room, ":%u", (unsigned)port);
+    else /* libzmq's word for any */
+        snprintf(at->endpoint + at->host, room, ":*");
+    return zmq_bind(at->socket, at->endpoint) == 0 ? 0 : link_errno();
+}
+
 /* Bind and write the address that came of it back. A Unix socket is for its
  * owner alone. */
 static int link_bind(struct link *link, char endpoint[LINK_ENDPOINT_MAX])
 {
     size_t length = LINK_ENDPOINT_MAX;
-    if (zmq_bind(link->socket, endpoint) != 0)
-        return link_errno();
-    if (strncmp(endpoint, "ipc://", 6) == 0)
+    if (strncmp(endpoint, "ipc://", 6) == 0) {
+        if (zmq_bind(link->socket, endpoint) != 0)
+            return link_errno();
         return chmod(endpoint + 6, 0600) == 0 ? 0 : -errno;
+    }
+    struct gp_ports ports;
+    struct at_port at = {link->socket, endpoint, strrchr(endpoint, ':') - endpoint};
+    int rc = gp_ports_of(endpoint, &ports);
+    if (rc == 0)
+        rc = gp_ports_try(&ports, bind_port, &at);
+    if (rc)
+        return rc;
     if (zmq_getsockopt(link->socket, ZMQ_LAST_ENDPOINT, endpoint, &length) != 0)
         return link_errno();
     return 0;
@@ -93,8 +120,8 @@ static int guest_let_in(struct gp_listener *l)
     char theirs[DOOR_HOST_MAX], ours[DOOR_HOST_MAX];
     char up[LINK_ENDPOINT_MAX], down[LINK_ENDPOINT_MAX];
     door_guest_names(l->door, theirs, ours, l->expected);
-    snprintf(up, sizeof up, "tcp://%s:*", ours);
-    snprintf(down, sizeof down, "tcp://%s:*", ours);
+    snprintf(up, sizeof up, "tcp://%s:%s", ours, l->ports);
+    snprintf(down, sizeof down, "tcp://%s:%s", ours, l->ports);
     int rc = links_bind(l, up, down, theirs);
     uint16_t ports[2] = {htons(port_of(up)), htons(port_of(down))};
     if (rc == 0 && door_answer(l->door, (const void *)ports, sizeof ports) != 0)
@@ -122,6 +149,8 @@ static int listener_bind(struct gp_listener *l)
     struct link_word *word = &l->endpoints.word;
     if (strncmp(l->endpoints.up, "tcp://", 6) != 0)
         return links_bind(l, l->endpoints.up, l->endpoints.down, NULL);
+    const char *port = strrchr(l->endpoints.up, ':') + 1;
+    snprintf(l->ports, sizeof l->ports, "%s", strchr(port, '-') ? port : "*");
     int rc = door_open(-1, l->endpoints.up, sizeof l->endpoints.up,
                        word->given ? word->bytes : NULL, &l->door);
     if (rc == 0) {

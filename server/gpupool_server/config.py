@@ -32,6 +32,7 @@ from gpupool_common.quantities import SizeSetting
 from gpupool_common.settings import Given
 from gpupool_server.budget_settings import BudgetSettings
 from gpupool_server.collectives_settings import CollectivesSettings
+from gpupool_server.data_ports import data_place
 from gpupool_server.device_indexes import check_indexes, parse_indexes
 from gpupool_server.health_settings import HealthSettings
 from gpupool_server.metrics_settings import MetricsSettings, check_metrics
@@ -64,7 +65,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     data_listen: str = Field(
         "auto",
         description="auto (the address of 'listen', any port), none (this machine's clients"
-        " only), or tcp://ADDRESS:*",
+        " only), tcp://ADDRESS:*, or tcp://ADDRESS:FIRST-LAST",
     )
     shm_listen: str = Field(
         "auto",
@@ -212,9 +213,7 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     @classmethod
     def _check_data_listen(cls, value: str) -> str:
         if value not in ("auto", "none"):
-            if not value.endswith(":*"):
-                raise ValueError("the port is the worker's to choose")
-            split_tcp(value.removesuffix("*") + "1")
+            data_place(value)
         return value
 
     @field_validator("shm_listen")
@@ -334,10 +333,10 @@ class Settings(BudgetSettings, HealthSettings, MetricsSettings):
     @property
     def is_loopback(self) -> bool:
         """Whether nobody on another machine reaches anything that listens here."""
-        places = (self.listen, self.data_listen.replace(":*", ":1"))
-        return all(
-            is_loopback(split_tcp(place)[0]) for place in places if place.startswith("tcp://")
-        )
+        hosts = [split_tcp(self.listen)[0]] if self.listen.startswith("tcp://") else []
+        if self.data_listen.startswith("tcp://"):
+            hosts.append(data_place(self.data_listen)[0])
+        return all(is_loopback(host) for host in hosts)
 
     @property
     def data_url(self) -> str | None:

@@ -7,6 +7,8 @@ of its own, in which nothing is. ZeroMQ makes its sockets itself, and so needs t
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 from gpupool_common.errors import InstallError
 from gpupool_server import worker
 from gpupool_server.config import Settings
+from gpupool_server.data_ports import Ports, data_place, to_try
 from gpupool_server.worker import NO_DESCRIPTORS, WorkerError
 
 #: Who connects while the worker starts waits in the kernel.
@@ -45,6 +48,8 @@ class Network:
         self._settings = settings
         self._zmq = settings.data_url
         self._tcp = worker.stream_url(settings.data_url) if settings.tcp else None
+        ranged = settings.data_listen.startswith("tcp://")
+        self._ports = data_place(settings.data_listen)[1] if ranged else None
         #: Why workers do not listen by tcp although they should; empty: they do.
         self.missing = ""
         if self._tcp is not None:
@@ -86,13 +91,13 @@ class Network:
         if self._tcp is None:
             yield Ways(urls, host=host)
             return
-        with _listener(self._tcp) as listener:
+        with _listener(self._tcp, self._ports) as listener:
             handed = listener.fileno()
             yield Ways((*urls, f"{self._tcp}?fd={handed}"), (handed,), host)
 
 
-def _listener(url: str) -> socket.socket:
-    """At SCHEME://HOST:*, at any port."""
+def _listener(url: str, ports: Ports) -> socket.socket:
+    """At SCHEME://HOST:*, at one of the ports."""
     host = url.partition("://")[2].rpartition(":")[0].strip("[]")
     host = "" if host == "*" else host
     try:
@@ -100,10 +105,24 @@ def _listener(url: str) -> socket.socket:
             host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0][0]
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-        return socket.create_server((host, 0), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+        return _listen(host, family, both, ports)
     except OSError as error:
         if error.errno in NO_DESCRIPTORS:
             raise
         raise WorkerError(
             f"cannot listen at {url}: {error.strerror}; --data-listen names an address of this host"
+            + ("" if ports is None else ", and ports of which some must be free")
         ) from None
+
+
+def _listen(host: str, family: int, both: bool, ports: Ports) -> socket.socket:
+    taken = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    for port in to_try(ports):
+        try:
+            return socket.create_server(
+                (host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    raise taken

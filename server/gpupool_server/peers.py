@@ -17,6 +17,7 @@ from gpupool_common.ask import split_tcp
 from gpupool_common.errors import ConfigError
 from gpupool_common.secret_file import read_secret, write_secret
 from gpupool_server.config import Settings
+from gpupool_server.data_ports import data_place
 from gpupool_server.tenants import Tenant
 
 #: The key of a server that was given none: its own workers may be joined to each other.
@@ -59,7 +60,7 @@ def _find_host(settings: Settings) -> str | None:
     for url in urls:
         if url is None or not url.startswith("tcp://"):
             continue
-        host, _ = split_tcp(url.removesuffix("*") + "1" if url.endswith("*") else url)
+        host = data_place(url)[0] if url == settings.data_listen else split_tcp(url)[0]
         if host not in _ANY:
             return f"[{host}]" if ":" in host else host
     return _default_route()

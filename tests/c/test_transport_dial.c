@@ -115,9 +115,75 @@ static void test_no_answer_among_signals(void **state)
     full_close(&f);
 }
 
+/* --- ports ---------------------------------------------------------------- */
+
+static void test_ports_are_read(void **state)
+{
+    static const char *const wrong[] = {"",      "-",    "1-",      "-1",    "0-1",        "2-1",
+                                        "1-2-3", "1-x",  "1-65536", "65536", "1-99999999", "*-*",
+                                        " 1-2",  "1- 2", "+1",      "1-*"};
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        assert_false(gp_port_ok(wrong[i], strlen(wrong[i]), true));
+    assert_true(gp_port_ok("1-65535", 7, true));
+    assert_true(gp_port_ok("7-7", 3, true));
+    assert_true(gp_port_ok("*", 1, true));
+    assert_false(gp_port_ok("*", 1, false));
+    assert_false(gp_port_ok("1-2", 3, false));
+
+    struct gp_ports ports = {0};
+    assert_int_equal(gp_ports_of("tcp://h:40000-40009", &ports), 0);
+    assert_int_equal(ports.first, 40000);
+    assert_int_equal(ports.count, 10);
+    assert_int_equal(gp_ports_of("tcp://[::1]:1-65535", &ports), 0);
+    assert_int_equal(ports.count, 65535);
+    assert_int_equal(gp_ports_of("tcp://h:*", &ports), 0);
+    assert_int_equal(ports.first, 0);
+    assert_int_equal(ports.count, 1);
+    assert_int_equal(gp_ports_of("tcp://h:2-1", &ports), -EINVAL);
+    assert_int_equal(gp_ports_of("tcp", &ports), -EINVAL);
+}
+
+/* Which ports were tried, and what trying says. */
+struct tried {
+    unsigned char often[10];
+    uint16_t free; /* 0: none is */
+    int otherwise;
+};
+
+static int try_port(void *ctx, uint16_t port)
+{
+    struct tried *t = ctx;
+    assert_in_range(port, 65526, 65535);
+    t->often[port - 65526]++;
+    return port == t->free ? 77 : t->otherwise;
+}
+
+static void test_ports_are_tried_once_each(void **state)
+{
+    static const struct gp_ports last_ten = {.first = 65526, .count = 10};
+    struct tried none = {.otherwise = -EADDRINUSE}, denied = {.otherwise = -EACCES};
+    (void)state;
+    assert_int_equal(gp_ports_try(&last_ten, try_port, &none), -EADDRINUSE);
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(none.often[i], 1);
+    for (uint16_t port = 65526; port >= 65526; port++) { /* to the last, and around */
+        struct tried one = {.free = port, .otherwise = -EADDRINUSE};
+        assert_int_equal(gp_ports_try(&last_ten, try_port, &one), 77);
+        assert_int_equal(one.often[port - 65526], 1);
+    }
+    assert_int_equal(gp_ports_try(&last_ten, try_port, &denied), -EACCES);
+    int count = 0;
+    for (int i = 0; i < 10; i++)
+        count += denied.often[i];
+    assert_int_equal(count, 1);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ports_are_read),
+        cmocka_unit_test(test_ports_are_tried_once_each),
         cmocka_unit_test(test_an_answer_among_signals),
         cmocka_unit_test(test_no_answer_among_signals),
     };

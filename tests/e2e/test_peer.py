@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import struct
 from collections.abc import Iterator
@@ -67,6 +68,21 @@ def test_bytes_arrive(pair: Pair, size: int, backwards: bool) -> None:
     assert b.read(target, size + 16) == bytes(8) + data + bytes(8)
     assert a.synchronize() == 0
     assert a.errors == b.errors == []
+
+
+def test_workers_are_joined_at_a_port_of_the_servers_range(make_server: MakeServer) -> None:
+    server = make_server(**{"data-listen": "tcp://127.0.0.1:42000-42999"})
+    with worker_of(server) as a, worker_of(server) as b:
+        secret = os.urandom(16)
+        result, url = a.listen(secret)
+        assert result == 0
+        assert re.search(r"tcp://127\.0\.0\.1:42[0-9]{3}\?", url)
+        assert b.connect(secret, url) == 0
+        source, target = a.allocate(8), b.allocate(8)
+        a.write(source, noise(8))
+        a.peer_send(LEGACY, 7, source, 8)
+        b.peer_recv(LEGACY, 7, target, 8)
+        assert b.read(target, 8) == noise(8)
 
 
 # Order ------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ from pool_process import Manager
         ({"listen": "tcp://10.0.0.1:7700"}, True),
         ({"listen": "tcp://gpu-1:7700"}, True),
         ({"data_listen": "tcp://0.0.0.0:*"}, True),
+        ({"data_listen": "tcp://0.0.0.0:40000-40999"}, True),
+        ({"data_listen": "tcp://127.0.0.1:40000-40999"}, False),
         ({"listen": "ipc:///tmp/x", "data_listen": "tcp://10.0.0.1:*"}, True),
         ({"listen": "tcp://0.0.0.0:7700", "insecure_plain": True}, False),
         ({"listen": "tcp://0.0.0.0:7700", "insecure_plain": True, "curve": True}, True),

@@ -12,6 +12,7 @@ from gpupool_common.errors import ConfigError, InstallError
 from gpupool_common.protocol import Message
 from gpupool_server import worker
 from gpupool_server.config import Settings, load_settings
+from gpupool_server.data_ports import data_place, to_try
 from gpupool_server.network import Network
 from gpupool_server.session_request import _needs_zmq
 from gpupool_server.worker import WorkerError
@@ -71,6 +72,30 @@ def test_a_worker_gets_a_socket_that_listens(monkeypatch: pytest.MonkeyPatch, ho
         socket.create_connection(("127.0.0.1", port), 10).close()
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(handed)
+
+
+def test_workers_listen_at_ports_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        one = network(monkeypatch, data_listen=f"tcp://127.0.0.1:{port}-{port}")
+        with pytest.raises(WorkerError, match="ports of which some must be free"), one.listen(True):
+            pass
+    # Ours now, and nobody else's until it is closed.
+    with one.listen(True) as ways:
+        assert ways.urls == (
+            f"tcp://127.0.0.1:{port}-{port}",  # ZeroMQ's: the worker chooses
+            f"plain://127.0.0.1:*?fd={ways.sockets[0]}",
+        )
+        with socket.socket(fileno=os.dup(ways.sockets[0])) as listener:
+            assert listener.getsockname()[1] == port
+
+
+def test_ports_are_tried_once_each() -> None:
+    _, ports = data_place("tcp://[::1]:65526-65535")
+    assert sorted(to_try(ports)) == list(range(65526, 65536))
+    assert {next(to_try(ports)) for _ in range(1000)} == set(range(65526, 65536))
+    assert data_place("tcp://h:*") == ("h", None)
+    assert list(to_try(None)) == [0]
 
 
 def test_an_address_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

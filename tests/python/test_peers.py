@@ -78,6 +78,7 @@ def test_each_lease_has_a_key_that_is_no_token(folder: Path) -> None:
     [
         ({"listen": "tcp://10.1.2.3:7700"}, "10.1.2.3"),
         ({"listen": "tcp://0.0.0.0:7700", "data_listen": "tcp://10.9.9.9:*"}, "10.9.9.9"),
+        ({"listen": "tcp://0.0.0.0:7700", "data_listen": "tcp://10.9.9.9:5-6"}, "10.9.9.9"),
     ],
 )
 def test_at_which_host_others_come(folder: Path, flags: dict[str, str], host: str) -> None:

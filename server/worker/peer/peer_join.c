@@ -47,12 +47,17 @@ static const char *network_url(const struct gpw_peers_at *site)
     return NULL;
 }
 
-/* A fresh port beside that. */
+/* A fresh port beside that, of the same range if it has one. */
 static int fresh_address(const struct gpw_peers_at *site, char *url, size_t size)
 {
     const char *own = network_url(site), *colon = own ? strrchr(own, ':') : NULL;
     const char *key = own ? strchr(own, '?') : NULL;
-    int n = own ? snprintf(url, size, "%.*s:*%s", (int)(colon - own), own, key ? key : "") : -1;
+    if (!own)
+        return -1;
+    int length = (int)((key ? key : own + strlen(own)) - own);
+    bool range = memchr(colon, '-', (size_t)(own + length - colon));
+    int n = range ? snprintf(url, size, "%s", own)
+                  : snprintf(url, size, "%.*s:*%s", (int)(colon - own), own, key ? key : "");
     return n > 0 && (size_t)n < size ? 0 : -1;
 }
 
