@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
-IMAGES = ("client", "server", "manager")
+IMAGES = ("client", "server", "manager", "kubernetes")
 
 PINNED = re.compile(r"[a-z/-]+:[0-9]+\.[0-9]+(\.[0-9]+)?(-[a-z0-9]+)*@sha256:[0-9a-f]{64}")
 
@@ -95,7 +95,7 @@ def project() -> dict[str, Any]:
 # Images --------------------------------------------------------------------------------
 
 
-def test_the_three_images_are_there_and_from_pinned_ones(dockerfile: Dockerfile) -> None:
+def test_the_images_are_there_and_from_pinned_ones(dockerfile: Dockerfile) -> None:
     assert set(IMAGES) <= set(dockerfile.stages)
     for source, _ in dockerfile.stages.values():
         assert source in dockerfile.stages or PINNED.fullmatch(source), source
@@ -181,10 +181,43 @@ def test_the_images_have_the_versions_that_were_tested(dockerfile: Dockerfile) -
         rest for _, steps in dockerfile.stages.values() for word, rest in steps if word == "RUN"
     ]
     installs = [part for rest in runs for part in rest.split("&&") if "pip install" in part]
-    assert len(installs) == 8
+    assert len(installs) == 11
     # Of pip itself by its own hashes, of all else by the list's, and our wheel needs no index.
     locked = ("-r pip.txt", "-c constraints.txt", "--no-deps /dist/*.whl")
     assert all(any(how in part for how in locked) for part in installs), installs
+
+
+def test_a_pod_of_servers_waits_for_its_sessions(dockerfile: Dockerfile, folder: Path) -> None:
+    copied = [rest for word, rest in dockerfile.steps("server") if word == "COPY"]
+    assert "docker/wait_for_sessions.py /usr/local/share/gpupool/" in copied
+    command, left = folder / "gpupool", folder / "left"
+    command.write_text(f"""#!/bin/sh
+test "$*" = "session list --json" || exit 2
+read -r answer < {left} || exit 1
+tail -n +2 {left} > {left}.new; mv {left}.new {left}
+echo "$answer"
+""")
+    command.chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+    def wait(*answers: str) -> tuple[int, str, int]:
+        left.write_text("".join(f"{answer}\n" for answer in answers))
+        done = subprocess.run(
+            [sys.executable, DOCKER / "wait_for_sessions.py", "--every", "0.01"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.returncode, done.stderr, len(left.read_text().splitlines())
+
+    two, one = '[{"session": "a"}, {"session": "b"}]', '[{"session": "a"}]'
+    said = "waiting for 2 sessions\nwaiting for 1 sessions\n"
+    assert wait(two, two, one, "[]", one) == (0, said, 1)
+    # A server that is gone is not waited for, and one answer that is none ends nothing.
+    assert wait("[]") == (0, "", 0)
+    assert wait(one, "nonsense", "[]", one) == (0, "waiting for 1 sessions\n", 1)
+    assert wait() == (0, "", 0)
 
 
 # Compose -------------------------------------------------------------------------------
