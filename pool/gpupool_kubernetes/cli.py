@@ -13,7 +13,13 @@ from gpupool_common import __version__
 
 #: The module of each command, which has a function ``add_to``. The one that is asked for imports
 #: no other's.
-COMMANDS = {"webhook": "webhook", "controller": "controller", "pod": "pod_files"}
+COMMANDS = {
+    "webhook": "webhook",
+    "controller": "controller",
+    "pod": "pod_files",
+    "dra-driver": "dra.drive",
+    "kubelet-plugin": "dra.serve",
+}
 
 
 def _show_version(value: bool) -> None:
