@@ -85,7 +85,8 @@ async def cluster_id_of(cluster: Cluster) -> str:
     return str(pods.metadata(found)["uid"])
 
 
-def _namespace(settings: Settings) -> str:
+def namespace_of(settings: Settings) -> str:
+    """Where our own objects are: the namespace of the settings, else that of this pod."""
     found = settings.namespace or own_namespace()
     if found is None:
         raise ConfigError("key 'namespace': this is no pod, so it must be given")
@@ -114,7 +115,7 @@ async def _serve(settings: Settings) -> None:
         cluster_id = await cluster_id_of(cluster)
         controller = Controller(cluster, manager, settings, cluster_id)
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        leader = Leader(cluster, _namespace(settings), _LEADER, identity)
+        leader = Leader(cluster, namespace_of(settings), _LEADER, identity)
         app = credentials.make_app(credentials.Credentials(cluster, controller.leases, cluster_id))
         _log.info("ready", listen=settings.listen, identity=identity)
         await serve(app, settings.address, certificate, _lead(leader, controller))

@@ -52,6 +52,7 @@ class DraWorld:
 
     def another(self, **more: Any) -> Driver:
         tenants = Tenants({"red": "*"})
+        more = {"cluster_id": "cluster-1", **more}
         return Driver(self.world.cluster, self.world.manager, tenants, NAMESPACE, **more)
 
     async def put(self, found: dict[str, Any]) -> dict[str, Any]:

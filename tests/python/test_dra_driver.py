@@ -105,6 +105,16 @@ async def test_a_driver_that_starts_anew_finds_its_leases(world: DraWorld) -> No
     assert [lease.id for lease in world.leases()] == [before.id]
 
 
+async def test_another_cluster_keeps_its_leases_of_the_same_pool(world: DraWorld) -> None:
+    await world.given()
+    (lease,) = world.leases()
+    await world.api.remove(claims.path_of("red", "train-gpu"))
+    await world.another(cluster_id="cluster-2").step()
+    assert [each.id for each in world.leases()] == [lease.id]
+    (spec,) = world.published()  # the other one has what that lease leaves
+    assert spec["devices"][0]["capacity"]["compute"]["value"] == "50"
+
+
 async def test_a_claim_that_is_gone_gives_its_lease_back(world: DraWorld) -> None:
     made = await world.given()
     await world.api.remove("/apis/resource.k8s.io/v1/namespaces/red/resourceclaims/train-gpu")
@@ -205,7 +215,7 @@ async def test_a_manager_that_is_away_costs_no_lease(world: DraWorld) -> None:
 
 async def test_a_tenant_that_labels_its_lease_as_ours_gains_nothing(world: DraWorld) -> None:
     made = await world.put(claim(result()))
-    label = f"{DRA_DRIVER} {made['metadata']['uid']}"
+    label = f"{world.driver.label}{made['metadata']['uid']}"
     await world.world.manager.do(
         "POST", "/leases", {"tenant": "blue", "uuids": [SECOND], "label": label}
     )

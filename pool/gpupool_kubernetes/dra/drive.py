@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from gpupool_common import logs
-from gpupool_common.errors import ConfigError, GpupoolError
+from gpupool_common.errors import GpupoolError
 from gpupool_common.setting_options import with_settings
-from gpupool_kubernetes.cluster import Cluster, own_namespace
+from gpupool_kubernetes.cluster import Cluster
 from gpupool_kubernetes.command import api_address, ended
 from gpupool_kubernetes.config import TABLES, Settings, load_settings
+from gpupool_kubernetes.controller import cluster_id_of, namespace_of
 from gpupool_kubernetes.dra.driver import Driver, check_api
 from gpupool_kubernetes.manager_client import ManagerClient
 from gpupool_kubernetes.tenants import Tenants
@@ -22,14 +23,6 @@ from gpupool_kubernetes.tenants import Tenants
 STEP_SECONDS = 3.0
 
 _log = logs.get("dra")
-
-
-def namespace_of(settings: Settings) -> str:
-    """Where the Secrets of claims are: the namespace of the settings, else that of this pod."""
-    found = settings.namespace or own_namespace()
-    if found is None:
-        raise ConfigError("key 'namespace': this is no pod, so it must be set")
-    return found
 
 
 async def drive(settings: Settings) -> None:
@@ -42,6 +35,7 @@ async def drive(settings: Settings) -> None:
             manager,
             Tenants(settings.tenants),
             namespace_of(settings),
+            await cluster_id_of(cluster),
             settings.lease_seconds,
             settings.queue_seconds,
         )

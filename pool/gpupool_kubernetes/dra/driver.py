@@ -27,8 +27,6 @@ VERSION = "v1"
 SLICES = f"{GROUP}/{VERSION}/resourceslices"
 CLAIMS = f"{GROUP}/{VERSION}/resourceclaims"
 
-#: A lease of a claim has this and the claim's UID as its label.
-LABEL = f"{names.DRA_DRIVER} "
 LIVE = {"state": ["active", "queued"]}
 
 #: Answers of the manager that the same question gets again; others are worth another try.
@@ -70,11 +68,14 @@ class Driver:
         manager: ManagerClient,
         tenants: Tenants,
         namespace: str,
+        cluster_id: str,
         lease_seconds: int = 900,
         queue_seconds: int = 86400,
     ) -> None:
         self._cluster, self._manager, self._tenants = cluster, manager, tenants
         self._namespace = namespace
+        #: A lease of a claim has this and the claim's UID as its label: other clusters' are theirs.
+        self.label = f"{names.DRA_DRIVER} {cluster_id} "
         self._lease_seconds, self._queue_seconds = lease_seconds, queue_seconds
         #: By lease, when it was renewed last, as the clock of this process has it.
         self._renewed: dict[str, float] = {}
@@ -84,7 +85,7 @@ class Driver:
     async def step(self) -> None:
         """One pass. What goes wrong with one claim is said, and holds up no other."""
         # Claims first: a lease of a claim that is made meanwhile must not look like an orphan.
-        leases = _by_claim(await self._manager.all("/leases", LIVE))
+        leases = _by_claim(await self._manager.all("/leases", LIVE), self.label)
         found, _ = await self._cluster.list(CLAIMS)
         gpus = await self._manager.all("/gpus")
         uuids = {slices.device_name(gpu["uuid"]): str(gpu["uuid"]) for gpu in gpus}
@@ -167,7 +168,7 @@ class Driver:
             "share_permille": allocation.share_permille,
             "ttl_seconds": self._lease_seconds,
             "wait_seconds": wait,
-            "label": f"{LABEL}{allocation.uid}",
+            "label": f"{self.label}{allocation.uid}",
         }
 
     async def _release(self, lease: Lease) -> None:
@@ -296,12 +297,12 @@ class Driver:
             self._log.warning(line)
 
 
-def _by_claim(leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+def _by_claim(leases: Iterable[Lease], own: str) -> dict[str, list[Lease]]:
     found: dict[str, list[Lease]] = {}
     for lease in leases:
         label = str(lease.get("label"))
-        if label.startswith(LABEL):
-            found.setdefault(label.removeprefix(LABEL), []).append(lease)
+        if label.startswith(own):
+            found.setdefault(label.removeprefix(own), []).append(lease)
     return found
 
 

@@ -13,7 +13,7 @@ from gpupool_common import logs
 from gpupool_kubernetes.cluster import Cluster
 from gpupool_kubernetes.command import api_address, ended
 from gpupool_kubernetes.config import Settings, load_settings
-from gpupool_kubernetes.dra.drive import namespace_of
+from gpupool_kubernetes.controller import namespace_of
 from gpupool_kubernetes.dra.plugin import Plugin
 from gpupool_kubernetes.dra.prepared import Folders
 from gpupool_kubernetes.names import DRA_DRIVER
