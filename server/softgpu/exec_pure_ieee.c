@@ -142,7 +142,7 @@ static inline uint32_t lesser(uint32_t a, uint32_t b, bool min)
     bool a_nan = (a & 0x7fffffff) > 0x7f800000, b_nan = (b & 0x7fffffff) > 0x7f800000;
     uint32_t r = (order(a) < order(b)) == min ? a : b;
     r = b_nan ? a : a_nan ? b : r;
-    return a_nan & b_nan ? 0x7fffffff : r;
+    return (a_nan & b_nan) ? 0x7fffffff : r;
 }
 SG_PURE(min_f32, d[l] = lesser((uint32_t)s[0][l], (uint32_t)s[1][l], true))
 SG_PURE(max_f32, d[l] = lesser((uint32_t)s[0][l], (uint32_t)s[1][l], false))

@@ -46,6 +46,12 @@ static sg_execute execute(const struct sg_insn *in)
                                                                         : sg_whole_pure(in);
 }
 
-static const char *const names[] = {[1] = "any", [3] = "AVX2", [4] = "AVX-512"};
+#if SG_LEVEL == 4
+#define NAME "AVX-512"
+#elif SG_LEVEL == 3
+#define NAME "AVX2"
+#else
+#define NAME "any"
+#endif
 
-const struct sg_level sg_level_own = {names[SG_LEVEL], sg_pure_select_any, execute, sg_whole_group};
+const struct sg_level sg_level_own = {NAME, sg_pure_select_any, execute, sg_whole_group};

@@ -15,6 +15,10 @@ target_include_directories(sg_ptx SYSTEM PUBLIC ${GPUPOOL_CUDA_INCLUDE})
 # IEEE to the letter: nothing contracted, rounding modes respected. Nobody reads the flags of
 # floating-point exceptions or errno.
 set(SG_COMPUTE -O3 -ffp-contract=off -frounding-math -fno-math-errno -fno-trapping-math)
+# Not every loop that may be made of vector instructions can be, which clang warns of.
+if(CMAKE_C_COMPILER_ID MATCHES Clang)
+  list(APPEND SG_COMPUTE -Wno-pass-failed)
+endif()
 target_compile_options(sg_ptx PRIVATE ${SG_COMPUTE})
 target_link_libraries(sg_ptx PUBLIC gp_options Threads::Threads m)
 
