@@ -30,6 +30,7 @@ from gpupool_common.errors import (
     ProtocolError,
 )
 from gpupool_common.protocol import one_line
+from gpupool_common.tracing import HEADER
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
@@ -72,6 +73,8 @@ class PoolClient:
     def __init__(self, where: Where) -> None:
         self.url = where.url
         self._pinned = where.fingerprint is not None
+        #: What requests belong to, for the manager's traces (gpupool_common/tracing.py).
+        self.traceparent = ""
         self._http = httpx.Client(
             base_url=f"{where.url}/v1",
             headers={
@@ -156,7 +159,7 @@ class PoolClient:
                 path,
                 json=body,
                 params=given,
-                headers=dict(headers or {}),
+                headers={**(headers or {}), **self._traced()},
                 timeout=httpx.Timeout(limit, connect=CONNECT_SECONDS),
             ) as response:
                 content = self._read(response, limit)
@@ -180,6 +183,9 @@ class PoolClient:
                 yield from _read_events(response.iter_bytes(), self.url)
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise self._away(error, EVENT_SECONDS) from None
+
+    def _traced(self) -> dict[str, str]:
+        return {HEADER: self.traceparent} if self.traceparent else {}
 
     # Answers -------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from gpupool.pool_address import CA, POOL, TOKEN, Where
 from gpupool.pool_client import PoolClient, at
 from gpupool.run import FORWARDED, client_environment, run_child
 from gpupool.show import age
-from gpupool_common import paths
+from gpupool_common import paths, tracing
 from gpupool_common.ask import ask, with_key
 from gpupool_common.errors import (
     TRY_LATER,
@@ -115,17 +115,36 @@ def run_in_pool(
     """The exit code of a program that had a lease, or of a wait that was interrupted."""
     home = paths.find_home()
     home.part(paths.CLIENT_LIBRARY)  # before anybody waits for GPUs in vain
-    with Signals() as signals, PoolClient(where) as client:
+    with Signals() as signals, _traced(command, env) as trace, PoolClient(where) as client:
         holder = Holder(client, signals, Progress())
         try:
-            lease = holder.obtain_reachable(body, forever)
+            with tracing.span("ask for a lease") as asking:
+                client.traceparent = asking.traceparent
+                lease = holder.obtain_reachable(body, forever)
+                asking.set(gpupool__lease=str(lease["id"]))
+            client.traceparent = trace.traceparent
             changed = lease_environment(home, lease, env, log)
+            if tracing.is_on():
+                changed[tracing.VARIABLE] = trace.traceparent
             with Renewer(where, lease):
                 return run_child(command, changed, signals.mask)
         except Interrupted as interrupted:
             return 128 + interrupted.number
         finally:
             holder.release()
+
+
+@contextlib.contextmanager
+def _traced(command: Sequence[str], env: Mapping[str, str]) -> Iterator[tracing.Span]:
+    """The whole run as a span, of the caller's trace if there is one."""
+    tracing.start("gpupool", env, quiet=True)
+    try:
+        parent = env.get(tracing.VARIABLE, "")
+        program = os.path.basename(command[0])
+        with tracing.span("gpupool run", parent, process__executable__name=program) as found:
+            yield found
+    finally:
+        tracing.stop()
 
 
 def lease_environment(

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpupool_common import __version__, logs
+from gpupool_common import __version__, logs, tracing
 from gpupool_common.browser import FROM_A_PAGE, is_from_a_page
 from gpupool_manager import (
     api_keys,
@@ -45,6 +45,9 @@ RETRY_SECONDS = "5"
 
 #: A flood of refused requests is told of so often.
 TELL_A_SECOND = 0.1
+
+#: What a span's name may have of a path.
+_RESOURCES = frozenset(("leases", "nodes", "gpus", "tenants", "quotas", "tokens", "queue", "usage"))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -200,8 +203,19 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        parent = _headers(scope).get(tracing.HEADER, "")
+        if not tracing.is_traceparent(parent):
+            await self._serve(scope, receive, send, "")
+            return
+        with tracing.span(_operation(scope), parent, is_server=True) as span:
+            span.set(http__request__method=scope["method"], url__path=scope["path"])
+            status = await self._serve(scope, receive, send, span.traceparent)
+            span.set(http__response__status_code=status)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, trace: str) -> int:
+        """Answer a request, which belongs to a trace or (empty) to none; the status."""
         started = time.perf_counter()
-        request_id = _request_id(scope)
+        request_id = _request_id(scope) or trace or secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         status, is_refused = 0, False
@@ -218,7 +232,7 @@ class RequestGuard:
             if problem is not None:
                 is_refused = True
                 await _answer(Request(scope), problem)(scope, receive, send_named)
-                return
+                return status
             await self._app(scope, _limited(receive), send_named)
         except Exception:
             _log.exception("a request failed", request=request_id, path=scope["path"])
@@ -242,6 +256,7 @@ class RequestGuard:
                     actor=state.get("actor", ""),
                     request=request_id,
                 )
+        return status
 
     def _may_log(self) -> bool:
         """Whether another refusal has a line; says how many had none, also while they come."""
@@ -312,7 +327,14 @@ def _request_id(scope: Scope) -> str:
             text = value.decode("latin-1")
             if _REQUEST_ID.fullmatch(text):
                 return str(text)
-    return secrets.token_hex(8)
+    return ""
+
+
+def _operation(scope: Scope) -> str:
+    """The name of a span: without what is in a path, of which there is no end."""
+    first = scope["path"].removeprefix("/v1/").partition("/")[0]
+    known = first if first in _RESOURCES else "other"
+    return f"{scope['method']} /v1/{known}"
 
 
 def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:

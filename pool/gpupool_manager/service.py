@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from gpupool_common import __version__, collector, logs
+from gpupool_common import __version__, collector, logs, tracing
 from gpupool_common import certificate as certificates
 from gpupool_common.browser import own_names
 from gpupool_common.certificate import Certificate
@@ -282,6 +282,7 @@ class Manager:
 
 async def serve(settings: Settings, ready_fd: int | None) -> None:
     """Run a manager until SIGTERM or SIGINT; write its address to ``ready_fd`` when ready."""
+    tracing.start("gpupool-manager")
     manager = Manager(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -294,3 +295,4 @@ async def serve(settings: Settings, ready_fd: int | None) -> None:
         await manager.run()
     finally:
         await manager.close()
+        await asyncio.to_thread(tracing.stop)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpupool_common import __version__, lease_token, logs, protocol, request
+from gpupool_common import __version__, lease_token, logs, protocol, request, tracing
 from gpupool_common.errors import ConfigError, ProtocolError
 from gpupool_common.keys import Keys
 from gpupool_common.relay import open_relay
@@ -164,7 +164,10 @@ class RequestHandler:
     async def _hello(self, question: protocol.Message, tenant: Tenant) -> bytes:
         self._check_version(question)
         request = read_session_request(question, tenant, self._inventory)
-        opened = await self._supervisor.open(request)
+        with tracing.span("open a session", _trace_of(tenant), is_server=True) as span:
+            span.set(gpupool__tenant=tenant.name, gpupool__lease=tenant.lease_name or "")
+            opened = await self._supervisor.open(request)
+            span.set(gpupool__session=opened.session)
         fields = self._describe(opened)
         note = ignored(request.limits, self._gpus.policies(opened.devices))
         return protocol.encode("ok", {**fields, **({"note": note} if note else {})})
@@ -225,6 +228,12 @@ class RequestHandler:
             # Sessions may have ended since the client read the first page.
             pages, page = [json.dumps({"devices": [], "sessions": []})], 0
         return protocol.encode("ok", {"pages": str(len(pages)), "json": pages[page]})
+
+
+def _trace_of(tenant: Tenant) -> str:
+    """What a session belongs to: the request for its lease, if that was traced."""
+    request_id = tenant.lease.request_id if tenant.lease is not None else ""
+    return request_id if tracing.is_traceparent(request_id) else ""
 
 
 def _with_request(question: protocol.Message) -> protocol.Message:

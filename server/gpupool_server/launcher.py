@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpupool_common import logs
+from gpupool_common import logs, tracing
 from gpupool_server import cupti, worker
 from gpupool_server.board import BoardError, Seat
 from gpupool_server.budgets import of_worker
@@ -86,9 +86,11 @@ class Launcher:
             meta = _record(folder.session, request, allocation, budgets)
             if self._shm is not None:
                 meta = replace(meta, door=digest_of(word))
-            session = await self._launch(folder, request, meta, allocation, secret, answer)
-            self.starting.append(session)
-            ready = await self._await_ready(session, answer)
+            with tracing.span("start a worker", gpupool__session=folder.session) as span:
+                session = await self._launch(folder, request, meta, allocation, secret, answer)
+                self.starting.append(session)
+                ready = await self._await_ready(session, answer)
+                span.set(process__pid=session.process.pid)
         except BaseException as error:
             await self._undo(folder, session, allocation)
             if isinstance(error, WorkerError) and session is not None and session.log.last:

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpupool_common import __version__, hosts, logs, paths
+from gpupool_common import __version__, hosts, logs, paths, tracing
 from gpupool_common.ask import split_tcp, with_key
 from gpupool_common.errors import InstallError
 from gpupool_common.keys import Keys, load_keys
@@ -365,6 +365,7 @@ async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None
     ``private`` server belongs to the process at the other end of its stdin: it stops
     when that ends, however it does, and takes its run directory with it.
     """
+    tracing.start("gpupool-server")
     server = Server(settings)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -379,6 +380,7 @@ async def serve(settings: Settings, ready_fd: int | None, private: bool) -> None
         await server.run()
     finally:
         await server.close()
+        await asyncio.to_thread(tracing.stop)
         if private and settings.run_dir is not None:
             shutil.rmtree(settings.run_dir, ignore_errors=True)
 
