@@ -10,6 +10,7 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,14 +70,19 @@ def read(path: Path, key: Path) -> Certificate:
     return Certificate(path, key, fingerprint.of_certificate(der))
 
 
-def _make(path: Path, key: Path, host: str, whose: str) -> None:
+def pair(whose: str, names: Sequence[x509.GeneralName]) -> tuple[bytes, bytes]:
+    """A new certificate and its key, in PEM; nobody signs it but itself."""
     private = ec.generate_private_key(ec.SECP256R1())
     text = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    made = _certify(private, host, whose).public_bytes(serialization.Encoding.PEM)
+    return _certify(private, whose, names).public_bytes(serialization.Encoding.PEM), text
+
+
+def _make(path: Path, key: Path, host: str, whose: str) -> None:
+    made, text = pair(whose, _names(host))
     try:
         replace_secret(key, text.decode().rstrip("\n"))
         draft = path.with_suffix(".new")
@@ -86,7 +92,9 @@ def _make(path: Path, key: Path, host: str, whose: str) -> None:
         raise GpupoolError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _certify(private: ec.EllipticCurvePrivateKey, host: str, whose: str) -> x509.Certificate:
+def _certify(
+    private: ec.EllipticCurvePrivateKey, whose: str, names: Sequence[x509.GeneralName]
+) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, whose)])
     now = datetime.datetime.now(datetime.UTC)
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
@@ -98,7 +106,7 @@ def _certify(private: ec.EllipticCurvePrivateKey, host: str, whose: str) -> x509
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))  # clocks differ
         .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
-        .add_extension(x509.SubjectAlternativeName(_names(host)), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=False)
         .sign(private, hashes.SHA256())

@@ -19,6 +19,7 @@ COMMANDS = {
     "pod": "pod_files",
     "dra-driver": "dra.drive",
     "kubelet-plugin": "dra.serve",
+    "setup": "setup",
 }
 
 

@@ -11,6 +11,7 @@ import typer
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_kubernetes.cluster import Address
 from gpupool_kubernetes.config import Settings
+from gpupool_kubernetes.setup_settings import SetupSettings
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def ended() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
-def api_address(settings: Settings) -> Address:
+def api_address(settings: Settings | SetupSettings) -> Address:
     """Where the API server is: of the settings, else of this pod."""
     if settings.api_server is None:
         if settings.api_token_file is not None or settings.api_ca is not None:

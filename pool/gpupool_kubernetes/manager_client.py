@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from gpupool.pool_address import Where, read_token
 from gpupool.pool_client import Params, PoolClient
 from gpupool_common import fingerprint
-from gpupool_common.errors import ConfigError
+from gpupool_common.errors import ConfigError, PoolRefusedError
 from gpupool_kubernetes.config import Settings
 
 T = TypeVar("T")
@@ -26,18 +26,28 @@ class ManagerClient:
 
     @classmethod
     def of(cls, settings: Settings) -> ManagerClient:
-        pin = None
-        if (path := settings.pool_fingerprint_file) is not None:
-            try:
-                pin = fingerprint.parse(path.read_text(encoding="ascii")[:4096])
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "no fingerprint"
-                raise ConfigError(f"key 'pool_fingerprint_file': {path}: {reason}") from None
+        pin = _read_pin(settings.pool_fingerprint_file)
         return cls(settings.pool, settings.pool_token_file, settings.pool_ca, pin)
+
+    @classmethod
+    def at(cls, url: str, token_file: Path, pin_file: Path | None) -> ManagerClient:
+        """A manager whose own files we can read."""
+        return cls(url, token_file, None, _read_pin(pin_file))
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+    async def knows(self, token: str) -> bool:
+        """Whether the manager takes a token, whatever that opens."""
+        if not token.isascii() or not token.isprintable():
+            return False
+        try:
+            with PoolClient(Where(self._url, token, self._ca, self._pin)) as client:
+                await asyncio.to_thread(client.get, "/leases", {"limit": "1"})
+        except PoolRefusedError as error:
+            return error.status != 401
+        return True
 
     async def get(self, path: str, params: Params | None = None) -> dict[str, Any]:
         return await self._do(lambda client: client.get(path, params))
@@ -71,3 +81,13 @@ class ManagerClient:
         if self._client is None or self._where != where:
             self._client, self._where = PoolClient(where), where
         return self._client
+
+
+def _read_pin(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return fingerprint.parse(path.read_text(encoding="ascii")[:4096])
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no fingerprint"
+        raise ConfigError(f"key 'pool_fingerprint_file': {path}: {reason}") from None
