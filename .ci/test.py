@@ -30,6 +30,7 @@ TYPED = (
         "pool/gpupool_kubernetes",
         "pool/gpupool_manager",
         "pool/gpupool_ray",
+        "pool/gpupool_slurm",
         "server/gpupool_server",
         "tests/python",
     ),

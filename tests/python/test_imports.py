@@ -20,6 +20,7 @@ PACKAGES = {
     "gpupool_kubernetes": (ROOT / "pool", {"gpupool", "gpupool_common"}),
     "gpupool_manager": (ROOT / "pool", {"gpupool_common"}),
     "gpupool_ray": (ROOT / "pool", {"gpupool", "gpupool_common"}),
+    "gpupool_slurm": (ROOT / "pool", {"gpupool", "gpupool_common"}),
     "gpupool_server": (ROOT / "server", {"gpupool_common"}),
 }
 

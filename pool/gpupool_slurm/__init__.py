@@ -1,0 +1,1 @@
+"""gpupool for Slurm: jobs with leases of a pool, by prolog and epilog (docs/slurm.md)."""
