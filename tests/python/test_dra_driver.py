@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import re
 from collections.abc import AsyncIterator
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dra_world import FIRST, SECOND, DraWorld, claim, dra_world, result
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_kubernetes.dra import claims, slices
 from gpupool_kubernetes.dra.driver import GROUP, SLICES, ClusterError, check_api, secret_path
 from gpupool_kubernetes.names import DRA_DRIVER
+from kubernetes_schemas import releases, wrong
 
 GIB = 1024 * MIB
 
@@ -113,6 +117,23 @@ async def test_another_cluster_keeps_its_leases_of_the_same_pool(world: DraWorld
     assert [each.id for each in world.leases()] == [lease.id]
     (spec,) = world.published()  # the other one has what that lease leaves
     assert spec["devices"][0]["capacity"]["compute"]["value"] == "50"
+
+
+async def test_a_lease_that_was_resized_stays_its_claims(world: DraWorld) -> None:
+    await world.given()
+    (lease,) = world.leases()
+    body = {"memory_bytes": 5 * GIB}
+    await world.world.manager.do("PATCH", f"/leases/{lease.id}", body)
+    await world.driver.step()
+    assert [each.id for each in world.leases()] == [lease.id]
+    # Claimed anew on the same GPU with another part of it: another lease.
+    made = claim(result(consumedCapacity={"memory": "2Gi", "compute": "10"}))
+    before = world.api.objects[claims.path_of("red", "train-gpu")]
+    made["metadata"]["uid"] = before["metadata"]["uid"]
+    await world.put(made)
+    await world.driver.step()
+    (other,) = world.leases()
+    assert other.id != lease.id and other.request.memory_bytes == 2 * GIB
 
 
 async def test_a_claim_that_is_gone_gives_its_lease_back(world: DraWorld) -> None:
@@ -215,7 +236,9 @@ async def test_a_manager_that_is_away_costs_no_lease(world: DraWorld) -> None:
 
 async def test_a_tenant_that_labels_its_lease_as_ours_gains_nothing(world: DraWorld) -> None:
     made = await world.put(claim(result()))
-    label = f"{world.driver.label}{made['metadata']['uid']}"
+    allocation = claims.read(made)
+    assert allocation is not None
+    label = f"{world.driver.label}{allocation.uid} {allocation.digest}"
     await world.world.manager.do(
         "POST", "/leases", {"tenant": "blue", "uuids": [SECOND], "label": label}
     )
@@ -245,6 +268,44 @@ def test_an_allocation_that_cannot_be_is_refused(results: list[Any], why: str) -
     with pytest.raises(claims.ClaimError) as refused:
         claims.read(claim(*results))
     assert why in str(refused.value)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+
+
+@given(_JSON, st.sampled_from(sorted(result())), _JSON)
+def test_no_claim_breaks_the_reader(junk: Any, field: str, value: Any) -> None:
+    """Whatever a status holds, it is an allocation, nothing of ours, or a ClaimError."""
+    one = result(**{field: value})
+    results = {"devices": {"results": [one, junk]}}
+    for status in (junk, {"allocation": junk}, {"allocation": results}):
+        with contextlib.suppress(claims.ClaimError):
+            claims.read({**claim(), "status": status})
+
+
+async def test_all_that_is_written_fits_the_schemas(world: DraWorld) -> None:
+    """And what the cluster wrote in these tests, and the page's example."""
+    made = await world.given()
+    page = Path(__file__).resolve().parents[2] / "docs" / "dra.md"
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    things = [*yaml.safe_load_all(text)]
+    for path in (
+        f"{SLICES}/{DRA_DRIVER}-0",
+        claims.path_of("red", "train-gpu"),
+        secret_path("gpupool-system", made["metadata"]["uid"]),
+    ):
+        kind = {"resourceslices": "ResourceSlice", "secrets": "Secret"}
+        assert world.api.objects[path]["kind"] == kind.get(path.split("/")[-2], "ResourceClaim")
+        things.append(world.api.objects[path])
+    known = [each for each in releases() if tuple(map(int, each.split("."))) >= (1, 34)]
+    assert known
+    for release in known:
+        for thing in things:
+            assert wrong(release, thing) == [], (release, thing["kind"])
 
 
 def test_what_is_not_ours_is_left_alone() -> None:

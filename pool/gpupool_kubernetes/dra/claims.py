@@ -5,6 +5,7 @@ Whoever may write a claim's status may write anything there: nothing of it is be
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,6 +56,12 @@ class Allocation:
     @property
     def devices(self) -> list[str]:
         return [result.device for result in self.results]
+
+    @property
+    def digest(self) -> str:
+        """Another one for another allocation of the same claim."""
+        parts = [*self.devices, str(self.memory_bytes), str(self.share_permille)]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def path_of(namespace: str, name: str, version: str = "v1") -> str:

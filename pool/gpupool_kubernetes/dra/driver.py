@@ -74,7 +74,8 @@ class Driver:
     ) -> None:
         self._cluster, self._manager, self._tenants = cluster, manager, tenants
         self._namespace = namespace
-        #: A lease of a claim has this and the claim's UID as its label: other clusters' are theirs.
+        #: A lease of a claim has this, the claim's UID and its allocation's digest as its label:
+        #: what has another cluster's is not ours to release.
         self.label = f"{names.DRA_DRIVER} {cluster_id} "
         self._lease_seconds, self._queue_seconds = lease_seconds, queue_seconds
         #: By lease, when it was renewed last, as the clock of this process has it.
@@ -168,7 +169,7 @@ class Driver:
             "share_permille": allocation.share_permille,
             "ttl_seconds": self._lease_seconds,
             "wait_seconds": wait,
-            "label": f"{self.label}{allocation.uid}",
+            "label": f"{self.label}{allocation.uid} {allocation.digest}",
         }
 
     async def _release(self, lease: Lease) -> None:
@@ -302,15 +303,18 @@ def _by_claim(leases: Iterable[Lease], own: str) -> dict[str, list[Lease]]:
     for lease in leases:
         label = str(lease.get("label"))
         if label.startswith(own):
-            found.setdefault(label.removeprefix(own), []).append(lease)
+            uid, _, _ = label.removeprefix(own).partition(" ")
+            found.setdefault(uid, []).append(lease)
     return found
 
 
 def _is_for(lease: Lease, body: Mapping[str, Any]) -> bool:
-    """Whether a lease is what is asked for. A tenant may label its own leases as it likes."""
-    asked = lease["request"]
-    fields = ("uuids", "memory_bytes", "share_permille")
-    return lease["tenant"] == body["tenant"] and all(asked[key] == body[key] for key in fields)
+    """Whether a lease is of this allocation, resized or not.
+
+    A tenant may label its own leases as it likes, so tenant and GPUs are looked at as well.
+    """
+    is_on_them = lease["request"]["uuids"] == body["uuids"]
+    return is_on_them and all(lease[key] == body[key] for key in ("tenant", "label"))
 
 
 def _is_kept(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
