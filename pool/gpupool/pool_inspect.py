@@ -6,19 +6,25 @@ Allocated is what leases hold, whether their programs use it or not.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from gpupool import show
-from gpupool.pool_client import PoolClient
+from gpupool.pool_client import Params
 from gpupool.pool_show import cell, terminal_width
 
 Record = dict[str, Any]
 
 
-def inspect_pool(client: PoolClient, details: bool, as_json: bool) -> None:
+class Lists(Protocol):
+    """Who has the lists of a pool: its manager, or what shows them."""
+
+    def all(self, path: str, params: Params | None = None) -> list[Any]: ...
+
+
+def inspect_pool(client: Lists, details: bool, as_json: bool) -> None:
     nodes = client.all("/nodes")
     gpus: dict[str, list[Record]] = defaultdict(list)
     for gpu in client.all("/gpus"):

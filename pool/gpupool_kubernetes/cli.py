@@ -20,6 +20,7 @@ COMMANDS = {
     "dra-driver": "dra.drive",
     "kubelet-plugin": "dra.serve",
     "setup": "setup",
+    "inspect": "inspect_command",
 }
 
 

@@ -14,17 +14,19 @@ import uvloop
 from gpupool_common import logs
 from gpupool_common.errors import ConfigError
 from gpupool_common.setting_options import with_settings
-from gpupool_kubernetes import credentials, names, pods
+from gpupool_kubernetes import credentials, names, pods, tenant_quotas
 from gpupool_kubernetes.cluster import Cluster, Object, own_namespace
 from gpupool_kubernetes.command import api_address, ended
 from gpupool_kubernetes.config import TABLES, Settings, load_settings
 from gpupool_kubernetes.informer import Informer
 from gpupool_kubernetes.leader import Leader
 from gpupool_kubernetes.manager_client import ManagerClient
+from gpupool_kubernetes.mirrors import Mirrors
 from gpupool_kubernetes.pod_controller import PodController
 from gpupool_kubernetes.pod_leases import PodLeases
 from gpupool_kubernetes.serving import Certificate, serve
 from gpupool_kubernetes.sweep import Sweep
+from gpupool_kubernetes.tenant_quotas import TenantQuotas
 from gpupool_kubernetes.workqueue import FIRST_SECONDS, WorkQueue
 
 _LEADER = "gpupool-controller"
@@ -49,12 +51,19 @@ class Controller:
         self.queue = WorkQueue(self._look, pause)
         self.informer = Informer(cluster, "/api/v1/pods", self._changed)
         self.sweep = Sweep(cluster, self.leases, cluster_id)
+        self.mirrors = Mirrors(cluster, manager, cluster_id)
+        self.quotas = TenantQuotas(cluster, manager)
+        self.quota_queue = WorkQueue(self._look_at_quota, pause)
+        self.quota_informer = Informer(cluster, tenant_quotas.PATH, self._quota_changed)
         #: Pods that went without giving back what they had, by their keys in the queue.
         self._gone: dict[str, Object] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.quota_informer.run())
+            group.create_task(self.quota_queue.run(workers=1))
+            group.create_task(self.mirrors.run())
             group.create_task(self.informer.run(labelSelector=_SELECTOR))
             await self.informer.synced.wait()
             group.create_task(self.queue.run())
@@ -69,6 +78,16 @@ class Controller:
             gone = f"{key} {pods.metadata(last).get('uid')}"
             self._gone[gone] = last
             self.queue.add(gone)
+
+    def _quota_changed(self, key: str, now: Object | None, last: Object) -> None:
+        if now is None:
+            self.quota_queue.forget(key)
+        else:
+            self.quota_queue.add(key)
+
+    async def _look_at_quota(self, key: str) -> float | None:
+        found = self.quota_informer.objects.get(key)
+        return None if found is None else await self.quotas.look(found)
 
     async def _look(self, key: str) -> float | None:
         if (pod := self._gone.get(key)) is not None:
