@@ -11,7 +11,7 @@ from typing import Any
 
 from gpupool_common import logs
 from gpupool_common.errors import GpupoolError, PoolRefusedError
-from gpupool_kubernetes import names, pods
+from gpupool_kubernetes import names, pods, resizing
 from gpupool_kubernetes.config import Settings
 from gpupool_kubernetes.injection import Injector
 from gpupool_kubernetes.manager_client import ManagerClient
@@ -53,7 +53,7 @@ class Admission:
             if request.operation == "CREATE" and not request.subresource:
                 return await self._create(request)
             if request.operation == "UPDATE":
-                return self._update(request)
+                return await self._update(request)
         except (PodError, ResourceError) as error:
             return Verdict(str(error), code=422)
         return _ALLOWED
@@ -75,6 +75,7 @@ class Admission:
             return _refuse(f"{', '.join(taken)}: gpupool adds one of this name; choose another")
         if pods.spec(pod).get("nodeName"):
             return _refuse("a pod that waits for GPUs cannot have 'nodeName'; use 'nodeSelector'")
+        asked = resizing.wanted(asked, pods.notes(pod))
         warnings = await self._check(request.namespace, asked)
         if isinstance(warnings, Verdict):
             return warnings
@@ -114,16 +115,38 @@ class Admission:
 
     # A change of a pod -----------------------------------------------------------------------
 
-    def _update(self, request: Request) -> Verdict:
+    async def _update(self, request: Request) -> Verdict:
         user = request.user
         if user.username == self._settings.controller_account or _MASTERS in user.groups:
             return _ALLOWED
         new, old = _object(request.object, "object"), _object(request.old_object, "oldObject")
-        if changed := list(_changed(old, new)):
+        before = pods.request_of(old)
+        after = None if before is None else resizing.wanted(before, pods.notes(new))
+        ours: tuple[str, ...] = names.OURS
+        if after is not None and pods.notes(new).get(names.REQUEST) == after.text():
+            ours = tuple(name for name in ours if name != names.REQUEST)  # we wrote it just now
+        if changed := list(_changed(old, new, ours)):
             return Verdict(f"{', '.join(changed)}: only gpupool's controller changes this of a pod")
         if request.subresource == "ephemeralcontainers":
             self._check_ephemeral(new)
-        return _ALLOWED
+        if before is None or after is None or before == after:
+            return _ALLOWED
+        return await self._resize(request.namespace, new, before, after)
+
+    async def _resize(
+        self, namespace: str, pod: Pod, before: PodRequest, after: PodRequest
+    ) -> Verdict:
+        """The tenant's quota is the manager's to check, when the controller asks it."""
+        try:
+            refusal = await self._quotas.refusal(namespace, resizing.more(before, after))
+        except GpupoolError as error:
+            return Verdict(f"the namespace's quota cannot be looked at, try again: {error}")
+        if refusal is not None:
+            return Verdict(refusal)
+        notes = {**pods.notes(pod), names.REQUEST: after.text()}
+        if notes == pods.notes(pod):
+            return _ALLOWED
+        return Verdict(patch=({"op": "add", "path": "/metadata/annotations", "value": notes},))
 
     def _check_ephemeral(self, pod: Pod) -> None:
         probe = {"spec": {"containers": pods.spec(pod).get("ephemeralContainers")}}
@@ -166,8 +189,8 @@ def _taken(pod: Pod) -> list[str]:
     return found
 
 
-def _changed(old: Pod, new: Pod) -> Iterator[str]:
-    for name in names.OURS:
+def _changed(old: Pod, new: Pod, ours: tuple[str, ...]) -> Iterator[str]:
+    for name in ours:
         if pods.notes(old).get(name) != pods.notes(new).get(name):
             yield f"the annotation {name}"
     if pods.labels(old).get(names.MANAGED) != pods.labels(new).get(names.MANAGED):

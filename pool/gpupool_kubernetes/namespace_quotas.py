@@ -23,7 +23,9 @@ class NamespaceQuotas:
         self._cluster = cluster
 
     async def refusal(self, namespace: str, asked: Mapping[str, str | int]) -> str | None:
-        """Why a new pod with these resources is one too many; None: it is not."""
+        """Why so much more is too much; None: it is not."""
+        if not asked:
+            return None
         found, _ = await self._cluster.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
         limits = [(_name(quota), limit) for quota in found if (limit := _limits(quota, asked))]
         if not limits:

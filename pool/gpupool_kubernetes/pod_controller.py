@@ -13,6 +13,7 @@ from typing import Any
 from gpupool_common.ask import with_key
 from gpupool_common.errors import PoolRefusedError, ProtocolError
 from gpupool_common.lease import LeaseState
+from gpupool_common.sizes import format_part, format_size
 from gpupool_kubernetes import names, pods
 from gpupool_kubernetes.cluster import ApiError, Cluster
 from gpupool_kubernetes.config import Settings
@@ -72,11 +73,17 @@ class PodController:
             return OVERDUE_SECONDS
         if names.GATE in pods.gates(pod):
             return await self._ask(pod, owner)
-        if lease is None and (own := await self._leases.of(owner)) is not None:
+        if lease is None and (own := await self._own(owner)) is not None:
             pod = await self._marks.note(pod, lease=str(own["id"]))  # somebody wrote another there
             return await self._use(pod, own)
         await self._lost(pod, lease)
         return None
+
+    async def _own(self, owner: Owner) -> Lease | None:
+        try:
+            return await self._leases.of(owner, self._tenants.of(owner.namespace))
+        except NoTenantError:
+            return None
 
     async def give_back(self, pod: Pod) -> None:
         """Release the lease of a pod that needs it no more."""
@@ -112,7 +119,29 @@ class PodController:
             return await self._use(pod, lease)
         return await self._wait(pod, lease)
 
+    async def _resize(self, pod: Pod, lease: Lease) -> None:
+        """What the pod's request has become; a refusal is told, and asked for again."""
+        try:
+            request = pods.request_of(pod)
+        except PodError:
+            return  # it was good once: what it has stays
+        if request is None:
+            return
+        try:
+            changed = await self._leases.resize(lease, request)
+        except PoolRefusedError as error:
+            if error.status not in (403, 409, 422):
+                raise
+            await self._marks.event(pod, "Warning", "ResizeRefused", str(error))
+            return
+        if changed is not None:
+            size = format_size(request.memory_bytes or 0)
+            amounts = f"{size} and {format_part(request.share_permille)} of each GPU"
+            reason = "Resizing" if changed.get("resize") else "Resized"
+            await self._marks.event(pod, "Normal", reason, f"lease {lease['id']}: {amounts}")
+
     async def _wait(self, pod: Pod, lease: Lease) -> float:
+        await self._resize(pod, lease)
         message = f"position {lease.get('position')} in the queue: {lease.get('reason')}"
         await self._marks.say(pod, False, "Queued", message)
         return QUEUE_SECONDS
@@ -121,6 +150,7 @@ class PodController:
         if names.GATE in pods.gates(pod):
             pod = await self._marks.note(pod, servers=_servers(lease))
             pod = await self._marks.lift_gate(pod)
+        await self._resize(pod, lease)
         await self._marks.say(pod, True, "Active", f"lease {lease['id']}: {_where(lease)}")
         return max(float(lease.get("ttl_seconds") or 60.0) / RENEWALS, 1.0)
 

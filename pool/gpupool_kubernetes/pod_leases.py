@@ -100,6 +100,17 @@ class PodLeases:
         key = "pod-" + hashlib.sha256(said.encode()).hexdigest()[:56]
         return await self._manager.do("POST", "/leases", body, key=key)
 
+    async def resize(self, lease: Lease, request: PodRequest) -> Lease | None:
+        """A lease as a changed request has it; None: it is so already.
+
+        To ask for the same again changes nothing.
+        """
+        held = lease.get("request") or {}
+        wanted = {"memory_bytes": request.memory_bytes, "share_permille": request.share_permille}
+        if request.memory_bytes is None or all(held.get(k) == v for k, v in wanted.items()):
+            return None
+        return await self._manager.do("PATCH", at("leases", str(lease["id"])), wanted)
+
     async def release(self, owner: Owner, name: str) -> None:
         """Give a pod's lease back, if it is there and its own."""
         lease = await self.find(name)
@@ -114,10 +125,15 @@ class PodLeases:
                 return None
             raise
 
-    async def of(self, owner: Owner) -> Lease | None:
-        """The live lease of a pod, whatever is written on it."""
+    async def of(self, owner: Owner, tenant: str) -> Lease | None:
+        """The live lease of a pod, whatever is written on it.
+
+        A tenant may label its own leases as it likes: one that names a pod of another tenant's is
+        not that pod's.
+        """
         found = await self.live(owner.cluster)
-        return next((lease for own, lease in found if own.uid == owner.uid), None)
+        own = (lease for each, lease in found if each.uid == owner.uid)
+        return next((lease for lease in own if lease.get("tenant") == tenant), None)
 
     async def live(self, cluster: str) -> list[tuple[Owner, Lease]]:
         """All leases of a cluster's pods that are granted or wait."""

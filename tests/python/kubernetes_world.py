@@ -7,7 +7,7 @@ import base64
 import contextlib
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +110,20 @@ def path_of(name: str) -> str:
 _EMPTY: list[bytes] = []
 
 
-async def open_pool(path: Path) -> World:
+async def open_pool(path: Path, rules: Mapping[str, Any]) -> World:
     if not _EMPTY:
         await (await World(f"sqlite:///{path}").open()).close()
         _EMPTY.append(path.read_bytes())
     path.write_bytes(_EMPTY[0])
-    return await World(f"sqlite:///{path}").open()
+    return await World(f"sqlite:///{path}", **rules).open()
 
 
 @contextlib.asynccontextmanager
-async def kubernetes_world(folder: Path, **more: Any) -> AsyncIterator[KubernetesWorld]:
-    pool = await open_pool(folder / "manager.db")
+async def kubernetes_world(
+    folder: Path, rules: Mapping[str, Any] | None = None, **more: Any
+) -> AsyncIterator[KubernetesWorld]:
+    """``rules`` are the manager's, ``more`` settings of ours."""
+    pool = await open_pool(folder / "manager.db", rules or {})
     secret, api = new_secret("admin"), FakeApi()
     await pool.pool.add_admin(secret)
     token = folder / "admin.token"

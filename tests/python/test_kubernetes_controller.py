@@ -335,6 +335,10 @@ async def test_a_running_pod_whose_note_was_changed_keeps_its_lease(
     world: KubernetesWorld,
 ) -> None:
     await world.make(pod("train", **HALF))
+    await world.pool.tenant("mallory")
+    label = {"tenant": "mallory", "label": Owner.of("cluster-1", world.pod("train")).label}
+    small = {"memory_bytes": 1 << 20, "share_permille": 100}
+    await world.manager.do("POST", "/leases", {**label, **small})
     controller = world.controller()
     await controller.pods.look(world.pod("train"))
     own = pods.notes(world.pod("train"))[names.LEASE]

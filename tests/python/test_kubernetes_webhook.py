@@ -127,7 +127,11 @@ async def test_its_own_variables_stay_and_ours_win(world: KubernetesWorld) -> No
 
 
 async def test_image_volumes_and_preloading_are_settings(tmp_path: Path) -> None:
-    more = {"image_volumes": True, "libraries": "preload", "image": "registry/gpupool:1"}
+    more: dict[str, Any] = {
+        "image_volumes": True,
+        "libraries": "preload",
+        "image": "registry/gpupool:1",
+    }
     async with kubernetes_world(tmp_path, **more) as world:
         await world.pool.tenant("red")
         made = await world.admitted(pod(**HALF))
