@@ -33,9 +33,40 @@ static inline uint64_t sg_array_slice(const struct CUarray_st *a)
 }
 /* The context is ending. sg.lock is held. */
 void sg_arrays_release(CUcontext context);
-void sg_textures_release(CUcontext context); /* texture.c */
+
+/* --- textures and surfaces (texture.c) --- */
+
+/* What kernels know by a number: an object, or what a reference is bound to. */
+struct sg_texture {
+    struct sg_texture *next; /* in the context, or the launch */
+    uint64_t number;
+    bool surface;
+    CUDA_RESOURCE_DESC resource;
+    CUDA_TEXTURE_DESC desc;
+    CUDA_RESOURCE_VIEW_DESC view;
+};
+#define SG_TEXTURE_ALIGNMENT 512u /* of its address */
+#define SG_TEXTURE_FLAGS                                                                           \
+    (CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |                     \
+     CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP)
+
+void sg_textures_release(struct sg_texture **list);
+/* Whether a texture of the device may read it. */
+CUresult sg_resource_check(const CUDA_RESOURCE_DESC *d, const struct sg_device *device);
+/* What kernels see of it; false: of no known format, or its array is gone. sg.lock is held. */
+bool sg_texture_told(const struct sg_texture *texture, struct sg_image *to);
 /* What kernels of the context see of an object (texture.c); false: there is none, or of no known
  * format. */
 bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image *to);
+
+/* --- references (texref.c) --- */
+
+/* What those of a module are bound to, in front of a list. */
+CUresult sg_references_hold(CUmodule module, struct sg_texture **held);
+/* What the kernel of a launch (a struct sg_op) sees: as sg_image_told, references too. */
+bool sg_image_told_launch(void *launch, uint64_t object, bool surface, struct sg_image *to);
+/* Those of a module, and those that a program has made in a context. sg.lock is held. */
+void sg_references_release(CUmodule module);
+void sg_references_made_release(CUcontext context);
 
 #endif

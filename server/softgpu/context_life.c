@@ -68,7 +68,8 @@ void sg_context_end(CUcontext context)
     while (context->streams)
         sg_stream_retire(context->streams);
     context->legacy = context->entry = NULL;
-    sg_textures_release(context);
+    sg_textures_release(&context->textures);
+    sg_references_made_release(context);
     sg_arrays_release(context);
     sg_memory_release_context(context);
 }

@@ -22,7 +22,8 @@ struct CUctx_st {
     CUmodule modules;
     CUarray arrays; /* levels of mipmapped ones among them */
     CUmipmappedArray mipmaps;
-    struct sg_texture *textures; /* and surfaces (texture.c) */
+    struct sg_texture *textures;     /* and surfaces (texture.c) */
+    struct sg_reference *references; /* that a program has made (texref.c) */
     size_t limits[CU_LIMIT_MAX];
     CUfunc_cache cache_config;
     CUsharedconfig shared_config;

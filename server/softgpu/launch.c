@@ -190,6 +190,7 @@ static CUresult prepare(const CUlaunchConfig *c, CUfunction handle, CUfunction f
     SG_TRY(check_shape(c, function));
     SG_TRY(check_cluster(c, function, kernel->cluster));
     SG_TRY(check_cooperative(kernel));
+    SG_TRY(sg_references_hold(function->module, &kernel->held));
     return pack(kernel, parameters, extra);
 }
 
@@ -230,8 +231,8 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .parameters = kernel->parameters,
         .memory = sg_address_memory(),
         .print = print,
-        .image = sg_image_told,
-        .image_context = op->context,
+        .image = sg_image_told_launch,
+        .image_context = (void *)(uintptr_t)op,
         .cancel = &op->context->cancel,
         .breathe = sg_time_breathe,
         .set_condition = sg_condition_set,

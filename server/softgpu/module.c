@@ -1,5 +1,5 @@
 /* Modules: PTX placed in one context's memory, with its functions. */
-#include "softgpu.h"
+#include "array.h"
 
 #include <stdio.h>
 
@@ -159,6 +159,7 @@ void sg_module_unload(CUmodule module)
     sg_handle_remove(module);
     for (size_t i = 0; i < module->function_count; i++)
         sg_handle_remove(&module->functions[i]);
+    sg_references_release(module);
     sg_module_unref(module);
 }
 
@@ -289,7 +290,7 @@ CUresult sg_module_global(CUmodule module, const char *name, CUdeviceptr *addres
 {
     for (size_t i = 0; i < sg_module_global_count(module->code); i++) {
         const struct sg_global *global = sg_module_global_at(module->code, i);
-        if (strcmp(global->name, name) == 0) {
+        if (global->kind == SG_G_PLAIN && strcmp(global->name, name) == 0) {
             if (address)
                 *address = global->address;
             if (bytes)

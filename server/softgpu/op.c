@@ -1,5 +1,6 @@
 /* Operations: made by entry points, run by streams and by graphs. */
 #include "activity.h"
+#include "array.h"
 #include "span.h"
 
 #include <time.h>
@@ -32,6 +33,7 @@ void sg_op_unref(struct sg_op *op)
         free(op->kernel.parameters);
         free(op->kernel.pointers);
         free(op->kernel.attributes);
+        sg_textures_release(&op->kernel.held);
         if (op->kernel.function)
             sg_module_unref(op->kernel.function->module);
         break;

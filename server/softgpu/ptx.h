@@ -49,9 +49,13 @@ struct sg_function_info {
     bool uses_dynamic_shared;
 };
 
+/* What a variable is: of its own bytes, or the name of something that the host binds to it. */
+enum sg_global_kind { SG_G_PLAIN, SG_G_TEXREF, SG_G_SURFREF };
+
 /* A .global or .const variable. */
 struct sg_global {
     const char *name;
+    uint8_t kind;  /* enum sg_global_kind */
     uint64_t size; /* bytes; 0 for an unsized extern array */
     uint32_t align;
     bool constant;

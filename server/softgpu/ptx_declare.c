@@ -17,16 +17,28 @@ struct shape {
     enum sg_type type;
     uint32_t align;
     uint64_t vector;
+    enum sg_global_kind kind;
 };
+
+/* .texref and .surfref: kernels know one by its address. */
+static enum sg_global_kind reference_at(const struct sg_parser *p)
+{
+    return sg_at_dot(p, ".texref")    ? SG_G_TEXREF
+           : sg_at_dot(p, ".surfref") ? SG_G_SURFREF
+                                      : SG_G_PLAIN;
+}
 
 /* .align N, .v4, .ptr … and the type. */
 static struct shape shape_parse(struct sg_parser *p)
 {
-    struct shape s = {SG_T_NONE, 0, 1};
+    struct shape s = {SG_T_NONE, 0, 1, SG_G_PLAIN};
     while (p->token.kind == SG_K_DOT) {
         enum sg_type type = sg_type_of(&p->token);
         if (type != SG_T_NONE) {
             s.type = type;
+        } else if (reference_at(p) != SG_G_PLAIN) {
+            s.type = SG_T_B64;
+            s.kind = reference_at(p);
         } else if (sg_at_dot(p, ".align")) {
             sg_advance(p);
             s.align = (uint32_t)sg_expect_count(p, 1u << 16, ".align");
@@ -231,7 +243,8 @@ static void global_declare(struct sg_parser *p, const struct sg_token *name, con
     v->global.size = bytes;
     v->global.align = s->align;
     v->global.constant = constant;
-    if (!sg_accept(p, '='))
+    v->global.kind = (uint8_t)s->kind;
+    if (s->kind != SG_G_PLAIN || !sg_accept(p, '='))
         return;
     if (bytes > SG_MAX_INIT)
         sg_fail(p, p->token.line, "the initial value is too large");
@@ -281,6 +294,8 @@ void sg_declaration_parse(struct sg_parser *p)
     snprintf(space, sizeof(space), "%.*s", (int)p->token.size, p->token.text);
     sg_advance(p);
     struct shape s = shape_parse(p);
+    if (s.kind != SG_G_PLAIN && (strcmp(space, ".global") || s.vector != 1))
+        sg_fail(p, p->token.line, "a reference is no variable of the state space %s", space);
     do {
         struct sg_token name = p->token;
         if (name.kind != SG_K_NAME)
@@ -319,6 +334,8 @@ struct sg_formal sg_formal_parse(struct sg_parser *p, uint32_t *kernel_bytes,
     sg_advance(p);
     struct shape s = shape_parse(p);
     struct sg_token name = p->token;
+    if (s.kind != SG_G_PLAIN)
+        sg_fail(p, name.line, "references as parameters are not supported by the soft GPU");
     sg_advance(p);
     uint64_t bytes = bytes_of(p, &s, array_parse(p));
     struct sg_formal f = {.in_register = in_register, .size = (uint32_t)bytes};

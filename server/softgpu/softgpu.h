@@ -68,6 +68,8 @@ enum sg_kind {
     SG_MIPMAP,
     SG_USER_OBJECT,
     SG_RESOURCES,
+    SG_TEXREF,
+    SG_SURFREF,
 };
 /* Adds or removes an object; false: no memory. sg.lock is held. */
 bool sg_handle_add(const void *object, enum sg_kind kind);
@@ -255,6 +257,7 @@ struct sg_kernel {
     void **pointers;               /* owned: one per parameter, into `parameters` */
     CUlaunchAttribute *attributes; /* owned: as they were given */
     unsigned attribute_count;
+    struct sg_texture *held; /* owned: what the module's references were bound to (texref.c) */
     bool cooperative;
 };
 struct sg_op {
@@ -431,7 +434,8 @@ struct CUmod_st {
     struct sg_module *code;
     size_t function_count;
     struct CUfunc_st *functions;
-    int refs; /* the handle, and each launch under way */
+    struct sg_reference *references; /* that were asked for (texref.c) */
+    int refs;                        /* the handle, and each launch under way */
 };
 struct CUkern_st {
     CUlibrary library;

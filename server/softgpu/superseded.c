@@ -86,6 +86,17 @@ CUresult cuParamSetf(CUfunction hfunc, int offset, float value)
     return cuParamSetv(hfunc, offset, &value, sizeof(value));
 }
 
+/* A kernel has those that it names. */
+CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
+{
+    SG_LOCKED;
+    struct sg_settings *s;
+    SG_TRY(settings_of(hfunc, &s));
+    if (texunit != CU_PARAM_TR_DEFAULT)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sg_handle_is(hTexRef, SG_TEXREF) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
     struct sg_settings settings, *s;

@@ -2,15 +2,6 @@
 #include "array.h"
 #include "ptx_image.h"
 
-struct sg_texture {
-    struct sg_texture *next; /* in the context */
-    uint64_t number;
-    bool surface;
-    CUDA_RESOURCE_DESC resource;
-    CUDA_TEXTURE_DESC desc;
-    CUDA_RESOURCE_VIEW_DESC view;
-};
-
 static struct sg_texture **find(CUcontext context, uint64_t number, bool surface)
 {
     for (struct sg_texture **at = &context->textures; *at; at = &(*at)->next)
@@ -26,24 +17,20 @@ static void end(struct sg_texture **at)
     free(o);
 }
 
-void sg_textures_release(CUcontext context)
+void sg_textures_release(struct sg_texture **list)
 {
-    while (context->textures)
-        end(&context->textures);
+    while (*list)
+        end(list);
 }
 
 /* --- what may be made -------------------------------------------------------------------- */
 
 #define LINEAR_MAX (UINT64_C(1) << 28) /* elements, MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
-#define ADDRESS_ALIGNMENT 512u
 #define PITCH_ALIGNMENT 32u
-#define FLAGS                                                                                      \
-    (CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |                     \
-     CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP)
 
 static CUresult memory_check(uint64_t address, uint64_t bytes, const struct sg_device *device)
 {
-    bool fits = address % ADDRESS_ALIGNMENT == 0 && bytes != GP_SPAN_NONE && bytes &&
+    bool fits = address % SG_TEXTURE_ALIGNMENT == 0 && bytes != GP_SPAN_NONE && bytes &&
                 sg_address_open(address, bytes, device);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -68,7 +55,7 @@ static CUresult pitch_check(const CUDA_RESOURCE_DESC *d, const struct sg_device 
     return memory_check(d->res.pitch2D.devPtr, bytes, device);
 }
 
-static CUresult resource_check(const CUDA_RESOURCE_DESC *d, const struct sg_device *device)
+CUresult sg_resource_check(const CUDA_RESOURCE_DESC *d, const struct sg_device *device)
 {
     CUarray array;
     CUmipmappedArray mipmap;
@@ -98,7 +85,8 @@ static bool desc_fits(const CUDA_TEXTURE_DESC *d)
     for (int i = 0; i < 3; i++)
         if ((unsigned)d->addressMode[i] > CU_TR_ADDRESS_MODE_BORDER)
             return false;
-    return !(d->flags & ~(unsigned)FLAGS) && (unsigned)d->filterMode <= CU_TR_FILTER_MODE_LINEAR &&
+    return !(d->flags & ~(unsigned)SG_TEXTURE_FLAGS) &&
+           (unsigned)d->filterMode <= CU_TR_FILTER_MODE_LINEAR &&
            (unsigned)d->mipmapFilterMode <= CU_TR_FILTER_MODE_LINEAR;
 }
 
@@ -126,7 +114,7 @@ CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pR
     SG_TRY(sg_context_current(&context));
     if (!pTexObject || !pResDesc || !pTexDesc || !desc_fits(pTexDesc))
         return CUDA_ERROR_INVALID_VALUE;
-    SG_TRY(resource_check(pResDesc, context->device));
+    SG_TRY(sg_resource_check(pResDesc, context->device));
     struct sg_texture like = {.resource = *pResDesc, .desc = *pTexDesc};
     if (pResViewDesc && is_array(pResDesc)) /* linear memory has none, and a driver says nothing */
         like.view = *pResViewDesc;
@@ -331,14 +319,12 @@ static bool resource_told(const struct sg_texture *o, struct sg_image *to)
     }
 }
 
-bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image *to)
+bool sg_texture_told(const struct sg_texture *texture, struct sg_image *to)
 {
-    SG_LOCKED;
-    struct sg_texture **at = find(context, object, surface);
+    const CUDA_TEXTURE_DESC *d = &texture->desc;
     memset(to, 0, sizeof *to);
-    if (!at || !resource_told(*at, to))
+    if (!resource_told(texture, to))
         return false;
-    const CUDA_TEXTURE_DESC *d = &(*at)->desc;
     for (int i = 0; i < 3; i++)
         to->edge[i] = (uint8_t)d->addressMode[i];
     to->linear = d->filterMode == CU_TR_FILTER_MODE_LINEAR;
@@ -352,4 +338,11 @@ bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image
     if (!to->line) /* outside of which is zero */
         memcpy(to->border, d->borderColor, sizeof to->border);
     return true;
+}
+
+bool sg_image_told(void *context, uint64_t object, bool surface, struct sg_image *to)
+{
+    SG_LOCKED;
+    struct sg_texture **at = find(context, object, surface);
+    return at && sg_texture_told(*at, to);
 }

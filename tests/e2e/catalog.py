@@ -72,7 +72,7 @@ DRIVER_PROGRAMS = (
     Program("driver_link", "driver_link", driver=True),
     Program("driver_answers", "driver_answers", driver=True, ours=True),
     Program("driver_queries", "driver_queries", driver=True, ours=True),
-    Program("driver_texture_references", "driver_texture_references", driver=True, ours=True),
+    Program("driver_texture_references", "driver_texture_references", driver=True),
     Program("driver_logs", "driver_logs", driver=True, ours=True),
     Program("driver_superseded", "driver_superseded", driver=True),
     Program("driver_forms32", "driver_forms32", driver=True),
