@@ -81,6 +81,17 @@ bool gpw_graph_is_beside_hidden(struct gpw_session *s, CUgraphNode node)
     return r != CUDA_SUCCESS || gpw_graph_has_hidden(s, (CUgraph)graph);
 }
 
+CUgraphNode gpw_graph_hidden(struct gpw_session *s, CUgraph graph, size_t *at)
+{
+    const struct gpw_graphs *g = s->graphs;
+    while (*at < g->count) {
+        const struct hidden *n = &g->hidden[(*at)++];
+        if (n->graph == graph)
+            return n->node;
+    }
+    return NULL;
+}
+
 void gpw_graph_ending(struct gpw_session *s, CUgraph graph)
 {
     struct gpw_graphs *g = s->graphs;

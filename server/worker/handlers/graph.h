@@ -10,10 +10,13 @@ int gpw_graphs_open(struct gpw_session *s);
 /* The node captured last into `stream` is in no list that the client asks for. */
 CUresult gpw_graph_hide_last(struct gpw_session *s, CUstream stream);
 
-/* Whether a graph has such nodes; whether a node is one's neighbour. What the client would do
- * to the edges there cannot be done. */
+/* Whether a graph has such nodes; whether a node is of one that has. What the client would do to
+ * the edges there cannot be done. */
 bool gpw_graph_has_hidden(struct gpw_session *s, CUgraph graph);
 bool gpw_graph_is_beside_hidden(struct gpw_session *s, CUgraphNode node);
+
+/* The next of them, from `*at` on, which begins with 0; NULL behind the last. */
+CUgraphNode gpw_graph_hidden(struct gpw_session *s, CUgraph graph, size_t *at);
 
 /* Its nodes' addresses may come again. */
 void gpw_graph_ending(struct gpw_session *s, CUgraph graph);

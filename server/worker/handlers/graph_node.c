@@ -7,6 +7,7 @@
 #include "function.h"
 #include "gpw_handlers.h"
 #include "graph.h"
+#include "graph_edges.h"
 #include "graph_budget.h"
 #include "growth.h"
 #include "handles.h"
@@ -165,29 +166,8 @@ CUresult gpw_noted_cuGraphExecChildGraphNodeSetParams(struct gpw_session *s, CUg
 
 /* --- edges ---------------------------------------------------------------------------- */
 
-struct edges {
-    CUgraphNode *from, *to;
-    CUgraphEdgeData *data;
-    size_t count;
-};
-
-static CUresult edges_new(struct edges *e, size_t count)
-{
-    size_t room = count ? count : 1;
-    *e = (struct edges){calloc(room, sizeof *e->from), calloc(room, sizeof *e->to),
-                        calloc(room, sizeof *e->data), count};
-    return e->from && e->to && e->data ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-static void edges_free(struct edges *e)
-{
-    free(e->from);
-    free(e->to);
-    free(e->data);
-}
-
 static CUresult edges_take(struct gpw_session *s, const uint64_t *from, const uint64_t *to,
-                           const uint64_t *data, struct edges *e)
+                           const uint64_t *data, struct gpw_edges *e)
 {
     CUresult r = CUDA_SUCCESS;
     for (size_t i = 0; r == CUDA_SUCCESS && i < e->count; i++) {
@@ -199,7 +179,7 @@ static CUresult edges_take(struct gpw_session *s, const uint64_t *from, const ui
     return r;
 }
 
-static bool has_data(const struct edges *e)
+static bool has_data(const struct gpw_edges *e)
 {
     const CUgraphEdgeData none = {0};
     for (size_t i = 0; i < e->count; i++)
@@ -208,7 +188,8 @@ static bool has_data(const struct edges *e)
     return false;
 }
 
-static CUresult link_edges(struct gpw_session *s, CUgraph graph, bool remove, const struct edges *e)
+static CUresult link_edges(struct gpw_session *s, CUgraph graph, bool remove,
+                           const struct gpw_edges *e)
 {
     const struct gpw_driver *d = s->driver;
     if (has_data(e)) /* of drivers from 12.3 on */
@@ -221,15 +202,15 @@ static CUresult link_edges(struct gpw_session *s, CUgraph graph, bool remove, co
 CUresult gpw_graph_link(struct gpw_session *s, CUgraph graph, bool remove, uint32_t count,
                         const uint64_t *from, const uint64_t *to, const uint64_t *data)
 {
-    struct edges e;
+    struct gpw_edges e;
     if (gpw_graph_has_hidden(s, graph))
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult r = edges_new(&e, count);
+    CUresult r = gpw_edges_new(&e, count);
     if (r == CUDA_SUCCESS)
         r = edges_take(s, from, to, data, &e);
     if (r == CUDA_SUCCESS)
         r = link_edges(s, graph, remove, &e);
-    edges_free(&e);
+    gpw_edges_free(&e);
     return r;
 }
 
@@ -248,32 +229,43 @@ CUresult gpw_cuGraphDestroyNode(struct gpw_session *s, CUgraphNode hNode)
 
 /* --- what is asked --------------------------------------------------------------------- */
 
-static CUresult edges_of(struct gpw_session *s, CUgraph graph, struct edges *e)
+static CUresult edges_of(struct gpw_session *s, CUgraph graph, struct gpw_edges *e)
 {
     size_t count = 0;
     CUresult r = s->driver->cuGraphGetEdges_v2(graph, NULL, NULL, NULL, &count);
     bool old = r == CUDA_ERROR_NOT_SUPPORTED; /* drivers before 12.3 */
     if (old)
         r = s->driver->cuGraphGetEdges(graph, NULL, NULL, &count);
-    *e = (struct edges){.count = 0};
+    *e = (struct gpw_edges){.count = 0};
     if (r == CUDA_SUCCESS)
-        r = edges_new(e, count);
+        r = gpw_edges_new(e, count);
     if (r != CUDA_SUCCESS || count == 0)
         return r;
     return old ? s->driver->cuGraphGetEdges(graph, e->from, e->to, &e->count)
                : s->driver->cuGraphGetEdges_v2(graph, e->from, e->to, e->data, &e->count);
 }
 
+/* As the client knows the graph: without what is hidden in it. */
+static CUresult edges_shown(struct gpw_session *s, CUgraph graph, struct gpw_edges *e)
+{
+    CUgraphNode hidden;
+    size_t at = 0;
+    CUresult r = edges_of(s, graph, e);
+    if (r != CUDA_SUCCESS || !gpw_graph_has_hidden(s, graph))
+        return r;
+    while (r == CUDA_SUCCESS && (hidden = gpw_graph_hidden(s, graph, &at)))
+        r = gpw_edges_without(e, hidden);
+    return r;
+}
+
 CUresult gpw_gp_graph_edges(struct gpw_session *s, CUgraph graph, uint32_t capacity,
                             uint64_t *count, uint64_t *from, uint32_t *n_from, uint64_t *to,
                             uint32_t *n_to, uint64_t *data, uint32_t *n_data)
 {
-    struct edges e;
+    struct gpw_edges e;
     size_t filled = 0;
     *n_from = *n_to = *n_data = 0;
-    if (gpw_graph_has_hidden(s, graph))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult r = edges_of(s, graph, &e);
+    CUresult r = edges_shown(s, graph, &e);
     for (; r == CUDA_SUCCESS && filled < e.count && filled < capacity; filled++) {
         from[filled] = gpw_handle_name(s, (uint64_t)e.from[filled], (uint64_t)graph);
         to[filled] = gpw_handle_name(s, (uint64_t)e.to[filled], (uint64_t)graph);
@@ -282,7 +274,7 @@ CUresult gpw_gp_graph_edges(struct gpw_session *s, CUgraph graph, uint32_t capac
             r = CUDA_ERROR_OUT_OF_MEMORY;
     }
     *count = e.count;
-    edges_free(&e);
+    gpw_edges_free(&e);
     if (r == CUDA_SUCCESS)
         *n_from = *n_to = *n_data = (uint32_t)(filled * sizeof *data);
     return r;
@@ -300,31 +292,41 @@ static CUresult neighbours(struct gpw_session *s, CUgraphNode node, bool behind,
     return r;
 }
 
+/* The nodes before or behind one. */
+static CUresult edges_at(struct gpw_session *s, CUgraph graph, CUgraphNode node, bool behind,
+                         struct gpw_edges *e)
+{
+    size_t count = 0;
+    *e = (struct gpw_edges){.count = 0};
+    if (gpw_graph_has_hidden(s, graph)) {
+        CUresult r = edges_shown(s, graph, e);
+        if (r == CUDA_SUCCESS)
+            gpw_edges_at(e, node, behind);
+        return r;
+    }
+    CUresult r = neighbours(s, node, behind, NULL, NULL, &count);
+    if (r == CUDA_SUCCESS)
+        r = gpw_edges_new(e, count);
+    return r || count == 0 ? r : neighbours(s, node, behind, e->to, e->data, &e->count);
+}
+
 CUresult gpw_gp_node_edges(struct gpw_session *s, CUgraphNode node, uint32_t behind,
                            uint32_t capacity, uint64_t *count, uint64_t *nodes, uint32_t *n_nodes,
                            uint64_t *data, uint32_t *n_data)
 {
-    struct edges e;
+    struct gpw_edges e;
     uint64_t graph = 0;
-    size_t total = 0;
+    size_t filled = 0;
     *n_nodes = *n_data = 0;
-    CUresult r = gpw_graph_is_beside_hidden(s, node)
-                     ? CUDA_ERROR_NOT_SUPPORTED
-                     : neighbours(s, node, behind, NULL, NULL, &total);
-    if (r != CUDA_SUCCESS)
-        return r;
     gpw_handle_get(s, GP_HANDLE_GRAPH, gpw_handle_graph_of(s, (uint64_t)node), false, &graph);
-    r = edges_new(&e, total);
-    if (r == CUDA_SUCCESS && total)
-        r = neighbours(s, node, behind, e.to, e.data, &e.count);
-    size_t filled = e.count < capacity ? e.count : capacity;
-    for (size_t i = 0; r == CUDA_SUCCESS && i < filled; i++) {
-        memcpy(&data[i], &e.data[i], sizeof *data);
-        if (!(nodes[i] = gpw_handle_name(s, (uint64_t)e.to[i], graph)))
+    CUresult r = edges_at(s, (CUgraph)graph, node, behind, &e);
+    for (; r == CUDA_SUCCESS && filled < e.count && filled < capacity; filled++) {
+        memcpy(&data[filled], &e.data[filled], sizeof *data);
+        if (!(nodes[filled] = gpw_handle_name(s, (uint64_t)e.to[filled], graph)))
             r = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    edges_free(&e);
-    *count = total;
+    *count = e.count;
+    gpw_edges_free(&e);
     if (r == CUDA_SUCCESS)
         *n_nodes = *n_data = (uint32_t)(filled * sizeof *nodes);
     return r;

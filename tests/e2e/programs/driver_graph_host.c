@@ -199,6 +199,45 @@ static void wrong(void)
     CU(cuGraphDestroy(graph));
 }
 
+/* Copies that a stream has captured: nodes between others, and their edges. */
+static void captured_edges(void)
+{
+    static int from[COUNT], to[COUNT];
+    CUgraph graph;
+    CUgraphNode nodes[8], first[8], second[8], around[8];
+    CUgraphNodeType type;
+    CUstream stream;
+    size_t count = 8, edges = 8;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    CU(cuMemsetD32Async(device, 1, COUNT, stream));
+    CU(cuMemcpyHtoDAsync(device, from, SIZE, stream));
+    CU(cuMemsetD32Async(device, 2, 1, stream));
+    CU(cuMemcpyDtoHAsync(to, device, SIZE, stream));
+    CU(cuMemcpyHtoDAsync(device, to, SIZE, stream));
+    CU(cuMemsetD32Async(device, 3, 1, stream));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphGetNodes(graph, nodes, &count));
+    EXPECT(count == 6, "%zu nodes were captured, expected 6", count);
+    CU(cuGraphGetEdges(graph, first, second, NULL, &edges));
+    EXPECT(edges == 5, "%zu edges were captured, expected 5", edges);
+    for (size_t i = 0; i < count; i++) {
+        size_t before = 0, behind = 8, as_first = 0;
+        CU(cuGraphNodeGetDependencies(nodes[i], NULL, NULL, &before));
+        CU(cuGraphNodeGetDependentNodes(nodes[i], around, NULL, &behind));
+        EXPECT(before <= 1 && behind <= 1, "node %zu has %zu before and %zu behind", i, before,
+               behind);
+        for (size_t k = 0; k < edges; k++)
+            as_first += first[k] == nodes[i] && second[k] == around[0];
+        EXPECT(as_first == behind, "the edges of node %zu are others in the list", i);
+        CU(cuGraphNodeGetType(nodes[i], &type));
+        EXPECT(type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET,
+               "node %zu is of type %d", i, (int)type);
+    }
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+}
+
 int main(void)
 {
     static int from[COUNT], to[COUNT], other[COUNT];
@@ -213,6 +252,7 @@ int main(void)
     there_and_back(from, pinned_to, other, "pageable to pinned memory");
     boxes();
     edges();
+    captured_edges();
     wrong();
     CU(cuMemFreeHost(pinned_from));
     CU(cuMemFreeHost(pinned_to));
