@@ -121,6 +121,26 @@ static CUlaunchAttribute cluster(unsigned x, unsigned y, unsigned z)
     return a;
 }
 
+/* What is asked of a kernel for a cooperative launch disturbs no capture. */
+static void captured_together(CUmodule module)
+{
+    CUdeviceptr none = 0;
+    int n = 0;
+    void *parameters[] = {&none, &none, &none, &n};
+    CUstream stream;
+    CUgraph graph;
+    size_t count = 0;
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU(cuLaunchCooperativeKernel(driver_function(module, "add"), 2, 1, 1, 32, 1, 1, 0, stream,
+                                 parameters));
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphGetNodes(graph, NULL, &count));
+    EXPECT(count == 1, "%zu nodes were captured", count);
+    CU(cuGraphDestroy(graph));
+    CU(cuStreamDestroy(stream));
+}
+
 /* Refused by the launch itself; which of two errors it is may depend on the driver. */
 static void refused_at_once(CUresult r, CUresult expected, const char *what)
 {
@@ -234,6 +254,7 @@ int main(void)
     null_pointers();
     CU(cuModuleLoadData(&module, kernels_ptx));
     bad_launches(module);
+    captured_together(module);
     bad_attributes(module);
     bad_values(module);
     proc_addresses();
