@@ -4,7 +4,8 @@
 
 BENCH_SOFT is the program that a build makes of bench/soft.c (`make bench-soft`). Another build's,
 and numbers of threads, take turns with it within each round; a figure is the best of all rounds,
-because other programs on the machine only ever add to a time. All must write the same bytes.
+because other programs on the machine only ever add to a time. `--processors` takes the time that
+processors spent instead, which a busy machine disturbs least. All must write the same bytes.
 """
 
 from __future__ import annotations
@@ -29,13 +30,9 @@ class Figure:
     """One kernel, one way."""
 
     seconds: float
+    processors: float
     instructions: int
     digest: str
-
-    @property
-    def rate(self) -> float:
-        """Million lane-instructions a second."""
-        return self.instructions / self.seconds / 1e6
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,15 @@ class Way:
         return {name: Figure(**figure) for name, figure in json.loads(done.stdout).items()}
 
 
+def better(known: Figure, other: Figure) -> Figure:
+    return Figure(
+        min(known.seconds, other.seconds),
+        min(known.processors, other.processors),
+        other.instructions,
+        known.digest if known.digest == other.digest else "differs from run to run",
+    )
+
+
 def take_turns(
     ways: list[Way], ptx: Path, rounds: int, seconds: float
 ) -> dict[str, dict[str, Figure]]:
@@ -63,9 +69,8 @@ def take_turns(
     for _ in range(rounds):
         for way in ways:
             for kernel, figure in way.run(ptx, seconds).items():
-                known = best.setdefault(kernel, {}).setdefault(way.name, figure)
-                if figure.seconds < known.seconds:
-                    best[kernel][way.name] = figure
+                each = best.setdefault(kernel, {})
+                each[way.name] = better(each.get(way.name, figure), figure)
     return best
 
 
@@ -74,13 +79,17 @@ def differing(best: dict[str, dict[str, Figure]]) -> list[str]:
     return [name for name, each in best.items() if len({f.digest for f in each.values()}) > 1]
 
 
-def table(best: dict[str, dict[str, Figure]], ways: list[Way]) -> list[str]:
+def table(best: dict[str, dict[str, Figure]], ways: list[Way], processors: bool) -> list[str]:
+    """Milliseconds, million lane-instructions a second, and how much faster than the first way."""
     head = f"{'kernel':16}" + "".join(f"{w.name + ' ms':>13}{'M/s':>8}" for w in ways)
     lines = [head + "".join(f"{'x':>7}" for _ in ways[1:])]
     for kernel, each in best.items():
-        figures = [each[way.name] for way in ways]
-        cells = "".join(f"{1e3 * f.seconds:13.2f}{f.rate:8.0f}" for f in figures)
-        faster = "".join(f"{figures[0].seconds / f.seconds:7.2f}" for f in figures[1:])
+        count = each[ways[0].name].instructions
+        times = [
+            each[way.name].processors if processors else each[way.name].seconds for way in ways
+        ]
+        cells = "".join(f"{1e3 * t:13.2f}{1e-6 * count / t:8.0f}" for t in times)
+        faster = "".join(f"{times[0] / t:7.2f}" for t in times[1:])
         lines.append(f"{kernel:16}{cells}{faster}")
     return lines
 
@@ -92,6 +101,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, os.cpu_count() or 1])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each kernel of a round")
+    parser.add_argument("--processors", action="store_true", help="the time that they spent")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -106,7 +116,7 @@ def main() -> int:
     if given.json:
         print(json.dumps(best, default=vars, indent=1))
     else:
-        print("\n".join(table(best, ways)))
+        print("\n".join(table(best, ways, given.processors)))
     wrong = differing(best)
     for name in wrong:
         print(f"{name}: not the same result each way", file=sys.stderr)

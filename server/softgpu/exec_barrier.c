@@ -18,26 +18,41 @@ static void read_request(struct sg_warp *w, const struct sg_insn *in, struct req
         r->predicate = sg_operand_all(w, &in->x[in->operands - 1], r->room[2]);
 }
 
+/* The lanes have come to the barrier. */
+static void arrive(struct sg_warp *w, const struct sg_insn *in, const struct request *r,
+                   uint64_t id, uint32_t lanes)
+{
+    struct sg_barrier_state *b = &w->block->barriers[id];
+    if (!b->used)
+        b->expected = r->count ? (uint32_t)r->count[__builtin_ctz(lanes)] : 0;
+    b->used = true;
+    b->reduces |= r->predicate != NULL;
+    w->arrived[id] |= lanes;
+    w->predicate[id] &= ~lanes;
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        if (r->predicate)
+            w->predicate[id] |= (uint32_t)(r->predicate[l] & 1) << l & lanes;
+        w->lane_barrier[l] = lanes >> l & 1 ? (uint8_t)id : w->lane_barrier[l];
+    }
+    SG_FOR_LANES(l, lanes)
+    w->deposit[l].in = in;
+}
+
 SG_HANDLER(sg_do_barrier)
 {
     struct request r;
     read_request(w, in, &r);
-    SG_FOR_LANES(l, mask)
-    {
-        uint64_t id = (uint32_t)r.id[l];
+    for (uint32_t left = mask; left;) {
+        unsigned first = (unsigned)__builtin_ctz(left);
+        uint64_t id = (uint32_t)r.id[first];
+        uint32_t same = 0;
         if (id >= SG_BARRIERS)
-            return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION, "barrier %u: there are 16",
-                            (unsigned)id);
-        struct sg_barrier_state *b = &w->block->barriers[id];
-        if (!b->used)
-            b->expected = r.count ? (uint32_t)r.count[l] : 0;
-        b->used = true;
-        w->arrived[id] |= 1u << l;
-        w->predicate[id] &= ~(1u << l);
-        if (r.predicate)
-            w->predicate[id] |= (uint32_t)(r.predicate[l] & 1) << l;
-        w->lane_barrier[l] = (uint8_t)id;
-        w->deposit[l].in = in;
+            return sg_fault(w, in, first, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                            "barrier %u: there are 16", (unsigned)id);
+        for (unsigned l = 0; l < SG_LANES; l++)
+            same |= (uint32_t)((uint32_t)r.id[l] == id) << l;
+        arrive(w, in, &r, id, same & left);
+        left &= ~same;
     }
     if (in->mode == SG_Y_ARRIVE)
         return SG_NEXT;
@@ -100,16 +115,17 @@ static void let_go(struct sg_block *block, unsigned id)
     struct votes v = count_votes(block, id);
     for (uint32_t i = 0; i < block->warp_count; i++) {
         struct sg_warp *w = &block->warps[i];
-        SG_FOR_LANES(l, w->barrier)
-        {
-            if (w->lane_barrier[l] != id)
-                continue;
-            give_votes(w, l, v);
-            w->barrier &= ~(1u << l);
-        }
+        uint32_t here = 0;
+        for (unsigned l = 0; l < SG_LANES; l++)
+            here |= (uint32_t)(w->lane_barrier[l] == id) << l;
+        here &= w->barrier;
+        w->barrier &= ~here;
+        if (block->barriers[id].reduces)
+            SG_FOR_LANES(l, here)
+        give_votes(w, l, v);
         w->arrived[id] = w->predicate[id] = 0;
     }
-    block->barriers[id] = (struct sg_barrier_state){0, false};
+    block->barriers[id] = (struct sg_barrier_state){0};
 }
 
 bool sg_barrier_release(struct sg_block *block)

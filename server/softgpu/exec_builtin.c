@@ -1,6 +1,6 @@
 /* Functions that CUDA's runtime on the device provides: printf, malloc, free, assert, and the
  * values of graphs' conditions. */
-#include "exec_internal.h"
+#include "exec_grid.h"
 
 #include <string.h>
 
@@ -55,8 +55,8 @@ static enum sg_step fail_assertion(struct sg_warp *w, const struct sg_insn *in, 
                         "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.\n",
                         file, number, function, b[0], b[1], b[2], t % n[0], t / n[0] % n[1],
                         t / n[0] / n[1], message);
-    if (launch->print && size > 0)
-        launch->print(launch->print_context, line,
+    if (size > 0)
+        sg_grid_print(w->block->run, w->block->cluster->number, line,
                       (size_t)size < sizeof(line) ? (size_t)size : sizeof(line) - 1);
     return sg_fault(w, in, lane, CUDA_ERROR_ASSERT, "assertion failed: %.100s", message);
 }

@@ -1,16 +1,14 @@
 /* The one line that says why a launch ended. */
-#include "exec_internal.h"
+#include "exec_grid.h"
 
 #include <stdarg.h>
 
 enum sg_step sg_fault(struct sg_warp *w, const struct sg_insn *in, unsigned lane, CUresult result,
                       const char *format, ...)
 {
-    struct sg_run *run = w->block->run;
-    if (run->result != CUDA_SUCCESS)
-        return SG_FAULT;
-    run->result = result;
-    if (!run->fault || !run->fault_size)
+    const struct sg_run *run = w->block->run;
+    const struct sg_grid *grid = run->grid;
+    if (!sg_grid_fail(run->grid, result) || !grid->fault || !grid->fault_size)
         return SG_FAULT;
     char what[192];
     va_list arguments;
@@ -22,7 +20,7 @@ enum sg_step sg_fault(struct sg_warp *w, const struct sg_insn *in, unsigned lane
     char line[32] = "";
     if (in)
         snprintf(line, sizeof(line), ", PTX line %u", in->line);
-    snprintf(run->fault, run->fault_size, "%s: block (%u,%u,%u), thread (%u,%u,%u)%s: %s",
+    snprintf(grid->fault, grid->fault_size, "%s: block (%u,%u,%u), thread (%u,%u,%u)%s: %s",
              run->function->info.name, b[0], b[1], b[2], t % n[0], t / n[0] % n[1], t / n[0] / n[1],
              line, what);
     return SG_FAULT;

@@ -1,5 +1,5 @@
 /* Activations of functions: registers and local memory for the lanes in them. */
-#include "exec_internal.h"
+#include "exec_grid.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,27 @@ static size_t frame_size(const struct sg_function *f, uint32_t stride)
     return HEADER + (size_t)f->slots * SG_LANES * sizeof(uint64_t) + (size_t)stride * SG_LANES;
 }
 
+static bool charge(struct sg_grid *grid, size_t bytes)
+{
+    if (__atomic_add_fetch(&grid->frame_bytes, bytes, __ATOMIC_RELAXED) <= MAX_FRAME_BYTES)
+        return true;
+    __atomic_sub_fetch(&grid->frame_bytes, bytes, __ATOMIC_RELAXED);
+    return false;
+}
+
+static struct sg_frame *new_frame(struct sg_grid *grid, size_t bytes)
+{
+    if (!charge(grid, bytes))
+        return NULL;
+    struct sg_frame *frame = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (!frame)
+        __atomic_sub_fetch(&grid->frame_bytes, bytes, __ATOMIC_RELAXED);
+    return frame;
+}
+
 struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *function,
                                 struct sg_frame *parent, uint32_t lanes, CUresult *why)
 {
-    struct sg_run *run = w->block->run;
     uint32_t stride = (function->frame_bytes + FRAME_ALIGN - 1) / FRAME_ALIGN * FRAME_ALIGN;
     uint32_t base = parent ? parent->base + parent->stride : FRAME_ALIGN;
     uint32_t depth = parent ? parent->depth + 1 : 0;
@@ -27,18 +44,13 @@ struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *fun
     size_t bytes = frame_size(function, stride);
     *why = CUDA_ERROR_OUT_OF_MEMORY;
     struct sg_frame *frame = w->spare;
-    if (frame && w->spare_bytes == bytes) {
+    if (frame && w->spare_bytes == bytes)
         w->spare = NULL;
-        memset(frame, 0, bytes);
-    } else {
-        if (bytes > MAX_FRAME_BYTES - run->frame_bytes)
-            return NULL;
-        frame = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        if (!frame)
-            return NULL;
-        memset(frame, 0, bytes);
-        run->frame_bytes += bytes;
-    }
+    else
+        frame = new_frame(w->block->run->grid, bytes);
+    if (!frame)
+        return NULL;
+    memset(frame, 0, bytes);
     frame->parent = parent;
     frame->function = function;
     frame->depth = depth;
@@ -50,16 +62,20 @@ struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *fun
     return frame;
 }
 
+void sg_frame_discard(struct sg_warp *w)
+{
+    if (w->spare)
+        __atomic_sub_fetch(&w->block->run->grid->frame_bytes, w->spare_bytes, __ATOMIC_RELAXED);
+    free(w->spare);
+    w->spare = NULL;
+}
+
 void sg_frame_leave(struct sg_warp *w, struct sg_frame *frame, uint32_t lanes)
 {
     frame->lanes &= ~lanes;
     if (frame->lanes)
         return;
-    struct sg_frame *old = w->spare;
-    if (old) {
-        w->block->run->frame_bytes -= w->spare_bytes;
-        free(old);
-    }
+    sg_frame_discard(w);
     w->spare = frame;
     w->spare_bytes = frame_size(frame->function, frame->stride);
 }

@@ -1,6 +1,6 @@
 /*
- * The executor's state. A launch runs on one thread: resident blocks take
- * turns, their warps too, and within a warp the lanes that share a program
+ * The executor's state. A block runs on one thread, which may have several
+ * that take turns, their warps too (exec_grid.h has the threads), and within a warp the lanes that share a program
  * counter and a frame run together as a group. Lanes of other groups wait, in
  * the order "deepest call first, then least pc", which brings them back
  * together where branches of structured code join.
@@ -75,6 +75,7 @@ struct sg_warp {
 struct sg_barrier_state {
     uint32_t expected; /* threads; 0: all that live */
     bool used;         /* someone has come since it last let go */
+    bool reduces;      /* and some want to know of predicates */
 };
 
 struct sg_block {
@@ -92,10 +93,13 @@ struct sg_block {
 };
 
 struct sg_cluster {
-    uint32_t size, finished;
+    uint64_t number; /* in the grid */
+    uint32_t size;
     bool used;
     struct sg_block *blocks[16];
 };
+
+struct sg_grid;
 
 struct sg_extent {
     uint64_t begin, end;
@@ -109,12 +113,13 @@ struct sg_known_image {
     struct sg_image image;
 };
 
+/* A launch as one of its threads has it. */
 struct sg_run {
+    struct sg_grid *grid;
     const struct sg_launch *launch;
     const struct sg_function *function;
     const struct sg_module *module;
     unsigned char *parameters;
-    uint32_t workspace[SG_WORKSPACE]; /* its size, then the counter that grid.sync() waits on */
     uint32_t shared_bytes, threads, warps;
     uint32_t shared_top; /* where dynamic shared memory begins */
     uint32_t cluster_dim[3], cluster_size;
@@ -123,10 +128,11 @@ struct sg_run {
     uint32_t next_extent;
     struct sg_known_image images[SG_IMAGES];
     uint32_t next_image;
-    size_t frame_bytes; /* all frames of the launch */
-    CUresult result;
-    char *fault;
-    size_t fault_size;
+    bool leads;            /* the thread that launches */
+    uint64_t oldest;       /* cluster of this thread's */
+    uint64_t instructions; /* lanes' */
+    struct sg_run *next_run;
+    struct sg_cluster *spare; /* one that has ended, often the next one wanted */
 };
 
 /* --- frames (exec_frame.c) ------------------------------------------------ */
@@ -137,6 +143,8 @@ struct sg_frame *sg_frame_enter(struct sg_warp *w, const struct sg_function *fun
                                 struct sg_frame *parent, uint32_t lanes, CUresult *why);
 /* The lanes leave the frame, and it goes with the last of them. */
 void sg_frame_leave(struct sg_warp *w, struct sg_frame *frame, uint32_t lanes);
+/* The frame that the warp keeps goes. */
+void sg_frame_discard(struct sg_warp *w);
 /* The lanes leave this and every outer frame. */
 void sg_frame_unwind(struct sg_warp *w, uint32_t lane);
 
@@ -161,6 +169,16 @@ bool sg_barrier_release(struct sg_block *block);
 bool sg_cluster_release(struct sg_cluster *cluster);
 /* Performs exchanges all of whose members have come; false: the launch has failed. */
 bool sg_lanes_release(struct sg_warp *w);
+
+/* All of these lanes are in the frame. */
+static inline bool sg_same_frame(const struct sg_warp *w, uint32_t ready,
+                                 const struct sg_frame *frame)
+{
+    uintptr_t differs = 0;
+    for (unsigned l = 0; l < SG_LANES; l++)
+        differs |= ready >> l & 1 ? (uintptr_t)w->lane_frame[l] ^ (uintptr_t)frame : 0;
+    return differs == 0;
+}
 
 static inline uint32_t sg_warp_ready(const struct sg_warp *w)
 {

@@ -23,9 +23,9 @@ struct sg_level {
     sg_pure (*pure)(const struct sg_insn *in);
     /* The handler for whole warps; NULL: none, the ordinary one serves. */
     sg_execute (*execute)(const struct sg_insn *in);
-    /* Runs the chosen group of lanes until the choice must be made again; false: the launch has
-     * failed. */
-    bool (*run_group)(struct sg_warp *w);
+    /* Runs the warp's groups of lanes, one after another, until none may go on; false: the launch
+     * has failed. *ran: any of them did anything. */
+    bool (*run_groups)(struct sg_warp *w, bool *ran);
 };
 
 #define sg_level_own SG_LEVELLED(sg_level)

@@ -1,5 +1,5 @@
 /* Loads and stores, and the one way to host memory for every space. */
-#include "exec_internal.h"
+#include "exec_grid.h"
 
 #include <string.h>
 
@@ -57,8 +57,9 @@ static void *look_parameter(struct sg_run *run, uint64_t address, uint32_t size)
 
 static void *look_workspace(struct sg_run *run, uint64_t address, uint32_t size)
 {
-    uint64_t bytes = run->launch->cooperative ? sizeof(run->workspace) : 0;
-    return address <= bytes && size <= bytes - address ? (unsigned char *)run->workspace + address
+    struct sg_grid *grid = run->grid;
+    uint64_t bytes = run->launch->cooperative ? sizeof(grid->workspace) : 0;
+    return address <= bytes && size <= bytes - address ? (unsigned char *)grid->workspace + address
                                                        : NULL;
 }
 

@@ -2,7 +2,7 @@
  * Device printf. The caller packs the arguments as a C struct would hold them:
  * 4 bytes for int and shorter, 8 for long, pointers and double, each aligned.
  */
-#include "exec_internal.h"
+#include "exec_grid.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -213,9 +213,7 @@ int sg_print(struct sg_warp *w, unsigned lane, uint64_t format, uint64_t argumen
         else
             text_add(&t, &c, 1);
     }
-    const struct sg_launch *launch = w->block->run->launch;
-    if (launch->print && t.n)
-        launch->print(launch->print_context, t.data, t.n);
+    sg_grid_print(w->block->run, w->block->cluster->number, t.data, t.n);
     free(t.data);
     return count;
 }

@@ -19,17 +19,26 @@ static uint64_t ticks(const struct sg_run *run)
     return ns / 1000000000u * hz + ns % 1000000000u * (hz / 1000u) / 1000000u;
 }
 
-static uint64_t of_thread(const struct sg_warp *w, uint32_t special, unsigned lane)
+/* %tid of one lane after the other, x first. */
+static void threads(const struct sg_warp *w, uint32_t axis, uint64_t *out)
 {
     const uint32_t *n = w->block->run->launch->block;
-    uint32_t t = w->index * SG_LANES + lane;
+    uint32_t t = w->index * SG_LANES, at[3] = {t % n[0], t / n[0] % n[1], t / n[0] / n[1]};
+    for (unsigned l = 0; l < SG_LANES; l++) {
+        out[l] = at[axis];
+        if (++at[0] < n[0])
+            continue;
+        at[0] = 0;
+        if (++at[1] < n[1])
+            continue;
+        at[1] = 0;
+        at[2]++;
+    }
+}
+
+static uint64_t of_lane(uint32_t special, unsigned lane)
+{
     switch (special) {
-    case SG_X_TID_X:
-        return t % n[0];
-    case SG_X_TID_Y:
-        return t / n[0] % n[1];
-    case SG_X_TID_Z:
-        return t / n[0] / n[1];
     case SG_X_LANEID:
         return lane;
     case SG_X_LANEMASK_EQ:
@@ -146,11 +155,15 @@ static uint64_t of_block(const struct sg_warp *w, uint32_t special)
 
 void sg_special_all(struct sg_warp *w, uint32_t special, uint64_t *out)
 {
-    bool lanes = special <= SG_X_TID_Z || special == SG_X_LANEID ||
+    if (special <= SG_X_TID_Z) {
+        threads(w, special - SG_X_TID_X, out);
+        return;
+    }
+    bool lanes = special == SG_X_LANEID ||
                  (special >= SG_X_LANEMASK_EQ && special <= SG_X_LANEMASK_GT);
     if (lanes) {
         for (unsigned l = 0; l < SG_LANES; l++)
-            out[l] = of_thread(w, special, l);
+            out[l] = of_lane(special, l);
         return;
     }
     uint64_t value = of_block(w, special);

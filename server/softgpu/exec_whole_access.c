@@ -8,22 +8,9 @@
 
 #include <string.h>
 
-/* Where the lanes reach; those that do not run have the address of one that does. */
-struct reach {
-    uint64_t address[SG_LANES];
-    uint64_t low, high;
-    const unsigned char *host; /* of address 0, as it were */
-    size_t stride;             /* from lane to lane of local memory */
-};
-
-static inline unsigned char *host_of(const struct reach *r, unsigned lane)
-{
-    return (unsigned char *)((uintptr_t)r->host + r->address[lane] + lane * r->stride);
-}
-
 /* false: some address is no multiple of `align`. */
 static bool read_addresses(struct sg_warp *w, const struct sg_insn *in, const struct sg_operand *x,
-                           uint32_t mask, uint32_t align, struct reach *r)
+                           uint32_t mask, uint32_t align, struct sg_reach *r)
 {
     uint64_t room[SG_LANES];
     const uint64_t *base = sg_whole_operand(w, x, room);
@@ -50,7 +37,7 @@ static inline bool inside(uint64_t low, uint64_t end, uint64_t first, uint64_t b
     return low >= first && end - first <= bytes;
 }
 
-static bool find_global(struct sg_warp *w, struct reach *r, uint32_t size)
+static bool find_global(struct sg_warp *w, struct sg_reach *r, uint32_t size)
 {
     const struct sg_run *run = w->block->run;
     for (unsigned i = 0; i < SG_EXTENTS; i++) {
@@ -63,7 +50,7 @@ static bool find_global(struct sg_warp *w, struct reach *r, uint32_t size)
     return false;
 }
 
-static bool find(struct sg_warp *w, unsigned space, struct reach *r, uint32_t size)
+static bool find(struct sg_warp *w, unsigned space, struct sg_reach *r, uint32_t size)
 {
     uint64_t window = r->low & ~SG_OFFSET_MASK, own = 0;
     if (window != (r->high & ~SG_OFFSET_MASK))
@@ -76,6 +63,7 @@ static bool find(struct sg_warp *w, unsigned space, struct reach *r, uint32_t si
                                               : window;
     const unsigned char *host;
     r->stride = 0;
+    r->shared = of_space == SG_WINDOW_SHARED;
     if (window && window != of_space)
         return false;
     switch (of_space) {
@@ -105,8 +93,14 @@ static bool find(struct sg_warp *w, unsigned space, struct reach *r, uint32_t si
     return true;
 }
 
+bool sg_whole_reach(struct sg_warp *w, const struct sg_insn *in, const struct sg_operand *x,
+                    uint32_t mask, uint32_t size, struct sg_reach *r)
+{
+    return read_addresses(w, in, x, mask, size, r) && find(w, sg_space_of(in, x), r, size);
+}
+
 /* The lanes' elements lie one behind the other. */
-static bool is_dense(const struct reach *r, uint32_t mask, uint32_t size)
+static bool is_dense(const struct sg_reach *r, uint32_t mask, uint32_t size)
 {
     if (mask != SG_ALL_LANES || r->stride || r->high - r->low != (uint64_t)size * (SG_LANES - 1))
         return false;
@@ -119,7 +113,7 @@ static bool is_dense(const struct reach *r, uint32_t mask, uint32_t size)
 /* How the lanes lie to each other. */
 enum shape { ONE, DENSE, SPREAD };
 
-static enum shape shape_of(const struct reach *r, uint32_t mask, uint32_t size)
+static enum shape shape_of(const struct sg_reach *r, uint32_t mask, uint32_t size)
 {
     if (r->low == r->high && !r->stride)
         return ONE;
@@ -128,10 +122,10 @@ static enum shape shape_of(const struct reach *r, uint32_t mask, uint32_t size)
 
 /* Element `at` bytes behind each lane's address, as T, to d; what `keep` has not is cut off. */
 #define LOAD(T)                                                                                    \
-    static void load_##T(const struct reach *r, enum shape shape, size_t at, uint64_t keep,        \
+    static void load_##T(const struct sg_reach *r, enum shape shape, size_t at, uint64_t keep,     \
                          uint64_t *d)                                                              \
     {                                                                                              \
-        const unsigned char *p = host_of(r, 0) + at;                                               \
+        const unsigned char *p = sg_whole_host(r, 0) + at;                                         \
         T v;                                                                                       \
         if (shape == ONE) {                                                                        \
             memcpy(&v, p, sizeof(v));                                                              \
@@ -145,7 +139,7 @@ static enum shape shape_of(const struct reach *r, uint32_t mask, uint32_t size)
                 d[l] = (uint64_t)elements[l] & keep;                                               \
         } else {                                                                                   \
             for (unsigned l = 0; l < SG_LANES; l++) {                                              \
-                memcpy(&v, host_of(r, l) + at, sizeof(v));                                         \
+                memcpy(&v, sg_whole_host(r, l) + at, sizeof(v));                                   \
                 d[l] = (uint64_t)v & keep;                                                         \
             }                                                                                      \
         }                                                                                          \
@@ -158,8 +152,8 @@ LOAD(uint32_t)
 LOAD(int32_t)
 LOAD(uint64_t)
 
-static void load_one(const struct sg_insn *in, const struct reach *r, enum shape shape, size_t at,
-                     uint64_t keep, uint64_t *d)
+static void load_one(const struct sg_insn *in, const struct sg_reach *r, enum shape shape,
+                     size_t at, uint64_t keep, uint64_t *d)
 {
     switch (in->type) {
     case SG_T_S8:
@@ -194,8 +188,8 @@ static SG_HANDLER(whole_load)
 {
     const struct sg_operand *a = &in->x[in->vector];
     uint32_t size = sg_type_size(in->type), total = size * in->vector;
-    struct reach r;
-    if (!read_addresses(w, in, a, mask, total, &r) || !find(w, sg_space_of(in, a), &r, total))
+    struct sg_reach r;
+    if (!sg_whole_reach(w, in, a, mask, total, &r))
         return sg_do_load(w, in, mask);
     enum shape shape = shape_of(&r, mask, total);
     if (shape == DENSE && in->vector > 1)
@@ -215,11 +209,11 @@ static SG_HANDLER(whole_load)
 
 /* As LOAD; of lanes that write to one place the last one is seen. */
 #define STORE(T)                                                                                   \
-    static void store_##T(const struct reach *r, enum shape shape, size_t at, uint32_t mask,       \
+    static void store_##T(const struct sg_reach *r, enum shape shape, size_t at, uint32_t mask,    \
                           const uint64_t *values)                                                  \
     {                                                                                              \
         if (shape == DENSE) {                                                                      \
-            T *elements = (T *)(void *)(host_of(r, 0) + at);                                       \
+            T *elements = (T *)(void *)(sg_whole_host(r, 0) + at);                                 \
             SG_LANEWISE                                                                            \
             for (unsigned l = 0; l < SG_LANES; l++)                                                \
                 elements[l] = (T)values[l];                                                        \
@@ -228,7 +222,7 @@ static SG_HANDLER(whole_load)
         SG_FOR_LANES(l, mask)                                                                      \
         {                                                                                          \
             T v = (T)values[l];                                                                    \
-            memcpy(host_of(r, l) + at, &v, sizeof(v));                                             \
+            memcpy(sg_whole_host(r, l) + at, &v, sizeof(v));                                       \
         }                                                                                          \
     }
 STORE(uint8_t)
@@ -239,9 +233,8 @@ STORE(uint64_t)
 static SG_HANDLER(whole_store)
 {
     uint32_t size = sg_type_size(in->type), total = size * in->vector;
-    struct reach r;
-    if (!read_addresses(w, in, &in->x[0], mask, total, &r) ||
-        !find(w, sg_space_of(in, &in->x[0]), &r, total))
+    struct sg_reach r;
+    if (!sg_whole_reach(w, in, &in->x[0], mask, total, &r))
         return sg_do_store(w, in, mask);
     enum shape shape = in->vector == 1 && is_dense(&r, mask, size) ? DENSE : SPREAD;
     for (unsigned i = 0; i < in->vector; i++) {

@@ -235,6 +235,7 @@ CUresult sg_kernel_run(const struct sg_op *op)
         .image_context = (void *)(uintptr_t)op,
         .cancel = &op->context->cancel,
         .breathe = sg_time_breathe,
+        .due = sg_time_due,
         .set_condition = sg_condition_set,
         .clock_hz = 1000000000,
     };

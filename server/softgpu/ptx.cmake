@@ -2,15 +2,17 @@
 # What goes from lane to lane is compiled for each level of processors (exec_level.h).
 set(SG_LEVELLED exec_pure_approx.c exec_pure_bits.c exec_pure_compare.c exec_pure_convert.c
   exec_pure_half.c exec_pure_ieee.c exec_pure_integer.c exec_pure_move.c exec_pure_select.c
-  exec_pure_set.c exec_whole_access.c exec_whole_group.c exec_whole_pure.c)
+  exec_pure_set.c exec_whole_access.c exec_whole_atomic.c exec_whole_group.c
+  exec_whole_lanes.c exec_whole_pure.c)
 add_library(sg_ptx STATIC ${SG_LEVELLED}
-  exec_atomic.c exec_barrier.c exec_builtin.c exec_carry.c exec_control.c
+  exec_atomic.c exec_barrier.c exec_block.c exec_builtin.c exec_carry.c exec_control.c exec_crew.c
   exec_fault.c exec_float.c exec_frame.c exec_heap.c exec_image.c exec_lanes.c
-  exec_launch.c exec_level.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_print.c
+  exec_launch.c exec_level.c exec_matrix.c exec_matrix_move.c exec_mbarrier.c exec_memory.c exec_order.c exec_print.c exec_rounds.c
   exec_select.c exec_special.c exec_step.c exec_surface.c exec_texture.c exec_warp.c ptx_arena.c ptx_async.c ptx_call.c
   ptx_declare.c ptx_decode.c ptx_function.c ptx_lex.c ptx_matrix.c ptx_module.c
   ptx_opcode.c ptx_operand.c ptx_parse.c ptx_symbol.c ptx_texture.c)
-target_include_directories(sg_ptx PUBLIC ${CMAKE_CURRENT_LIST_DIR})
+target_include_directories(sg_ptx PUBLIC ${CMAKE_CURRENT_LIST_DIR}
+  PRIVATE ${CMAKE_SOURCE_DIR}/proto/wire)
 target_include_directories(sg_ptx SYSTEM PUBLIC ${GPUPOOL_CUDA_INCLUDE})
 # IEEE to the letter: nothing contracted, rounding modes respected. Nobody reads the flags of
 # floating-point exceptions or errno.

@@ -117,14 +117,17 @@ struct sg_launch {
     /* Receives what kernels print, in block order; may be NULL. */
     void (*print)(void *context, const char *text, size_t n);
     void *print_context;
-    /* Tells of a texture or surface object; false: there is none. May be NULL. */
+    /* Tells of a texture or surface object, to any thread of the grid; false: there is none. May be NULL. */
     bool (*image)(void *context, uint64_t object, bool surface, struct sg_image *out);
     void *image_context;
     volatile int *cancel; /* may be NULL; nonzero ends the launch soon */
-    /* Called very often while the grid runs, on its thread, and may wait; may be NULL. */
+    /* Called very often while the grid runs, on the thread that launched, and may wait: then all
+     * threads of the grid do. May be NULL. */
     void (*breathe)(void *context);
+    /* Whether `breathe` has anything to do: other threads are stopped only then. May be NULL. */
+    bool (*due)(void *context);
     void *breathe_context;
-    /* cudaGraphSetConditional; may be NULL. */
+    /* cudaGraphSetConditional, of any thread; may be NULL. */
     void (*set_condition)(void *context, uint64_t handle, uint32_t value);
     void *condition_context;
     uint64_t clock_hz;      /* rate of %clock64 against real time; 0: 1 GHz */

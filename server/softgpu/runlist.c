@@ -315,13 +315,19 @@ void sg_runlist_withdraw(struct sg_runlist *list, int entry)
     unlock(list);
 }
 
+bool sg_runlist_due(const struct sg_runlist *list, int entry)
+{
+    const struct sg_runlist_file *f = list->file;
+    return LOAD(f->holder) != entry || LOAD(f->closing) ||
+           list->world->now(list->world->context) >= LOAD(f->slice_end);
+}
+
 bool sg_runlist_pause(struct sg_runlist *list, int entry)
 {
     struct sg_runlist_file *f = list->file;
     struct sg_runlist_entry *e = &f->entries[entry];
     /* without the lock first: most looks come before the slice is over */
-    if (LOAD(f->holder) == entry && !LOAD(f->closing) &&
-        list->world->now(list->world->context) < LOAD(f->slice_end))
+    if (!sg_runlist_due(list, entry))
         return true;
     uint64_t now = lock(list);
     e->stuck = 0;

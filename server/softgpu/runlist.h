@@ -111,6 +111,9 @@ static inline bool sg_runlist_alone(const struct sg_runlist *list, int entry)
            __atomic_load_n(&f->holder, __ATOMIC_RELAXED) == entry;
 }
 
+/* Whether a thread that runs must call pause now: the turn may be over. */
+bool sg_runlist_due(const struct sg_runlist *list, int entry);
+
 /* Whether what is counted with in it can be. */
 bool sg_runlist_indices_ok(const struct sg_runlist_file *f);
 /* JSON: {"holder": pid or null, "contended", "entries": [{pid, slice_us, working, and the

@@ -108,6 +108,13 @@ bool sg_time_enter(const struct sg_device *device, volatile int *cancel)
     return true;
 }
 
+bool sg_time_due(void *unused)
+{
+    const struct place *p = own.place;
+    (void)unused;
+    return p && !sg_runlist_alone(p->list, p->entry) && sg_runlist_due(p->list, p->entry);
+}
+
 void sg_time_breathe(void *unused)
 {
     const struct place *p = own.place;

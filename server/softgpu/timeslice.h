@@ -17,6 +17,8 @@ bool sg_time_enter(const struct sg_device *device, volatile int *cancel);
 /* Now and then while the kernel runs: lets others have the device when the slice is over.
  * What a launch takes as its `breathe`. */
 void sg_time_breathe(void *unused);
+/* Whether that may wait: what a launch takes as its `due`. */
+bool sg_time_due(void *unused);
 /* The thread has nothing more for the device, if it had it at all. */
 void sg_time_leave(void);
 

@@ -113,20 +113,25 @@ static void print(void *context, const char *text, size_t n)
     b->printed[b->printed_size] = 0;
 }
 
-CUresult build_run(struct build *b, uint32_t blocks, uint32_t threads)
+CUresult build_launch(struct build *b, const struct sg_launch *with, uint32_t blocks,
+                      uint32_t threads)
 {
     struct sg_memory memory = {resolve, b};
-    struct sg_launch launch = {
-        .function = &b->functions[0],
-        .grid = {blocks, 1, 1},
-        .block = {threads, 1, 1},
-        .parameters = b->parameters,
-        .memory = &memory,
-        .print = print,
-        .print_context = b,
-        .cancel = &b->cancel,
-    };
+    struct sg_launch launch = *with;
+    launch.function = &b->functions[0];
+    memcpy(launch.grid, (uint32_t[]){blocks, 1, 1}, sizeof(launch.grid));
+    memcpy(launch.block, (uint32_t[]){threads, 1, 1}, sizeof(launch.block));
+    launch.parameters = b->parameters;
+    launch.memory = &memory;
+    launch.print = print;
+    launch.print_context = b;
+    launch.cancel = &b->cancel;
     return sg_launch_run(&launch, b->fault, sizeof(b->fault));
+}
+
+CUresult build_run(struct build *b, uint32_t blocks, uint32_t threads)
+{
+    return build_launch(b, &(struct sg_launch){0}, blocks, threads);
 }
 
 void build_slot_address(struct build *b, uint32_t d, struct sg_operand index)

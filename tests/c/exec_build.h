@@ -37,6 +37,9 @@ struct sg_insn *build_add(struct build *b, unsigned op, unsigned type, ...);
 /* As the decoder does, once all fields are set. */
 void build_finish(struct build *b);
 CUresult build_run(struct build *b, uint32_t blocks, uint32_t threads);
+/* As `with` says, but for what build_run sets. */
+CUresult build_launch(struct build *b, const struct sg_launch *with, uint32_t blocks,
+                      uint32_t threads);
 static inline uint32_t *build_words(struct build *b)
 {
     return (uint32_t *)(void *)b->memory;
