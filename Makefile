@@ -148,6 +148,7 @@ test-gpu: build $(VENV)/.test
 	  $(PY) tests/gpu/shares.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/steps.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/smi.py --out $(GPU_OUT) || failed=1; \
+	  $(PY) tests/gpu/health.py --out $(GPU_OUT) || failed=1; \
 	  $(PY) tests/gpu/jail.py --best --out $(GPU_OUT) || failed=1; \
   $(PY) tests/gpu/jail_two.py || failed=1; \
 	  $(PY) tests/gpu/two_cards.py --out $(GPU_OUT) || failed=1; \

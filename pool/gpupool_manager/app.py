@@ -204,7 +204,8 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         parent = _headers(scope).get(tracing.HEADER, "")
-        if not tracing.is_traceparent(parent):
+        # Strangers have no traces here: each span is one more for the collector.
+        if not tracing.is_traceparent(parent) or self._valid_token(scope) is None:
             await self._serve(scope, receive, send, "")
             return
         with tracing.span(_operation(scope), parent, is_server=True) as span:

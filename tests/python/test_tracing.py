@@ -67,6 +67,8 @@ async def test_a_trace_is_the_id_of_a_request(rest: Rest) -> None:
     ):
         answer = await rest.ask("GET", "/tenants", **headers)
         assert answer.headers["x-request-id"] == expected
+    stranger = await rest.ask("GET", "/tenants", by="gpp_none", traceparent=PARENT)
+    assert stranger.status_code == 401 and stranger.headers["x-request-id"] != PARENT
     for wrong in ("x", PARENT + "-more", "00-" + "0" * 52):
         answer = await rest.ask("GET", "/tenants", traceparent=wrong)
         assert answer.headers["x-request-id"] not in (wrong, PARENT)
