@@ -11,6 +11,10 @@ from gpupool_manager.records import Lease
 COUNTED = ("gpus", "memory_bytes", "compute_permille", "sessions")
 
 
+#: Memory of each GPU (None: all of it) and share.
+Limits = tuple[int | None, int]
+
+
 @dataclass
 class ModelNode:
     gpus: dict[str, int]
@@ -36,9 +40,14 @@ class ModelLease:
     deadline: float
     state: str = "queued"
     expires: float = 0.0
-    #: (GPU, memory, share), as first granted.
+    #: (GPU, memory, share), as they count.
     grants: list[tuple[str, int, int]] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
+    #: What each of them is to be, what it was to be before, and which GPUs' servers have made it.
+    target: Limits = (None, 1000)
+    before: Limits = (None, 1000)
+    made: set[str] | None = None
+    undone: bool = False
 
     @property
     def is_live(self) -> bool:
@@ -48,13 +57,15 @@ class ModelLease:
         """What it counts as; a whole GPU that is not there yet has no size."""
         if self.grants:
             gpus, memory = len(self.grants), sum(size for _, size, _ in self.grants)
+            compute = sum(share for _, _, share in self.grants)
         else:
             gpus = self.want["gpus"]
             memory = gpus * (self.want["memory_bytes"] or 0)
+            compute = gpus * self.want["share_permille"]
         return {
             "gpus": gpus,
             "memory_bytes": memory,
-            "compute_permille": gpus * self.want["share_permille"],
+            "compute_permille": compute,
             "sessions": 1,
         }
 
@@ -68,6 +79,8 @@ class Model:
         self.quotas: dict[str, dict[str, int | None]] = {}
         self.disabled: set[str] = set()
         self.nodes: dict[str, ModelNode] = {}
+        #: Of nodes that were removed: let in again, they are in it again.
+        self.modes: dict[str, str] = {}
         self.leases: dict[str, ModelLease] = {}
 
     def live(self, state: str, tenant: str | None = None) -> list[ModelLease]:
@@ -174,11 +187,84 @@ class Model:
         assert want["hosts"] != "spread" or len(nodes) == want["gpus"]
         assert known.tenant not in self.disabled
         known.grants, known.state = grants, "active"
+        known.target = known.before = (want["memory_bytes"], want["share_permille"])
+        known.made = None
         assert lease.granted is not None and lease.expires == lease.granted + lease.ttl
         known.expires = lease.expires
         used = self.use("active", known.tenant)
         for name, limit in self.quotas[known.tenant].items():
             assert limit is None or used[name] <= limit, f"{known.tenant}: {name} {used[name]}"
+
+    # Limits that change -----------------------------------------------------------------
+
+    def grown(self, lease: ModelLease, memory: int, share: int) -> list[tuple[str, int, int]]:
+        """What its grants count while a change to these limits is open."""
+        return [
+            (gpu, size, part) if gpu in lease.lost else (gpu, max(size, memory), max(part, share))
+            for gpu, size, part in lease.grants
+        ]
+
+    def exceeds(self, lease: ModelLease, memory: int, share: int) -> bool:
+        """Whether other limits would go over the quota by what they add."""
+        want = {**lease.want, "memory_bytes": memory, "share_permille": share}
+        after = ModelLease("", lease.tenant, want, 0, 0, 0, grants=self.grown(lease, memory, share))
+        have, ask = lease.use(), after.use()
+        counted = [self.use(state, lease.tenant) for state in ("active", "queued")]
+        return any(
+            limit is not None
+            and ask[name] > have[name]
+            and ask[name] - have[name] + sum(use[name] for use in counted) > limit
+            for name, limit in self.quotas[lease.tenant].items()
+        )
+
+    def has_room(self, lease: ModelLease, memory: int, share: int) -> bool:
+        """Whether its GPUs have what other limits add."""
+        for old, new in zip(lease.grants, self.grown(lease, memory, share), strict=True):
+            if new == old:
+                continue
+            there = self.on_gpu(old[0])
+            if sum(size for size, _ in there) + new[1] - old[1] > self.total(old[0]):
+                return False
+            if sum(part for _, part in there) + new[2] - old[2] > 1000:
+                return False
+        return True
+
+    def resize(self, lease: ModelLease, memory: int, share: int) -> None:
+        """Its limits change: at once if it waits, else when its servers say so."""
+        if lease.state == "queued":
+            lease.want = {**lease.want, "memory_bytes": memory, "share_permille": share}
+        elif lease.target != (memory, share):
+            now, old = lease.target, lease.before
+            if lease.made is not None:
+                whole = now[0] is None or old[0] is None
+                now = (None if whole else max(now[0] or 0, old[0] or 0), max(now[1], old[1]))
+            lease.before, lease.target = now, (memory, share)
+            lease.grants = self.grown(lease, memory, share)
+            lease.made, lease.undone = set(), False
+
+    def answer(self, lease: ModelLease, uuid: str, refuses: bool) -> None:
+        """The server of one of its GPUs has made a change, or refuses."""
+        assert lease.made is not None
+        if not refuses:
+            lease.made.add(uuid)
+            self.settle(lease)
+        elif not lease.undone:
+            lease.target, lease.made, lease.undone = lease.before, set(), True
+
+    def settle(self, lease: ModelLease) -> None:
+        """What all have made counts, and no more."""
+        if lease.made is None or {gpu for gpu, _, _ in lease.grants} - lease.lost - lease.made:
+            return
+        memory, share = lease.target
+        lease.grants = [
+            (gpu, size, part)
+            if gpu in lease.lost
+            else (gpu, self.total(gpu) if memory is None else memory, share)
+            for gpu, size, part in lease.grants
+        ]
+        lease.made = None
+
+    # Time -------------------------------------------------------------------------------
 
     def gpu_gone(self, uuid: str) -> None:
         """Leases go on with what they have left, and end with their last GPU."""
@@ -198,6 +284,8 @@ class Model:
                 lease.state = "timed-out"
             elif lease.state == "active" and lease.expires <= now:
                 lease.state = "expired"
+            elif lease.state == "active":
+                self.settle(lease)
 
     def restart(self, now: float) -> None:
         """Renewals and heartbeats were not written down: everybody gets a whole period again."""
@@ -205,3 +293,4 @@ class Model:
             node.seen = now
         for lease in self.live("active"):
             lease.expires = max(lease.expires, now + lease.ttl)
+            lease.made = None if lease.made is None else set()  # servers say it again

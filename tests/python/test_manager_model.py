@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
 
-from gpupool_common.node_protocol import Heartbeat
+from gpupool_common.node_protocol import GrantChange, Heartbeat
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_manager import tables
 from gpupool_manager.ledger import Ledger
@@ -44,6 +44,11 @@ WANTS = st.fixed_dictionaries(
             ((1000, 100), (3000, 600), (6000, 300), (10_000, 1000), (None, 1000))
         ),
     }
+)
+#: Memory and share, and which of the servers that answer refuse.
+CHANGES = st.tuples(
+    st.sampled_from(((1000, 100), (2000, 700), (3000, 600))),
+    st.lists(st.sampled_from((False, False, True)), max_size=6),
 )
 
 
@@ -85,7 +90,8 @@ class Pools(RuleBasedStateMachine):
 
     def _join(self, name: str, sizes: list[int]) -> None:
         gpus = {f"GPU-{next(self.names)}": size for size in sizes}
-        self.model.nodes[name] = ModelNode(gpus, dict.fromkeys(gpus, 3), seen=self.now)
+        mode = self.model.modes.pop(name, "open")
+        self.model.nodes[name] = ModelNode(gpus, dict.fromkeys(gpus, 3), mode=mode, seen=self.now)
 
     async def _join_pool(self, name: str) -> None:
         node = self.model.nodes[name]
@@ -162,7 +168,7 @@ class Pools(RuleBasedStateMachine):
         status = self.do(lambda transaction: self.world.pool.fleet.remove(transaction, name))
         assert status == (409 if used else None)
         if status is None:
-            del self.model.nodes[name]
+            self.model.modes[name] = self.model.nodes.pop(name).mode
         self.check()
 
     # Tenants ---------------------------------------------------------------------------
@@ -244,6 +250,53 @@ class Pools(RuleBasedStateMachine):
         known = data.draw(st.sampled_from(self.model.live("active")))
         self.world.pool.leases.renew(self.world.pool.ledger.leases[known.id], self.now)
         known.expires = max(known.expires, self.now + known.ttl)
+
+    @precondition(lambda self: any(lease.is_live for lease in self.model.leases.values()))
+    @rule(data=st.data(), changes=st.lists(CHANGES, min_size=1, max_size=5))
+    def resize(
+        self, data: st.DataObject, changes: Sequence[tuple[tuple[int, int], list[bool]]]
+    ) -> None:
+        """Other limits for some lease, and another, and what the first servers say of each."""
+        for size, refusals in changes:
+            if any(lease.is_live for lease in self.model.leases.values()):
+                self._resize(self._one(data), size, refusals)
+
+    def _resize(self, known: ModelLease, size: tuple[int, int], refusals: Sequence[bool]) -> None:
+        model = self.model
+        memory, share = size[0] * MIB, size[1]
+        over, room = model.exceeds(known, memory, share), model.has_room(known, memory, share)
+        late, waits = model.someone_is_late(self.now), known.state == "queued"
+        limits = {"memory_bytes": memory, "share_permille": share}
+        pool = self.world.pool
+        status = self.do(
+            lambda transaction: pool.resizes.change(
+                transaction, pool.ledger.leases[known.id], limits
+            )
+        )
+        assert (status == 403) == over
+        if status is None:
+            assert room
+            model.resize(known, memory, share)
+        elif status == 409:
+            assert waits or late or not room
+        self.check()
+        for refuses in refusals:
+            self._answer(known, refuses)
+
+    def _answer(self, known: ModelLease, refuses: bool) -> None:
+        """The first server that has not made a change of a lease does, or refuses."""
+        pool = self.world.pool
+        lease = pool.ledger.leases.get(known.id)
+        if lease is None or known.made is None:
+            return
+        grant = next(grant for grant in lease.present if grant.gpu not in known.made)
+        reason = "more is in use" if refuses else ""
+        said = GrantChange(
+            lease=lease.id, gpu=grant.gpu, number=lease.version, reason=reason, refused=refuses
+        )
+        self.do(lambda transaction: pool.resizes.hear(transaction, grant.node, [said]))
+        self.model.answer(known, grant.gpu, refuses)
+        self.check()
 
     # Time, failures --------------------------------------------------------------------
 
