@@ -128,15 +128,25 @@ struct together {
     bool cooperative;
 };
 
+/* "must either all be 0 or all be positive": most kernels are asked for one of the three. Zeros
+ * where it is not known: then the driver will say. */
+static void required_cluster(const struct gpc_kernel *k, const struct gpc_route *on, unsigned c[3])
+{
+    int blocks;
+    for (int i = 0; i < 3; i++) {
+        if (!known(k, on, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i, &blocks) || blocks <= 0) {
+            memset(c, 0, 3 * sizeof *c);
+            return;
+        }
+        c[i] = (unsigned)blocks;
+    }
+}
+
 static struct together together_of(const struct gpc_kernel *k, const struct gpc_route *on,
                                    uint32_t flags, const CUlaunchAttribute *a, unsigned count)
 {
     struct together t = {.cooperative = flags & GP_LAUNCH_COOPERATIVE};
-    for (int i = 0; i < 3; i++) {
-        int blocks;
-        if (known(k, on, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i, &blocks) && blocks > 0)
-            t.cluster[i] = (unsigned)blocks;
-    }
+    required_cluster(k, on, t.cluster);
     for (unsigned i = 0; i < count; i++) {
         const CUlaunchAttributeValue *v = &a[i].value;
         if (a[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)

@@ -181,6 +181,10 @@ static void bad_attributes(CUmodule module)
     CU(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
     CU(launch_with(add, cluster(16, 1, 1), 16));
     CU(cuCtxSynchronize());
+    for (int i = 0; i < 3; i++)
+        CU(cuFuncSetAttribute(add, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + i, i == 0 ? 2 : 1));
+    CU(launch_with(add, (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_IGNORE}, 4));
+    CU(cuCtxSynchronize());
 }
 
 /* What nobody waits for: each is refused by the call itself, not by a later one. */
