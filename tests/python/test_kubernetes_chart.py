@@ -17,7 +17,7 @@ from gpupool_kubernetes import config as kubernetes_config
 from gpupool_kubernetes import names
 from gpupool_manager import config as manager_config
 from gpupool_server import config as server_config
-from helm_chart import CHART, NAMESPACE, Object, by_name, render, values_of
+from helm_chart import CHART, NAMESPACE, Object, by_name, load_all, render, values_of
 from kubernetes_schemas import releases, wrong
 
 #: What may be chosen, each at least once.
@@ -32,12 +32,18 @@ CASES: dict[str, dict[str, Any]] = {
         "manager__nodeSelector": {"kind": "control"},
         "manager__tolerations": [{"operator": "Exists"}],
         "manager__storage__className": "fast",
-        "monitoring": {"serviceMonitors": True, "labels": {"release": "prometheus"}},
+        "monitoring": {
+            "dashboards": True,
+            "labels": {"release": "prometheus"},
+            "rules": True,
+            "serviceMonitors": True,
+        },
         "postgresql__enabled": True,
         "server__nodeSelector": {"pool": "gpu"},
         "server__runtimeClassName": "nvidia",
         "server__settings": {"max_sessions": 9, "watch": {"mode": "log"}},
     },
+    "dra": {"dra__enabled": True, "images__pullSecrets": ["one"]},
     "database": {
         "manager__database": {"url": "postgresql://u@db.example/n", "passwordSecret": "db"},
         "server__enabled": False,
@@ -47,6 +53,20 @@ CASES: dict[str, dict[str, Any]] = {
 MADE_LATER = {"gpupool-pool", "gpupool-tls", "gpupool-join"}
 OPERATORS = {"gpupool-postgresql", "db", "kube-root-ca.crt"}
 
+CLUSTERS_OWN = (
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "DeviceClass",
+    "MutatingWebhookConfiguration",
+    "Namespace",
+)
+#: Who speaks to the API server all the time.
+WITH_TOKENS = (
+    "gpupool-webhook",
+    "gpupool-controller",
+    "gpupool-dra-driver",
+    "gpupool-kubelet-plugin",
+)
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet")
 
 
@@ -74,8 +94,12 @@ def containers(template: Object) -> list[Object]:
 # Schemas ------------------------------------------------------------------------------------
 
 
-#: Kubernetes has claims in the form that the chart gives them from 1.32 on.
-WITHOUT_CLAIMS = ("1.30", "1.31")
+#: What a case has is there from this release on.
+SINCE = {"claim": (1, 32), "dra": (1, 34)}
+
+
+def number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +108,7 @@ WITHOUT_CLAIMS = ("1.30", "1.31")
         (case, release)
         for case in CASES
         for release in releases()
-        if case != "claim" or release not in WITHOUT_CLAIMS
+        if number(release) >= SINCE.get(case, (0, 0))
     ],
 )
 def test_every_object_fits_the_schemas(case: str, release: str) -> None:
@@ -137,8 +161,8 @@ def test_objects_find_each_other(cases: dict[str, list[Object]], case: str) -> N
         elif kind in WORKLOADS:
             own = each["spec"]["template"]["metadata"]["labels"]
             assert each["spec"]["selector"]["matchLabels"].items() <= own.items()
-        if kind not in ("ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"):
-            assert each["metadata"]["namespace"] == NAMESPACE
+        if kind not in CLUSTERS_OWN:
+            assert each["metadata"]["namespace"] in (NAMESPACE, f"{NAMESPACE}-claims")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -183,8 +207,7 @@ def test_containers_have_no_more_rights_than_they_need(
         is_server = name.startswith("gpupool-server")
         assert "hostNetwork" not in spec and "hostIPC" not in spec
         assert spec.get("hostPID", False) is is_server
-        token = name in ("gpupool-webhook", "gpupool-controller")
-        assert spec["automountServiceAccountToken"] is token
+        assert spec["automountServiceAccountToken"] is (name in WITH_TOKENS)
         for container in containers(template):
             rights = container["securityContext"]
             assert rights["readOnlyRootFilesystem"] is True
@@ -194,8 +217,9 @@ def test_containers_have_no_more_rights_than_they_need(
             if is_server:
                 assert "ALL" not in rights["capabilities"]["add"]
                 continue
-            pod = spec["securityContext"]
-            assert pod["runAsNonRoot"] is True and pod["runAsUser"] > 0
+            pod = {**spec.get("securityContext", {}), **rights}
+            if name != "gpupool-kubelet-plugin":  # it writes into folders of root's
+                assert pod["runAsNonRoot"] is True and pod["runAsUser"] > 0
             assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
             assert rights["allowPrivilegeEscalation"] is False
             assert "add" not in rights["capabilities"]
@@ -224,6 +248,18 @@ def test_roles_name_what_they_allow(cases: dict[str, list[Object]]) -> None:
             assert not {"pods/exec", "serviceaccounts/token"} & words
             if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
                 assert role["kind"] == "Role" and set(rule["resourceNames"]) == MADE_LATER
+
+
+def test_a_node_reads_no_secret_but_those_of_claims(cases: dict[str, list[Object]]) -> None:
+    objects = by_name([each for each in cases["dra"] if each["kind"] != "Namespace"])
+    role = objects["Role", "gpupool-kubelet-plugin"]
+    claims = f"{NAMESPACE}-claims"
+    assert role["metadata"]["namespace"] == claims and role["rules"][0]["verbs"] == ["get"]
+    assert objects["RoleBinding", "gpupool-kubelet-plugin"]["metadata"]["namespace"] == claims
+    settings = tomllib.loads(objects["ConfigMap", "gpupool-dra"]["data"]["kubernetes.toml"])
+    assert settings["namespace"] == claims
+    (plugin,) = daemon_sets([objects["DaemonSet", "gpupool-kubelet-plugin"]]).values()
+    assert not [volume for volume in plugin["volumes"] if "secret" in volume]
 
 
 # GPUs ---------------------------------------------------------------------------------------
@@ -342,3 +378,50 @@ def test_the_webhook_is_asked_for_what_it_looks_at(cases: dict[str, list[Object]
     (hook,) = by_name(cases["all"])["MutatingWebhookConfiguration", "gpupool"]["webhooks"]
     assert "r.startsWith('nvidia.com/gpu')" in hook["matchConditions"][0]["expression"]
     assert condition["expression"].count("(") == condition["expression"].count(")")
+
+
+def test_dashboards_and_rules_are_those_of_the_project(cases: dict[str, list[Object]]) -> None:
+    objects = by_name(cases["all"])
+    folder = CHART.parent / "monitoring"
+    dashboards = sorted(folder.glob("dashboards/*.json"))
+    assert len(dashboards) >= 2
+    for path in dashboards:
+        data = objects["ConfigMap", f"gpupool-dashboard-{path.stem}"]["data"]
+        assert json.loads(data[path.name]) == json.loads(path.read_text())
+    rules = load_all((folder / "rules.yaml").read_text())[0]
+    assert objects["PrometheusRule", "gpupool"]["spec"] == rules
+
+
+def test_the_page_names_what_is_there() -> None:
+    root = CHART.parents[1]
+    text = (root / "docs/kubernetes.md").read_text(encoding="utf-8")
+    install = text.partition("## Install")[2].partition("\n## ")[0]
+    values = values_of()
+    keys = re.findall(r"--set ([\w.]+)=", install)
+    keys += re.findall(r"`((?:server|monitoring|dra)\.[\w.]+)`", install)
+    assert len(keys) >= 7
+    for key in keys:
+        at = values
+        for part in key.split("."):
+            assert part in at, key
+            at = at[part]
+    paths = set(re.findall(r"\b(?:kubernetes|docker)/[\w./-]*\w", install))
+    assert {"kubernetes/chart", "kubernetes/check-cluster.sh", "docker/Dockerfile"} <= paths
+    assert {path for path in paths if not (root / path).exists()} == set()
+    commands = install.split("```")[1].strip().splitlines()
+    assert len(commands) == 5
+    stages = (root / "docker/Dockerfile").read_text(encoding="utf-8")
+    images = re.search(r"for each in ([\w ]+);", commands[0])
+    assert images is not None
+    assert all(re.search(rf"^FROM .* AS {name}$", stages, re.M) for name in images[1].split())
+    tag = load_all((CHART / "Chart.yaml").read_text())[0]["appVersion"]
+    assert f":{tag} " in commands[0]
+
+
+@pytest.mark.parametrize("release", releases())
+def test_the_definitions_of_our_resources_fit_the_schemas(release: str) -> None:
+    found = [load_all(path.read_text())[0] for path in sorted(CHART.glob("crds/*.yaml"))]
+    assert {each["metadata"]["name"] for each in found} == {
+        f"{plural}.{names.GROUP}" for _, plural in names.CLUSTER_SCOPED
+    }
+    assert [wrong(release, each) for each in found] == [[]] * len(found)

@@ -102,3 +102,14 @@ projected:
 {{- end }}
 {{- join "," $parts }}
 {{- end -}}
+
+{{- define "gpupool.settings" -}}
+listen = "0.0.0.0:8443"
+pool = "https://gpupool-manager.{{ .Release.Namespace }}.svc:7780"
+pool_fingerprint_file = "/etc/gpupool/pool/fingerprint"
+image = {{ include "gpupool.image" (dict "root" . "name" "kubernetes") | toJson }}
+credential_url = "https://gpupool-controller.{{ .Release.Namespace }}.svc:8443"
+credential_ca = "/etc/gpupool/tls/ca.crt"
+controller_account = "system:serviceaccount:{{ .Release.Namespace }}:gpupool-controller"
+log_json = true
+{{- end -}}
