@@ -247,6 +247,20 @@ def test_no_token(server: PoolServer, vector_add: str) -> None:
     assert_refused(server.run([vector_add], GPUPOOL_TOKEN=""), "GPUPOOL_TOKEN")
 
 
+def test_a_token_in_a_file(server: PoolServer, vector_add: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+
+    def run() -> Result:
+        return server.run([vector_add], GPUPOOL_TOKEN="", GPUPOOL_TOKEN_FILE=str(path))
+
+    assert_refused(run(), "GPUPOOL_TOKEN_FILE")
+    path.write_text("not-the-token\n")
+    assert_refused(run(), "token")
+    path.write_text(TOKEN + "\n")
+    result = run()
+    assert result.returncode == 0, result.explain()
+
+
 def test_nobody_listens(server: PoolServer, vector_add: str) -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     assert_refused(server.run([vector_add], GPUPOOL_SERVER=url), url)
