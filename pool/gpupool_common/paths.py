@@ -23,6 +23,7 @@ from pathlib import Path
 from gpupool_common.errors import InstallError
 
 CLIENT_LIBRARY = "lib/libcuda.so.1"
+NVML_LIBRARY = "lib/libnvidia-ml.so.1"
 #: Programs find their own by RPATH, so the launcher preloads these.
 CUPTI = ("lib/libcupti.so.13", "lib/libcupti.so.12")
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"

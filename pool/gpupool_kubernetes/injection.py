@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from gpupool_common import paths
 from gpupool_kubernetes import names, pods
 from gpupool_kubernetes.config import Settings
 from gpupool_kubernetes.pods import CONTAINERS, Pod, PodRequest
@@ -28,7 +30,7 @@ PARTS = (
 
 #: Where CUDA images keep the driver's libraries: a variable of ours replaces the image's own.
 _USUAL_PATH = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
-_SEARCH = "LD_LIBRARY_PATH"
+_SEARCH, _PRELOADED = "LD_LIBRARY_PATH", "LD_PRELOAD"
 _PRELOAD = "/etc/ld.so.preload"
 #: Of a ServiceAccount token; the kubelet renews it before.
 _CREDENTIAL_SECONDS = 3600
@@ -170,16 +172,24 @@ class Injector:
             {"name": "GPUPOOL_TOKEN_FILE", "value": f"{names.LEASE_PATH}/token"},
         ]
         if self.settings.libraries == "path":
-            variables.append({"name": _SEARCH, "value": self._search_path(container)})
+            own = [f"{self._library_path}/{Path(name).name}" for name in paths.CUPTI]
+            variables += [
+                {
+                    "name": _SEARCH,
+                    "value": _joined(container, _SEARCH, [self._library_path], _USUAL_PATH),
+                },
+                # As `gpupool run` sets it: programs find a CUPTI of their own by RPATH.
+                {"name": _PRELOADED, "value": _joined(container, _PRELOADED, own)},
+            ]
         for variable in variables:
             container["env"] = _with_named(container.get("env"), variable)
 
-    def _search_path(self, container: dict[str, Any]) -> str:
-        """Ours first, then the container's own, which a variable of an image cannot be read for."""
-        said = [each for each in container.get("env") or [] if each.get("name") == _SEARCH]
-        own = str(said[-1].get("value") or "") if said else _USUAL_PATH
-        rest = [part for part in own.split(":") if part and part != self._library_path]
-        return ":".join([self._library_path, *rest])
+
+def _joined(container: dict[str, Any], name: str, ours: list[str], usual: str = "") -> str:
+    """Ours first, then what the container itself says; a variable of its image cannot be read."""
+    said = [each for each in container.get("env") or [] if each.get("name") == name]
+    own = str(said[-1].get("value") or "") if said else usual
+    return ":".join([*ours, *(part for part in own.split(":") if part and part not in ours)])
 
 
 def _is_ours(container: dict[str, Any]) -> bool:

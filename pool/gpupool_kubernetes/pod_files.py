@@ -41,9 +41,11 @@ def copy_libraries(home: paths.Home, to: Path) -> None:
         raise GpupoolError(f"{target}: the libraries cannot be copied: {error}") from None
 
 
-def write_preload(library_path: str, lease: Path) -> None:
+def write_preload(home: paths.Home, library_path: str, lease: Path) -> None:
     """What /etc/ld.so.preload is in the container that asks, by the setting ``libraries``."""
-    _replace(lease / "ld.so.preload", f"{library_path}/libcuda.so.1\n")
+    wanted = (paths.CLIENT_LIBRARY, paths.NVML_LIBRARY, *paths.CUPTI)
+    there = [Path(name).name for name in wanted if (home.root / name).is_file()]
+    _replace(lease / "ld.so.preload", "".join(f"{library_path}/{name}\n" for name in there))
 
 
 def _replace(path: Path, text: str) -> None:
@@ -135,9 +137,10 @@ def pod(
     """Bring the client libraries into a pod, and keep the token of its lease fresh."""
     with ended():
         keeper = TokenKeeper(url, credential, lease, os.environ.get(names.CREDENTIAL_CA, ""))
+        home = paths.find_home()
         if libraries is not None:
-            copy_libraries(paths.find_home(), libraries)
-        write_preload(library_path, lease)
+            copy_libraries(home, libraries)
+        write_preload(home, library_path, lease)
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -201,7 +201,7 @@ def test_libraries_are_copied_without_the_soft_gpu(tmp_path: Path) -> None:
         copy_libraries(Home(home, "a test"), to)
     copied = sorted(str(path.relative_to(to)) for path in to.rglob("*") if path.is_file())
     assert copied == ["lib/libcuda.so.1", "lib/plugins/libgpupool_tcp.so"]
-    write_preload("/gpupool/lib", tmp_path)
+    write_preload(Home(home, "a test"), "/gpupool/lib", tmp_path)
     assert (tmp_path / "ld.so.preload").read_text() == "/gpupool/lib/libcuda.so.1\n"
     (to / "lib").rename(tmp_path / "away")
     (to / "lib").write_text("a file")

@@ -67,6 +67,7 @@ async def test_a_pod_that_asks_gets_all_it_needs(world: KubernetesWorld) -> None
     assert given["GPUPOOL_SERVER"]["fieldRef"]["fieldPath"].endswith("['gpupool.io/servers']")
     assert given["GPUPOOL_TOKEN_FILE"] == "/var/run/gpupool-lease/token"
     assert given["LD_LIBRARY_PATH"].startswith("/gpupool/lib:/usr/local/nvidia/lib")
+    assert given["LD_PRELOAD"] == "/gpupool/lib/libcupti.so.13:/gpupool/lib/libcupti.so.12"
     secret = [each["name"] for each in main(made)["volumeMounts"]]
     assert "gpupool-credential" not in secret
 
@@ -119,11 +120,13 @@ async def test_its_own_variables_stay_and_ours_win(world: KubernetesWorld) -> No
     main(asking)["env"] = [
         {"name": "GPUPOOL_SERVER", "value": "tcp://elsewhere:1"},
         {"name": "LD_LIBRARY_PATH", "value": "/opt/own:/gpupool/lib"},
+        {"name": "LD_PRELOAD", "value": "libjemalloc.so.2"},
         {"name": "EPOCHS", "value": "3"},
     ]
     given = variables(main(await world.admitted(asking)))
     assert "fieldRef" in given["GPUPOOL_SERVER"] and given["EPOCHS"] == "3"
     assert given["LD_LIBRARY_PATH"] == "/gpupool/lib:/opt/own"
+    assert given["LD_PRELOAD"].endswith("libcupti.so.12:libjemalloc.so.2")
 
 
 async def test_image_volumes_and_preloading_are_settings(tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ async def test_image_volumes_and_preloading_are_settings(tmp_path: Path) -> None
     assert volumes["gpupool"]["image"]["reference"] == "registry/gpupool:1"
     mounts = {each["mountPath"]: each for each in main(made)["volumeMounts"]}
     assert mounts["/etc/ld.so.preload"]["subPath"] == "ld.so.preload"
-    assert "LD_LIBRARY_PATH" not in variables(main(made))
+    assert not {"LD_LIBRARY_PATH", "LD_PRELOAD"} & set(variables(main(made)))
     assert "--libraries" not in made["spec"]["initContainers"][0]["command"]
 
 
