@@ -15,6 +15,7 @@ ATTACKERS = (
     "A tenant with code in its worker",
     "What it says to the arbiter",
     "A worker that uses the driver by itself",
+    "A pod",
     "A node",
     "An operator's browser",
     "A thief of the database",
