@@ -22,8 +22,14 @@ class NamespaceQuotas:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def refusal(self, namespace: str, asked: Mapping[str, str | int]) -> str | None:
-        """Why so much more is too much; None: it is not."""
+    async def refusal(
+        self, namespace: str, asked: Mapping[str, str | int], pod: Object | None = None
+    ) -> str | None:
+        """Why so much more is too much; None: it is not.
+
+        For a ``pod`` that is there already, what is older than it counts: of two that were made in
+        the same moment one has room.
+        """
         if not asked:
             return None
         found, _ = await self._cluster.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
@@ -34,6 +40,8 @@ class NamespaceQuotas:
         others, _ = await self._cluster.list(
             f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector
         )
+        if pod is not None:
+            others = [each for each in others if _age(each) < _age(pod)]
         used = sum_of(others)
         for quota, limit in limits:
             over = [
@@ -58,6 +66,11 @@ def sum_of(found: Iterable[Object]) -> dict[str, Fraction]:
         except ValueError:
             continue  # what somebody has made of it is none of ours
     return used
+
+
+def _age(pod: Object) -> tuple[str, str]:
+    meta = pods.metadata(pod)
+    return str(meta.get("creationTimestamp")), str(meta.get("uid"))
 
 
 def _name(quota: Object) -> str:

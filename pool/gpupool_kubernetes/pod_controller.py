@@ -17,6 +17,7 @@ from gpupool_common.sizes import format_part, format_size
 from gpupool_kubernetes import names, pods
 from gpupool_kubernetes.cluster import ApiError, Cluster
 from gpupool_kubernetes.config import Settings
+from gpupool_kubernetes.namespace_quotas import NamespaceQuotas
 from gpupool_kubernetes.pod_leases import Lease, Owner, PodLeases
 from gpupool_kubernetes.pod_marks import PodMarks, path_of
 from gpupool_kubernetes.pods import Pod, PodError
@@ -49,6 +50,7 @@ class PodController:
         self._cluster = cluster
         self._leases = leases
         self._marks = PodMarks(cluster)
+        self._quotas = NamespaceQuotas(cluster)
         self._settings = settings
         self._tenants = Tenants(settings.tenants)
         self._cluster_id = cluster_id
@@ -106,6 +108,9 @@ class PodController:
         if request is None:
             await self._marks.say(pod, False, "Malformed", f"it has no {names.REQUEST}")
             return None
+        if refusal := await self._quotas.refusal(owner.namespace, request.resources, pod):
+            await self._marks.say(pod, False, "OverQuota", refusal)
+            return RETRY_SECONDS
         last = pods.notes(pod).get(names.LEASE, "")
         try:
             lease = await self._leases.ask(owner, request, tenant, last)

@@ -131,6 +131,24 @@ async def test_two_pods_that_pass_at_once_are_held_to_the_quota(world: Kubernete
     await world.until_leases({"a": "active", "b": "active"})
 
 
+async def test_two_pods_that_pass_at_once_are_held_to_their_namespaces_quota(
+    world: KubernetesWorld,
+) -> None:
+    quota = "/api/v1/namespaces/red/resourcequotas/compute"
+    await world.api.put(quota, {"spec": {"hard": {"requests.gpupool.io/gpu": "1"}}})
+    both = await asyncio.gather(*(world.admitted(pod(name, **HALF)) for name in "ab"))
+    for made in both:
+        await world.api.put(path_of(made["metadata"]["name"]), made)
+    world.start()
+    await world.api.until(
+        lambda: {world.condition("a"), world.condition("b")} == {"Active", "OverQuota"}
+    )
+    assert "exceeded quota: compute, " in await event(world, "OverQuota")
+    first, second = sorted("ab", key=world.condition)
+    await end(world, first)
+    await world.until(second, "Active")
+
+
 async def test_a_manager_that_is_away_loses_nothing(world: KubernetesWorld) -> None:
     url, world.manager._url = world.manager._url, "http://127.0.0.1:1"
     await world.make(pod("train", **HALF))
