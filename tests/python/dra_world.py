@@ -14,7 +14,7 @@ from gpupool_kubernetes.names import DRA_DRIVER
 from gpupool_kubernetes.tenants import Tenants
 from kubernetes_world import KubernetesWorld, kubernetes_world
 
-NAMESPACE = "gpupool-system"
+NAMESPACE = "gpupool-claims"
 FIRST, SECOND = (f"GPU-n1-{index}" for index in range(2))
 
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_world import FIRST, SECOND, DraWorld, claim, dra_world, result
+from dra_world import FIRST, NAMESPACE, SECOND, DraWorld, claim, dra_world, result
 from gpupool_common.quantities import MEBIBYTE as MIB
 from gpupool_kubernetes.dra import claims, slices
 from gpupool_kubernetes.dra.driver import GROUP, SLICES, ClusterError, check_api, secret_path
@@ -92,7 +92,7 @@ async def test_an_allocation_becomes_a_lease_on_that_gpu(world: DraWorld) -> Non
     assert lease.request.share_permille == 500
     assert world.status(made)[slices.ACTIVE][0] == "True"
     assert world.status(made)[slices.REFUSED][0] == "False"
-    path = secret_path("gpupool-system", made["metadata"]["uid"])
+    path = secret_path(NAMESPACE, made["metadata"]["uid"])
     data = world.api.objects[path]["data"]
     assert base64.b64decode(data["servers"]) == b"tcp://n1:7700"
     assert base64.b64decode(data["token"]).startswith(b"gpl_")
@@ -296,7 +296,7 @@ async def test_all_that_is_written_fits_the_schemas(world: DraWorld) -> None:
     for path in (
         f"{SLICES}/{DRA_DRIVER}-0",
         claims.path_of("red", "train-gpu"),
-        secret_path("gpupool-system", made["metadata"]["uid"]),
+        secret_path(NAMESPACE, made["metadata"]["uid"]),
     ):
         kind = {"resourceslices": "ResourceSlice", "secrets": "Secret"}
         assert world.api.objects[path]["kind"] == kind.get(path.split("/")[-2], "ResourceClaim")

@@ -250,6 +250,8 @@ class Driver:
         if after == before:
             return
         namespace, name = str(meta.get("namespace")), str(meta.get("name"))
+        where = f"{namespace}/{name}"
+        self._log.info("a claim is told", claim=where, state=reason, why=message)
         body = {
             "metadata": {"resourceVersion": meta.get("resourceVersion")},
             "status": {"devices": after},
