@@ -1,17 +1,18 @@
 """What the driver tells of GPUs that are in trouble: XID errors, and cards that are gone.
 
-Through NVML. Its handles are asked for once: where one card has fallen off the bus, NVML answers
-"GPU is lost" to who looks another one up.
+Through NVML, on a thread of the reader's.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpupool_common import logs
 from gpupool_server.inventory import Device, Inventory
+from gpupool_server.nvml_handles import NvmlHandles
 
 #: How long one look waits for an event; a server that stops waits as long at most.
 WAIT_MS = 500
@@ -44,12 +45,17 @@ class NvmlEvents:
     def __init__(self, nvml: Any, devices: Iterable[Device]) -> None:
         self._nvml = nvml
         self._log = logs.get("health")
-        self._cards: dict[str, Any] = {}
+        self._handles = NvmlHandles(nvml)
+        #: What NVML knows, and so can lose.
+        self._uuids: list[str] = []
+        #: Held while NVML waits for events: their set must not be freed meanwhile.
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._set = nvml.nvmlEventSetCreate()
         for device in devices:
             try:
-                card = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
-                self._cards[device.uuid] = card
+                card = self._handles.of(device.uuid)
+                self._uuids.append(device.uuid)
                 nvml.nvmlDeviceRegisterEvents(card, nvml.nvmlEventTypeXidCriticalError, self._set)
             except Exception as error:  # of this card's errors nothing is known then
                 self._log.warning(
@@ -57,13 +63,16 @@ class NvmlEvents:
                 )
 
     def read(self) -> list[GpuEvent]:
-        return [*self._events(), *self._lost()]
+        with self._lock:
+            return [] if self._is_closed else [*self._events(), *self._lost()]
 
     def close(self) -> None:
-        try:
-            self._nvml.nvmlEventSetFree(self._set)
-        except Exception as error:  # it ends with us anyway
-            self._log.debug("NVML's events cannot be freed", reason=str(error))
+        with self._lock:
+            self._is_closed = True
+            try:
+                self._nvml.nvmlEventSetFree(self._set)
+            except Exception as error:  # it ends with us anyway
+                self._log.debug("NVML's events cannot be freed", reason=str(error))
 
     def _events(self) -> Iterable[GpuEvent]:
         for place in range(MOST_EVENTS):
@@ -82,8 +91,9 @@ class NvmlEvents:
             self._nvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus",
             self._nvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
         }
-        for uuid, card in self._cards.items():
+        for uuid in self._uuids:
             try:
+                card = self._handles.of(uuid)
                 self._nvml.nvmlDeviceGetTemperature(card, self._nvml.NVML_TEMPERATURE_GPU)
             except Exception as error:
                 text = gone.get(_number(error))

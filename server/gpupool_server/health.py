@@ -60,7 +60,7 @@ class GpuHealth:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
-            # A look that is under way on its thread has the reader for a moment more.
+            # Which waits for the look that may be under way on its thread.
             await asyncio.to_thread(self._reader.close)
 
     async def _watch(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from gpupool_common import logs
 from gpupool_server.inventory import Device, Inventory
+from gpupool_server.nvml_handles import NvmlHandles
 
 T = TypeVar("T")
 Facts = dict[str, int | str]
@@ -372,6 +373,7 @@ class NvmlCards:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
+        self._handles = NvmlHandles(nvml)
         self._lasting: dict[str, Facts] = {}
         self._passing: dict[str, tuple[float, Readings]] = {}
         self._lock = asyncio.Lock()
@@ -407,7 +409,7 @@ class NvmlCards:
         return await asyncio.to_thread(self._pairs, device, all_devices)
 
     def _card(self, device: Device) -> Any:
-        return self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        return self._handles.of(device.uuid)
 
     def _read(self, device: Device, readers: Sequence[Reader]) -> Facts:
         found: Facts = {}

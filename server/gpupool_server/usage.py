@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from gpupool_common import json_text
 from gpupool_server.inventory import Device, Inventory
+from gpupool_server.nvml_handles import NvmlHandles
 from gpupool_server.process_tree import Look, look_up
 from gpupool_server.watch import ASKED_SECONDS, Own
 from gpupool_server.watch_settings import WatchSettings
@@ -83,6 +84,7 @@ class NvmlReader:
 
     def __init__(self, nvml: Any, look: Look = look_up) -> None:
         self._nvml = nvml
+        self._handles = NvmlHandles(nvml)
         self._look = look
         self._samples: dict[str, _Samples] = {}
 
@@ -101,7 +103,7 @@ class NvmlReader:
         """The processes on a GPU, and what each has; None: that is not said."""
         found: dict[int, int | None] = {}
         try:
-            card = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            card = self._handles.of(device.uuid)
             for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(card):
                 used = getattr(process, "usedGpuMemory", None)
                 before = found.setdefault(process.pid, None)
@@ -117,7 +119,7 @@ class NvmlReader:
         samples = self._samples.setdefault(device.uuid, _Samples())
         samples.keep({pid: kin.started if (kin := self._look(pid)) else 0 for pid in listed or ()})
         try:
-            card = self._nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+            card = self._handles.of(device.uuid)
             sampled = self._nvml.nvmlDeviceGetProcessUtilization(card, samples.last_us)
             samples.add([(int(s.pid), int(s.timeStamp), int(s.smUtil)) for s in sampled])
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ class SickCards(TwoCards):
         #: Cards that answer with an error of this number.
         self.failing: dict[int, int] = {}
         self.registered: list[int] = []
+        self.before_waiting: Callable[[], None] = lambda: None
 
     def nvmlEventSetCreate(self) -> str:
         return "events"
@@ -42,6 +44,7 @@ class SickCards(TwoCards):
 
     def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> Any:
         assert events == "events"
+        self.before_waiting()
         if not self.events:
             raise NumberedError("Timeout", self.NVML_ERROR_TIMEOUT)
         card, kind, number = self.events.pop(0)

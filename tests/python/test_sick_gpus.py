@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +15,7 @@ from fake_nvml import UUIDS
 from fake_nvml_events import SickCards
 from gpupool_common.errors import ConfigError
 from gpupool_common.node_protocol import OrderedGpu
+from gpupool_server import health as health_module
 from gpupool_server.admin import AdminHandler
 from gpupool_server.config import load_settings
 from gpupool_server.gpu import Gpu
@@ -21,9 +24,11 @@ from gpupool_server.health import MOST_XIDS, GpuHealth
 from gpupool_server.health_metrics import HealthCollector
 from gpupool_server.health_settings import SICK_XIDS
 from gpupool_server.inventory import Device
+from gpupool_server.nvml_cards import NvmlCards
 from gpupool_server.rundir import Meta
+from gpupool_server.usage import NvmlReader
 from lease_token_harness import NOW, Node, issued
-from server_harness import MakeOffice, Office, accepted, hello, refused
+from server_harness import MakeOffice, Office, accepted, eventually, hello, refused
 
 CARDS = [Device(i, "NVIDIA H200", uuid, 1 << 37, "0:0", "9.0") for i, uuid in enumerate(UUIDS)]
 WHEN = datetime(2026, 11, 23, 2, 0, tzinfo=UTC)
@@ -77,6 +82,40 @@ def test_a_card_without_events_is_still_looked_at() -> None:
     assert [event.uuid for event in reader.read()] == [UUIDS[0]]
 
 
+def test_of_the_other_cards_all_is_known_while_one_is_lost() -> None:
+    nvml = SickCards()
+    cards, usage = NvmlCards(nvml), NvmlReader(nvml)
+    before = asyncio.run(cards.passing(CARDS[0]))[0], usage.read(CARDS[0]).memory
+    nvml.failing = {1: 15}
+    cards._passing.clear()
+    assert (asyncio.run(cards.passing(CARDS[0]))[0], usage.read(CARDS[0]).memory) == before
+    assert "temperature" in before[0] and before[1]
+
+
+def test_events_are_not_freed_while_they_are_waited_for() -> None:
+    nvml = SickCards()
+    reader = NvmlEvents(nvml, CARDS)
+    waits, goes = threading.Event(), threading.Event()
+    freed: list[bool] = []
+
+    def wait() -> None:
+        waits.set()
+        goes.wait(30)
+        freed.append("nvmlEventSetFree" in nvml.asked)
+
+    nvml.before_waiting = wait
+    look, end = threading.Thread(target=reader.read), threading.Thread(target=reader.close)
+    look.start()
+    assert waits.wait(30)
+    end.start()
+    end.join(0.2)  # it cannot end yet
+    goes.set()
+    look.join(30)
+    end.join(30)
+    assert freed == [False] and "nvmlEventSetFree" in nvml.asked
+    assert reader.read() == [], "it is closed"
+
+
 # The server --------------------------------------------------------------------------------
 
 
@@ -109,6 +148,34 @@ async def test_nothing_new_is_placed_on_it_and_its_programs_are_told(
     assert code == "bad-request" and "of which its tenant may use 1" in message
     health.put_aside(gpu_of(office, 1), "by hand")
     assert refused(await office.handler.answer(hello()))[0] == "no-worker"
+
+
+async def test_it_looks_for_as_long_as_the_server_runs(
+    make_office: MakeOffice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "PAUSE_SECONDS", 0.01)
+    office = await make_office()
+
+    class Reader:
+        looks = closed = 0
+
+        def read(self) -> list[GpuEvent]:
+            self.looks += 1
+            if self.looks == 1:
+                raise RuntimeError("one look is missing then")
+            return [xid(office, 79)] if self.looks == 3 else []
+
+        def close(self) -> None:
+            self.closed += 1
+
+    reader = Reader()
+    health = GpuHealth(SICK_XIDS, office.gpus, office.supervisor, reader)
+    health.start()
+    await eventually(lambda: bool(gpu_of(office).sick))
+    await health.close()
+    looks = reader.looks
+    await asyncio.sleep(0.05)
+    assert (reader.looks, reader.closed) == (looks, 1)
 
 
 async def test_it_lasts_over_a_restart_until_an_operator_opens_it(make_office: MakeOffice) -> None:
