@@ -3,13 +3,16 @@
 #include <stdlib.h>
 
 #include "call.h"
+#include "context.h"
 #include "export.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "managed.h"
 #include "memory.h"
 #include "module.h"
-#include "session.h"
 #include "replica.h"
+#include "session.h"
+#include "shared.h"
 
 static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -113,6 +116,7 @@ GPC_EXPORT CUresult cuLibraryUnload(CUlibrary library)
     modules_drop(image, NULL);
     gpc_source_free(image->source);
     gpc_image_shadow_free(image);
+    gpc_managed_variables_ended();
     return gpc_leave(r);
 }
 
@@ -130,6 +134,40 @@ GPC_EXPORT CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, con
     r = gpc_kernel_find(image, name, true, &k);
     if (r == CUDA_SUCCESS)
         *pKernel = (CUkernel)k->handle;
+    return gpc_leave(r);
+}
+
+static CUresult managed_here(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    CUdeviceptr at;
+    size_t size;
+    CUresult r = gpc_wire_cuLibraryGetManaged(&at, &size, library, name);
+    if (r == CUDA_SUCCESS)
+        r = gpc_memory_note_global(at, size);
+    if (r == CUDA_SUCCESS && dptr)
+        *dptr = at;
+    if (r == CUDA_SUCCESS && bytes)
+        *bytes = size;
+    return r;
+}
+
+/* The runtime asks before it has any context: the bytes are then brought in the first device's. */
+GPC_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                                        const char *name)
+{
+    CUresult r = gpc_enter(GP_OP_cuLibraryGetManaged, GPC_NEEDS_INIT);
+    if (r != CUDA_SUCCESS)
+        return r;
+    if ((!dptr && !bytes) || !name)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!library_of(library))
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct gpc_thread *t = gpc_thread();
+    CUcontext before = t->current;
+    if (!before && (r = gpc_context_retain(0, &t->current)) != CUDA_SUCCESS)
+        return r;
+    r = managed_here(dptr, bytes, library, name);
+    t->current = before;
     return gpc_leave(r);
 }
 

@@ -101,10 +101,10 @@ CUresult gpc_memory_keep_ordered(const struct gpc_route *on, CUmemoryPool pool, 
 CUresult gpc_memory_note_global(CUdeviceptr address, size_t bytes)
 {
     struct gpc_range range;
-    if (gpc_range_find(address, &range) &&
-        (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session()))
-        return CUDA_SUCCESS;
-    return gpc_memory_keep(0, address, bytes, GPC_RANGE_GLOBAL);
+    bool known = gpc_range_find(address, &range) &&
+                 (gpc_range_is_host(&range) || gpc_range_session(&range) == gpc_session());
+    CUresult r = known ? CUDA_SUCCESS : gpc_memory_keep(0, address, bytes, GPC_RANGE_GLOBAL);
+    return r || gpc_session_of_address(address) ? r : gpc_managed_variable(address, bytes);
 }
 
 /* Of whole rows that begin where the GPU reads fast; 0: that is more than there is. */

@@ -8,6 +8,7 @@
 #include "gpc_stubs.h"
 #include "gpc_wire.h"
 #include "handle.h"
+#include "managed.h"
 #include "memory.h"
 #include "session.h"
 #include "shared.h"
@@ -69,8 +70,10 @@ GPC_EXPORT CUresult cuModuleUnload(CUmodule hmod)
     if (image->is_library) /* a library's own: it goes with the library */
         return CUDA_ERROR_NOT_PERMITTED;
     r = gpc_wire_cuModuleUnload(hmod);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS) {
         gpc_image_shadow_free(image);
+        gpc_managed_variables_ended();
+    }
     return gpc_leave(r);
 }
 

@@ -4,6 +4,7 @@
 #include "call.h"
 #include "export.h"
 #include "gpc_wire.h"
+#include "managed.h"
 #include "memory.h"
 #include "ranges.h"
 #include "session.h"
@@ -44,7 +45,8 @@ static CUresult of_range(void *data, CUpointer_attribute which, CUdeviceptr ptr,
                          const struct gpc_range *range)
 {
     bool host = gpc_range_is_host(range);
-    bool managed = range->kind == GPC_RANGE_MANAGED;
+    bool managed = range->kind == GPC_RANGE_MANAGED ||
+                   (range->kind == GPC_RANGE_GLOBAL && gpc_managed_has(range->begin));
     bool reachable = !host || range->kind == GPC_RANGE_SHARED || !range->registered;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

@@ -353,6 +353,8 @@ static void range_ended(const struct gpc_range *range)
         range_release(range);
     else if (range->kind == GPC_RANGE_MANAGED)
         gpc_managed_drop(range->begin);
+    else if (range->kind == GPC_RANGE_GLOBAL)
+        gpc_managed_variable_drop(range->begin);
 }
 
 void gpc_memory_context_ended(CUcontext context)

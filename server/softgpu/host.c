@@ -5,7 +5,7 @@
 
 /* Anonymous pages, registered; gone with its context. */
 static CUresult host_take(CUcontext context, size_t size, enum sg_space space, unsigned flags,
-                          void **out)
+                          bool internal, void **out)
 {
     if (size > (size_t)1 << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -19,7 +19,8 @@ static CUresult host_take(CUcontext context, size_t size, enum sg_space space, u
                                .device = context->device,
                                .context = context,
                                .id = ++sg.next_id,
-                               .flags = flags};
+                               .flags = flags,
+                               .internal = internal};
     CUresult result = sg_address_add(&extent);
     if (result != CUDA_SUCCESS) {
         munmap(pages, size);
@@ -50,7 +51,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
     if (!pp || !bytesize || (Flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
-    return host_take(context, bytesize, SG_SPACE_HOST, Flags, pp);
+    return host_take(context, bytesize, SG_SPACE_HOST, Flags, false, pp);
 }
 
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
@@ -147,6 +148,14 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
     return CUDA_SUCCESS;
 }
 
+CUresult sg_managed_take(CUcontext context, size_t size, uint64_t *address)
+{
+    void *pages;
+    SG_TRY(host_take(context, size, SG_SPACE_MANAGED, CU_MEM_ATTACH_GLOBAL, true, &pages));
+    *address = (uintptr_t)pages;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
     SG_LOCKED;
@@ -156,7 +165,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
     if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
-    SG_TRY(host_take(context, bytesize, SG_SPACE_MANAGED, flags, &pages));
+    SG_TRY(host_take(context, bytesize, SG_SPACE_MANAGED, flags, false, &pages));
     *dptr = (uintptr_t)pages;
     return CUDA_SUCCESS;
 }

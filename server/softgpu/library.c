@@ -218,7 +218,8 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
     return module_in(library, context, pMod);
 }
 
-CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+static CUresult variable(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name,
+                         bool only_managed)
 {
     LIBRARY_CHECK(library);
     CUcontext context;
@@ -227,15 +228,17 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
     if (!name || (!dptr && !bytes))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(module_in(library, context, &module));
-    return sg_module_global(module, name, dptr, bytes);
+    return sg_module_global(module, name, only_managed, dptr, bytes);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return variable(dptr, bytes, library, name, false);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    (void)dptr;
-    (void)bytes;
-    LIBRARY_CHECK(library);
-    return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE; /* PTX of ours has none */
+    return variable(dptr, bytes, library, name, true);
 }
 
 /* ---- kernels ---- */

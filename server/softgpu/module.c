@@ -68,13 +68,42 @@ static void module_free(CUmodule module)
         function_gone(&module->functions[i]);
     for (size_t i = 0; module->code && i < sg_module_global_count(module->code); i++) {
         uint64_t address = sg_module_global_at(module->code, i)->address;
-        if (address)
+        if (address && !sg_module_global_at(module->code, i)->managed)
             sg_memory_give(address);
     }
+    if (module->managed)
+        sg_host_give(module->managed, SG_SPACE_MANAGED);
     sg_handle_remove(module);
     sg_module_free(module->code);
     free(module->functions);
     free(module);
+}
+
+/* Managed variables lie behind each other, in memory that begins on a page, as a driver's do. */
+static CUresult place_managed(CUmodule module)
+{
+    uint64_t size = 0;
+    for (int placed = 0; placed < 2; placed++) {
+        if (placed && size == 0)
+            break;
+        if (size > SG_DEVICE_ADDRESS_LIMIT)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        if (placed)
+            SG_TRY(sg_managed_take(module->context, (size + 4095) / 4096 * 4096, &module->managed));
+        size = 0;
+        for (size_t i = 0; i < sg_module_global_count(module->code); i++) {
+            struct sg_global *global = sg_module_global_at(module->code, i);
+            if (!global->managed)
+                continue;
+            if (__builtin_add_overflow(size, global->align - 1, &size) ||
+                __builtin_add_overflow(size / global->align * global->align,
+                                       global->size ? global->size : 1, &size))
+                return CUDA_ERROR_OUT_OF_MEMORY;
+            if (placed)
+                global->address = module->managed + size - (global->size ? global->size : 1);
+        }
+    }
+    return CUDA_SUCCESS;
 }
 
 static CUresult place_globals(CUmodule module)
@@ -87,9 +116,12 @@ static CUresult place_globals(CUmodule module)
     for (size_t i = 0; i < count; i++) {
         struct sg_global *global = sg_module_global_at(module->code, i);
         uint64_t address;
+        if (global->managed)
+            continue;
         SG_TRY(sg_memory_take(&like, global->size ? global->size : 1, &address));
         global->address = address;
     }
+    SG_TRY(place_managed(module));
     SG_TRY(sg_module_place(module->code));
     for (size_t i = 0; i < count; i++) {
         struct sg_global *global = sg_module_global_at(module->code, i);
@@ -286,11 +318,13 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunct
     return CUDA_SUCCESS;
 }
 
-CUresult sg_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes)
+CUresult sg_module_global(CUmodule module, const char *name, bool only_managed,
+                          CUdeviceptr *address, size_t *bytes)
 {
     for (size_t i = 0; i < sg_module_global_count(module->code); i++) {
         const struct sg_global *global = sg_module_global_at(module->code, i);
-        if (global->kind == SG_G_PLAIN && strcmp(global->name, name) == 0) {
+        if (global->kind == SG_G_PLAIN && (global->managed || !only_managed) &&
+            strcmp(global->name, name) == 0) {
             if (address)
                 *address = global->address;
             if (bytes)
@@ -306,5 +340,5 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, c
     MODULE_CHECK(hmod);
     if (!name || (!dptr && !bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    return sg_module_global(hmod, name, dptr, bytes);
+    return sg_module_global(hmod, name, false, dptr, bytes);
 }

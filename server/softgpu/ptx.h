@@ -59,6 +59,7 @@ struct sg_global {
     uint64_t size; /* bytes; 0 for an unsized extern array */
     uint32_t align;
     bool constant;
+    bool managed;     /* .attribute(.managed): the host reaches it, too */
     const void *init; /* size bytes without addresses of symbols, or NULL: zero */
     uint64_t address; /* the driver sets it before sg_module_place */
 };

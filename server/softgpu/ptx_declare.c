@@ -18,6 +18,7 @@ struct shape {
     uint32_t align;
     uint64_t vector;
     enum sg_global_kind kind;
+    bool managed;
 };
 
 /* .texref and .surfref: kernels know one by its address. */
@@ -28,10 +29,31 @@ static enum sg_global_kind reference_at(const struct sg_parser *p)
                                       : SG_G_PLAIN;
 }
 
+/* .attribute(.managed), or .unified with two numbers, which says nothing here. */
+static void attributes_parse(struct sg_parser *p, struct shape *s)
+{
+    sg_expect(p, '(');
+    do {
+        if (sg_at_dot(p, ".managed"))
+            s->managed = true;
+        else if (!sg_at_dot(p, ".unified"))
+            sg_fail(p, p->token.line, "'%.*s' is no attribute of a variable", (int)p->token.size,
+                    p->token.text);
+        sg_advance(p);
+        if (!sg_accept(p, '('))
+            continue;
+        sg_expect_integer(p);
+        sg_expect(p, ',');
+        sg_expect_integer(p);
+        sg_expect(p, ')');
+    } while (sg_accept(p, ','));
+    sg_expect(p, ')');
+}
+
 /* .align N, .v4, .ptr … and the type. */
 static struct shape shape_parse(struct sg_parser *p)
 {
-    struct shape s = {SG_T_NONE, 0, 1, SG_G_PLAIN};
+    struct shape s = {SG_T_NONE, 0, 1, SG_G_PLAIN, false};
     while (p->token.kind == SG_K_DOT) {
         enum sg_type type = sg_type_of(&p->token);
         if (type != SG_T_NONE) {
@@ -43,11 +65,14 @@ static struct shape shape_parse(struct sg_parser *p)
             sg_advance(p);
             s.align = (uint32_t)sg_expect_count(p, 1u << 16, ".align");
             continue;
+        } else if (sg_at_dot(p, ".attribute")) {
+            sg_advance(p);
+            attributes_parse(p, &s);
+            continue;
         } else if (sg_at_dot(p, ".v2") || sg_at_dot(p, ".v4")) {
             s.vector = p->token.text[2] - '0';
         } else if (!sg_at_dot(p, ".ptr") && !sg_at_dot(p, ".global") && !sg_at_dot(p, ".const") &&
-                   !sg_at_dot(p, ".local") && !sg_at_dot(p, ".shared") &&
-                   !sg_at_dot(p, ".attribute")) {
+                   !sg_at_dot(p, ".local") && !sg_at_dot(p, ".shared")) {
             sg_fail(p, p->token.line, "'%.*s' is no type", (int)p->token.size, p->token.text);
         }
         sg_advance(p);
@@ -244,6 +269,7 @@ static void global_declare(struct sg_parser *p, const struct sg_token *name, con
     v->global.align = s->align;
     v->global.constant = constant;
     v->global.kind = (uint8_t)s->kind;
+    v->global.managed = s->managed;
     if (s->kind != SG_G_PLAIN || !sg_accept(p, '='))
         return;
     if (bytes > SG_MAX_INIT)
@@ -308,6 +334,8 @@ void sg_declaration_parse(struct sg_parser *p)
             continue;
         }
         uint64_t bytes = bytes_of(p, &s, array_parse(p));
+        if (s.managed && (strcmp(space, ".global") != 0 || s.kind != SG_G_PLAIN))
+            sg_fail(p, name.line, "%s memory is never managed", space);
         if (!strcmp(space, ".shared")) {
             shared_declare(p, &name, &s, bytes);
         } else if (!strcmp(space, ".global") || !strcmp(space, ".const")) {

@@ -196,6 +196,8 @@ void sg_memory_release_context(CUcontext context);
 /* Until nothing runs on the device: no kernel may still use what is freed then. sg.lock is held. */
 void sg_memory_wait(const struct sg_device *device);
 CUresult sg_host_give(uint64_t address, enum sg_space space);
+/* Managed memory of this process's own pages, for the variables of a module. sg.lock is held. */
+CUresult sg_managed_take(CUcontext context, size_t size, uint64_t *address);
 
 /* ---- pools (pool.c) ---- */
 struct CUmemPoolHandle_st {
@@ -432,6 +434,7 @@ struct CUmod_st {
     CUcontext context;
     CUlibrary library; /* NULL: loaded by cuModuleLoad */
     struct sg_module *code;
+    uint64_t managed; /* the memory of its managed variables; 0: it has none */
     size_t function_count;
     struct CUfunc_st *functions;
     struct sg_reference *references; /* that were asked for (texref.c) */
@@ -461,7 +464,8 @@ CUresult sg_module_load(CUcontext context, const char *ptx, size_t length, CUlib
                         CUmodule *out, char *log, size_t log_size);
 void sg_module_unref(CUmodule module);
 void sg_module_unload(CUmodule module); /* unlinks from its context, drops the handles */
-CUresult sg_module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *bytes);
+CUresult sg_module_global(CUmodule module, const char *name, bool only_managed,
+                          CUdeviceptr *address, size_t *bytes);
 /* The function behind a CUfunction or a CUkernel in `context`. sg.lock is held. */
 CUresult sg_function_get(CUfunction handle, CUcontext context, CUfunction *out);
 CUresult sg_function_attribute(int *value, CUfunction_attribute attribute,

@@ -15,6 +15,7 @@ gp_client_test(test_copy_plan)
 gp_client_test(test_route)
 gp_client_test(test_managed)
 gp_client_test(test_mapped)
+gp_client_test(test_managed_variables)
 
 # Records on their way into a profiler's buffers: no session, no library.
 add_executable(test_cupti_queue ${CMAKE_SOURCE_DIR}/tests/c/test_cupti_queue.c

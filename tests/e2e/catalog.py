@@ -43,6 +43,7 @@ RUNTIME_PROGRAMS = (
     Program("symbols", "symbols"),
     Program("captured", "captured"),
     Program("managed", "managed"),
+    Program("managed_variables", "managed_variables"),
     Program("threads", "threads"),
     Program("overrun", "overrun"),
     # On a real card, pieces of 2 GiB and 4 GiB left for others.
@@ -108,6 +109,7 @@ DRIVER_PROGRAMS = (
     Program("driver_vmm", "driver_vmm", driver=True),
     Program("driver_mapped", "driver_mapped", driver=True),
     Program("driver_managed", "driver_managed", driver=True),
+    Program("driver_managed_variables", "driver_managed_variables", driver=True),
     Program("driver_managed_random", "driver_managed_random", driver=True),
     Program("driver_managed_hints", "driver_managed_hints", driver=True),
     Program("driver_managed_handlers", "driver_managed_handlers", driver=True),

@@ -177,6 +177,18 @@ def read_back(worker: Worker, address: int, size: int) -> bytes:
     return bytes(answer[16 : 16 + size])
 
 
+def test_no_address_is_a_managed_variable(server: PoolServer) -> None:
+    """A client may ask about any address, and learns nothing of what is no variable."""
+    with worker_of(server) as worker:
+        mine = worker.allocate(KIB4)
+        known = described(server, worker)
+        assert known is not None
+        for address in [0, 1, FAR, -1 & FAR, MAPPED, WINDOW_BASE, mine, *mapped(int(known["pid"]))]:
+            answer = worker.call("gp_managed_variable", struct.pack("<Q", address))
+            assert answer[:4] == bytes(4), hex(address)
+            assert not any(answer[16:]), hex(address)
+
+
 def test_mapped_memory_keeps_to_itself(server: PoolServer) -> None:
     """A client says where it has memory, and what of it it has written."""
     with worker_of(server) as worker:

@@ -26,6 +26,8 @@ PASSAGE = {
     "gpc_leave",
     "gpc_faults_watch",
     "gpc_managed_before",
+    "gpc_managed_variable",
+    "gpc_managed_variables_ended",
     "gpc_managed_view",
     "gpc_mapped_open_named",
     "gpc_mapped_waited",

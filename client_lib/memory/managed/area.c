@@ -104,6 +104,13 @@ static int take_pages(struct gpc_area *a)
     return 0;
 }
 
+/* The mappings keep the file; a process has few descriptors. */
+static void close_descriptor(struct gpc_area *a)
+{
+    close(a->fd);
+    a->fd = -1;
+}
+
 struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes)
 {
     struct gpc_area *a = calloc(1, sizeof *a);
@@ -119,8 +126,7 @@ struct gpc_area *gpc_area_over(uint64_t at, uint64_t bytes)
         free(a);
         return NULL;
     }
-    close(a->fd); /* the mappings keep it; a process has few descriptors */
-    a->fd = -1;
+    close_descriptor(a);
     return a;
 }
 
@@ -150,6 +156,37 @@ void gpc_area_give_back(struct gpc_area *a)
     }
     close_file(a);
     free(a);
+}
+
+/* Addresses that nobody has, before the alias may take them. */
+static bool reserve(uint64_t at, uint64_t bytes)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    void *to = (void *)(uintptr_t)at, *got = mmap(to, bytes, PROT_NONE, flags, -1, 0);
+    if (got != MAP_FAILED && got != to) /* a kernel before 4.17 takes it for a hint */
+        munmap(got, bytes);
+    return got == to;
+}
+
+struct gpc_area *gpc_area_at(uint64_t at, uint64_t bytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    struct gpc_area *a = calloc(1, sizeof *a);
+    if (!a || !reserve(at, whole)) {
+        free(a);
+        return NULL;
+    }
+    *a = (struct gpc_area){.begin = at, .end = at + whole, .kept = true};
+    int r = open_file(a);
+    if (r == 0 && gpc_area_map(a, at, whole) == 0) {
+        close_descriptor(a);
+        return a;
+    }
+    munmap((void *)(uintptr_t)at, whole);
+    if (r == 0)
+        close_file(a);
+    free(a);
+    return NULL;
 }
 
 static bool file_is_there(const struct gpc_area *a)

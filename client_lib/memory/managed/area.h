@@ -23,6 +23,9 @@ struct gpc_area *gpc_area_of(const struct gp_device_info *device);
 int gpc_area_map(const struct gpc_area *a, uint64_t at, uint64_t bytes);
 /* Close them, and give their memory back. */
 void gpc_area_unmap(const struct gpc_area *a, uint64_t at, uint64_t bytes);
+/* An area of its own, of zeros that are open for writing, which lies in no window. NULL: something is
+ * there. */
+struct gpc_area *gpc_area_at(uint64_t at, uint64_t bytes);
 /* An area of one allocation, of private pages that are there already: they keep what they hold, and
  * a thread that writes meanwhile faults and is served when this is done. NULL: they are as before.
  * The caller has a lock that serving needs. */

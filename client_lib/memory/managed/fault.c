@@ -163,17 +163,16 @@ void gpc_faults_expect(uint64_t begin, uint64_t end)
         __atomic_store_n(&high, end, __ATOMIC_RELAXED);
 }
 
-/* Registered memory, an entry each; who changes them has managed.c's lock. */
-#define PLACES 256u
+/* Others, an entry each; who changes them has managed.c's lock. */
 static struct place {
     uint64_t begin, end; /* 0: unused */
-} places[PLACES];
+} places[GPC_PLACES];
 static unsigned places_used; /* entries that were ever used */
 static uint32_t given_back;  /* counts */
 
 bool gpc_faults_expect_here(uint64_t begin, uint64_t end)
 {
-    for (unsigned i = 0; i < PLACES; i++)
+    for (unsigned i = 0; i < GPC_PLACES; i++)
         if (places[i].end == 0) {
             __atomic_store_n(&places[i].begin, begin, __ATOMIC_RELAXED);
             __atomic_store_n(&places[i].end, end, __ATOMIC_RELEASE);
@@ -193,7 +192,7 @@ void gpc_faults_given_back(uint64_t begin)
             __atomic_store_n(&places[i].end, 0, __ATOMIC_RELEASE);
 }
 
-static bool is_registered(uint64_t address)
+static bool is_a_place(uint64_t address)
 {
     unsigned used = __atomic_load_n(&places_used, __ATOMIC_ACQUIRE);
     for (unsigned i = 0; i < used; i++)
@@ -207,7 +206,7 @@ bool gpc_faults_may(uint64_t address)
 {
     bool own = (address >= __atomic_load_n(&low, __ATOMIC_RELAXED) &&
                 address < __atomic_load_n(&high, __ATOMIC_RELAXED)) ||
-               is_registered(address);
+               is_a_place(address);
     return own ? gpc_session_count() != 0 : gpc_session_of_address(address) != NULL;
 }
 

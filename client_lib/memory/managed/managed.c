@@ -104,7 +104,7 @@ CUresult gpc_managed_add(struct gpc_managed *m)
         all = grown;
         room = more;
     }
-    if (!m->twin && gpc_area_map(m->area, m->begin, m->bytes) != 0)
+    if (m->kind == GPC_MANAGED_ALLOCATED && gpc_area_map(m->area, m->begin, m->bytes) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     memmove(all + i + 1, all + i, (count - i) * sizeof(struct gpc_managed *));
     all[i] = m;
@@ -118,14 +118,14 @@ void gpc_managed_remove(struct gpc_managed *m)
     size_t i = after(m->begin);
     memmove(all + i, all + i + 1, (count - i - 1) * sizeof(struct gpc_managed *));
     __atomic_store_n(&count, count - 1, __ATOMIC_RELEASE);
-    if (m->twin) {
-        (m->registered ? gpc_area_give_back : gpc_area_end)(m->area);
-        if (m->registered)
-            gpc_faults_given_back(m->begin);
-        munmap(m->twin, m->bytes);
-    } else {
+    if (m->kind == GPC_MANAGED_ALLOCATED)
         gpc_area_unmap(m->area, m->begin, m->bytes);
-    }
+    else
+        (m->kind == GPC_MANAGED_REGISTERED ? gpc_area_give_back : gpc_area_end)(m->area);
+    if (m->kind == GPC_MANAGED_REGISTERED || m->kind == GPC_MANAGED_VARIABLE)
+        gpc_faults_given_back(m->begin);
+    if (m->twin)
+        munmap(m->twin, m->bytes);
     free(m->advice);
     free(m);
 }

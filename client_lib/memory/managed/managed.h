@@ -53,6 +53,15 @@ CUresult gpc_managed_prefetch(CUdeviceptr at, size_t bytes, const CUmemLocation 
 CUresult gpc_managed_attribute(void *data, size_t size, CUmem_range_attribute which, CUdeviceptr at,
                                size_t bytes);
 
+/* A module has this variable: if it is managed, it is reached here as well. NOT_SUPPORTED, with a
+ * line in the log, if its address is taken. */
+CUresult gpc_managed_variable(uint64_t address, uint64_t bytes);
+/* Whether an address is managed memory's, or mapped memory's. */
+bool gpc_managed_has(uint64_t address);
+/* The context of this variable has ended; or a module or library, and perhaps variables with it. */
+void gpc_managed_variable_drop(uint64_t address);
+void gpc_managed_variables_ended(void);
+
 /* --- for the session ------------------------------------------------------------------------- */
 
 /* Around a submission: bring over what the call may see. Where it is true, nothing is fetched

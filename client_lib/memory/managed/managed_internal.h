@@ -14,6 +14,13 @@ struct gpc_stride {
     uint32_t next, run; /* blocks */
 };
 
+enum gpc_managed_kind {
+    GPC_MANAGED_ALLOCATED,  /* cuMemAllocManaged: a part of its window's area */
+    GPC_MANAGED_VARIABLE,   /* a module's; it has an area of its own, as the two below have */
+    GPC_MANAGED_PINNED,     /* mapped memory of cuMemHostAlloc */
+    GPC_MANAGED_REGISTERED, /* and of cuMemHostRegister: its pages stay when it is closed */
+};
+
 struct gpc_managed {
     uint64_t begin, bytes; /* whole pages */
     struct gpc_area *area;
@@ -26,8 +33,8 @@ struct gpc_managed {
     uint64_t attached_at;   /* the epoch then */
     uint64_t epoch, waited; /* of the last work that might touch it, and what was waited for */
     bool open;              /* some block is not STALE */
-    bool registered;        /* its pages are the program's, and stay when it is closed */
-    bool whole;             /* the host is going to use all of it, or its parts are too many */
+    enum gpc_managed_kind kind;
+    bool whole; /* the host is going to use all of it, or its parts are too many */
     struct gpc_stride fetch, write;
     struct gpc_advice *advice; /* of each block; NULL: none (advice.c) */
     uint64_t block_bytes;
@@ -103,7 +110,8 @@ int gpc_mapped_watch(void);
 int gpc_faults_watch(void);
 /* And in these pages, which lie in no window: pinned memory, which lies near to each other; */
 void gpc_faults_expect(uint64_t begin, uint64_t end);
-/* or registered memory, which may lie anywhere, until it is given back. False: too much of it. */
+/* or others, which may lie anywhere, until they are given back. False: that would be more places. */
+#define GPC_PLACES 256u
 bool gpc_faults_expect_here(uint64_t begin, uint64_t end);
 void gpc_faults_given_back(uint64_t begin);
 /* Whether an address may lie in memory that is opened by faults. */

@@ -134,7 +134,7 @@ CUresult gpc_mapped_bring_here(struct gpc_managed *m, uint32_t first, uint32_t n
 
 static bool expect(const struct gpc_managed *m)
 {
-    if (m->registered)
+    if (m->kind == GPC_MANAGED_REGISTERED)
         return gpc_faults_expect_here(m->begin, m->begin + m->bytes);
     gpc_faults_expect(m->begin, m->begin + m->bytes);
     return true;
@@ -154,14 +154,14 @@ static CUresult adopt(const struct gpc_range *range, uint64_t bytes, uint64_t pa
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     madvise(m->twin, bytes, MADV_DONTFORK);
-    m->registered = range->registered;
+    m->kind = range->registered ? GPC_MANAGED_REGISTERED : GPC_MANAGED_PINNED;
     gpc_managed_lock();
     if (expect(m))
         m->area = gpc_area_over(m->begin, bytes);
     CUresult r = m->area ? gpc_managed_add(m) : CUDA_ERROR_OUT_OF_MEMORY;
     if (r == CUDA_SUCCESS && gpc_managed_busy_mapped())
         gpc_mapped_for_now();
-    if (r != CUDA_SUCCESS && m->registered)
+    if (r != CUDA_SUCCESS && m->kind == GPC_MANAGED_REGISTERED)
         gpc_faults_given_back(m->begin);
     gpc_managed_unlock();
     if (r != CUDA_SUCCESS) {

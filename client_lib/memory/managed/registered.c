@@ -53,7 +53,7 @@ void gpc_registered_give_back(uint64_t begin)
 {
     gpc_managed_lock();
     struct gpc_managed *m = gpc_managed_find(begin);
-    if (m && m->registered) {
+    if (m && m->kind == GPC_MANAGED_REGISTERED) {
         gpc_managed_open_whole(m);
         gpc_managed_remove(m);
     }
