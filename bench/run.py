@@ -1,6 +1,6 @@
 """Native, shared memory and TCP, plain and encrypted, side by side; ratios to native as a table.
 
-    python bench/run.py [--sections micro torch] [--rounds 3] [--out FILE]
+    python bench/run.py [--sections micro visible torch] [--rounds 3] [--out FILE]
 
 Where there is no GPU, the soft GPU stands in, `native` is the soft GPU without the pool, and the
 figures say something about the forwarding only. Ways take turns within each round, and a figure
@@ -80,6 +80,11 @@ def build_micro(toolchain: Toolchain) -> Path:
     return toolchain.driver_source("micro", HERE / "micro.c")
 
 
+def build_visible(toolchain: Toolchain) -> Path:
+    """What host and kernel see of each other's words."""
+    return toolchain.driver_source("visible", HERE / "visible.c")
+
+
 def is_rate(name: str) -> bool:
     return name.endswith(("_gb_s", "_tflops"))
 
@@ -137,7 +142,9 @@ def has_torch(python: str) -> bool:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--sections", nargs="+", choices=["micro", "torch"], default=None)
+    parser.add_argument(
+        "--sections", nargs="+", choices=["micro", "visible", "torch"], default=None
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each figure of micro")
@@ -152,13 +159,15 @@ def read_arguments() -> argparse.Namespace:
 
 
 def measure(bench: Bench, given: argparse.Namespace, sections: list[str], cache: Path) -> None:
-    micro = build_micro(Toolchain(cache))
+    micro, visible = build_micro(Toolchain(cache)), build_visible(Toolchain(cache))
     largest = "16" if bench.soft else "256"
     script = str(ROOT / "tests" / "gpu" / "torch_programs.py")
     for turn in range(given.rounds):
         print(f"round {turn + 1} of {given.rounds}", file=sys.stderr, flush=True)
         if "micro" in sections:
             bench.round("driver calls", "", given.ways, [str(micro), str(given.seconds), largest])
+        if "visible" in sections:
+            bench.round("mapped memory", "", given.ways, [str(visible)])
         if "torch" in sections:
             for name in TORCH_PROGRAMS:
                 command = [given.python, script, name, "--steps", str(given.steps)]
@@ -182,7 +191,11 @@ def main() -> int:
     given = read_arguments()
     gpu = "" if given.soft else has_gpu()
     device = gpu or "gpupool soft GPU (no real GPU here: nothing below says how fast a GPU is)"
-    sections = given.sections or ["micro", *(["torch"] if gpu and has_torch(given.python) else [])]
+    sections = given.sections or [
+        "micro",
+        "visible",
+        *(["torch"] if gpu and has_torch(given.python) else []),
+    ]
     out = given.out or HERE / "results" / time.strftime("%Y%m%d-%H%M%S.json")
     driver = "cuda" if gpu else "soft"
     server, encrypting = PoolServer(driver), PoolServer(driver, curve="")
