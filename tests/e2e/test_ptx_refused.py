@@ -19,6 +19,9 @@ TWO = "{%r4, %r5}"
 
 #: PTX that is not understood: the module does not load.
 REFUSED = {
+    "managed memory of a block": ".shared .attribute(.managed) .align 4 .b32 block;",
+    "an attribute that is none": ".global .attribute(.other) .align 4 .b32 other;",
+    "attributes without an end": ".global .attribute(.managed .align 4 .b32 open;",
     "mma without a shape": f"{MMA}.row.col.f32.f16.f16.f32 {FOUR}, {FOUR}, {TWO}, {FOUR};",
     "mma of no known shape": f"{MMA}.m16n8k999.row.col.f32.f16.f16.f32 "
     f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
