@@ -21,12 +21,3 @@ GPC_EXPORT CUresult cuTensorMapEncodeTiled(
         tensorRank == 1 && !globalStrides ? none : globalStrides, boxDim, elementStrides,
         interleave, swizzle, l2Promotion, oobFill));
 }
-
-GPC_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
-{
-    (void)tensorMap;
-    (void)globalAddress;
-    gpc_count(GP_OP_cuTensorMapReplaceAddress);
-    return gpc_refuse_because(GP_OP_cuTensorMapReplaceAddress,
-                              "the map's bytes are the driver's; encode it again instead");
-}
