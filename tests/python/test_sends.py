@@ -40,7 +40,7 @@ PASSAGE = {
     "gpc_handle_wire",
 }
 #: Messages of the session itself.
-SESSION = {"gp_hello", "gp_goodbye", "gp_context_set", "gp_capture_mode_set"}
+SESSION = {"gp_hello", "gp_goodbye", "gp_arena_open", "gp_context_set", "gp_capture_mode_set"}
 SESSION |= {"gp_activity_ask"}  # with GPUPOOL_TIMELINE alone
 #: It hands out tables of functions and calls none of them.
 TABLES = "cuGetExportTable"
