@@ -115,7 +115,12 @@ static void others_stay_the_gpus(void **state)
     (void)state;
     worker.managed = 0;
     assert_int_equal(gpc_managed_variable(worker.begin + 100, 4), CUDA_SUCCESS);
+    assert_int_equal(gpc_managed_variable(worker.begin + 100, 4), CUDA_SUCCESS);
     assert_false(gpc_managed_has(worker.begin + 100));
+    assert_int_equal(worker.asked, 1);
+    gpc_managed_variables_ended(); /* another module may have it now */
+    assert_int_equal(gpc_managed_variable(worker.begin + 100, 4), CUDA_SUCCESS);
+    assert_int_equal(worker.asked, 2);
 }
 
 /* What this process has is never replaced. */

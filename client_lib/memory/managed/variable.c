@@ -75,12 +75,35 @@ static CUresult open_piece(const struct piece *p)
     return r;
 }
 
+/* Variables that are no managed ones, by session, so that each is asked about once: until a module
+ * ends, and with it perhaps what was there. */
+#define PLAIN_MOST 256u
+static uint64_t plain[GP_SESSIONS_MAX][PLAIN_MOST];
+
+static uint64_t *plain_place(uint64_t address)
+{
+    return &plain[gp_handle_session((uint64_t)gpc_current())][address / 8 % PLAIN_MOST];
+}
+
+static bool is_plain(uint64_t address)
+{
+    return __atomic_load_n(plain_place(address), __ATOMIC_RELAXED) == address;
+}
+
+static void plain_forget(void)
+{
+    for (unsigned i = 0; i < GP_SESSIONS_MAX * PLAIN_MOST; i++)
+        __atomic_store_n(&plain[i / PLAIN_MOST][i % PLAIN_MOST], 0, __ATOMIC_RELAXED);
+}
+
 static CUresult open_variable(uint64_t address, uint64_t bytes)
 {
     const struct gpc_route on = gpc_route_in(gpc_current());
     struct piece p;
     uint32_t managed = 0;
     CUresult r = gpc_wire_gp_managed_variable_on(&on, address, &managed, &p.begin, &p.bytes);
+    if (r == CUDA_SUCCESS && !managed)
+        __atomic_store_n(plain_place(address), address, __ATOMIC_RELAXED);
     if (r != CUDA_SUCCESS || !managed)
         return r;
     if (piece_right(&p, address, bytes))
@@ -106,7 +129,8 @@ CUresult gpc_managed_variable(uint64_t address, uint64_t bytes)
     struct gpc_own_calls before;
     pthread_mutex_lock(&opening);
     gpc_own_calls_begin(&before);
-    CUresult r = gpc_managed_has(address) ? CUDA_SUCCESS : open_variable(address, bytes);
+    bool known = is_plain(address) || gpc_managed_has(address);
+    CUresult r = known ? CUDA_SUCCESS : open_variable(address, bytes);
     gpc_own_calls_end(&before);
     pthread_mutex_unlock(&opening);
     return r;
@@ -116,6 +140,7 @@ CUresult gpc_managed_variable(uint64_t address, uint64_t bytes)
 
 void gpc_managed_variable_drop(uint64_t address)
 {
+    plain_forget();
     gpc_managed_lock();
     struct gpc_managed *m = gpc_managed_find(address);
     if (m && m->kind == GPC_MANAGED_VARIABLE)
@@ -146,6 +171,7 @@ void gpc_managed_variables_ended(void)
 {
     struct list list = {.count = 0};
     struct gpc_own_calls before;
+    plain_forget();
     if (!gpc_managed_any())
         return;
     gpc_own_calls_begin(&before);
