@@ -198,14 +198,16 @@ CUresult gpw_cuMemAlloc_v2(struct gpw_session *s, CUdeviceptr *dptr, size_t byte
     return r == CUDA_ERROR_OUT_OF_MEMORY && must_wait(s) ? GPW_AGAIN : r;
 }
 
-/* Of a pool, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
- * whatever others have submitted. */
+/* Of a pool or a graph, by cuMemFree: on a stream of its own, because cuMemFree would wait here for
+ * whatever others have submitted. A graph's is free when this returns: its next launch, on another
+ * stream, takes the same addresses. */
 static void free_ordered(struct gpw_session *s, CUdeviceptr address)
 {
     CUstream stream;
     if (s->driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return;
     s->driver->cuMemFreeAsync(address, stream);
+    s->driver->cuStreamSynchronize(stream);
     s->driver->cuStreamDestroy_v2(stream);
 }
 
