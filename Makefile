@@ -41,7 +41,7 @@ configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
 .PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack lint \
-	test-gpu test-ray test-outside outside-archive soak constraints advisories prometheus sbom reproducible figures coverage reference clean system
+	test-gpu test-ray test-outside outside-archive soak soak-sessions constraints advisories prometheus sbom reproducible figures coverage reference clean system
 
 all: build
 
@@ -94,7 +94,7 @@ $(CUPY13)/.done: $(VENV)/.test
 	$(PIP) --target $(CUPY13) 'cupy-cuda13x>=13'
 	touch $@
 
-# Ray is 240 MB, and only test-ray wants it.
+# Ray is 240 MB, and only the tests of its launcher want it.
 $(RAY)/.done: $(VENV)/.test
 	rm -rf $(RAY)
 	$(PIP) --target $(RAY) --group ray
@@ -127,7 +127,9 @@ test: build $(VENV)/.test $(CUPY13)/.done
 	@$(MAKE) $(OUTSIDE)/packages/.done || \
 	  echo "CuPy's own tests could not be fetched from PyPI: they are skipped"
 	@$(MAKE) prometheus || echo "Prometheus could not be fetched: tests of alerts are skipped"
+	@$(MAKE) $(RAY)/.done || echo "Ray could not be fetched from PyPI: its tests are skipped"
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) GPUPOOL_CUPY13=$(abspath $(CUPY13)) \
+	  GPUPOOL_RAY=$(abspath $(RAY)) \
 	  GPUPOOL_OUTSIDE=$(abspath $(OUTSIDE)/packages) \
 	  $(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS)
 
@@ -186,7 +188,6 @@ bench-soft: build $(VENV)/.toolchain
 soak: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/e2e/soak.py --operations $(SOAK_OPERATIONS)
 
-.PHONY: soak-sessions
 # What the server's processes hold before and after so many short sessions.
 soak-sessions: build $(VENV)/.toolchain
 	@GPUPOOL_HOME=$(abspath $(BUILD)/stage) $(PY) tests/e2e/soak_sessions.py --sessions $(SOAK_SESSIONS)

@@ -279,6 +279,15 @@ def stage_figures(place: Place) -> Count:
     return one(run([sys.executable, ".ci/figures.py"]))
 
 
+def stage_alone(place: Place) -> Count:
+    """What nothing may run beside: measured behaviour, and a Ray, if one was fetched."""
+    count = pytest(place, "tests/e2e", "-m", "alone", name="alone")
+    ray = os.environ.get("GPUPOOL_RAY", "")
+    if ray and Path(ray, "ray").is_dir():
+        count.add(pytest(place, "tests/e2e/test_ray.py", PYTHONPATH=ray))
+    return count
+
+
 STAGES: dict[str, Callable[[Place], Count]] = {
     "c": stage_c,
     "python": lambda place: pytest(place, "tests/python", *SIDE_BY_SIDE),
@@ -289,7 +298,7 @@ STAGES: dict[str, Callable[[Place], Count]] = {
     "lint": stage_lint,
     "figures": stage_figures,
     "coverage": stage_coverage,
-    "alone": lambda place: pytest(place, "tests/e2e", "-m", "alone", name="alone"),
+    "alone": stage_alone,
 }
 EXTRA: dict[str, Callable[[Place], Count]] = {
     "sanitize-build": lambda place: one(build_sanitized(place)),
