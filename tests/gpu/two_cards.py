@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 for folder in (ROOT / "pool", ROOT / "server", ROOT / "tests" / "e2e"):
     sys.path.insert(0, str(folder))
 
-from two_cards_programs import ONLY_SHM, PROGRAMS  # noqa: E402
+from two_cards_programs import PROGRAMS  # noqa: E402
 from two_hosts import gpus, plain  # noqa: E402
 
 from harness import PoolServer, Result, run_program  # noqa: E402
@@ -84,8 +84,6 @@ def run_all(given: argparse.Namespace, server: PoolServer) -> list[Row]:
             continue
         local = read(alone) if given.driver == "cuda" else {}
         for way in given.ways:
-            if way != "shm" and name in ONLY_SHM:
-                continue
             row = compare(server, words, name, way, local, given.limit)
             rows.append(row)
             print(f"{name:13} {way} {'ok' if row['ok'] else 'NOT'} {row['why']}", flush=True)

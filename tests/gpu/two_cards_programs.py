@@ -112,9 +112,6 @@ PROGRAMS: dict[str, Callable[[], Report]] = {
     "training": two_hosts_programs.training,
 }
 
-#: JAX writes to pinned memory by its device address, which a network cannot (docs/limits.md).
-ONLY_SHM = ("jax_devices",)
-
 if __name__ == "__main__":
     warnings.filterwarnings("error", message=".*nvml")
     print(json.dumps(PROGRAMS[sys.argv[1]]()))
