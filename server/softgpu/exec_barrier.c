@@ -1,5 +1,5 @@
 /* Barriers of a block, and of a cluster of blocks. */
-#include "exec_internal.h"
+#include "exec_matrix.h"
 
 struct request {
     const uint64_t *id, *count, *predicate; /* count NULL: all threads of the block */
@@ -56,6 +56,28 @@ SG_HANDLER(sg_do_barrier)
     }
     if (in->mode == SG_Y_ARRIVE)
         return SG_NEXT;
+    sg_warp_split(w, 0, 0);
+    w->barrier |= mask;
+    return SG_SELECT;
+}
+
+bool sg_warpgroup_whole(struct sg_warp *w, const struct sg_insn *in, unsigned lane)
+{
+    if (w->index / SG_WARPGROUP < w->block->warp_count / SG_WARPGROUP)
+        return true;
+    sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION, "wgmma: no warpgroup of four warps");
+    return false;
+}
+
+/* All four warps have come: what they did before is done. */
+SG_HANDLER(sg_do_warpgroup)
+{
+    struct request r = {.count = r.room[1]};
+    if (!sg_warpgroup_whole(w, in, (unsigned)__builtin_ctz(mask)))
+        return SG_FAULT;
+    for (unsigned l = 0; l < SG_LANES; l++)
+        r.room[1][l] = SG_WARPGROUP * SG_LANES;
+    arrive(w, in, &r, SG_BARRIERS + w->index / SG_WARPGROUP, mask);
     sg_warp_split(w, 0, 0);
     w->barrier |= mask;
     return SG_SELECT;
@@ -131,7 +153,7 @@ static void let_go(struct sg_block *block, unsigned id)
 bool sg_barrier_release(struct sg_block *block)
 {
     bool any = false;
-    for (unsigned id = 0; id < SG_BARRIERS; id++) {
+    for (unsigned id = 0; id < SG_ALL_BARRIERS; id++) {
         if (!block->barriers[id].used || !is_complete(block, id))
             continue;
         let_go(block, id);

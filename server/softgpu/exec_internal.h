@@ -13,7 +13,8 @@
 
 #include <stdio.h>
 
-#define SG_BARRIERS 16u
+#define SG_BARRIERS 16u                    /* that programs name */
+#define SG_ALL_BARRIERS (SG_BARRIERS + 8u) /* and one of each warpgroup */
 #define SG_ALL_LANES UINT32_MAX
 #define SG_EXTENTS 8u
 #define SG_WORKSPACE 4u
@@ -64,10 +65,10 @@ struct sg_warp {
     struct sg_frame *lane_frame[SG_LANES];
     struct sg_deposit deposit[SG_LANES];
     uint8_t lane_barrier[SG_LANES];
-    uint32_t carry;                  /* CC.CF of each lane */
-    uint32_t arrived[SG_BARRIERS];   /* lanes counted in the present phase */
-    uint32_t predicate[SG_BARRIERS]; /* what they brought to a reduction */
-    struct sg_frame *spare;          /* the frame freed last, often the next one wanted */
+    uint32_t carry;                      /* CC.CF of each lane */
+    uint32_t arrived[SG_ALL_BARRIERS];   /* lanes counted in the present phase */
+    uint32_t predicate[SG_ALL_BARRIERS]; /* what they brought to a reduction */
+    struct sg_frame *spare;              /* the frame freed last, often the next one wanted */
     size_t spare_bytes;
     uint32_t cluster_arrived;
 };
@@ -85,7 +86,7 @@ struct sg_block {
     uint32_t warp_count, live_warps;
     struct sg_warp *warps;
     unsigned char *shared;
-    struct sg_barrier_state barriers[SG_BARRIERS];
+    struct sg_barrier_state barriers[SG_ALL_BARRIERS];
     struct sg_block *next; /* resident blocks, oldest first */
     struct sg_cluster *cluster;
     uint32_t rank; /* in the cluster */
@@ -167,6 +168,8 @@ bool sg_warp_tired(struct sg_warp *w);
 /* Lets go whoever waits at a barrier that is now complete; true if anyone. */
 bool sg_barrier_release(struct sg_block *block);
 bool sg_cluster_release(struct sg_cluster *cluster);
+/* Whether the warp has its three neighbours; false: the launch has failed. */
+bool sg_warpgroup_whole(struct sg_warp *w, const struct sg_insn *in, unsigned lane);
 /* Performs exchanges all of whose members have come; false: the launch has failed. */
 bool sg_lanes_release(struct sg_warp *w);
 
@@ -275,6 +278,7 @@ SG_HANDLER(sg_do_ret);
 SG_HANDLER(sg_do_exit);
 SG_HANDLER(sg_do_trap);
 SG_HANDLER(sg_do_barrier);
+SG_HANDLER(sg_do_warpgroup);
 SG_HANDLER(sg_do_cluster_barrier);
 SG_HANDLER(sg_do_lanes);
 SG_HANDLER(sg_do_activemask);

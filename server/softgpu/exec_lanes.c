@@ -133,6 +133,8 @@ static bool matrix(struct sg_warp *w, uint32_t set)
                  "lanes of the warp execute different matrix instructions");
         return false;
     }
+    if (in->op == SG_P_WGMMA)
+        return sg_warpgroup_product(w, in, set);
     return in->op == SG_P_MMA ? sg_matrix_product(w, in, set) : sg_matrix_move(w, in, set);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Products of matrices: mma.sync and wmma.mma. PTX leaves open how sums of f16,
+ * Products of matrices: mma.sync and wmma.mma, and what wgmma has in common with them. PTX leaves open how sums of f16,
  * bf16, tf32 and fp8 are rounded on the way; here products and their sum are in
  * double and the result is rounded once. Sums of f64 are a chain of fma from
  * the least k on.
@@ -60,7 +60,7 @@ uint64_t sg_fragment_read(const struct sg_warp *w, const struct sg_operand *x, u
     return x->value;
 }
 
-static double value_of(unsigned element, uint64_t bits)
+double sg_element_value(unsigned element, uint64_t bits)
 {
     switch (element) {
     case SG_M_F16:
@@ -108,33 +108,29 @@ static uint64_t bits_of(const struct sg_insn *in, unsigned element, double v)
     }
 }
 
-/* The numbers of one product: up to 16 x 256, 256 x 8 and 32 x 8. */
-struct numbers {
-    double a[SG_MATRIX_MOST], b[SG_MATRIX_MOST / 2], c[SG_MATRIX_MOST / 16];
-};
-
 /* Lanes that hold one of the products of mma.m8n8k4; all lanes for the others. */
 static uint32_t lanes_of(const struct sg_matrix *x, unsigned product)
 {
     return x->spread == SG_D_QUADS ? UINT32_C(0x000f000f) << (4 * product) : SG_ALL_LANES;
 }
 
-static void gather(const struct sg_warp *w, const struct sg_insn *in, unsigned role, uint32_t lanes,
-                   double *to)
+void sg_fragment_gather(const struct sg_warp *w, const struct sg_insn *in, unsigned role,
+                        unsigned first, uint32_t lanes, double *to)
 {
     const struct sg_fragment *f = &in->matrix->part[role];
     unsigned per = sg_per_register(f->element), bits = sg_element_bits(f->element);
     SG_FOR_LANES(l, lanes)
     for (unsigned r = 0; r < f->registers; r++) {
-        uint64_t v = sg_fragment_read(w, &in->x[f->first + r], l);
+        uint64_t v = sg_fragment_read(w, &in->x[first + r], l);
         for (unsigned e = 0; e < per; e++) {
             struct sg_spot s = sg_fragment_spot(in->matrix, role, l, r, e);
-            to[s.row * f->columns + s.column] = value_of(f->element, v >> (e * bits));
+            to[s.row * f->columns + s.column] = sg_element_value(f->element, v >> (e * bits));
         }
     }
 }
 
-static void scatter(struct sg_warp *w, const struct sg_insn *in, uint32_t lanes, const double *from)
+void sg_fragment_scatter(struct sg_warp *w, const struct sg_insn *in, unsigned first,
+                         uint32_t lanes, const double *from)
 {
     const struct sg_fragment *f = &in->matrix->part[SG_D];
     unsigned per = sg_per_register(f->element), bits = sg_element_bits(f->element);
@@ -145,14 +141,14 @@ static void scatter(struct sg_warp *w, const struct sg_insn *in, uint32_t lanes,
             struct sg_spot s = sg_fragment_spot(in->matrix, SG_D, l, r, e);
             v |= bits_of(in, f->element, from[s.row * f->columns + s.column]) << (e * bits);
         }
-        sg_write(w->lane_frame[l], &in->x[f->first + r], l, v);
+        sg_write(w->lane_frame[l], &in->x[first + r], l, v);
     }
 }
 
-static double one_sum(const struct sg_matrix *x, const struct numbers *n, unsigned row,
+static double one_sum(const struct sg_matrix *x, const struct sg_numbers *n, unsigned row,
                       unsigned column)
 {
-    unsigned depth = x->part[SG_A].columns, width = x->part[SG_B].columns;
+    unsigned depth = x->part[SG_B].rows, width = x->part[SG_B].columns;
     unsigned element = x->part[SG_A].element;
     double c = n->c[row * width + column], sum = element == SG_M_F64 ? c : 0;
     for (unsigned k = 0; k < depth; k++) {
@@ -167,20 +163,28 @@ static double one_sum(const struct sg_matrix *x, const struct numbers *n, unsign
     return element == SG_M_F64 ? sum : sum + c;
 }
 
+void sg_numbers_multiply(const struct sg_matrix *x, const struct sg_numbers *n, double *d)
+{
+    unsigned columns = x->part[SG_D].columns;
+    for (unsigned row = 0; row < x->part[SG_D].rows; row++)
+        for (unsigned column = 0; column < columns; column++)
+            d[row * columns + column] = one_sum(x, n, row, column);
+}
+
 bool sg_matrix_product(struct sg_warp *w, const struct sg_insn *in, uint32_t set)
 {
     const struct sg_matrix *x = in->matrix;
-    struct numbers n;
+    struct sg_numbers n;
     double d[SG_MATRIX_MOST / 16];
     for (unsigned product = 0; product < (x->spread == SG_D_QUADS ? 4u : 1u); product++) {
         uint32_t lanes = lanes_of(x, product);
-        gather(w, in, SG_A, lanes, n.a);
-        gather(w, in, SG_B, lanes, n.b);
-        gather(w, in, SG_C, lanes, n.c);
-        for (unsigned row = 0; row < x->part[SG_D].rows; row++)
-            for (unsigned column = 0; column < x->part[SG_D].columns; column++)
-                d[row * x->part[SG_D].columns + column] = one_sum(x, &n, row, column);
-        scatter(w, in, lanes & set, d);
+        sg_fragment_gather(w, in, SG_A, x->part[SG_A].first, lanes, n.a);
+        sg_fragment_gather(w, in, SG_B, x->part[SG_B].first, lanes, n.b);
+        sg_fragment_gather(w, in, SG_C, x->part[SG_C].first, lanes, n.c);
+        if (x->sparse)
+            sg_sparse_spread(w, in, n.a);
+        sg_numbers_multiply(x, &n, d);
+        sg_fragment_scatter(w, in, x->part[SG_D].first, lanes & set, d);
     }
     return true;
 }

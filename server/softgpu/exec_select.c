@@ -81,7 +81,10 @@ static sg_execute select_lanes(const struct sg_insn *in)
                     sg_do_lanes);
     case SG_P_ELECT:
         return when(in->operands >= 3, sg_do_lanes);
+    case SG_P_WARPGROUP:
+        return sg_do_warpgroup;
     case SG_P_MMA: /* the decoder knows their shapes */
+    case SG_P_WGMMA:
     case SG_P_MOVMATRIX:
     case SG_P_LDMATRIX:
     case SG_P_STMATRIX:

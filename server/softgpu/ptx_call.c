@@ -11,7 +11,7 @@ static uint32_t list_parse(struct sg_parser *p, const struct sg_statement *s,
         struct sg_argument a;
         if (count == 256)
             sg_fail(p, s->line, "more than 256 arguments");
-        sg_argument_parse(p, &a);
+        sg_argument_parse(p, &a, SG_MAX_ELEMENTS);
         list[count++] = sg_atom_operand(p, s, &a.e[0], SG_T_B64);
         if (!sg_accept(p, ','))
             break;
@@ -31,7 +31,7 @@ void sg_call_parse(struct sg_parser *p, const struct sg_statement *s)
         sg_expect(p, ',');
     }
     struct sg_argument target;
-    sg_argument_parse(p, &target);
+    sg_argument_parse(p, &target, SG_MAX_ELEMENTS);
     const struct sg_atom *atom = &target.e[0];
     if (atom->kind == SG_E_SYMBOL && atom->symbol->kind == SG_N_FUNCTION) {
         call->callee = atom->symbol->function;

@@ -178,6 +178,7 @@ static void operands_other(struct sg_parser *p, struct sg_statement *s, struct s
         sg_texture_decode(p, s, in);
         break;
     case SG_P_MMA:
+    case SG_P_WGMMA:
     case SG_P_MOVMATRIX:
     case SG_P_LDMATRIX:
     case SG_P_STMATRIX:
@@ -222,6 +223,7 @@ void sg_statement_decode(struct sg_parser *p, struct sg_statement *s)
         piped_decode(p, s, in);
         break;
     case SG_P_FENCE:
+    case SG_P_WARPGROUP:
         sg_operands_take(p, in, 0);
         break;
     case SG_P_CREATEPOLICY:

@@ -11,6 +11,7 @@ int sg_suffix_of(struct sg_statement *s, const char *const *list);
 /* Fill op, types, modes, space from opcode and suffixes; false: not known. */
 bool sg_opcode_decode(struct sg_statement *s, struct sg_insn *in);
 bool sg_copy_read(struct sg_statement *s, struct sg_insn *in); /* cp.async in its forms */
+bool sg_warpgroup_read(struct sg_statement *s, struct sg_insn *in);
 bool sg_mbarrier_read(struct sg_statement *s, struct sg_insn *in);
 struct sg_operand *sg_operands_take(struct sg_parser *p, struct sg_insn *in, uint32_t count);
 

@@ -215,10 +215,11 @@ static void opcode_parse(struct sg_parser *p, const struct sg_token *name, struc
 
 static void operands_parse(struct sg_parser *p, struct sg_statement *s)
 {
+    uint32_t most = strcmp(s->opcode, "wgmma") ? SG_MAX_ELEMENTS : SG_MOST_ELEMENTS;
     while (!sg_at(p, ';')) {
         if (s->arguments == SG_MAX_ARGUMENTS)
             sg_fail(p, s->line, "%s: too many operands", s->text);
-        sg_argument_parse(p, &s->a[s->arguments++]);
+        sg_argument_parse(p, &s->a[s->arguments++], most);
         if (!sg_accept(p, ','))
             break;
     }

@@ -1,4 +1,4 @@
-/* Matrices that a warp holds together: what mma, wmma, ldmatrix and their kin name. */
+/* Matrices that a warp or a warpgroup holds together: what mma, wgmma, ldmatrix and their kin name. */
 #ifndef SG_PTX_MATRIX_H
 #define SG_PTX_MATRIX_H
 
@@ -40,12 +40,28 @@ struct sg_fragment {
 
 #define SG_MATRIX_MOST 4096u /* elements: A of m16n8k256 */
 
+#define SG_WARPGROUP 4u /* warps */
+
+/* What wgmma has beside its fragments, which are those of one warp and eight columns. The first
+ * operands of B, and of a shared A, are descriptors. */
+struct sg_warpgroup {
+    bool shared_a;
+    bool turned_a, turned_b; /* M or N is what lies together */
+    bool negated_a, negated_b;
+    uint8_t blocks; /* of eight columns */
+    uint8_t keeps;  /* operand: whether D is added to */
+};
+
 struct sg_matrix {
     struct sg_fragment part[SG_ROLES]; /* a load or store: the one in part[role] */
+    struct sg_warpgroup group;
     uint8_t role;
     uint8_t spread;   /* enum sg_spread */
     bool conjunction; /* of single bits: .and.popc, else .xor.popc */
     bool transposed;  /* ldmatrix, stmatrix: .trans */
+    bool sparse;      /* A has every second column only, and metadata says which */
+    uint8_t metadata; /* operand */
+    uint8_t selector; /* which lanes of four have it */
 };
 
 /* Bits of one element. */

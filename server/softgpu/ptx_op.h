@@ -113,7 +113,9 @@ enum sg_op {
     SG_P_ELECT, /* x: d (or NONE), p, mask */
     SG_P_MAPA,  /* shared address of a block of the cluster; space */
     SG_P_GETCTARANK,
-    SG_P_MMA, /* mma, or wmma.mma with mode 1; x: the registers of d, a, b, c */
+    SG_P_MMA,       /* mma, or wmma.mma with mode 1; x: the registers of d, a, b, c[, metadata] */
+    SG_P_WGMMA,     /* x: d, a or its descriptor, b's, scale-d[, metadata] */
+    SG_P_WARPGROUP, /* wgmma.fence and wgmma.wait_group: its warps wait for each other */
     SG_P_MOVMATRIX,
     SG_P_LDMATRIX, /* x: registers, the address; stores alike */
     SG_P_STMATRIX,

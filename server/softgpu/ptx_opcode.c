@@ -28,7 +28,7 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC}, {"mbarrier", SG_P_MBARRIER}, {"tex", SG_P_TEX},
     {"tld4", SG_P_TLD4}, {"txq", SG_P_TXQ}, {"suq", SG_P_TXQ}, {"suld", SG_P_SULD},
     {"sust", SG_P_SUST}, {"sured", SG_P_SURED}, {"createpolicy", SG_P_CREATEPOLICY},
-    {"mma", SG_P_MMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
+    {"mma", SG_P_MMA}, {"wgmma", SG_P_WGMMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
     {"stmatrix", SG_P_STMATRIX}, {"movmatrix", SG_P_MOVMATRIX},
 };
 /* clang-format on */
@@ -306,6 +306,8 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         return atomic_read(s, in);
     case SG_P_WMMA_LOAD:
         return wmma_read(s, in);
+    case SG_P_WGMMA:
+        return sg_warpgroup_read(s, in);
     case SG_P_CP_ASYNC:
         return sg_copy_read(s, in);
     case SG_P_MBARRIER:

@@ -91,6 +91,19 @@ static uint32_t list_parse(struct sg_parser *p, struct sg_atom *list, uint32_t m
     return count;
 }
 
+/* The same of an operand, whose first elements have their place in it. */
+static void elements_parse(struct sg_parser *p, struct sg_argument *a, uint32_t most)
+{
+    struct sg_atom list[SG_MOST_ELEMENTS];
+    a->count = list_parse(p, list, most);
+    uint32_t here = a->count < SG_MAX_ELEMENTS ? a->count : SG_MAX_ELEMENTS;
+    memcpy(a->e, list, here * sizeof(*list));
+    if (a->count == here)
+        return;
+    a->more = sg_take_scratch(p, (a->count - here) * sizeof(*list));
+    memcpy(a->more, list + here, (a->count - here) * sizeof(*list));
+}
+
 static void address_parse(struct sg_parser *p, struct sg_argument *a)
 {
     a->address = true;
@@ -121,7 +134,7 @@ static void pipe_parse(struct sg_parser *p, struct sg_argument *a)
         atom_parse(p, &a->second);
 }
 
-void sg_argument_parse(struct sg_parser *p, struct sg_argument *a)
+void sg_argument_parse(struct sg_parser *p, struct sg_argument *a, uint32_t most)
 {
     memset(a, 0, sizeof(*a));
     if (sg_accept(p, '[')) {
@@ -130,7 +143,7 @@ void sg_argument_parse(struct sg_parser *p, struct sg_argument *a)
     }
     if (sg_accept(p, '{')) {
         a->vector = true;
-        a->count = list_parse(p, a->e, SG_MAX_ELEMENTS);
+        elements_parse(p, a, most);
         pipe_parse(p, a);
         return;
     }

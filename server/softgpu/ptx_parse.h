@@ -13,8 +13,9 @@
 #include "ptx_lex.h"
 #include "ptx_op.h"
 
-#define SG_MAX_ELEMENTS 8u  /* in one braced operand */
-#define SG_MAX_ARGUMENTS 9u /* comma-separated operands of one instruction */
+#define SG_MAX_ELEMENTS 8u    /* in one braced operand */
+#define SG_MOST_ELEMENTS 128u /* of wgmma's D */
+#define SG_MAX_ARGUMENTS 10u  /* comma-separated operands of one instruction */
 #define SG_MAX_SUFFIXES 16u
 #define SG_MAX_COORDINATES 4u
 
@@ -81,6 +82,7 @@ struct sg_argument {
     bool vector, address, piped;
     uint32_t count; /* elements */
     struct sg_atom e[SG_MAX_ELEMENTS];
+    struct sg_atom *more;  /* elements beyond these; NULL: none */
     struct sg_atom second; /* after `|` */
     int64_t offset;        /* address */
     uint32_t coordinates;  /* of a texture: [a, {x, y}] */
@@ -166,7 +168,12 @@ void sg_function_parse(struct sg_parser *p, bool entry);
 struct sg_insn *sg_insn_append(struct sg_parser *p, uint32_t line);
 
 /* Instructions: ptx_operand.c, ptx_call.c, ptx_decode*.c. */
-void sg_argument_parse(struct sg_parser *p, struct sg_argument *a);
+/* At most `most` elements; whoever allows more than SG_MAX_ELEMENTS reads them one by one. */
+void sg_argument_parse(struct sg_parser *p, struct sg_argument *a, uint32_t most);
+static inline const struct sg_atom *sg_element_atom(const struct sg_argument *a, uint32_t i)
+{
+    return i < SG_MAX_ELEMENTS ? &a->e[i] : &a->more[i - SG_MAX_ELEMENTS];
+}
 struct sg_operand sg_atom_operand(struct sg_parser *p, const struct sg_statement *s,
                                   const struct sg_atom *atom, enum sg_type type);
 /* [a + offset] of an instruction that may have several: `value` of a register is the offset. */

@@ -42,6 +42,7 @@ class Case:
     target: str = "sm_75"
     version: str = "8.0"
     threads: int = 256
+    block: int = BLOCK
     declarations: str = ""
     directives: str = ""
     formula: Formula | None = field(default=None, compare=False)
@@ -68,13 +69,13 @@ class Case:
     @cached_property
     def digest(self) -> str:
         """Changes whenever a recording of this case no longer holds."""
-        shape = f"{self.threads} {len(self.outputs)} {BLOCK}"
+        shape = f"{self.threads} {len(self.outputs)} {self.block}"
         return f"{zlib.crc32(shape.encode() + self.ptx.encode() + self.data):08x}"
 
     def _head(self) -> list[str]:
         lines = [f".version {self.version}\n.target {self.target}\n.address_size 64"]
         if "%sh" in self.body:
-            lines.append(f".shared .align 16 .b8 room[{16 * BLOCK}];")
+            lines.append(f".shared .align 16 .b8 room[{16 * self.block}];")
         lines += [self.declarations] if self.declarations else []
         lines.append(f".visible .entry k(.param .u64 from, .param .u64 to){self.directives}\n{{")
         lines.append(".reg .b32 %r<8>, %me, %sh, %id;\n.reg .b64 %x<8>, %in, %out;")
@@ -90,7 +91,7 @@ class Case:
 
     def _loads(self) -> list[str]:
         lines = ["mov.u32 %me, %tid.x;\nmov.u32 %id, %ctaid.x;"]
-        lines.append(f"mad.lo.u32 %id, %id, {BLOCK}, %me;")
+        lines.append(f"mad.lo.u32 %id, %id, {self.block}, %me;")
         lines.append("ld.param.u64 %in, [from];\nld.param.u64 %out, [to];")
         lines.append(f"mad.wide.u32 %in, %id, {8 * len(self.inputs)}, %in;")
         lines.append(f"mad.wide.u32 %out, %id, {8 * len(self.outputs)}, %out;")

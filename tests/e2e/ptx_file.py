@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import Result, run_program
-from ptx_cases import BLOCK, Case
+from ptx_cases import Case
 
 WORD = 8
 
@@ -41,7 +41,7 @@ def write_input(path: Path, cases: Iterable[Case]) -> None:
     parts = []
     for case in cases:
         text = case.ptx.encode()
-        shape = (len(text), case.threads, BLOCK, len(case.inputs), len(case.outputs))
+        shape = (len(text), case.threads, case.block, len(case.inputs), len(case.outputs))
         parts += [struct.pack("<5I", *shape) + text + case.data]
     path.write_bytes(b"PTXBITS1" + struct.pack("<I", len(parts)) + b"".join(parts))
 

@@ -10,6 +10,8 @@ import ptx_flow
 import ptx_lanes
 import ptx_matrix
 import ptx_matrix_move
+import ptx_sparse
+import ptx_warpgroup
 from ptx_cases import Case, one
 
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
@@ -265,6 +267,8 @@ def every_case() -> Iterator[Case]:
     yield from ptx_matrix.every_case()
     yield from ptx_async.every_case()
     yield from ptx_matrix_move.every_case()
+    yield from ptx_sparse.every_case()
+    yield from ptx_warpgroup.every_case()
 
 
 def table() -> dict[str, Case]:

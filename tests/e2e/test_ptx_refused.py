@@ -12,10 +12,14 @@ from ptx_file import run_cases
 from toolchain import Toolchain
 
 ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, MISALIGNED, INVALID_PTX = 700, 715, 716, 218
+LAUNCH_FAILED = 719
 
 MMA = "mma.sync.aligned"
+SPARSE = "mma.sp.sync.aligned"
+WGMMA = "wgmma.mma_async.sync.aligned"
 FOUR = "{%r0, %r1, %r2, %r3}"
 TWO = "{%r4, %r5}"
+PRODUCT = f"{WGMMA}.m64n8k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;"
 
 #: PTX that is not understood: the module does not load.
 REFUSED = {
@@ -38,8 +42,31 @@ REFUSED = {
     "mma with three orders": f"{MMA}.m16n8k16.row.col.row.f32.f16.f16.f32 "
     f"{FOUR}, {FOUR}, {TWO}, {FOUR};",
     "mma in pieces": f"mma.m16n8k16.row.col.f32.f16.f16.f32 {FOUR}, {FOUR}, {TWO}, {FOUR};",
-    "sparse mma": f"mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-    f"{FOUR}, {TWO}, {TWO}, {FOUR}, %r6, 0x0;",
+    "sparse mma of a lane that is not there": f"{SPARSE}.m16n8k16.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {TWO}, {TWO}, {FOUR}, %r6, 0x4;",
+    "sparse mma without its selector": f"{SPARSE}.m16n8k16.row.col.f32.f16.f16.f32 "
+    f"{FOUR}, {TWO}, {TWO}, {FOUR}, %r6;",
+    "sparse mma of doubles": f"{SPARSE}.m16n8k4.row.col.f64.f64.f64.f64 "
+    "{%x0, %x1, %x2, %x3}, {%x4}, {%x5}, {%x0, %x1, %x2, %x3}, %r6, 0;",
+    "wgmma of no known shape": f"{WGMMA}.m64n12k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "wgmma of another depth": f"{WGMMA}.m64n8k8.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "wgmma of integers of a width that they lack": f"{WGMMA}.m64n40k32.s32.s8.s8 "
+    f"{FOUR}, %x0, %x1, %p0;",
+    "wgmma of types that do not meet": f"{WGMMA}.m64n8k16.f32.f16.bf16 "
+    f"{FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "wgmma with too few registers": f"{WGMMA}.m64n16k16.f32.f16.f16 "
+    f"{FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "wgmma with too many registers": f"{WGMMA}.m64n8k16.f32.f16.f16 "
+    f"{{{', '.join(['%r0'] * 129)}}}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "wgmma of a B in registers": f"{WGMMA}.m64n8k16.f32.f16.f16 "
+    f"{FOUR}, %x0, {TWO}, %p0, 1, 1, 0, 0;",
+    "wgmma with a scale of two": f"{WGMMA}.m64n8k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 2, 1, 0, 0;",
+    "wgmma that turns fp8": f"{WGMMA}.m64n8k32.f32.e4m3.e4m3 {FOUR}, %x0, %x1, %p0, 1, 1, 1, 0;",
+    "wgmma without an order": f"{WGMMA}.m64n8k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0;",
+    "wgmma in pieces": f"wgmma.mma_async.m64n8k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;",
+    "sparse wgmma of a lane that is not there": "wgmma.mma_async.sp.sync.aligned"
+    f".m64n8k32.f32.f16.f16 {FOUR}, %x0, %x1, %r4, 2, %p0, 1, 1, 0, 0;",
+    "nine elements in braces": f"st.shared.v8.b32 [%sh], {{{', '.join(['%r0'] * 9)}}};",
     "wmma.load of a sum as a factor": "wmma.load.a.sync.aligned.row.m16n16k16.f32 "
     "{%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%in], 16;",
     "wmma.store of a factor": f"wmma.store.d.sync.aligned.row.m16n16k16.s8 [%out], {TWO}, 16;",
@@ -101,6 +128,8 @@ FAILING = {
         ILLEGAL_ADDRESS,
         f"wmma.load.b.sync.aligned.col.m16n16k16.global.s8 {TWO}, [%in], 0x7fffffff;",
     ),
+    "wgmma of half a warpgroup": (ILLEGAL_INSTRUCTION, PRODUCT),
+    "wgmma.fence of half a warpgroup": (ILLEGAL_INSTRUCTION, "wgmma.fence.sync.aligned;"),
     "mbarrier outside shared memory": (
         ILLEGAL_ADDRESS,
         "mbarrier.init.shared.b64 [%sh+8192], 1;",
@@ -145,6 +174,24 @@ FAILING = {
 }
 
 
+#: The same for a whole warpgroup.
+FAILING_TOGETHER = {
+    "wgmma of an A outside shared memory": (
+        ILLEGAL_ADDRESS,
+        f"mov.b64 %x0, 0x3fff;\nmov.b64 %x1, 0;\n{PRODUCT}",
+    ),
+    "wgmma of a B outside shared memory": (
+        ILLEGAL_ADDRESS,
+        f"mov.b64 %x0, 0;\nmov.b64 %x1, 0xffffffffffffffff;\n{PRODUCT}",
+    ),
+    "wgmma.wait_group that one warp never reaches": (
+        LAUNCH_FAILED,
+        "setp.lt.u32 %p1, %me, 32;\n@%p1 bra END;\n"
+        "wgmma.wait_group.sync.aligned 0;\nEND:\nbar.sync 0;",
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def environment(home: paths.Home, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("softgpu")
@@ -152,8 +199,9 @@ def environment(home: paths.Home, tmp_path_factory: pytest.TempPathFactory) -> d
     return {"LD_LIBRARY_PATH": str(folder)}
 
 
-def error_of(binary: Path, body: str, environment: dict[str, str]) -> int:
-    case = Case("hostile", body + "\n// %sh", ("x32",), ("memory",), threads=64)
+def error_of(binary: Path, body: str, environment: dict[str, str], threads: int = 64) -> int:
+    body += "\n// %sh"
+    case = Case("hostile", body, ("x32",), ("memory",), threads=threads, block=threads)
     return run_cases(binary, {case.name: case}, environment)[case.name].error
 
 
@@ -168,6 +216,13 @@ def test_what_fails(name: str, toolchain: Toolchain, environment: dict[str, str]
     expected, body = FAILING[name]
     binary = toolchain.driver_program("ptx_bits")
     assert error_of(binary, body, environment) == expected
+
+
+@pytest.mark.parametrize("name", FAILING_TOGETHER)
+def test_what_fails_together(name: str, toolchain: Toolchain, environment: dict[str, str]) -> None:
+    expected, body = FAILING_TOGETHER[name]
+    binary = toolchain.driver_program("ptx_bits")
+    assert error_of(binary, body, environment, threads=128) == expected
 
 
 def test_the_same_body_without_its_mistake_runs(

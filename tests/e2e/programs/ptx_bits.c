@@ -15,7 +15,7 @@
 
 #define MOST_PTX (1u << 20)
 #define MOST_THREADS (1u << 16)
-#define MOST_WORDS 16u
+#define MOST_WORDS 128u
 
 struct input {
     const unsigned char *at, *end;
