@@ -17,6 +17,7 @@ gp_install_library(gpupool_cuda lib)
 gp_install_library(gpupool_zmq lib/plugins)
 gp_install_library(gpupool_tcp lib/plugins)
 gp_install_library(gpupool_softgpu lib/driver)
+gp_install_library(gpupool_softnccl lib/driver)
 
 foreach(program gpupool_worker gpupool_arbiter gpupool_jail gpupool_learn)
   if(TARGET ${program})

@@ -8,6 +8,7 @@ of the sources, ``build/stage``. All have the same layout::
     lib/libcupti.so.12, .13             what its profilers load
     lib/plugins/libgpupool_*.so         transports that need a library
     lib/driver/libgpupool_softgpu.so    the soft GPU, a driver for the worker
+    lib/driver/libsoftnccl.so.2         a small NCCL on the soft GPU
     libexec/gpupool-worker
     libexec/gpupool-arbiter             whose turn it is on a GPU
 """
@@ -27,6 +28,7 @@ NVML_LIBRARY = "lib/libnvidia-ml.so.1"
 #: Programs find their own by RPATH, so the launcher preloads these.
 CUPTI = ("lib/libcupti.so.13", "lib/libcupti.so.12")
 SOFT_GPU = "lib/driver/libgpupool_softgpu.so"
+SOFT_NCCL = "lib/driver/libsoftnccl.so.2"
 WORKER = "libexec/gpupool-worker"
 PLUGINS = "lib/plugins"
 
