@@ -76,12 +76,14 @@ class Admission:
         if pods.spec(pod).get("nodeName"):
             return _refuse("a pod that waits for GPUs cannot have 'nodeName'; use 'nodeSelector'")
         asked = resizing.wanted(asked, pods.notes(pod))
-        warnings = await self._check(request.namespace, asked)
+        warnings = await self._check(request.namespace, pod, asked)
         if isinstance(warnings, Verdict):
             return warnings
         return Verdict(patch=self._injector.patch(pod, asked), warnings=warnings)
 
-    async def _check(self, namespace: str, asked: PodRequest) -> tuple[str, ...] | Verdict:
+    async def _check(
+        self, namespace: str, pod: Pod, asked: PodRequest
+    ) -> tuple[str, ...] | Verdict:
         """Warnings, or a refusal: the namespace's quota, then the tenant's."""
         try:
             tenant = self._tenants.of(namespace)
@@ -89,7 +91,7 @@ class Admission:
             return Verdict(str(error))
         warnings = []
         try:
-            if refusal := await self._quotas.refusal(namespace, asked.resources):
+            if refusal := await self._quotas.refusal(namespace, asked.resources, pod):
                 return Verdict(refusal)
         except GpupoolError as error:
             _log.warning("the namespace's quota was not looked at", reason=str(error))
@@ -138,7 +140,7 @@ class Admission:
     ) -> Verdict:
         """The tenant's quota is the manager's to check, when the controller asks it."""
         try:
-            refusal = await self._quotas.refusal(namespace, resizing.more(before, after))
+            refusal = await self._quotas.refusal(namespace, resizing.more(before, after), pod)
         except GpupoolError as error:
             return Verdict(f"the namespace's quota cannot be looked at, try again: {error}")
         if refusal is not None:

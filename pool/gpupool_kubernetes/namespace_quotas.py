@@ -1,7 +1,7 @@
 """ResourceQuotas of a namespace, for what was taken off its pods and Kubernetes so cannot count.
 
-Amounts are counted as they are written, as Kubernetes counts them. Quotas with scopes are not
-looked at.
+Amounts are counted as they are written, as Kubernetes counts them, and so are the pods: each
+quota those that its scopes are about.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from gpupool_kubernetes import names, pods, quantities
+from gpupool_kubernetes import names, pods, quantities, quota_scopes
 from gpupool_kubernetes.cluster import Cluster, Object
 
 _PREFIX = "requests."
@@ -23,43 +23,45 @@ class NamespaceQuotas:
         self._cluster = cluster
 
     async def refusal(
-        self, namespace: str, asked: Mapping[str, str | int], pod: Object | None = None
+        self, namespace: str, asked: Mapping[str, str | int], pod: Object, is_there: bool = False
     ) -> str | None:
-        """Why so much more is too much; None: it is not.
+        """Why so much more for a pod is too much; None: it is not.
 
-        For a ``pod`` that is there already, what is older than it counts: of two that were made in
-        the same moment one has room.
+        For one that is there already, what is older than it counts: of two that were made in the
+        same moment one has room.
         """
         if not asked:
             return None
         found, _ = await self._cluster.list(f"/api/v1/namespaces/{namespace}/resourcequotas")
-        limits = [(_name(quota), limit) for quota in found if (limit := _limits(quota, asked))]
+        covering = [quota for quota in found if quota_scopes.covers(quota, pod)]
+        limits = [(quota, limit) for quota in covering if (limit := _limits(quota, asked))]
         if not limits:
             return None
         selector = f"{names.MANAGED}=true"
         others, _ = await self._cluster.list(
             f"/api/v1/namespaces/{namespace}/pods", labelSelector=selector
         )
-        if pod is not None:
+        if is_there:
             others = [each for each in others if _age(each) < _age(pod)]
-        used = sum_of(others)
         for quota, limit in limits:
+            used = _used(quota, others)
             over = [
                 name
                 for name, most in limit.items()
                 if used.get(name, Fraction(0)) + quantities.parse(asked[name]) > most
             ]
             if over:
-                return _exceeded(quota, asked, used, limit, sorted(over))
+                return _exceeded(_name(quota), asked, used, limit, sorted(over))
         return None
 
 
-def sum_of(found: Iterable[Object]) -> dict[str, Fraction]:
-    """What the pods of a namespace have been asking for under each name."""
+def _used(quota: Object, found: Iterable[Object]) -> dict[str, Fraction]:
+    """What the pods of a namespace that count for a quota have been asking for by each name."""
     used: dict[str, Fraction] = {}
     for pod in found:
         try:
-            request = None if pods.is_finished(pod) else pods.request_of(pod)
+            counts = quota_scopes.covers(quota, pod) and not pods.is_finished(pod)
+            request = pods.request_of(pod) if counts else None
             amounts = request.resources if request is not None else {}
             for name, amount in amounts.items():
                 used[name] = used.get(name, Fraction(0)) + quantities.parse(amount)
@@ -78,10 +80,7 @@ def _name(quota: Object) -> str:
 
 
 def _limits(quota: Object, asked: Mapping[str, str | int]) -> dict[str, Fraction]:
-    spec: dict[str, Any] = quota.get("spec") or {}
-    if spec.get("scopes") or spec.get("scopeSelector"):
-        return {}
-    hard = spec.get("hard") or {}
+    hard: dict[str, Any] = (quota.get("spec") or {}).get("hard") or {}
     return {
         name: quantities.parse(hard[_PREFIX + name]) for name in asked if _PREFIX + name in hard
     }

@@ -108,7 +108,7 @@ class PodController:
         if request is None:
             await self._marks.say(pod, False, "Malformed", f"it has no {names.REQUEST}")
             return None
-        if refusal := await self._quotas.refusal(owner.namespace, request.resources, pod):
+        if refusal := await self._quotas.refusal(owner.namespace, request.resources, pod, True):
             await self._marks.say(pod, False, "OverQuota", refusal)
             return RETRY_SECONDS
         last = pods.notes(pod).get(names.LEASE, "")

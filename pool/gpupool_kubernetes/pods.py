@@ -88,6 +88,16 @@ def volumes(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
     return _tables(spec(pod), "volumes")
 
 
+def affinity_terms(pod: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What it says of pods that it wants near, or far away."""
+    affinity = _table(spec(pod), "affinity")
+    for kind in ("podAffinity", "podAntiAffinity"):
+        found = _table(affinity, kind)
+        yield from _tables(found, "requiredDuringSchedulingIgnoredDuringExecution")
+        for weighted in _tables(found, "preferredDuringSchedulingIgnoredDuringExecution"):
+            yield _table(weighted, "podAffinityTerm")
+
+
 def is_finished(pod: Mapping[str, Any]) -> bool:
     return _table(pod, "status").get("phase") in ("Succeeded", "Failed")
 

@@ -158,8 +158,6 @@ async def test_a_quota_of_the_namespace_counts_what_was_taken_off(world: Kuberne
     hard = {"requests.gpupool.io/memory": "5Gi", "pods": "10"}
     quota = "/api/v1/namespaces/red/resourcequotas/"
     await world.api.put(quota + "compute", {"spec": {"hard": hard}})
-    scoped = {"hard": {"requests.gpupool.io/memory": "0"}, "scopes": ["Terminating"]}
-    await world.api.put(quota + "scoped", {"spec": scoped})
     await world.make(pod("one", **HALF))
     path = await world.make(pod("two", **HALF))
     message = refused(await world.review(object=pod("three", **HALF)))
