@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field, field_validator
 
-#: Errors after which NVIDIA's catalogue of Xid errors has the GPU reset, the host restarted or
-#: the card looked at. Those that a program's own mistakes cause (13, 31, 43, 45, …) are not here.
-SICK_XIDS = (46, 48, 62, 64, 74, 79, 95, 119, 120, 140, 143)
+#: Errors for which NVIDIA's catalogue
+#: (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, "Immediate Action")
+#: has RESET_GPU, RESTART_BM (79) or RESTART_VM (151); and 48 and 74, for which it has workflows
+#: that end in a reset or not, by details that NVML does not tell. Not 155, which is also told of
+#: links that were shut down on purpose. What a program's own mistakes cause (13, 31, 43, 45, …) is
+#: not here: it has RESTART_APP or IGNORE for these, and for 63 and 94, or a workflow.
+SICK_XIDS = (46, 48, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 156, 158)
 
 MOST_XID = 9999
 
