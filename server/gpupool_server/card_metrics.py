@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.nvml_cards import Cards, Facts
 
 GPU = ["gpu", "uuid"]

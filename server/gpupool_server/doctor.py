@@ -46,7 +46,9 @@ def check_driver(settings: Settings, home: paths.Home) -> tuple[Inventory | None
         text = "no CUDA driver with a GPU was found, so GPUs are simulated; --driver cuda says why"
         return found, [Finding("driver", False, text)]
     names = ", ".join(f"{device.index}: {device.name}" for device in found.devices)
-    return found, [Finding("driver", True, str(found.driver)), Finding("GPUs", True, names)]
+    findings = [Finding("driver", True, str(found.driver)), Finding("GPUs", True, names)]
+    lost = "; ".join(f"GPU {index}: {why}" for index, why in found.lost.items())
+    return found, [*findings, *([Finding("lost GPUs", False, lost)] if lost else [])]
 
 
 def check_worker(program: Path) -> Finding:

@@ -20,7 +20,7 @@ from gpupool_common.protocol import one_line
 from gpupool_server import claims
 from gpupool_server.board import SLICED, Board, BoardError, BoardGpu, OpenBoard, Seat, Snapshot
 from gpupool_server.claims import Claim, Headroom
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.sharing import DEFAULTS, GpuSettings
 from gpupool_server.tenants import Quota, Tenant
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpupool_common import logs
-from gpupool_server.inventory import Device, Inventory
-from gpupool_server.nvml_handles import NvmlHandles
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
+from gpupool_server.nvml_handles import NvmlHandles, number, text, why_lost
 
 #: How long one look waits for an event; a server that stops waits as long at most.
 WAIT_MS = 500
@@ -46,16 +47,16 @@ class NvmlEvents:
         self._nvml = nvml
         self._log = logs.get("health")
         self._handles = NvmlHandles(nvml)
-        #: What NVML knows, and so can lose.
+        #: What NVML can lose, or has lost.
         self._uuids: list[str] = []
         #: Held while NVML waits for events: their set must not be freed meanwhile.
         self._lock = threading.Lock()
         self._is_closed = False
         self._set = nvml.nvmlEventSetCreate()
         for device in devices:
+            self._uuids.append(device.uuid)
             try:
                 card = self._handles.of(device.uuid)
-                self._uuids.append(device.uuid)
                 nvml.nvmlDeviceRegisterEvents(card, nvml.nvmlEventTypeXidCriticalError, self._set)
             except Exception as error:  # of this card's errors nothing is known then
                 self._log.warning(
@@ -79,26 +80,21 @@ class NvmlEvents:
             try:
                 data = self._nvml.nvmlEventSetWait_v2(self._set, 0 if place else WAIT_MS)
                 if data.eventType == self._nvml.nvmlEventTypeXidCriticalError:
-                    uuid = _text(self._nvml.nvmlDeviceGetUUID(data.device))
+                    uuid = text(self._nvml.nvmlDeviceGetUUID(data.device))
                     yield GpuEvent(uuid, int(data.eventData))
             except Exception as error:  # mostly that there are no more
-                if _number(error) != self._nvml.NVML_ERROR_TIMEOUT:
+                if number(error) != self._nvml.NVML_ERROR_TIMEOUT:
                     self._log.debug("NVML does not tell events", reason=repr(error))
                 return
 
     def _lost(self) -> Iterable[GpuEvent]:
-        gone = {
-            self._nvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus",
-            self._nvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
-        }
         for uuid in self._uuids:
             try:
                 card = self._handles.of(uuid)
                 self._nvml.nvmlDeviceGetTemperature(card, self._nvml.NVML_TEMPERATURE_GPU)
             except Exception as error:
-                text = gone.get(_number(error))
-                if text is not None:
-                    yield GpuEvent(uuid, 0, text)
+                if (why := why_lost(self._nvml, error)) is not None:
+                    yield GpuEvent(uuid, 0, why)
 
 
 class NoEvents:
@@ -123,12 +119,3 @@ def open_events(inventory: Inventory) -> EventReader:
     except Exception as error:  # whatever is wrong with it, there are devices to serve
         logs.get("health").warning("NVML does not work; sick GPUs are not seen", reason=str(error))
         return NoEvents()
-
-
-def _number(error: Exception) -> int | None:
-    value = getattr(error, "value", None)
-    return value if isinstance(value, int) else None
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)

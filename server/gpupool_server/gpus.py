@@ -400,7 +400,7 @@ def _shown(request: LimitsRequest, key: str) -> str:
 
 
 def _check_indexes(settings: Settings, inventory: Inventory) -> None:
-    served = inventory.indexes
+    served = (*inventory.indexes, *inventory.lost)
     named = [(f"gpus.{index}", index) for index in settings.gpus]
     named += [
         (f"tenants.{name}.gpus", index)

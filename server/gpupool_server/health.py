@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from gpupool_common import logs
@@ -84,6 +84,12 @@ class GpuHealth:
                 self.put_aside(gpu, text)
             else:
                 self._log.warning("the driver tells of an error", gpu=gpu.index, xid=event.xid)
+
+    def take_lost(self, lost: Mapping[int, str]) -> None:
+        """Cards that did not answer when the server started, and why."""
+        for gpu in self._gpus:
+            if gpu.index in lost:
+                self.put_aside(gpu, lost[gpu.index])
 
     def _count(self, gpu: Gpu, xid: int) -> None:
         named = sum(index == gpu.index for index, _ in self.xids)

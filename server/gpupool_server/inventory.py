@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpupool_common import logs, paths
 from gpupool_common.errors import ConfigError, InstallError
@@ -19,26 +17,10 @@ from gpupool_common.paths import default_run_dir
 from gpupool_common.protocol import one_line
 from gpupool_server import driver
 from gpupool_server.config import Settings
+from gpupool_server.device import Device
+from gpupool_server.nvml_inventory import nvml_devices
 
 PROBE_SECONDS = 120.0
-
-
-@dataclass(frozen=True)
-class Device:
-    """One GPU. ``index`` is the driver's ordinal in PCI bus order."""
-
-    index: int
-    name: str
-    uuid: str
-    memory_bytes: int
-    pci: str
-    #: The compute capability, e.g. 9.0.
-    capability: str = "0.0"
-    #: The newest CUDA that its driver knows, e.g. 12.4; empty: it does not say.
-    driver: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -50,10 +32,17 @@ class Inventory:
     devices: tuple[Device, ...]
     #: Whether these are soft GPUs that nobody asked for: there was nothing else.
     simulated: bool = False
+    #: Cards that do not answer, and why, by index. Of those that were known before there is a
+    #: device; the driver counts none of them.
+    lost: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def indexes(self) -> tuple[int, ...]:
         return tuple(device.index for device in self.devices)
+
+    def ordinals(self, indexes: Sequence[int]) -> list[int]:
+        """Devices as the driver counts them where it sees all that there are."""
+        return [index - sum(lost < index for lost in self.lost) for index in indexes]
 
 
 def soft_environment(settings: Settings) -> dict[str, str]:
@@ -93,58 +82,6 @@ def driver_environment(settings: Settings, env: Mapping[str, str] | None = None)
     return {**kept, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **soft_environment(settings)}
 
 
-def nvml_devices() -> tuple[Device, ...] | None:
-    """The devices that NVML lists; None if there is no NVML or it does not work."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    # Whatever goes wrong in it, an error of NVML or not: the driver itself is asked then.
-    try:
-        pynvml.nvmlInit()
-        return tuple(_nvml_device(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
-    except Exception as error:
-        logs.get("inventory").info("NVML does not list the GPUs", reason=repr(error))
-        return None
-    finally:
-        with contextlib.suppress(Exception):
-            pynvml.nvmlShutdown()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
-
-
-def _nvml_device(nvml: Any, index: int) -> Device:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    return Device(
-        index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        pci=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
-        capability=_nvml_capability(nvml, handle),
-        driver=_nvml_driver(nvml),
-    )
-
-
-def _nvml_driver(nvml: Any) -> str:
-    try:
-        version = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
-    except Exception:
-        return ""
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _nvml_capability(nvml: Any, handle: Any) -> str:
-    """Only a pool asks for it; a driver that does not say is no reason not to serve."""
-    try:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return f"{int(major)}.{int(minor)}"
-    except Exception:
-        return "0.0"
-
-
 def probe_devices(library: Path, env: Mapping[str, str]) -> tuple[Device, ...]:
     """The devices that a driver library lists; InstallError says why it could not."""
     command = [sys.executable, "-m", "gpupool_server.probe", str(library)]
@@ -175,12 +112,16 @@ def _python_path(env: Mapping[str, str]) -> dict[str, str]:
     return {**env, "PYTHONPATH": ":".join([own, client, *([old] if old else [])])}
 
 
-def take(settings: Settings, home: paths.Home) -> Inventory:
-    """Find driver and devices as the settings say; ConfigError or InstallError if none are."""
-    whole = _find(settings, home)
+def take(settings: Settings, home: paths.Home, known: Sequence[Device] = ()) -> Inventory:
+    """Find driver and devices as the settings say; ConfigError or InstallError if none are.
+
+    ``known`` are real cards of which an earlier server knew: one that is lost now is named.
+    """
+    whole = _find(settings, home, known)
     if settings.devices is None:
         return whole
-    missing = [index for index in settings.devices if index not in whole.indexes]
+    there = {*whole.indexes, *whole.lost}
+    missing = [index for index in settings.devices if index not in there]
     if missing:
         raise ConfigError(
             f"key 'devices' names GPU {missing[0]}, but this host has {_span(whole.indexes)}"
@@ -193,13 +134,13 @@ def _span(indexes: tuple[int, ...]) -> str:
     return "GPUs " + ", ".join(map(str, indexes)) if len(indexes) > 1 else f"GPU {indexes[0]} only"
 
 
-def _find(settings: Settings, home: paths.Home) -> Inventory:
+def _find(settings: Settings, home: paths.Home, known: Sequence[Device]) -> Inventory:
     log = logs.get("inventory")
     if os.path.isabs(settings.driver):
         library = driver.checked(Path(settings.driver))
         return _probed("library", library, settings)
     if settings.driver != "soft":
-        found = _find_cuda(settings)
+        found = _find_cuda(settings, known)
         if found is not None:
             return found
         _check_asked(settings)
@@ -217,7 +158,7 @@ def _check_asked(settings: Settings) -> None:
         )
 
 
-def _find_cuda(settings: Settings) -> Inventory | None:
+def _find_cuda(settings: Settings, known: Sequence[Device]) -> Inventory | None:
     library = driver.find_system()
     try:
         if library is None:
@@ -225,9 +166,9 @@ def _find_cuda(settings: Settings) -> Inventory | None:
                 "--driver cuda: this machine has no libcuda.so.1; install NVIDIA's driver,"
                 f" name the library in {driver.VARIABLE}, or use --driver soft"
             )
-        devices = nvml_devices()
-        if devices:
-            return Inventory("cuda", library, devices)
+        listed = nvml_devices(known)
+        if listed is not None and listed.devices:
+            return Inventory("cuda", library, listed.devices, lost=listed.lost)
         return _probed("cuda", library, settings)
     except InstallError as error:
         if settings.driver == "cuda":

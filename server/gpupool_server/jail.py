@@ -289,7 +289,9 @@ class Jail:
     def ordinals(self, indexes: Sequence[int]) -> list[int]:
         """These GPUs as a worker's driver counts them."""
         confined = self.on and self.layers.get("devices") == "on"
-        return jail_devices.ordinals(self._inventory, indexes) if confined else list(indexes)
+        if confined:
+            return jail_devices.ordinals(self._inventory, indexes)
+        return self._inventory.ordinals(indexes)
 
     def adopt(self, session: str, confined: Confined) -> None:
         """A worker that an earlier server has started."""

@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 
 #: Nodes that belong to no GPU.
 COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -57,7 +58,7 @@ def ordinals(inventory: Inventory, indexes: Sequence[int]) -> list[int]:
     A soft GPU needs no node: there all are seen.
     """
     if inventory.kind != "cuda":
-        return list(indexes)
+        return inventory.ordinals(indexes)
     counted = sorted(indexes)
     return [counted.index(index) for index in indexes]
 

@@ -10,7 +10,7 @@ from typing import Any
 from gpupool_common import logs
 from gpupool_common.node_protocol import MOST_LIARS, Cause, ReportedLiar
 from gpupool_common.protocol import one_line
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.rundir import Meta
 from gpupool_server.session import log_fields
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
+from gpupool_server.device import Device
 from gpupool_server.device_indexes import parse_indexes
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_cards import Cards, Facts, SoftCards, open_cards
 from gpupool_server.sessions import SessionSupervisor
 from gpupool_server.tenants import LeasePart

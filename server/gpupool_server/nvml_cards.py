@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from gpupool_common import logs
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_handles import NvmlHandles
 
 T = TypeVar("T")

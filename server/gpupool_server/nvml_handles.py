@@ -1,12 +1,14 @@
-"""NVML's handles of cards, each looked up once.
+"""NVML's handles of cards, each looked up once, and how it says that a card is lost.
 
 nvmlDeviceGetHandleByUUID answers "GPU is lost" as soon as any card has fallen off the bus, so of
-the cards that are well nothing would be known any more.
+the cards that are well nothing would be known any more. Then they are looked up one by one.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from gpupool_common import logs
 
 
 class NvmlHandles:
@@ -19,5 +21,40 @@ class NvmlHandles:
     def of(self, uuid: str) -> Any:
         """The handle of a card; whatever NVML raises if it has none."""
         if uuid not in self._known:
-            self._known[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            try:
+                self._known[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            except Exception as error:
+                self._known |= self._by_index()
+                if uuid not in self._known:
+                    raise error
         return self._known[uuid]
+
+    def _by_index(self) -> dict[str, Any]:
+        """Of the cards that have one."""
+        found: dict[str, Any] = {}
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                found[text(self._nvml.nvmlDeviceGetUUID(handle))] = handle
+            except Exception as error:  # that is the one that is lost
+                logs.get("nvml").debug("NVML has no handle", gpu=index, reason=repr(error))
+        return found
+
+
+def number(error: Exception) -> int | None:
+    """Of an error of NVML; None: it is none."""
+    value = getattr(error, "value", None)
+    return value if isinstance(value, int) else None
+
+
+def why_lost(nvml: Any, error: Exception) -> str | None:
+    """What an error says of a card that cannot be used any more; None: something else."""
+    return {
+        nvml.NVML_ERROR_GPU_IS_LOST: "it has fallen off the bus",
+        nvml.NVML_ERROR_RESET_REQUIRED: "it must be reset before it can be used again",
+    }.get(number(error))
+
+
+def text(value: object) -> str:
+    """Some versions of pynvml answer with bytes."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)

@@ -10,6 +10,7 @@
     RUN/gpus/INDEX.arbiter          the socket of a GPU's arbiter (arbiter.py)
     RUN/gpus/INDEX.arbiter.aside    that of one of another release
     RUN/gpus/INDEX.json             who may have what of a GPU (gpu.py)
+    RUN/gpus/cards.json             what real cards there were (nvml_inventory.py)
     RUN/gpus/soft/INDEX.vN.runlist  who runs on a soft GPU (server/softgpu/runlist.h)
     RUN/jail                        where workers' roots are made; always empty as others see it
     RUN/sessions/ID/meta.json       written by the server when it starts a worker

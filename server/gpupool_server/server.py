@@ -29,6 +29,7 @@ from gpupool_server.jail import Jail
 from gpupool_server.local_users import Admitted
 from gpupool_server.node_keys import NodeKeys
 from gpupool_server.nvml_cards import open_cards
+from gpupool_server.nvml_inventory import KnownCards
 from gpupool_server.rundir import (
     RunDir,
     lasting_dir,
@@ -110,7 +111,10 @@ class Server:
         self._run_dir = RunDir(settings.run_dir or paths.default_run_dir())
         token = self._find_token(self._run_dir)
         tenants = Tenants.load(token, settings)
-        inventory = await asyncio.to_thread(inventories.take, settings, self._home)
+        known = KnownCards(self._run_dir.gpus)
+        inventory = await asyncio.to_thread(inventories.take, settings, self._home, known.load())
+        if inventory.kind == "cuda":
+            known.save(inventory.devices)
         open_board = await asyncio.to_thread(self._find_boards, program)
         gpus = Gpus(settings, inventory, tenants, self._run_dir.gpus, open_board)
         plugins = self._home.root / paths.PLUGINS
@@ -155,6 +159,7 @@ class Server:
         await self._watchdog.start()
         events = await asyncio.to_thread(open_events, inventory)
         self._health = GpuHealth(settings.sick_xids, gpus, self._supervisor, events)
+        self._health.take_lost(inventory.lost)
         self._health.start()
 
     async def _open_to_operators(self, gpus: Gpus, inventory: Inventory) -> None:

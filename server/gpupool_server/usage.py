@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpupool_common import json_text
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_handles import NvmlHandles
 from gpupool_server.process_tree import Look, look_up
 from gpupool_server.watch import ASKED_SECONDS, Own

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Metric
 from fake_nvml import UUIDS, TwoCards
 from gpupool_manager.metrics import Metrics
 from gpupool_manager.request_budgets import RequestBudgets
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.metrics import MetricsServer
 from gpupool_server.nvml_cards import NvmlCards
 from manager_rest import Rest

@@ -22,6 +22,7 @@ class TwoCards:
     """``broken`` names a function that does ``breaking`` instead of answering."""
 
     NVMLError = NvmlError
+    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = 15, 16
     NVML_TEMPERATURE_GPU = 0
     NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO = range(4)
     NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0

@@ -20,7 +20,7 @@ class NumberedError(NvmlError):
 class SickCards(TwoCards):
     """Tells of events, and answers with errors, as a test wants it to."""
 
-    NVML_ERROR_TIMEOUT, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = 10, 15, 16
+    NVML_ERROR_TIMEOUT, NVML_ERROR_UNKNOWN = 10, 999
     nvmlEventTypeXidCriticalError = 8
 
     def __init__(self, can_register: bool = True) -> None:
@@ -58,6 +58,16 @@ class SickCards(TwoCards):
         if self.failing:
             raise NumberedError("GPU is lost", self.NVML_ERROR_GPU_IS_LOST)
         return super().nvmlDeviceGetHandleByUUID(uuid)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if self.failing.get(index) in (self.NVML_ERROR_GPU_IS_LOST, self.NVML_ERROR_UNKNOWN):
+            raise NumberedError("no handle", self.failing[index])
+        return super().nvmlDeviceGetHandleByIndex(index)
+
+    def nvmlDeviceGetName(self, card: int) -> str:
+        if self.failing.get(card) == self.NVML_ERROR_RESET_REQUIRED:
+            raise NumberedError("GPU requires reset", self.NVML_ERROR_RESET_REQUIRED)
+        return super().nvmlDeviceGetName(card)
 
     def nvmlDeviceGetTemperature(self, card: int, sensor: int) -> int:
         if card in self.failing:

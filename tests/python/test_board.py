@@ -14,8 +14,8 @@ from gpupool_common import paths
 from gpupool_server.arbiter import PROGRAM, ArbitratedBoard, find_opener
 from gpupool_server.board import Board, BoardError, BoardGpu, Grant
 from gpupool_server.claims import Claim
+from gpupool_server.device import Device
 from gpupool_server.gpu import Gpu
-from gpupool_server.inventory import Device
 from gpupool_server.sharing import GpuSettings
 
 #: The environment before the tests clear it of GPUPOOL_HOME.

@@ -12,7 +12,8 @@ import pytest
 from gpupool_common.errors import ConfigError, InstallError
 from gpupool_server import jail_devices, jail_files, jail_status
 from gpupool_server.config import load_settings
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.jail_ids import Uids
 from gpupool_server.jail_leases import lines
 from gpupool_server.jail_status import Confined

@@ -24,7 +24,7 @@ from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.secret_file import replace_secret, write_secret
 from gpupool_server.card_metrics import CardCollector
 from gpupool_server.config import load_settings
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.nvml_cards import NvmlCards
 from metrics_harness import metrics_server, registry, scrape
 from server_harness import TOKEN, MakeOffice, accepted, hello

@@ -14,7 +14,8 @@ import pytest
 from gpupool_common import protocol
 from gpupool_common.errors import ProtocolError
 from gpupool_server import nvml_cards
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import MAX_PROCESSES, NvmlClient, NvmlHandler, Running, View
 from server_harness import TOKEN, MakeOffice, accepted, hello, hello_fields, refused
 

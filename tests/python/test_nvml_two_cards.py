@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,9 +12,12 @@ import pytest
 
 import fake_nvml
 from fake_nvml import FUNCTIONS, GIB, UUIDS, NvmlError, TwoCards
+from fake_nvml_events import SickCards
 from gpupool_common import protocol
-from gpupool_server import inventory, nvml_cards
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server import nvml_cards, nvml_inventory
+from gpupool_server.device import Device
+from gpupool_server.gpu_events import GpuEvent, NvmlEvents
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_answer import NvmlClient, NvmlHandler, Running, View
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +170,9 @@ def test_texts_have_the_room_of_the_spec() -> None:
 
 def listed(nvml: TwoCards, monkeypatch: pytest.MonkeyPatch) -> tuple[Device, ...] | None:
     monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
-    return inventory.nvml_devices()
+    found = nvml_inventory.nvml_devices()
+    assert found is None or not found.lost
+    return None if found is None else found.devices
 
 
 def test_both_cards_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +202,64 @@ def test_the_fake_has_constants_as_pynvml_has_them() -> None:
             assert getattr(pynvml, name) == value, name
     missing = [name for name in FUNCTIONS if not hasattr(pynvml, name)]
     assert not missing
+
+
+# Cards that are lost when a server starts ---------------------------------------
+
+
+GONE = {
+    "off the bus": (15, "it has fallen off the bus"),
+    "to be reset": (16, "it must be reset before it can be used again"),
+    "without a handle": (999, "NVML has no handle for it: no handle"),
+}
+
+
+def lost_card(index: int, error: int, monkeypatch: pytest.MonkeyPatch) -> SickCards:
+    nvml = SickCards()
+    nvml.failing = {index: error}
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
+    return nvml
+
+
+@pytest.mark.parametrize("how", sorted(GONE))
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_lost_card_takes_no_other_with_it(
+    how: str, index: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    both = listed(TwoCards(), monkeypatch) or ()
+    known = nvml_inventory.KnownCards(tmp_path)
+    assert known.load() == ()
+    error, why = GONE[how]
+    lost_card(index, error, monkeypatch)
+    new = nvml_inventory.nvml_devices(known.load())
+    assert new is not None and new.lost == {index: why}
+    assert new.devices == (both[1 - index],), "nothing is known of the other"
+    known.save(both)
+    again = nvml_inventory.nvml_devices(known.load())
+    assert again is not None and (again.devices, again.lost) == (both, {index: why})
+    found = Inventory("cuda", Path("/none"), again.devices, lost=again.lost)
+    assert found.ordinals([1 - index]) == [0], "the driver counts those that are there"
+
+
+def test_where_no_card_answers_nvml_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = lost_card(0, 15, monkeypatch)
+    nvml.failing[1] = 999
+    assert nvml_inventory.nvml_devices() is None
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "[1]", '[{"index": 0}]', '[{"index": "0"}]'])
+def test_what_is_said_of_earlier_cards_may_be_anything(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cards.json").write_text(text)
+    assert nvml_inventory.KnownCards(tmp_path).load() == ()
+
+
+def test_of_the_others_a_server_that_starts_then_knows_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML has no handle by a UUID any more, of whichever card."""
+    devices = listed(TwoCards(), monkeypatch) or ()
+    reader = NvmlEvents(lost_card(1, 15, monkeypatch), devices)
+    assert reader.read() == [GpuEvent(UUIDS[1], 0, "it has fallen off the bus")]
+    nvml = lost_card(1, 15, monkeypatch)
+    passing = asyncio.run(nvml_cards.NvmlCards(nvml).passing(devices[0]))[0]
+    assert "temperature" in passing

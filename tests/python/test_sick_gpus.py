@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
@@ -13,22 +14,34 @@ import pytest
 
 from fake_nvml import UUIDS
 from fake_nvml_events import SickCards
-from gpupool_common.errors import ConfigError
+from gpupool_common.ask import ask
+from gpupool_common.errors import ConfigError, RefusedError
 from gpupool_common.node_protocol import OrderedGpu
 from gpupool_server import health as health_module
+from gpupool_server import inventory as inventories
 from gpupool_server.admin import AdminHandler
 from gpupool_server.config import load_settings
+from gpupool_server.device import Device
 from gpupool_server.gpu import Gpu
 from gpupool_server.gpu_events import GpuEvent, NvmlEvents
 from gpupool_server.health import MOST_XIDS, GpuHealth
 from gpupool_server.health_metrics import HealthCollector
 from gpupool_server.health_settings import SICK_XIDS
-from gpupool_server.inventory import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.nvml_cards import NvmlCards
 from gpupool_server.rundir import Meta
 from gpupool_server.usage import NvmlReader
 from lease_token_harness import NOW, Node, issued
-from server_harness import MakeOffice, Office, accepted, eventually, hello, refused
+from server_harness import (
+    MakeOffice,
+    MakeServer,
+    Office,
+    accepted,
+    eventually,
+    hello,
+    hello_fields,
+    refused,
+)
 
 CARDS = [Device(i, "NVIDIA H200", uuid, 1 << 37, "0:0", "9.0") for i, uuid in enumerate(UUIDS)]
 WHEN = datetime(2026, 11, 23, 2, 0, tzinfo=UTC)
@@ -223,11 +236,33 @@ async def test_errors_are_counted_with_bounds(make_office: MakeOffice) -> None:
 
 def test_which_errors_make_sick_is_a_setting() -> None:
     assert load_settings(None, {}, {}).sick_xids == SICK_XIDS
+    # By NVIDIA's catalogue: context switch timeouts and what follows a retired resource are resets,
+    # what programs cause and what was contained is not.
+    assert {48, 79, 95, 109, 110, 136, 156, 158} < set(SICK_XIDS)
+    assert not {13, 31, 43, 45, 63, 94, 154, 155, 157} & set(SICK_XIDS)
     assert load_settings(None, {"sick_xids": "79,48"}, {}).sick_xids == (79, 48)
     assert load_settings(None, {"sick_xids": "none"}, {}).sick_xids == ()
     for bad in ("79,79", "0", "x", "10000", ""):
         with pytest.raises(ConfigError, match="flag --sick-xids: .*XID"):
             load_settings(None, {"sick_xids": bad}, {})
+
+
+async def test_a_card_that_was_lost_before_the_server_started(
+    make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is served no more, by name; the others are."""
+    take = inventories.take
+
+    def lost(*asked: Any) -> Inventory:
+        found = take(*asked)
+        return dataclasses.replace(found, lost={0: "it has fallen off the bus"})
+
+    monkeypatch.setattr(inventories, "take", lost)
+    server = await make_server(soft_gpus=2)
+    answer = await asyncio.to_thread(ask, server.url, "hello", hello_fields())
+    assert answer.fields["devices"] == "1"
+    with pytest.raises(RefusedError, match="GPU 0 is put aside: it has fallen off the bus at "):
+        await asyncio.to_thread(ask, server.url, "hello", hello_fields(devices="0"))
 
 
 # A server of a pool ------------------------------------------------------------------------

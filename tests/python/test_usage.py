@@ -16,7 +16,8 @@ import pytest
 from fake_nvml import GIB, UUIDS, NvmlError, TwoCards
 from gpupool_common import paths
 from gpupool_server import process_tree, usage
-from gpupool_server.inventory import Device, Inventory
+from gpupool_server.device import Device
+from gpupool_server.inventory import Inventory
 from gpupool_server.process_tree import Kin, attributed, owner_of
 from gpupool_server.usage import SOFT, BlindReader, NvmlReader, SoftReader, open_usage
 from gpupool_server.watch import Own

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from gpupool_common.node_protocol import Heartbeat, ReportedLiar
 from gpupool_server.admin import AdminHandler
 from gpupool_server.board import BoardGpu, Grant
-from gpupool_server.inventory import Device
+from gpupool_server.device import Device
 from gpupool_server.usage import SOFT, Usage
 from gpupool_server.watch import ASKED_SECONDS, NS, Own
 from gpupool_server.watch_settings import WatchSettings
