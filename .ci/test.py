@@ -389,6 +389,8 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, help="where to write the counts, too")
     args = parser.parse_args()
     hear_signals()
+    # Else each of thousands of processes compiles all of our Python anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     place = Place(args.build.absolute(), args.jobs)
     place.build.mkdir(parents=True, exist_ok=True)
     rows = run_stages(place, args.only) if args.only else run_all(place)

@@ -23,7 +23,7 @@ import pytest
 from gpupool_common import paths
 from gpupool_common.ask import ask_info
 from ports import free_port
-from ready_process import start_ready
+from ready_process import Daemon, start_ready
 
 TOKEN = "token-of-the-end-to-end-tests"
 
@@ -105,7 +105,7 @@ class PoolServer:
         self.prefix: list[str] = []
         self.python = sys.executable
         self.log = self.folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Daemon | None = None
 
     def start(self) -> None:
         command = [*self.prefix, self.python, "-m", "gpupool_server", "--listen", self.url]

@@ -15,7 +15,7 @@ import httpx
 
 from harness import PATIENCE
 from ports import free_port
-from ready_process import start_ready
+from ready_process import Daemon, start_ready
 
 
 class ManagerProcess:
@@ -39,7 +39,7 @@ class ManagerProcess:
         self.limits: dict[int, tuple[int, int]] = {}
         #: What starts it, if it is not started directly: a program that becomes it.
         self.wrap: tuple[str, ...] = ()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Daemon | None = None
 
     def command(self, *flags: str) -> list[str]:
         command = [sys.executable, "-m", "gpupool_manager", "--listen", self.listen]

@@ -8,6 +8,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from warm_start import Started, is_warm, nursery
+
+#: A daemon that was started, by itself or by forking.
+Daemon = subprocess.Popen[bytes] | Started
+
 
 def start_ready(
     command: Sequence[str],
@@ -15,7 +20,7 @@ def start_ready(
     patience: float,
     env: Mapping[str, str] | None = None,
     preexec: Callable[[], None] | None = None,
-) -> tuple[subprocess.Popen[bytes], str]:
+) -> tuple[Daemon, str]:
     """The process and what it says when it is ready: its address.
 
     What it writes comes behind what ``log`` has. AssertionError if it ends, or says nothing.
@@ -23,15 +28,19 @@ def start_ready(
     ready, theirs = os.pipe()
     with open(ready, "rb", buffering=0) as heard:
         with open(theirs, "wb"), log.open("ab") as file:
-            process = subprocess.Popen(
-                [*command, "--ready-fd", str(theirs)],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                pass_fds=[theirs],
-                preexec_fn=preexec,
-            )
+            variables = os.environ if env is None else env
+            if preexec is None and is_warm(command, variables):
+                process: Daemon = nursery().start(command, variables, (file.fileno(), theirs))
+            else:
+                process = subprocess.Popen(
+                    [*command, "--ready-fd", str(theirs)],
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=[theirs],
+                    preexec_fn=preexec,
+                )
         readable, _, _ = select.select([heard], [], [], patience)
         said = heard.read(512) if readable else b""
     if not said:
