@@ -208,13 +208,14 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     CUresult r = gpc_enter_stream(&on, GP_OP_cuStreamEndCapture, hStream);
     if (r != CUDA_SUCCESS)
         return r;
-    if (!phGraph)
-        return CUDA_ERROR_INVALID_VALUE;
     uint64_t wire;
     if ((r = gpc_route_stream(&on, hStream, &wire)) != CUDA_SUCCESS)
         return r;
+    CUgraph to = gpc_captures_graph(wire);
+    if (!phGraph && !to) /* a graph that the application has need not be told again */
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult allowed = gpc_captures_may_end(wire);
-    CUgraph to = gpc_captures_graph(wire), told = to ? NULL : told_graph(&on, hStream);
+    CUgraph told = to ? NULL : told_graph(&on, hStream);
     CUgraph graph = to ? to : told;
     r = graph ? gpc_wire_gp_capture_end_to_graph_on(&on, hStream, graph)
               : gpc_wire_cuStreamEndCapture_on(&on, hStream, &graph);
@@ -231,7 +232,8 @@ GPC_EXPORT CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         r = allowed;
     forget_lost();
     /* CUDA leaves a null graph behind a capture that was invalidated */
-    *phGraph = r == CUDA_SUCCESS ? graph : NULL;
+    if (phGraph)
+        *phGraph = r == CUDA_SUCCESS ? graph : NULL;
     return gpc_leave(r);
 }
 

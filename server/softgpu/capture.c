@@ -264,9 +264,9 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
     SG_LOCKED;
     CUstream stream;
     SG_TRY(sg_stream_get(hStream, &stream));
-    if (!phGraph)
-        return CUDA_ERROR_INVALID_VALUE;
     struct sg_capture *capture = stream->capture;
+    if (!phGraph && (!capture || capture->own_graph))
+        return CUDA_ERROR_INVALID_VALUE;
     if (!capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     CUresult result = CUDA_SUCCESS;
@@ -289,7 +289,8 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
         sg_graph_free(graph);
         graph = NULL;
     }
-    *phGraph = graph;
+    if (phGraph)
+        *phGraph = graph;
     return result;
 }
 
