@@ -119,7 +119,8 @@ static void set_carry(struct sg_warp *w, unsigned lane, bool carry)
     w->carry = (w->carry & ~(1u << lane)) | (uint32_t)carry << lane;
 }
 
-/* A subtraction leaves the borrow in the carry. */
+/* A subtraction adds the complement, as cards do: the carry that it leaves and takes is 1 where it
+ * borrows nothing. The compiler's division of __int128 reads it by an addc. */
 SG_HANDLER(sg_do_add_carry)
 {
     uint64_t room[2][SG_LANES];
@@ -128,9 +129,9 @@ SG_HANDLER(sg_do_add_carry)
     uint32_t bytes = sg_type_size(in->type);
     SG_FOR_LANES(l, mask)
     {
-        wide128 x = low_bits(a[l], bytes), y = low_bits(b[l], bytes);
-        unsigned carry = in->mode & 2 ? w->carry >> l & 1 : 0;
-        wide128 sum = in->op == SG_P_ADDC ? x + y + carry : x - y - carry;
+        bool adds = in->op == SG_P_ADDC;
+        wide128 x = low_bits(a[l], bytes), y = low_bits(adds ? b[l] : ~b[l], bytes);
+        wide128 sum = x + y + (in->mode & 2 ? w->carry >> l & 1 : !adds);
         if (in->mode & 1)
             set_carry(w, l, (sum >> (8 * bytes)) & 1);
         sg_write(w->frame, &in->x[0], l, low_bits((uint64_t)sum, bytes));

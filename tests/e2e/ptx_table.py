@@ -78,6 +78,21 @@ def by_zero() -> Iterator[Case]:
             yield one(f"{op}.{t}", operands, bits(t), name=name, threads=64)
 
 
+def difference_then_sum(t: str) -> Case:
+    """What a subtraction leaves in the carry, as the compiler's division of __int128 reads it."""
+    k, b = kind(t), bits(t)
+    size = int(t[1:])
+    return Case(
+        f"sub.cc.{t} then addc",
+        f"sub.cc.{t} %d0, %a0, %a1;\naddc.{t} %d1, %a2, 0;",
+        (k, k, k),
+        (b, b),
+        formula=lambda values: [
+            ((x - y) % 2**size, (z + (x % 2**size >= y % 2**size)) % 2**size) for x, y, z in values
+        ],
+    )
+
+
 def carries() -> Iterator[Case]:
     for t in LARGE:
         k, b = kind(t), bits(t)
@@ -89,6 +104,7 @@ def carries() -> Iterator[Case]:
                 (k, k, k, k),
                 (b, b, b),
             )
+        yield difference_then_sum(t)
         yield Case(
             f"mad.cc.{t} chain",
             f"mad.lo.cc.{t} %d0, %a0, %a1, %a2;\nmadc.hi.cc.{t} %d1, %a0, %a1, %a3;\n"
