@@ -31,6 +31,8 @@ CUresult sg_function_attribute(int *value, CUfunction_attribute attribute,
         *value = (int)info->register_count;
         return CUDA_SUCCESS;
     case A(PTX_VERSION):
+        *value = (int)info->ptx_target;
+        return CUDA_SUCCESS;
     case A(BINARY_VERSION):
         *value = 90;
         return CUDA_SUCCESS;

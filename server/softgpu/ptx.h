@@ -43,6 +43,7 @@ struct sg_function_info {
     uint32_t static_shared_bytes;
     uint32_t local_bytes;    /* per thread, the entry's own frame */
     uint32_t register_count; /* an estimate, 1..255: virtual registers have no hardware count */
+    uint32_t ptx_target;     /* of the module: 75 for sm_75 */
     uint32_t max_threads;    /* 1024, or what .maxntid or .reqntid allow */
     uint32_t reqntid[3];     /* all 0: the kernel names none */
     uint32_t cluster[3];     /* .reqnctapercluster; all 0: none */

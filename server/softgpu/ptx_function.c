@@ -305,6 +305,7 @@ static void definition_parse(struct sg_parser *p, const struct sg_token *name,
     struct sg_insn *end = &p->module->code[p->module->code_count - 1];
     end->execute = sg_execute_select(end);
     f->info.local_bytes = f->frame_bytes;
+    f->info.ptx_target = p->module->target;
     /* virtual registers have no count in hardware; 64 fit a block of 1024 threads */
     f->info.register_count = f->slots < 16 ? 16 : f->slots > 64 ? 64 : f->slots;
 }

@@ -301,6 +301,7 @@ struct sg_module {
     uint32_t global_count, global_capacity;
     struct sg_shared **shared;
     uint32_t shared_count, shared_capacity;
+    uint32_t target; /* 75 for sm_75 */
     bool placed;
 };
 

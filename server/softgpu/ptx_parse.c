@@ -1,9 +1,11 @@
 /* The parser: tokens, errors, memory, and the top level of a module. */
 #include "ptx_parse.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void sg_fail(struct sg_parser *p, uint32_t line, const char *format, ...)
 {
@@ -167,11 +169,25 @@ enum sg_type sg_type_of(const struct sg_token *token)
 
 /* --- the module ------------------------------------------------------------------ */
 
+/* .target sm_90a, texmode */
+static void target_parse(struct sg_parser *p)
+{
+    uint32_t target = 0;
+    sg_advance(p);
+    if (p->token.kind != SG_K_NAME || p->token.size < 4 || memcmp(p->token.text, "sm_", 3) != 0)
+        sg_fail(p, p->token.line, ".target names no sm_");
+    for (size_t i = 3; i < p->token.size && i < 6 && isdigit((unsigned char)p->token.text[i]); i++)
+        target = 10 * target + (uint32_t)(p->token.text[i] - '0');
+    p->module->target = target;
+}
+
 /* .version 9.0, .target sm_90, texmode, .address_size 64, debug sections. */
 static bool directive(struct sg_parser *p)
 {
-    if (sg_at_dot(p, ".version") || sg_at_dot(p, ".target") || sg_at_dot(p, ".file") ||
-        sg_at_dot(p, ".loc")) {
+    bool target = sg_at_dot(p, ".target");
+    if (target)
+        target_parse(p);
+    if (target || sg_at_dot(p, ".version") || sg_at_dot(p, ".file") || sg_at_dot(p, ".loc")) {
         sg_lexer_skip_line(&p->lexer);
         p->have_ahead = false;
         sg_advance(p);

@@ -32,6 +32,9 @@ static void same_at_first(CUfunction f)
                "attribute %d: the kernel's is %d, the function's %d", i, of_kernel(i),
                of_function(f, i));
     EXPECT(of_kernel(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) > 0, "no block fits");
+    /* CUB looks among what it was compiled for by this number: kernels.cu's PTX is of sm_75 */
+    EXPECT(of_kernel(CU_FUNC_ATTRIBUTE_PTX_VERSION) == 75, "the kernel's PTX is of sm_%d",
+           of_kernel(CU_FUNC_ATTRIBUTE_PTX_VERSION));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(NULL, MOST, f));
     int value;
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuFuncGetAttribute(&value, 4711, f));
