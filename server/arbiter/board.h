@@ -50,6 +50,8 @@ struct gp_board_grant {
     uint32_t ceiling;      /* permille share..1000, of policy 6 */
     uint32_t high_priority;
     uint32_t forced; /* 1: the limit holds for what is new, whatever is in use already */
+    uint32_t gang;   /* 1: it is on other boards of this machine as well, and has its turns at the
+                        same time on all of them (gang.c) */
 };
 
 /* What it has had, since it came. */

@@ -14,6 +14,9 @@ struct copy_account {
     uint64_t paced_to;    /* the ceiling's time for what was let through */
 };
 
+/* Whether now is the time of a gang (gang.c). */
+enum gang_window { GANG_NONE, GANG_INSIDE, GANG_OUTSIDE };
+
 struct tenant_slot {
     char name[GP_BOARD_NAME]; /* empty: free */
     struct gp_board_grant grant;
@@ -23,16 +26,18 @@ struct tenant_slot {
     uint32_t weight;  /* of the time that is contended for, 0: none */
     uint32_t ceiling; /* permille of all time, 1000: no ceiling */
     /* the turn's bookkeeping (turn.c) */
-    uint64_t vtime;      /* charged ns * 1000 / weight */
-    int64_t tokens;      /* ns that the ceiling still allows */
-    uint64_t tokens_at;  /* when they were counted */
-    uint64_t charged_to; /* ns: until when it has been charged */
-    uint64_t idle_since; /* no member has been at work since */
-    uint64_t busy_from;  /* counted in usage.busy_ns until here */
-    uint32_t starved;    /* the ceiling holds it back until enough tokens are there */
-    uint32_t amnesty;    /* what it has on the GPU is not charged */
-    uint32_t wanting;    /* members that wait at the gate */
-    uint32_t busy;       /* members with work on the GPU */
+    uint64_t vtime;         /* charged ns * 1000 / weight */
+    int64_t tokens;         /* ns that the ceiling still allows */
+    uint64_t tokens_at;     /* when they were counted */
+    uint64_t charged_to;    /* ns: until when it has been charged */
+    uint64_t idle_since;    /* no member has been at work since */
+    uint64_t busy_from;     /* counted in usage.busy_ns until here */
+    uint32_t starved;       /* the ceiling holds it back until enough tokens are there */
+    uint32_t amnesty;       /* what it has on the GPU is not charged */
+    uint32_t wanting;       /* members that wait at the gate */
+    uint32_t busy;          /* members with work on the GPU */
+    uint32_t window;        /* enum gang_window, as of the last look */
+    uint64_t window_opened; /* the number of the period in which its window has begun, and 1 */
     struct copy_account copies[GP_BOARD_WAYS];
 };
 
@@ -69,7 +74,10 @@ struct gp_board {
     uint64_t longest;      /* ns: of the turns of late */
     int64_t high_tokens;   /* ns that prio_ratio still allows */
     uint64_t high_tokens_at;
-    uint64_t entitled; /* how often weights and ceilings have been found anew */
+    uint64_t window_end;  /* ns: when another gang's time begins, or this one's ends; 0: there are
+                             no gangs at work */
+    uint64_t window_lead; /* of charged time: how far ahead a gang may be and keep its time */
+    uint64_t entitled;    /* how often weights and ceilings have been found anew */
     struct {
         uint64_t vclock;  /* of the copy that was let through last */
         uint64_t free_at; /* when the engine has done what was let through */
@@ -108,6 +116,13 @@ void gp_board_recount(struct gp_board *f);
 void gp_board_entitle(struct gp_board *f);
 /* Move the turn on if it is time to. */
 void gp_board_turn(struct gp_board *f, uint64_t now);
+/* Whose time it is, for all tenants. */
+void gp_gangs_look(struct gp_board *f, uint64_t now);
+/* What a tenant's charged time counts as when turns are given: least is next. */
+uint64_t gp_gang_due(const struct gp_board *f, const struct tenant_slot *t);
+/* When a turn ends that begins now and could last until `end`. */
+uint64_t gp_gang_turn_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now,
+                          uint64_t end);
 /* The member no longer waits or works. */
 void gp_board_member_quiet(struct gp_board *f, struct member_slot *m, uint64_t since);
 /* Since then it has had nothing on the GPU. */

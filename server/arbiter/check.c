@@ -20,5 +20,5 @@ bool gp_board_gpu_ok(const struct gp_board_gpu *gpu)
 bool gp_board_grant_ok(const struct gp_board_grant *g)
 {
     return g->weight <= 25 && g->share >= 1 && g->share <= 1000 && g->ceiling >= g->share &&
-           g->ceiling <= 1000 && g->high_priority <= 1 && g->forced <= 1;
+           g->ceiling <= 1000 && g->high_priority <= 1 && g->forced <= 1 && g->gang <= 1;
 }

@@ -28,14 +28,14 @@ static int do_gpu(struct command *c)
     return gp_board_gpu_set(c->a->board, &gpu);
 }
 
-/* tenant NAME MEMORY_LIMIT WEIGHT SHARE CEILING HIGH_PRIORITY [FORCED] */
+/* tenant NAME MEMORY_LIMIT WEIGHT SHARE CEILING HIGH_PRIORITY [FORCED [GANG]] */
 static int do_tenant(struct command *c)
 {
     struct gp_board_grant grant = {0};
     unsigned long long limit;
     char name[GP_BOARD_NAME];
-    if (sscanf(c->words, "%95s %llu %u %u %u %u %u", name, &limit, &grant.weight, &grant.share,
-               &grant.ceiling, &grant.high_priority, &grant.forced) < 6)
+    if (sscanf(c->words, "%95s %llu %u %u %u %u %u %u", name, &limit, &grant.weight, &grant.share,
+               &grant.ceiling, &grant.high_priority, &grant.forced, &grant.gang) < 6)
         return -EINVAL;
     grant.memory_limit = limit;
     return gp_board_tenant_set(c->a->board, name, &grant);

@@ -28,9 +28,9 @@ static void say_tenant(struct text *t, const struct gp_board_tenant *x)
     const struct gp_board_usage *u = &x->usage;
     say(t,
         "{\"name\": \"%s\", \"memory_limit\": %llu, \"weight\": %u, \"share\": %u, "
-        "\"ceiling\": %u, \"high_priority\": %s, ",
+        "\"ceiling\": %u, \"high_priority\": %s, \"gang\": %s, ",
         x->name, (unsigned long long)g->memory_limit, g->weight, g->share, g->ceiling,
-        g->high_priority ? "true" : "false");
+        g->high_priority ? "true" : "false", g->gang ? "true" : "false");
     say(t,
         "\"memory_used\": %llu, \"memory_peak\": %llu, \"memory_denied\": %llu, "
         "\"busy_ns\": %llu, \"held_ns\": %llu, \"waited_ns\": %llu, ",

@@ -129,7 +129,8 @@ static struct tenant_slot *next_of(struct gp_board *f, const struct tenant_slot 
         if (!t->name[0] || t == except || !t->wanting || !eligible(f, t, now))
             continue;
         bool is_high = t->grant.high_priority && high;
-        if (!best || is_high > best_high || (is_high == best_high && t->vtime < best->vtime)) {
+        if (!best || is_high > best_high ||
+            (is_high == best_high && gp_gang_due(f, t) < gp_gang_due(f, best))) {
             best = t;
             best_high = is_high;
         }
@@ -137,14 +138,15 @@ static struct tenant_slot *next_of(struct gp_board *f, const struct tenant_slot 
     return best;
 }
 
-static uint64_t quantum(const struct gp_board *f, const struct tenant_slot *t)
+static uint64_t quantum_end(const struct gp_board *f, const struct tenant_slot *t, uint64_t now)
 {
     uint64_t sum = 0;
     for (int i = 0; i < GP_BOARD_TENANTS; i++)
         if (f->tenants[i].busy || f->tenants[i].wanting)
             sum += f->tenants[i].weight;
     uint64_t ns = sum ? ROUND * t->weight / sum : QUANTUM_MOST;
-    return ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > QUANTUM_MOST ? QUANTUM_MOST : ns;
+    ns = ns < QUANTUM_LEAST ? QUANTUM_LEAST : ns > QUANTUM_MOST ? QUANTUM_MOST : ns;
+    return gp_gang_turn_end(f, t, now, now + ns);
 }
 
 /* When the holder must look at the board again without being told. */
@@ -190,7 +192,7 @@ static void turn_give(struct gp_board *f, struct tenant_slot *t, uint64_t now)
     f->turn_fresh = 1;
     t->usage.turns++;
     f->turn_began = now;
-    f->quantum_end = now + quantum(f, t);
+    f->quantum_end = quantum_end(f, t, now);
     f->yielding = 0;
     check_set(f, t, now);
     f->holder = gp_board_index(f, t);
@@ -240,12 +242,12 @@ static void turn_of_busy(struct gp_board *f, struct tenant_slot *t, uint64_t now
     bool preempted = other && other->grant.high_priority && !t->grant.high_priority &&
                      high_allowed(f, now);
     if (!eligible(f, t, now) || preempted ||
-        (over && other && (t->amnesty || other->vtime < t->vtime))) {
+        (over && other && (t->amnesty || gp_gang_due(f, other) < gp_gang_due(f, t)))) {
         turn_end(f, now);
         return;
     }
     if (over)
-        f->quantum_end = now + quantum(f, t);
+        f->quantum_end = quantum_end(f, t, now);
     check_set(f, t, now);
 }
 
@@ -298,6 +300,7 @@ void gp_board_turn(struct gp_board *f, uint64_t now)
     if (f->open)
         return;
     f->relaxed = weights_suffice(f);
+    gp_gangs_look(f, now);
     vclock_set(f);
     for (int again = 0; again < 2; again++) {
         struct tenant_slot *t = gp_board_holder(f);

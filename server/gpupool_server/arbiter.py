@@ -128,7 +128,7 @@ class ArbitratedBoard:
     def put(self, name: str, grant: Grant) -> None:
         self._perform(
             f"tenant {name} {grant.memory} {grant.weight} {grant.share} {grant.ceiling}"
-            f" {int(grant.high_priority)} {int(grant.forced)}",
+            f" {int(grant.high_priority)} {int(grant.forced)} {int(grant.gang)}",
             f"set the limits of {name}",
         )
         for pid, seat in list(self._orphans.items()):

@@ -67,6 +67,8 @@ class Grant:
     high_priority: bool = False
     #: The limit of memory holds for what is new, whatever is in use already.
     forced: bool = False
+    #: It is on several GPUs, and has its turns at the same time on all of them.
+    gang: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ class Gpu:
         self.kept_busy_ns: dict[str, int] = {}
         #: Why nothing new is placed here; empty: it is well.
         self.sick = ""
+        #: Groups that have their turns at the same time on other GPUs as well.
+        self.gangs: set[str] = set()
         #: Tenants whose grants could not all be written.
         self.dirty: set[str] = set()
         self._open_board: OpenBoard | None = None
@@ -226,7 +228,7 @@ class Gpu:
         self.dirty.discard(tenant.name)
         for name, grant in claims.grants(self.quota(tenant), self.claims_of(tenant.name)).items():
             try:
-                self.board.put(name, grant)
+                self.board.put(name, dataclasses.replace(grant, gang=name in self.gangs))
             except BoardError as error:
                 self.dirty.add(tenant.name)
                 if name in needed:

@@ -219,6 +219,7 @@ class Gpus:
         """Claim for the group on those GPUs where it is not yet; on all or on none."""
         name, lease = group.name, group.tenant.lease
         claimed = self._claims(group, gpus)
+        self._note_gang(group, [gpu for gpu, _ in claimed])
         try:
             for gpu, claim in claimed:
                 gpu.claims[name] = claim
@@ -227,6 +228,7 @@ class Gpus:
                 gpu.write_grants(group.tenant, must=(name,))
         except BoardError as error:
             self._retract(group, [gpu for gpu, _ in claimed])
+            self._note_gang(group)
             if error.number == errno.ENOSPC:
                 raise Refusal(
                     "full",
@@ -239,8 +241,21 @@ class Gpus:
             if claim.weight == 0:
                 self._log.warning("a group has no compute", group=name, gpu=gpu.index)
 
+    def _note_gang(self, group: Group, more: Sequence[Gpu] = ()) -> None:
+        """Whether its sessions need their turns on several GPUs at once, with ``more`` of them.
+
+        A tenant without groups may run programs that have nothing to do with each other.
+        """
+        named = [gpu for gpu in self if group.name in gpu.claims or gpu in more]
+        is_gang = group.group is not None and len(named) > 1
+        for gpu in named:
+            if is_gang != (group.name in gpu.gangs):
+                gpu.gangs ^= {group.name}
+                gpu.dirty.add(group.tenant.name)
+
     def _retract(self, group: Group, gpus: Iterable[Gpu]) -> None:
         for gpu in gpus:
+            gpu.gangs.discard(group.name)
             if gpu.claims.pop(group.name, None) is not None:
                 gpu.drop(group.name)
                 gpu.share_slices()
@@ -316,6 +331,7 @@ class Gpus:
             entry = self._groups[name] = Group(owner, group, request)
         entry.sessions.add(session)
         gpus = [self._by_index[index] for index in devices if index in self._by_index]
+        self._note_gang(entry, gpus)
         for gpu in gpus:
             if name not in gpu.claims:
                 known = self._known.get(gpu.index, {}).get(name)

@@ -110,6 +110,9 @@ static void a_forced_limit_holds_for_what_is_new(void **state)
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), 0);
     grant.forced = 2;
     assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EINVAL);
+    grant.forced = 0;
+    grant.gang = 2;
+    assert_int_equal(gp_board_tenant_set(b, "a", &grant), -EINVAL);
 }
 
 /* Of the limit's rest each member is given no more than its part, at most. */
