@@ -60,8 +60,6 @@ static void *job_main_alone(void *argument)
 static void begin(struct sn_job *job)
 {
     sn_comm_state_set(job->comm, ncclInProgress);
-    if (job->made && !job->comm->blocking)
-        *job->out = job->made;
 }
 
 static ncclResult_t start(struct sn_job *job, void *(*body)(void *))
@@ -98,6 +96,8 @@ static ncclResult_t run_here(struct sn_job *job)
 
 ncclResult_t sn_job_submit(struct sn_job *job)
 {
+    if (job->made) /* a caller may abort it before it is ready */
+        *job->out = job->made;
     if (sn_group_open()) {
         sn_group_job(job);
         return ncclSuccess;

@@ -58,7 +58,7 @@ static uint32_t before(const struct sn_job *job, const struct sn_split *all, uin
     return count;
 }
 
-static ncclResult_t join(const struct sn_job *job, const struct sn_split *all)
+static ncclResult_t join(const struct sn_job *job, struct sn_split *all)
 {
     ncclComm_t made = job->made;
     const uint8_t *secret = NULL;
@@ -73,8 +73,9 @@ static ncclResult_t join(const struct sn_job *job, const struct sn_split *all)
     return sn_mesh_join(made, secret);
 }
 
-static ncclResult_t say(const struct sn_job *job, struct sn_split *mine)
+static ncclResult_t say(const struct sn_job *job, struct sn_split *all)
 {
+    struct sn_split *mine = &all[job->parent->rank];
     mine->color = job->color;
     mine->key = job->key;
     mine->place = job->parent->place;
@@ -86,21 +87,32 @@ static ncclResult_t say(const struct sn_job *job, struct sn_split *mine)
     return ncclSuccess;
 }
 
+/* With the new communicator's `run`, but not while others are waited for on the parent's
+ * connections: ncclCommAbort of the new one must not wait for those. */
+static ncclResult_t with_made(const struct sn_job *job,
+                              ncclResult_t (*step)(const struct sn_job *, struct sn_split *),
+                              struct sn_split *all)
+{
+    ncclComm_t made = job->made;
+    if (!made)
+        return step(job, all);
+    pthread_mutex_lock(&made->run);
+    ncclResult_t result = step(job, all);
+    pthread_mutex_unlock(&made->run);
+    return result;
+}
+
 static ncclResult_t split(struct sn_job *job)
 {
     struct sn_split *all = calloc(job->parent->ranks, sizeof *all);
     if (!all)
         return sn_fail(ncclSystemError, "no memory");
     sn_comm_drain(job->parent);
-    if (job->made)
-        pthread_mutex_lock(&job->made->run);
-    ncclResult_t result = say(job, &all[job->parent->rank]);
+    ncclResult_t result = with_made(job, say, all);
     if (result == ncclSuccess)
         result = tell_each_other(job, all);
     if (result == ncclSuccess && job->made)
-        result = join(job, all);
-    if (job->made)
-        pthread_mutex_unlock(&job->made->run);
+        result = with_made(job, join, all);
     free(all);
     return result;
 }

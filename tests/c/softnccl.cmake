@@ -1,7 +1,8 @@
 # Tests of the small NCCL on the soft GPU: ranks as threads and as processes.
 if(TARGET gpupool_softnccl)
-  foreach(part values)
-    add_executable(test_softnccl_${part} ${CMAKE_CURRENT_LIST_DIR}/test_softnccl_${part}.c)
+  foreach(part faults groups values wire)
+    add_executable(test_softnccl_${part} ${CMAKE_CURRENT_LIST_DIR}/test_softnccl_${part}.c
+      ${CMAKE_SOURCE_DIR}/server/softnccl/wire.c) # to say what ranks say
     target_include_directories(test_softnccl_${part} PRIVATE ${CMAKE_SOURCE_DIR}/server/softnccl)
     target_include_directories(test_softnccl_${part} SYSTEM PRIVATE ${GPUPOOL_CUDA_INCLUDE})
     target_link_libraries(test_softnccl_${part} PRIVATE
