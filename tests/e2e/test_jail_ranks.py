@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpupool_common import paths
 from harness import PoolServer
 from ranks import Ranks, fake_nccl
 
@@ -27,15 +28,20 @@ def folder() -> Iterator[Path]:
 
 
 REDUCED = "ok by version 1"
+BY_SOCKETS = "ok by version 22809"
 ANOTHERS = "failed the other rank's memory is another user's"
 
 
-@pytest.mark.parametrize(("users", "reduced"), [("lease", REDUCED), ("worker", ANOTHERS)])
+@pytest.mark.parametrize(
+    ("users", "reduced", "soft"),
+    [("lease", REDUCED, False), ("worker", ANOTHERS, False), ("worker", BY_SOCKETS, True)],
+)
 def test_two_workers_of_a_lease_reduce(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, users: str, reduced: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, users: str, reduced: str, soft: bool
 ) -> None:
-    """NCCL shares memory as files that one user may open."""
-    ranks = Ranks(folder, fake_nccl(folder))
+    """NCCL shares memory as files that one user may open; the soft one needs sockets alone."""
+    library = paths.find_home().part(paths.SOFT_NCCL) if soft else fake_nccl(folder)
+    ranks = Ranks(folder, library)
     monkeypatch.setenv("GPUPOOL_HOME", str(ranks.home))
     settings = {"soft-gpus": "2", "data-listen": "none", "worker": str(ranks.worker)}
     server = PoolServer(**settings, **{"jail-users": users})
