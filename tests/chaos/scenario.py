@@ -2,13 +2,15 @@
 
     unshare --net python tests/chaos/scenario.py --programs FILE ... [--seed N] [--faults N]
 
-Tenants ask for leases, run programs on them and give them back, all the time. Meanwhile hosts
-are cut off, servers, workers, clients and the manager are killed, and servers hang. In the end
-nothing may be lost: the exit code is 1, and the last lines say why, unless
+Tenants ask for leases, run programs on them, change their limits meanwhile, now and then twice at
+once, and give them back, all the time. Meanwhile hosts are cut off, servers, workers, clients and
+the manager are killed, and servers hang. In the end nothing may be lost: the exit code is 1, and
+the last lines say why, unless
 
 * every program ended by itself or by its signal, with a right result or a CUDA error,
 * every lease that was granted is known with the same grants, and none was made twice,
-* at no instant was a tenant over its quota or a GPU given away more than once,
+* at no instant was a tenant over its quota or a GPU given away more than once, whatever leases
+  were changed to,
 * all GPUs are free when all is over.
 """
 
@@ -56,6 +58,9 @@ GPUS = 2  # of each host
 TTL = 10
 #: How long anything may take before it counts as a hang.
 PATIENCE = 90.0
+
+#: What the audit log has of changes of limits.
+BEGUN, MADE, REFUSED = "lease.resizing", "lease.resized", "lease.resize-refused"
 
 Lease = dict[str, Any]
 
@@ -209,6 +214,7 @@ class Tenant:
             stderr=subprocess.PIPE,
             text=True,
         )
+        changes = [self._changing(lease) for _ in range(self.random.choice((0, 1, 2)))]
         try:
             said, errors = self.running.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -218,7 +224,26 @@ class Tenant:
                 f"{program.name} hung on {lease['id']}: {said[-300:]}{errors[-300:]}"
             )
             return
+        for change in changes:
+            change.join(PATIENCE)
         self._judge(program, self.running.returncode, said, errors)
+
+    def _changing(self, lease: Lease) -> threading.Thread:
+        """Other limits, at once with what else there is of it."""
+        limits = {
+            "memory_bytes": self.random.choice((16, 48, 80, 128)) * MIB,
+            "share_permille": self.random.choice((100, 300, 600, 900)),
+        }
+        thread = threading.Thread(target=self._change, args=(lease["id"], limits))
+        thread.start()
+        return thread
+
+    def _change(self, lease: str, limits: dict[str, int]) -> None:
+        answer = self._retry("PATCH", f"/leases/{lease}", limits)
+        said = {200: "limits changed", 202: "limits to be changed"}.get(answer.status_code)
+        if said is None and answer.status_code not in (403, 409):
+            self.record.complain(f"PATCH {lease}: {answer.status_code} {answer.text}")
+        self.record.count(said or f"no other limits: {answer.json()['title']}")
 
     def _judge(self, program: Path, code: int, said: str, errors: str) -> None:
         if code == 0 and "PASS" in said:
@@ -294,9 +319,13 @@ class Faults:
 
 
 def history(pool: Pool) -> Iterator[Lease]:
+    return pages(pool, "/leases")
+
+
+def pages(pool: Pool, path: str) -> Iterator[dict[str, Any]]:
     cursor = ""
     while True:
-        page = pool.manager.do("GET", f"/leases?limit=200{cursor}")
+        page = pool.manager.do("GET", f"{path}?limit=200{cursor}")
         yield from page["items"]
         if page["next"] is None:
             return
@@ -322,32 +351,66 @@ def check_history(pool: Pool, record: Record) -> None:
     for lease in leases.values():
         if lease["state"] in ("active", "queued"):
             record.complain(f"the lease {lease['id']} is still {lease['state']}")
-    check_instants(list(leases.values()), record)
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for entry in pages(pool, "/audit"):
+        if entry["action"] in (BEGUN, MADE, REFUSED):
+            changes.setdefault(entry["object"], []).append(entry)
+    if not changes:
+        record.complain("no lease was changed")
+    check_instants(list(leases.values()), changes, record)
     record.counts["leases granted"] = sum(lease["granted"] is not None for lease in leases.values())
 
 
-def check_instants(leases: list[Lease], record: Record) -> None:
-    """Every sum at every moment at which something was granted."""
-    events: list[tuple[float, int, str, str, int]] = []  # ends before grants of the same moment
-    for lease in leases:
-        if lease["granted"] is None:
-            continue
-        begin, end = moment(lease["granted"]), moment(lease["ended"] or lease["granted"])
-        sums: Counter[tuple[str, str]] = Counter()
-        tenant = lease["tenant"]
+def sizes(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, int, int]]:
+    """What each of its GPUs counts, and since when: memory and share. What grows does when it is
+    asked for, what shrinks when it is made; what was refused is as it was, at the latest."""
+    first = changes[0]["detail"]["before"] if changes else lease["grants"][0]
+    memory, share = before = first["memory_bytes"], first["share_permille"]
+    yield moment(lease["granted"]), memory, share
+    for entry in changes:
+        if entry["action"] == REFUSED:
+            memory, share = before
+        else:
+            after = entry["detail"]
+            now = after["memory_bytes"], after["share_permille"]
+            if entry["action"] == BEGUN:
+                before = memory, share
+                now = max(memory, now[0]), max(share, now[1])
+            memory, share = now
+        yield moment(entry["at"]), memory, share
+    yield moment(lease["ended"] or lease["granted"]), 0, 0
+
+
+def steps(lease: Lease, changes: list[dict[str, Any]]) -> Iterator[tuple[float, str, str, int]]:
+    """By how much each sum changes that a lease counts for, and when."""
+    tenant, has = lease["tenant"], (0, 0)
+    for at, *size in sizes(lease, changes):
+        memory, share = size[0] - has[0], size[1] - has[1]
+        gpus = (size[1] > 0) - (has[1] > 0)
+        has = size[0], size[1]
         for grant in lease["grants"]:
-            sums[tenant, "gpus"] += 1
-            sums[tenant, "memory_bytes"] += grant["memory_bytes"]
-            sums[tenant, "compute_permille"] += grant["share_permille"]
-            sums[grant["gpu"], "share"] += grant["share_permille"]
-            sums[grant["gpu"], "memory"] += grant["memory_bytes"]
-        for (who, what), much in sums.items():
-            events += [(begin, 1, who, what, much), (end, 0, who, what, -much)]
+            yield at, tenant, "gpus", gpus
+            yield at, tenant, "memory_bytes", memory
+            yield at, tenant, "compute_permille", share
+            yield at, grant["gpu"], "share", share
+
+
+def check_instants(
+    leases: list[Lease], changes: dict[str, list[dict[str, Any]]], record: Record
+) -> None:
+    """Every sum at every moment at which something was granted or changed."""
+    events = [
+        step
+        for lease in leases
+        if lease["granted"] is not None
+        for step in steps(lease, sorted(changes.get(lease["id"], ()), key=lambda e: int(e["id"])))
+    ]
     now: Counter[tuple[str, str]] = Counter()
-    for _, _, who, what, much in sorted(events):
+    # Of one moment, what goes before what comes.
+    for _, who, what, much in sorted(events, key=lambda step: (step[0], step[3] > 0)):
         now[who, what] += much
-        most = QUOTAS[who][what] if who in QUOTAS else 1000 if what == "share" else None
-        if most is not None and now[who, what] > most:
+        most = QUOTAS[who][what] if who in QUOTAS else 1000
+        if now[who, what] > most:
             record.complain(f"{who} had {what} {now[who, what]} of {most}")
             return
 
