@@ -67,9 +67,12 @@ static bool rows_new(struct rows *rows, size_t room)
     return at != NULL;
 }
 
-/* Into the list; those that were only counted, too. */
-static void rows_put(const struct rows *rows, struct list *list, uint64_t total)
+/* Into the list; those that were only counted, too. No graph has as many as would make a program
+ * that asks for room, as it is told to, ask for more than there can be. */
+static CUresult rows_put(const struct rows *rows, struct list *list, uint64_t total)
 {
+    if (total > UINT32_MAX)
+        return CUDA_ERROR_UNKNOWN;
     size_t n = rows->got[0] / sizeof(uint64_t);
     for (size_t i = 0; i < n; i++) {
         CUgraphEdgeData data;
@@ -78,6 +81,7 @@ static void rows_put(const struct rows *rows, struct list *list, uint64_t total)
     }
     if (!list->first)
         list->count = total;
+    return CUDA_SUCCESS;
 }
 
 /* --- nodes ------------------------------------------------------------------------------ */
@@ -91,7 +95,7 @@ static CUresult ask_nodes(CUgraph graph, bool roots, struct list *list)
     CUresult r = gpc_wire_gp_graph_nodes(graph, roots, rows.capacity, &total, rows.column[0],
                                          &rows.got[0]);
     if (r == CUDA_SUCCESS)
-        rows_put(&rows, list, total);
+        r = rows_put(&rows, list, total);
     free(rows.column[0]);
     return r;
 }
@@ -125,7 +129,7 @@ static CUresult ask_edges(CUgraph graph, struct list *list)
                                          rows.column[1], rows.column[2], &rows.got[0], &rows.got[1],
                                          &rows.got[2]);
     if (r == CUDA_SUCCESS)
-        rows_put(&rows, list, total);
+        r = rows_put(&rows, list, total);
     free(rows.column[0]);
     return r;
 }

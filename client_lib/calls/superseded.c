@@ -143,9 +143,8 @@ static CUresult check_devices(const CUDA_LAUNCH_PARAMS *list, unsigned count)
     uint64_t seen = 0;
     for (unsigned i = 0; i < count; i++) {
         CUstream stream = list[i].hStream;
-        if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
-            return CUDA_ERROR_INVALID_VALUE;
-        CUcontext context = gpc_stream_context(stream);
+        bool own = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+        CUcontext context = own ? gpc_stream_context(stream) : NULL;
         if (!context)
             return CUDA_ERROR_INVALID_HANDLE;
         uint64_t device = UINT64_C(1) << gpc_context_device(context);

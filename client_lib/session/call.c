@@ -107,12 +107,14 @@ static void cancellation_point(void)
 CUresult gpc_leave(CUresult result)
 {
     cancellation_point();
-    if (result != CUDA_SUCCESS)
+    /* There is no context where an earlier call could not make it, and that one says why. */
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_CONTEXT)
         return result;
     struct gpc_session *s = gpc_thread()->last;
     if (!s)
         s = gpc_session();
-    return s ? gpc_session_take_pending(s) : CUDA_SUCCESS;
+    CUresult earlier = s ? gpc_session_take_pending(s) : CUDA_SUCCESS;
+    return earlier ? earlier : result;
 }
 
 CUresult gpc_refuse(uint16_t op)

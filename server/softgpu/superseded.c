@@ -132,7 +132,7 @@ static CUresult check_devices(const CUDA_LAUNCH_PARAMS *list, unsigned count)
         CUstream stream;
         SG_TRY(sg_stream_get(list[i].hStream, &stream));
         if (!stream->is_handle)
-            return CUDA_ERROR_INVALID_VALUE;
+            return CUDA_ERROR_INVALID_HANDLE;
         seen[i] = stream->context->device;
         for (unsigned k = 0; k < i; k++)
             if (seen[k] == seen[i])

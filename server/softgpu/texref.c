@@ -202,7 +202,7 @@ static CUresult bind_array(struct sg_reference *t, CUarray array)
 
 CUresult cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags)
 {
-    TEXREF(Flags == CU_TRSA_OVERRIDE_FORMAT);
+    TEXREF(Flags <= CU_TRSA_OVERRIDE_FORMAT); /* which is meant without being said, too */
     return bind_array(t, hArray);
 }
 
@@ -210,7 +210,7 @@ CUresult cuTexRefSetMipmappedArray(CUtexref hTexRef, CUmipmappedArray hMipmapped
                                    unsigned int Flags)
 {
     CUmipmappedArray m;
-    TEXREF(Flags == CU_TRSA_OVERRIDE_FORMAT);
+    TEXREF(Flags <= CU_TRSA_OVERRIDE_FORMAT);
     SG_TRY(sg_mipmap_get(hMipmappedArray, &m));
     t->format = m->desc.Format;
     t->channels = m->desc.NumChannels;

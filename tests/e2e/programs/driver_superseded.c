@@ -142,7 +142,7 @@ static void on_several_devices(CUmodule module)
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launch, 2, 0));
     CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launch, 0, 0));
     launch[0].hStream = NULL;
-    CU_GIVES(CUDA_ERROR_INVALID_VALUE, cuLaunchCooperativeKernelMultiDevice(launch, 1, 0));
+    CU_GIVES(CUDA_ERROR_INVALID_HANDLE, cuLaunchCooperativeKernelMultiDevice(launch, 1, 0));
     CU(cuStreamDestroy(stream));
     CU(cuMemFree(values));
 }
