@@ -266,6 +266,7 @@ SG_HANDLER(sg_do_store);
 SG_HANDLER(sg_do_copy_async);
 SG_HANDLER(sg_do_copy_bulk);
 SG_HANDLER(sg_do_mbarrier);
+SG_HANDLER(sg_do_tensor);
 SG_HANDLER(sg_do_texture);
 SG_HANDLER(sg_do_query);
 SG_HANDLER(sg_do_surface);
@@ -284,6 +285,15 @@ SG_HANDLER(sg_do_lanes);
 SG_HANDLER(sg_do_activemask);
 SG_HANDLER(sg_do_mapa);
 SG_HANDLER(sg_do_ctarank);
+
+/* So many bytes have come: a barrier of shared memory counts them. false: the launch has failed. */
+bool sg_mbarrier_complete(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                          uint64_t address, uint64_t bytes);
+/* The address at the same place of the shared memory of a block of the cluster. */
+uint64_t sg_shared_of(uint64_t address, unsigned rank);
+/* Does the instruction's atomic operation on each element of its type. */
+void sg_reduce_bytes(const struct sg_insn *in, unsigned char *to, const unsigned char *from,
+                     uint32_t bytes);
 
 /* Does the atomic operation on memory of the type's size, at most 8 bytes; what was there. */
 uint64_t sg_atomic_update(const struct sg_insn *in, bool global, void *memory, uint64_t b,

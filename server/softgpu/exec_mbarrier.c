@@ -1,7 +1,4 @@
-/*
- * Barriers in shared memory (mbarrier), and the copies that tell one when they are done. Copies
- * are done at once, which the waits that follow allow.
- */
+/* Barriers in shared memory (mbarrier), which copies tell when they are done. */
 #include "exec_internal.h"
 
 #include <string.h>
@@ -140,89 +137,19 @@ SG_HANDLER(sg_do_mbarrier)
     return SG_NEXT;
 }
 
-/* --- copies of many bytes ---------------------------------------------------------------------- */
-
-#define BULK_UNIT 16u
-
-struct bulk {
-    uint64_t to, from, barrier;
-    uint32_t size;
-};
-
-/* The address at the same place of the shared memory of a block of the cluster. */
-static uint64_t in_block(uint64_t address, unsigned rank)
+bool sg_mbarrier_complete(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
+                          uint64_t address, uint64_t bytes)
 {
-    uint64_t own = ((uint64_t)1 << SG_CLUSTER_SHIFT) - 1, low = UINT32_MAX;
-    return (address & ~low) | (address & own) | (uint64_t)(rank + 1) << SG_CLUSTER_SHIFT;
-}
-
-static bool copy_bulk(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
-                      const struct bulk *c)
-{
-    unsigned char *to = NULL;
-    const unsigned char *from = NULL;
-    if (c->size) {
-        to = sg_reach(w, in, lane, in->space, c->to, c->size, BULK_UNIT);
-        from = to ? sg_reach(w, in, lane, in->mode, c->from, c->size, BULK_UNIT) : NULL;
-        if (!from)
-            return false;
-        memmove(to, from, c->size);
-    }
-    if (in->space != SG_S_SHARED)
-        return true;
     uint64_t state;
-    void *p = sg_reach(w, in, lane, SG_S_SHARED, c->barrier, sizeof(state), sizeof(state));
+    void *p = sg_reach(w, in, lane, SG_S_SHARED, address, sizeof(state), sizeof(state));
     if (!p)
         return false;
     memcpy(&state, p, sizeof(state));
     struct barrier b = unpack(state);
-    if (!count_bytes(w, in, lane, &b, -(int64_t)c->size))
+    if (!count_bytes(w, in, lane, &b, -(int64_t)bytes))
         return false;
     end_phase(&b);
     state = pack(&b);
     memcpy(p, &state, sizeof(state));
     return true;
-}
-
-static bool copy_to_blocks(struct sg_warp *w, const struct sg_insn *in, unsigned lane,
-                           const struct bulk *c, uint32_t blocks)
-{
-    SG_FOR_LANES(rank, blocks)
-    {
-        struct bulk one = *c;
-        one.to = in_block(c->to, rank);
-        one.barrier = in_block(c->barrier, rank);
-        if (!copy_bulk(w, in, lane, &one))
-            return false;
-    }
-    return true;
-}
-
-SG_HANDLER(sg_do_copy_bulk)
-{
-    const struct sg_operand *x = in->x;
-    SG_FOR_LANES(l, mask)
-    {
-        struct bulk c = {
-            .to = sg_address_own(&x[SG_COPY_TO], sg_operand_lane(w, &x[SG_COPY_TO], l)),
-            .from = sg_address_own(&x[SG_COPY_FROM], sg_operand_lane(w, &x[SG_COPY_FROM], l)),
-            .barrier = sg_address_own(&x[SG_COPY_BARRIER],
-                                      sg_operand_lane(w, &x[SG_COPY_BARRIER], l)),
-            .size = (uint32_t)sg_operand_lane(w, &x[SG_COPY_SIZE], l),
-        };
-        /* as an H100 does: only blocks of a cluster have shared memory for each other */
-        if (in->space == SG_S_SHARED && in->mode == SG_S_SHARED && w->block->cluster->size == 1)
-            return sg_fault(w, in, l, CUDA_ERROR_ILLEGAL_INSTRUCTION,
-                            "cp.async.bulk within shared memory, in no cluster of blocks");
-        if (c.size % BULK_UNIT)
-            return sg_fault(w, in, l, CUDA_ERROR_MISALIGNED_ADDRESS,
-                            "cp.async.bulk of %u bytes, no multiple of %u", c.size, BULK_UNIT);
-        bool done = x[SG_COPY_MORE].kind == SG_O_NONE
-                        ? copy_bulk(w, in, l, &c)
-                        : copy_to_blocks(w, in, l, &c,
-                                         sg_operand_lane(w, &x[SG_COPY_MORE], l) & 0xffff);
-        if (!done)
-            return SG_FAULT;
-    }
-    return SG_NEXT;
 }

@@ -145,6 +145,12 @@ static sg_execute select_ordinary(const struct sg_insn *in)
         return when(in->fetch != NULL && sg_atomic_known(in), sg_do_surface);
     case SG_P_CP_BULK:
         return when(in->operands == SG_COPY_OPERANDS, sg_do_copy_bulk);
+    case SG_P_RED_BULK:
+        return when(in->operands == SG_COPY_OPERANDS && sg_atomic_known(in), sg_do_copy_bulk);
+    case SG_P_TENSOR_LOAD:
+    case SG_P_TENSOR_STORE:
+    case SG_P_TENSOR_REDUCE:
+        return when(in->operands == SG_TENSOR_OPERANDS, sg_do_tensor);
     case SG_P_MBARRIER:
         return when(in->operands == SG_BARRIER_OPERANDS, sg_do_mbarrier);
     case SG_P_FENCE:

@@ -1,11 +1,6 @@
 /* cp.async in its forms, and mbarrier: suffixes and operands. */
 #include "ptx_decode.h"
 
-_Noreturn static void refuse(struct sg_parser *p, const struct sg_statement *s)
-{
-    sg_fail(p, s->line, "%s: these operands are not supported by the soft GPU", s->text);
-}
-
 /* --- suffixes --------------------------------------------------------------------------------- */
 
 /* Global or shared, in the order of the suffixes: where to, then where from. */
@@ -26,19 +21,27 @@ static bool spaces_read(const struct sg_statement *s, uint8_t space[2])
 
 static bool bulk_read(struct sg_statement *s, struct sg_insn *in)
 {
-    if (sg_suffix(s, ".tensor") || sg_suffix(s, ".cp_mask"))
+    uint8_t space[2];
+    bool reduces = sg_suffix(s, ".reduce");
+    if (sg_suffix(s, ".cp_mask"))
         return false;
     if (sg_suffix(s, ".commit_group") || sg_suffix(s, ".wait_group") || sg_suffix(s, ".prefetch")) {
         in->op = SG_P_FENCE;
-        return true;
+        return !reduces;
     }
-    uint8_t space[2];
+    if (sg_suffix(s, ".tensor"))
+        return sg_tensor_read(s, in);
     if (!spaces_read(s, space))
         return false;
     bool grouped = sg_suffix(s, ".bulk_group");
     in->op = SG_P_CP_BULK;
     in->space = space[0];
     in->mode = space[1];
+    if (reduces) {
+        in->op = SG_P_RED_BULK;
+        if (space[1] != SG_S_SHARED || !sg_atomic_read(s, in))
+            return false;
+    }
     if (space[0] == SG_S_GLOBAL)
         return grouped && space[1] == SG_S_SHARED;
     return !grouped && sg_suffix(s, ".mbarrier::complete_tx::bytes");
@@ -46,10 +49,12 @@ static bool bulk_read(struct sg_statement *s, struct sg_insn *in)
 
 bool sg_copy_read(struct sg_statement *s, struct sg_insn *in)
 {
-    if (!sg_suffix(s, ".async") || sg_suffix(s, ".reduce"))
+    if (!sg_suffix(s, ".async"))
         return false;
     if (sg_suffix(s, ".bulk"))
         return bulk_read(s, in);
+    if (sg_suffix(s, ".reduce"))
+        return false;
     if (sg_suffix(s, ".mbarrier")) {
         in->op = SG_P_MBARRIER;
         in->mode = sg_suffix(s, ".noinc") ? SG_Q_ARRIVE : SG_Q_ARRIVE_LATER;
@@ -89,20 +94,20 @@ static struct sg_operand plain(struct sg_parser *p, const struct sg_statement *s
                                enum sg_type type)
 {
     if (s->a[i].vector || s->a[i].address)
-        refuse(p, s);
+        sg_operands_refuse(p, s);
     return sg_atom_operand(p, s, &s->a[i].e[0], type);
 }
 
 /* [to], [from], size[, what follows] */
 void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in)
 {
-    bool bulk = in->op == SG_P_CP_BULK, barrier = bulk && in->space == SG_S_SHARED;
+    bool bulk = in->op != SG_P_CP_ASYNC, barrier = bulk && in->space == SG_S_SHARED;
     uint32_t n = s->arguments, next = 3;
     if (n && sg_suffix(s, ".L2::cache_hint"))
         n--; /* the policy */
     struct sg_operand *x = sg_operands_take(p, in, SG_COPY_OPERANDS);
     if (n < (barrier ? 4u : 3u))
-        refuse(p, s);
+        sg_operands_refuse(p, s);
     x[SG_COPY_TO] = sg_address_operand(p, s, &s->a[0]);
     x[SG_COPY_FROM] = sg_address_operand(p, s, &s->a[1]);
     x[SG_COPY_SIZE] = plain(p, s, 2, SG_T_U32);
@@ -112,7 +117,7 @@ void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn 
     if (more && n > next)
         x[SG_COPY_MORE] = plain(p, s, next++, SG_T_U32);
     if (n != next || (bulk && more && x[SG_COPY_MORE].kind == SG_O_NONE))
-        refuse(p, s);
+        sg_operands_refuse(p, s);
 }
 
 /* [result,] [barrier][, value[, time]]; pending_count: result, value */
@@ -125,7 +130,7 @@ void sg_mbarrier_decode(struct sg_parser *p, struct sg_statement *s, struct sg_i
         x[SG_BARRIER_RESULT] = plain(p, s, next++, waits ? SG_T_PRED : SG_T_B64);
     if (in->mode != SG_Q_PENDING) {
         if (next == n)
-            refuse(p, s);
+            sg_operands_refuse(p, s);
         x[SG_BARRIER_AT] = sg_address_operand(p, s, &s->a[next++]);
     }
     if (next < n)
@@ -135,5 +140,5 @@ void sg_mbarrier_decode(struct sg_parser *p, struct sg_statement *s, struct sg_i
     bool plain_arrival = in->mode == SG_Q_ARRIVE || in->mode == SG_Q_DROP ||
                          in->mode == SG_Q_ARRIVE_LATER || in->mode == SG_Q_INVAL;
     if (next != n || (x[SG_BARRIER_VALUE].kind == SG_O_NONE && !plain_arrival))
-        refuse(p, s);
+        sg_operands_refuse(p, s);
 }

@@ -19,6 +19,11 @@ int sg_suffix_of(struct sg_statement *s, const char *const *list)
     return -1;
 }
 
+void sg_operands_refuse(struct sg_parser *p, const struct sg_statement *s)
+{
+    sg_fail(p, s->line, "%s: these operands are not supported by the soft GPU", s->text);
+}
+
 struct sg_operand *sg_operands_take(struct sg_parser *p, struct sg_insn *in, uint32_t count)
 {
     in->x = sg_take(p, (count ? count : 1) * sizeof(*in->x));
@@ -164,7 +169,13 @@ static void operands_other(struct sg_parser *p, struct sg_statement *s, struct s
     switch (in->op) {
     case SG_P_CP_ASYNC:
     case SG_P_CP_BULK:
+    case SG_P_RED_BULK:
         sg_copy_decode(p, s, in);
+        break;
+    case SG_P_TENSOR_LOAD:
+    case SG_P_TENSOR_STORE:
+    case SG_P_TENSOR_REDUCE:
+        sg_tensor_decode(p, s, in);
         break;
     case SG_P_MBARRIER:
         sg_mbarrier_decode(p, s, in);

@@ -81,10 +81,14 @@ enum sg_op {
     SG_P_ST, /* the address, then x[1..] sources */
     SG_P_LDU,
     SG_P_ATOM,
-    SG_P_RED,      /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
-    SG_P_CP_ASYNC, /* x: enum sg_copy_operand; more: source size, or predicate: ignore it */
-    SG_P_CP_BULK,  /* space: where to, mode: where from; more: blocks of the cluster */
-    SG_P_TEX,      /* these: x as enum sg_fetch_operand says */
+    SG_P_RED,         /* mode: enum sg_atomic; ATOM: d, address, b[, c]; RED: address, b */
+    SG_P_CP_ASYNC,    /* x: enum sg_copy_operand; more: source size, or predicate: ignore it */
+    SG_P_CP_BULK,     /* space: where to, mode: where from; more: blocks of the cluster */
+    SG_P_RED_BULK,    /* the same from shared memory; mode: enum sg_atomic */
+    SG_P_TENSOR_LOAD, /* x: enum sg_tensor_operand; vector: dimensions; mode 1: of columns */
+    SG_P_TENSOR_STORE,
+    SG_P_TENSOR_REDUCE, /* mode: enum sg_atomic */
+    SG_P_TEX,           /* these: x as enum sg_fetch_operand says */
     SG_P_TLD4,
     SG_P_TXQ, /* txq and suq; mode: enum sg_query */
     SG_P_SULD,
@@ -146,6 +150,15 @@ enum sg_copy_operand {
     SG_COPY_BARRIER,
     SG_COPY_MORE,
     SG_COPY_OPERANDS
+};
+enum sg_tensor_operand {
+    SG_TENSOR_MAP,
+    SG_TENSOR_SHARED,
+    SG_TENSOR_BARRIER,
+    SG_TENSOR_BLOCKS,
+    SG_TENSOR_AT,                        /* coordinates */
+    SG_TENSOR_OFFSET = SG_TENSOR_AT + 5, /* of columns */
+    SG_TENSOR_OPERANDS = SG_TENSOR_OFFSET + 3
 };
 enum sg_mbarrier {
     SG_Q_INIT,

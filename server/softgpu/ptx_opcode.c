@@ -104,7 +104,7 @@ static bool compare_read(struct sg_statement *s, struct sg_insn *in)
     return true;
 }
 
-static bool atomic_read(struct sg_statement *s, struct sg_insn *in)
+bool sg_atomic_read(struct sg_statement *s, struct sg_insn *in)
 {
     static const char *const names[] = {".add", ".min", ".max",  ".inc", ".dec", ".and",
                                         ".or",  ".xor", ".exch", ".cas", NULL};
@@ -281,7 +281,7 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
     case SG_P_ATOM:
     case SG_P_RED:
         in->polls = true;
-        return atomic_read(s, in);
+        return sg_atomic_read(s, in);
     case SG_P_LD:
         in->polls = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
                     sg_suffix(s, ".acquire");
@@ -303,7 +303,7 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         return true;
     case SG_P_REDUX:
     case SG_P_SURED:
-        return atomic_read(s, in);
+        return sg_atomic_read(s, in);
     case SG_P_WMMA_LOAD:
         return wmma_read(s, in);
     case SG_P_WGMMA:

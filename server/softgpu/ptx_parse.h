@@ -17,7 +17,7 @@
 #define SG_MOST_ELEMENTS 128u /* of wgmma's D */
 #define SG_MAX_ARGUMENTS 10u  /* comma-separated operands of one instruction */
 #define SG_MAX_SUFFIXES 16u
-#define SG_MAX_COORDINATES 4u
+#define SG_MAX_COORDINATES 5u
 
 enum sg_symbol_kind {
     SG_N_REGISTER,  /* slot, width, type */
@@ -190,6 +190,7 @@ void sg_texture_decode(struct sg_parser *p, struct sg_statement *s, struct sg_in
 
 /* Copies and barriers in shared memory: ptx_async.c. */
 void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+void sg_tensor_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 void sg_mbarrier_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 
 /* Linking: ptx_module.c. */

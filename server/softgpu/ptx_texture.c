@@ -42,7 +42,8 @@ static void parts_take(struct sg_parser *p, const struct sg_statement *s,
 static void place_take(struct sg_parser *p, const struct sg_statement *s,
                        const struct sg_argument *a, const struct sg_fetch *f, struct sg_operand *x)
 {
-    if (!a->address || a->offset || a->coordinates < sg_fetch_coordinates(f) + f->layered)
+    if (!a->address || a->offset || a->coordinates > SG_FETCH_COORDINATES ||
+        a->coordinates < sg_fetch_coordinates(f) + f->layered)
         refuse(p, s);
     x[SG_TX_OBJECT] = sg_atom_operand(p, s, &a->e[0], SG_T_B64);
     for (uint32_t i = 0; i < a->coordinates; i++)

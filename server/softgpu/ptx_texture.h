@@ -19,6 +19,8 @@ struct sg_fetch {
 };
 
 /* Operands, wherever the text has them. */
+#define SG_FETCH_COORDINATES 4u /* most that are named */
+
 enum sg_fetch_operand {
     SG_TX_DATA = 0,     /* 4: results, or what a store has */
     SG_TX_RESIDENT = 4, /* a predicate: all is there */

@@ -85,6 +85,7 @@ DRIVER_PROGRAMS = (
     Program("driver_copies", "driver_copies", driver=True),
     Program("driver_pointers", "driver_pointers", driver=True),
     Program("driver_tensor_maps", "driver_tensor_maps", driver=True),
+    Program("driver_tensor_copies", "driver_tensor_copies", driver=True),
     Program("driver_green", "driver_green", driver=True),
     Program("driver_arrays", "driver_arrays", driver=True),
     Program("driver_textures", "driver_textures", driver=True),

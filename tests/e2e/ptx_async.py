@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import xor
 
 from ptx_cases import BLOCK, Case, Row
 
@@ -227,6 +228,41 @@ def bulk() -> Iterator[Case]:
     )
 
 
+Join = Callable[[int, int], int]
+
+
+def sum_of(a: int, b: int) -> int:
+    return (a + b) & (1 << 64) - 1
+
+
+def least_of(a: int, b: int) -> int:
+    """Of signed numbers."""
+    return min(a, b, key=lambda v: v ^ 1 << 63)
+
+
+def reductions() -> Iterator[Case]:
+    """All threads' words at once, onto what one of them has put into global memory."""
+    size = 16 * BLOCK
+    for t, op, join in (("u64", "add", sum_of), ("s64", "min", least_of), ("b64", "xor", xor)):
+
+        def formula(values: Sequence[Row], join: Join = join) -> list[Row]:
+            return [(join(a, c), join(b, d)) for a, b, c, d in values]
+
+        yield Case(
+            f"cp.reduce.async.bulk.{op}.{t} to global memory",
+            "mov.u32 %r1, room;\nsetp.eq.u32 %p1, %me, 0;\n"
+            "st.shared.v2.b64 [%sh], {%a2, %a3};\nst.global.v2.b64 [%out], {%a0, %a1};\n"
+            "fence.proxy.async;\nbar.sync 0;\n"
+            f"@%p1 cp.reduce.async.bulk.global.shared::cta.bulk_group.{op}.{t}"
+            f" [%out], [%r1], {size};\n"
+            "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nbar.sync 0;",
+            ("x64",) * 4,
+            ("memory", "memory"),
+            target="sm_90",
+            formula=formula,
+        )
+
+
 def within_shared() -> Iterator[Case]:
     """Blocks of a cluster may copy what is shared, each to itself as well; others may not."""
     size = 16 * BLOCK
@@ -273,4 +309,5 @@ def every_case() -> Iterator[Case]:
     yield from phases()
     yield from counted_bytes()
     yield from bulk()
+    yield from reductions()
     yield from within_shared()

@@ -19,6 +19,7 @@ SPARSE = "mma.sp.sync.aligned"
 WGMMA = "wgmma.mma_async.sync.aligned"
 FOUR = "{%r0, %r1, %r2, %r3}"
 TWO = "{%r4, %r5}"
+TENSOR = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 PRODUCT = f"{WGMMA}.m64n8k16.f32.f16.f16 {FOUR}, %x0, %x1, %p0, 1, 1, 0, 0;"
 
 #: PTX that is not understood: the module does not load.
@@ -74,14 +75,33 @@ REFUSED = {
     "ldmatrix of no count": f"ldmatrix.sync.aligned.m8n8.shared.b16 {TWO}, [%sh];",
     "ldmatrix with other registers": f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {TWO}, [%sh];",
     "ldmatrix from global memory": f"ldmatrix.sync.aligned.m8n8.x2.global.b16 {TWO}, [%in];",
-    "cp.async.bulk of tensors": "cp.async.bulk.tensor.1d.shared::cluster.global.tile"
+    "cp.async.bulk of tensors of no dimension": "cp.async.bulk.tensor.shared::cluster.global.tile"
     ".mbarrier::complete_tx::bytes [%sh], [%in, {%r0}], [%sh];",
+    "cp.async.bulk of tensors at too few coordinates": f"{TENSOR} [%sh], [%in, {{%r0}}], [%sh];",
+    "cp.async.bulk of tensors at six coordinates": f"{TENSOR} [%sh], "
+    "[%in, {%r0, %r1, %r2, %r3, %r4, %r5}], [%sh];",
+    "cp.async.bulk of tensors without a barrier": f"{TENSOR} [%sh], [%in, {TWO}];",
+    "cp.async.bulk of tensors with more": f"{TENSOR} [%sh], [%in, {TWO}], [%sh], %h0;",
+    "cp.async.bulk of columns without offsets": "cp.async.bulk.tensor.3d.shared::cluster.global"
+    ".im2col.mbarrier::complete_tx::bytes [%sh], [%in, {%r0, %r1, %r2}], [%sh];",
+    "cp.async.bulk of columns of a plane": "cp.async.bulk.tensor.2d.shared::cluster.global"
+    f".im2col.mbarrier::complete_tx::bytes [%sh], [%in, {TWO}], [%sh], {{}};",
+    "cp.async.bulk that stores columns": "cp.async.bulk.tensor.3d.global.shared::cta"
+    ".im2col_no_offs.bulk_group [%in, {%r0, %r1, %r2}], [%sh];",
+    "cp.async.bulk of tensors into a group that loads": "cp.async.bulk.tensor.2d"
+    f".shared::cluster.global.tile.bulk_group [%sh], [%in, {TWO}];",
+    "cp.reduce.async.bulk of tensors by exchange": "cp.reduce.async.bulk.tensor.2d.global"
+    f".shared::cta.mul.tile.bulk_group [%in, {TWO}], [%sh];",
     "cp.async.bulk without a barrier": "cp.async.bulk.shared::cluster.global"
     ".mbarrier::complete_tx::bytes [%sh], [%in], 16;",
     "cp.async.bulk from global to global": "cp.async.bulk.global.global.bulk_group"
     " [%out], [%in], 16;",
-    "cp.reduce.async.bulk": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"
+    "cp.reduce.async.bulk of bytes": "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u8"
     " [%out], [%sh], 16;",
+    "cp.reduce.async.bulk from global memory": "cp.reduce.async.bulk.shared::cluster.global"
+    ".mbarrier::complete_tx::bytes.add.u32 [%sh], [%in], 16, [%sh];",
+    "cp.reduce.async.bulk without a size": "cp.reduce.async.bulk.global.shared::cta.bulk_group"
+    ".add.u32 [%out], [%sh];",
     "cp.async of six bytes": "cp.async.ca.shared.global [%sh], [%in], 6;",
     "mbarrier of 32 bits": "mbarrier.init.shared.b32 [%sh], 1;",
     "mbarrier.init without a count": "mbarrier.init.shared.b64 [%sh];",
@@ -155,6 +175,19 @@ FAILING = {
     "cp.async.bulk beyond shared memory": (
         ILLEGAL_ADDRESS,
         "cp.async.bulk.global.shared::cta.bulk_group [%out], [%sh], 1048576;",
+    ),
+    "cp.async.bulk.tensor of no map": (
+        ILLEGAL_INSTRUCTION,
+        f"mov.b32 %r4, 0;\nmov.b32 %r5, 0;\nand.b64 %x0, %in, -64;\n"
+        f"{TENSOR} [%sh], [%x0, {TWO}], [%sh+8];",
+    ),
+    "cp.async.bulk.tensor of a map outside all memory": (
+        ILLEGAL_ADDRESS,
+        f"{TENSOR} [%sh], [64, {TWO}], [%sh+8];",
+    ),
+    "cp.reduce.async.bulk of half a unit": (
+        MISALIGNED,
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%out], [%sh], 8;",
     ),
     "cp.async.bulk to a block that is not there": (
         ILLEGAL_ADDRESS,

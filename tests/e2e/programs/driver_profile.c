@@ -228,8 +228,8 @@ static CUresult encode(CUtensorMap *map, CUdeviceptr address, unsigned rows)
                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* A map is opaque; that it is one of its arguments shows in what changes with them.
- * The soft GPU says that it has none. */
+/* A map is opaque; that it is one of its arguments shows in what changes with them. GPUs before
+ * 9.0 say that they have none. */
 static void tensor_map(void)
 {
     CUtensorMap map[3];

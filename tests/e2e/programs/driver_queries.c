@@ -164,7 +164,7 @@ static void of_a_tensor_map(void)
                                         CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     memset(&moved, 0, sizeof moved);
-    if (r != CUDA_SUCCESS) { /* GPUs before 9.0, and the soft one */
+    if (r != CUDA_SUCCESS) { /* GPUs before 9.0 */
         EXPECT(r == CUDA_ERROR_NOT_SUPPORTED, "cuTensorMapEncodeTiled gave %s", driver_name(r));
         EXPECT(cuTensorMapReplaceAddress(&moved, (void *)memory) != CUDA_SUCCESS,
                "a map that is none gets an address");

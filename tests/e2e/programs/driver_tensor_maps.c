@@ -68,7 +68,7 @@ static void maps_of_columns(void)
     }
 }
 
-/* A soft GPU says of everything that it has none. */
+/* GPUs before 9.0 say of everything that they have none. */
 static void refused(CUresult r)
 {
     EXPECT(r == CUDA_ERROR_INVALID_VALUE || (r == CUDA_ERROR_NOT_SUPPORTED && !has_maps),
