@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from gpupool import request_options
 from gpupool_common import request
 from gpupool_common.errors import ConfigError, GpupoolError
 from gpupool_common.sizes import parse_part, parse_size
+
+#: What a program shows to servers, or the file that has it.
+TOKEN, TOKEN_FILE = "GPUPOOL_TOKEN", "GPUPOOL_TOKEN_FILE"
 
 RunDirOption = Annotated[
     Path | None,
@@ -29,7 +33,7 @@ ServerOption = Annotated[
 ServerTokenOption = Annotated[
     str | None,
     typer.Option(
-        envvar="GPUPOOL_TOKEN",
+        envvar=TOKEN,
         show_envvar=True,
         help="the server's token (seen by ps; prefer the variable)",
     ),
@@ -42,7 +46,19 @@ def need_server(server: str | None, more: str = "") -> str:
     return server
 
 
+def token_file() -> Path | None:
+    """Where the environment says that the token is, as the library reads it."""
+    text = os.environ.get(TOKEN_FILE)
+    return Path(text) if text and not os.environ.get(TOKEN) else None
+
+
 def need_token(token: str | None) -> str:
+    path = token_file()
+    if not token and path is not None:
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{TOKEN_FILE}: {path} cannot be read: {error}") from None
     if not token:
         raise ConfigError("no token for the server is given; set GPUPOOL_TOKEN, or use --token")
     return token

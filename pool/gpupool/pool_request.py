@@ -53,6 +53,8 @@ class PoolChoices:
     ttl: str | None = None
     sessions: str | None = None
     uuids: tuple[str, ...] = ()
+    lease: str | None = None
+    warn_signal: str | None = None
 
     def given(self) -> list[str]:
         """The options that are there and that nothing but a pool understands."""
@@ -68,6 +70,8 @@ class PoolChoices:
             "--name": self.name,
             "--sessions": self.sessions,
             "--uuid": self.uuids,
+            "--lease": self.lease,
+            "--warn-signal": self.warn_signal,
         }
         return [option for option, value in options.items() if value not in (None, False, ())]
 

@@ -7,14 +7,16 @@ import os
 import secrets
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
 
+from gpupool.lease_files import LEASE, NOTICE, LeaseFiles
 from gpupool.pool_address import CA, POOL, TOKEN, Where
 from gpupool.pool_client import PoolClient, at
+from gpupool.renewer import Renewer, say
 from gpupool.run import FORWARDED, client_environment, run_child
 from gpupool.show import age
 from gpupool_common import paths, tracing
@@ -28,6 +30,7 @@ from gpupool_common.errors import (
     RefusedError,
     UnreachableError,
 )
+from gpupool_common.lease import LeaseState
 from gpupool_common.protocol import one_line
 
 #: Signals that end the wait in the queue.
@@ -48,8 +51,6 @@ PAUSE_SECONDS = 1.0
 #: one is better asked.
 SERVER_SECONDS = 5.0
 ELSEWHERE = ("draining", "no-worker", "full", "busy")
-#: A lease is renewed so often within its time to live.
-RENEWALS = 4
 
 
 class Interrupted(BaseException):
@@ -104,12 +105,21 @@ class Signals:
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
+@dataclass(frozen=True)
+class Run:
+    """How a program is run, whatever it runs on."""
+
+    log: str | None = None
+    #: What it gets when a host of its lease is being drained.
+    warning: signal.Signals | None = None
+
+
 def run_in_pool(
     command: Sequence[str],
     where: Where,
     body: Mapping[str, Any],
     env: Mapping[str, str],
-    log: str | None,
+    how: Run,
     forever: bool = False,
 ) -> int:
     """The exit code of a program that had a lease, or of a wait that was interrupted."""
@@ -123,15 +133,40 @@ def run_in_pool(
                 lease = holder.obtain_reachable(body, forever)
                 asking.set(gpupool__lease=str(lease["id"]))
             client.traceparent = trace.traceparent
-            changed = lease_environment(home, lease, env, log)
-            if tracing.is_on():
-                changed[tracing.VARIABLE] = trace.traceparent
-            with Renewer(where, lease):
-                return run_child(command, changed, signals.mask)
+            traced = {**env, tracing.VARIABLE: trace.traceparent} if tracing.is_on() else env
+            return _run_with(lease, command, where, traced, how, signals)
         except Interrupted as interrupted:
             return 128 + interrupted.number
         finally:
             holder.release()
+
+
+def run_in_lease(
+    command: Sequence[str], where: Where, name: str, env: Mapping[str, str], how: Run
+) -> int:
+    """The exit code of a program that joins a lease, which is there before and after it."""
+    paths.find_home().part(paths.CLIENT_LIBRARY)
+    with Signals() as signals, PoolClient(where) as client:
+        lease = client.get(at("leases", name))
+        if _word(lease, "state") != LeaseState.ACTIVE:
+            raise NotJoinedError(
+                f"the lease {name} is {lease['state']}: nothing can be started on it"
+            )
+        return _run_with(lease, command, where, env, how, signals)
+
+
+def _run_with(
+    lease: Mapping[str, Any],
+    command: Sequence[str],
+    where: Where,
+    env: Mapping[str, str],
+    how: Run,
+    signals: Signals,
+) -> int:
+    with LeaseFiles() as files:
+        changed = lease_environment(paths.find_home(), lease, env, files, how.log)
+        with Renewer(where, lease, files, how.warning):
+            return run_child(command, changed, signals.mask)
 
 
 @contextlib.contextmanager
@@ -148,7 +183,11 @@ def _traced(command: Sequence[str], env: Mapping[str, str]) -> Iterator[tracing.
 
 
 def lease_environment(
-    home: paths.Home, lease: Mapping[str, Any], env: Mapping[str, str], log: str | None
+    home: paths.Home,
+    lease: Mapping[str, Any],
+    env: Mapping[str, str],
+    files: LeaseFiles,
+    log: str | None,
 ) -> dict[str, str]:
     """The environment of a lease's program. The pool's own token does not go there."""
     servers, token = lease.get("servers"), lease.get("token")
@@ -161,7 +200,8 @@ def lease_environment(
     except (KeyError, TypeError, AttributeError):
         raise ProtocolError(f"the lease {lease['id']} names a server without an address") from None
     rest = {key: value for key, value in env.items() if key not in (POOL, TOKEN, CA)}
-    return client_environment(home, urls, token, rest, log)
+    made = client_environment(home, urls, files.token, rest, log)
+    return {**made, LEASE: str(lease["id"]), NOTICE: str(files.notice)}
 
 
 class Holder:
@@ -261,6 +301,10 @@ class Holder:
         self._lease = ""
 
 
+class NotJoinedError(GpupoolError):
+    """A lease on which nothing can be started."""
+
+
 class NotGrantedError(GpupoolError):
     """The queue gave nothing."""
 
@@ -311,10 +355,6 @@ def _place(lease: Mapping[str, Any]) -> str:
     return f"waiting at {place}: {one_line(str(lease.get('reason') or ''))}"
 
 
-def say(text: str) -> None:
-    print(f"gpupool: {text}", file=sys.stderr, flush=True)
-
-
 class Progress:
     """One line on stderr: rewritten on a terminal, else a new one when there is news."""
 
@@ -352,51 +392,3 @@ def _columns() -> int:
         return max(os.get_terminal_size(sys.stderr.fileno()).columns, 20)
     except OSError:
         return 80
-
-
-class Renewer:
-    """A thread that keeps a lease while its program runs.
-
-    An unreachable manager is not an error: servers let the program continue, and the lease
-    is renewed when the manager is back.
-    """
-
-    def __init__(self, where: Where, lease: Mapping[str, Any]) -> None:
-        self._where = where
-        self._lease = str(lease["id"])
-        ttl = lease.get("ttl_seconds")
-        self._pause = max(float(ttl) if isinstance(ttl, int | float) else 60.0, 4.0) / RENEWALS
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="renewer", daemon=True)
-
-    def __enter__(self) -> Renewer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # It is not waited for: what it may still be asking changes nothing.
-        self._stop.set()
-
-    def _run(self) -> None:
-        complaint = ""
-        with PoolClient(self._where) as client:
-            while not self._stop.wait(self._pause):
-                try:
-                    client.do("POST", at("leases", self._lease, "renew"))
-                    complaint = ""
-                except PoolRefusedError as error:
-                    if self._stop.is_set():
-                        return
-                    if error.status in (404, 409):
-                        say(f"{error}; the program's GPUs are gone")
-                        return
-                    if error.status != 503 and str(error) != complaint:
-                        complaint = str(error)
-                        say(f"the lease {self._lease} cannot be renewed: {complaint}")
-                except GpupoolError:
-                    continue

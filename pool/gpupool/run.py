@@ -10,12 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpupool.lease_files import private_folder
+from gpupool.options import TOKEN, TOKEN_FILE
 from gpupool_common import paths, request
 from gpupool_common.ask import check, check_url
 from gpupool_common.errors import ConfigError, GpupoolError
@@ -49,9 +50,12 @@ class LocalOptions:
 
 
 def client_environment(
-    home: paths.Home, server: str, token: str, env: Mapping[str, str], log: str | None
+    home: paths.Home, server: str, token: str | Path, env: Mapping[str, str], log: str | None
 ) -> dict[str, str]:
-    """The environment in which a program finds our library first, and the library its server."""
+    """The environment in which a program finds our library first, and the library its server.
+
+    A token that is a path is in that file, and read there whenever a session is opened.
+    """
     lib = str(home.lib_path)
     rest = [part for part in env.get("LD_LIBRARY_PATH", "").split(":") if part and part != lib]
     preloaded = [str(home.root / name) for name in paths.CUPTI if (home.root / name).is_file()]
@@ -61,8 +65,12 @@ def client_environment(
         "LD_LIBRARY_PATH": ":".join([lib, *rest]),
         "LD_PRELOAD": ":".join([*preloaded, *others]),
         "GPUPOOL_SERVER": server,
-        "GPUPOOL_TOKEN": token,
     }
+    if isinstance(token, Path):
+        changed[TOKEN_FILE] = str(token)
+        changed.pop(TOKEN, None)  # it would come before the file
+    else:
+        changed[TOKEN] = token
     if log is not None:
         changed["GPUPOOL_LOG"] = log
     return changed
@@ -166,9 +174,7 @@ def _relay(pid: int, awaited: set[signal.Signals]) -> int:
 @contextlib.contextmanager
 def local_server(options: LocalOptions) -> Iterator[tuple[str, str]]:
     """A server for us alone: yields its address and token, ends it and its sessions after."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = base if base and len(base) < 40 and os.access(base, os.W_OK) else "/tmp"
-    folder = Path(tempfile.mkdtemp(prefix="gpupool-", dir=base))
+    folder = private_folder()
     try:
         token = secrets.token_urlsafe(24)
         url = f"ipc://{folder}/front.sock"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,10 +19,14 @@ from gpupool.options import (
     need_token,
     one_line_errors,
 )
-from gpupool.pool_address import POOL, choose, read_token
+from gpupool.options import (
+    token_file as environment_token_file,
+)
+from gpupool.pool_address import POOL, Where, choose, read_token
 from gpupool.pool_options import CaOption, PoolOption, TokenFileOption
 from gpupool.pool_request import FOREVER, PoolChoices, lease_body, pool_fields
 from gpupool.run import (
+    FORWARDED,
     LocalOptions,
     check_answers,
     check_servers,
@@ -32,6 +38,9 @@ from gpupool.run import (
 )
 from gpupool_common import paths, request_variables
 from gpupool_common.errors import ConfigError
+
+#: By what a program may be warned: what comes to the launcher and goes on to it.
+WARNINGS = {number.name.removeprefix("SIG"): number for number in FORWARDED[:6]}
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -109,6 +118,13 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="what the program does when, for ui.perfetto.dev"),
     ] = None,
+    lease: Annotated[
+        str | None, typer.Option(help="of a pool: join this lease, which somebody else keeps")
+    ] = None,
+    warn_signal: Annotated[
+        str | None,
+        typer.Option(help="of a pool: sent when a host is being drained, e.g. USR1 (none)"),
+    ] = None,
     log: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
 ) -> None:
     """Run a program on GPUs of a pool, a server or this machine."""
@@ -135,6 +151,8 @@ def run(
         name,
         sessions=sessions,
         uuids=tuple(uuid or ()),
+        lease=lease,
+        warn_signal=warn_signal,
     )
     with one_line_errors():
         if log is not None and log not in LOG_LEVELS:
@@ -145,16 +163,10 @@ def run(
             token = read_token(token_file)
         given_env = with_timeline(os.environ, timeline)
         if _is_pool(local, pool, _on_command_line(context, "server")):
-            choices = PoolChoices(
-                **{**vars(choices), "priority": priority, "name": name or _name(command)}
-            )
-            from gpupool.pool_run import run_in_pool
-
             given = token_file is not None or _on_command_line(context, "token")
             where = choose(pool, None, ca, token if given else None)
-            env, asked = pool_fields(given_env, options)
-            code = run_in_pool(
-                command, where, lease_body(asked, choices), env, log, wait in (None, FOREVER)
+            code = _run_pool(
+                command, where, replace(choices, priority=priority), options, given_env, log
             )
         else:
             _refuse(choices)
@@ -199,6 +211,35 @@ def _refuse(choices: PoolChoices) -> None:
         raise ConfigError(f"{option} is for --pool; a server has its own GPUs only")
 
 
+def _run_pool(
+    command: list[str],
+    where: Where,
+    choices: PoolChoices,
+    options: Mapping[str, str | None],
+    given: Mapping[str, str],
+    log: str | None,
+) -> int:
+    from gpupool.pool_run import Run, run_in_lease, run_in_pool
+
+    how = Run(log, _signal(choices.warn_signal))
+    if choices.lease is not None:
+        asked_too = [name for name in choices.given() if name not in ("--lease", "--warn-signal")]
+        if asked_too or choices.priority or any(options.values()):
+            raise ConfigError("--lease joins what a lease has; nothing can be asked for beside it")
+        return run_in_lease(command, where, choices.lease, given, how)
+    env, asked = pool_fields(given, options)
+    body = lease_body(asked, replace(choices, name=choices.name or _name(command)))
+    return run_in_pool(command, where, body, env, how, choices.wait in (None, FOREVER))
+
+
+def _signal(name: str | None) -> signal.Signals | None:
+    if name is None:
+        return None
+    if (found := WARNINGS.get(name.upper().removeprefix("SIG"))) is None:
+        raise ConfigError(f"--warn-signal: {name!r} is not one of {', '.join(WARNINGS)}")
+    return found
+
+
 def _run_local(
     command: list[str], options: LocalOptions, env: Mapping[str, str], log: str | None
 ) -> int:
@@ -218,7 +259,8 @@ def _run_remote(
     url = check_servers(need_server(server, ", or use --pool or --local"))
     secret = need_token(token)
     check_answers(url, secret, env)
-    replace_process(command, client_environment(paths.find_home(), url, secret, env, log))
+    shown = secret if token else environment_token_file() or secret
+    replace_process(command, client_environment(paths.find_home(), url, shown, env, log))
     raise AssertionError("execvpe returned")
 
 

@@ -341,6 +341,7 @@ class GrantOut(BaseModel):
     share_permille: int
     lost: bool
     aside: str | None = Field(description="why nothing new is placed on this GPU; null: it is well")
+    draining: bool = Field(description="its node opens no sessions: save, end, and start again")
     busy_seconds: float = Field(description="how long its sessions have kept the GPU busy")
 
 

@@ -171,6 +171,7 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
                 share_permille=grant.share_permille,
                 lost=grant.lost,
                 aside=_aside(ledger, grant.gpu),
+                draining=_is_draining(ledger, grant.node),
                 busy_seconds=grant.busy_ms / 1000,
             )
             for grant in record.grants
@@ -183,6 +184,11 @@ def lease(ledger: Ledger, record: Lease) -> LeaseOut:
 def _aside(ledger: Ledger, uuid: str) -> str | None:
     gpu = ledger.gpus.get(uuid)
     return gpu.trouble or None if gpu is not None else None
+
+
+def _is_draining(ledger: Ledger, name: str) -> bool:
+    node = ledger.nodes.get(name)
+    return node is not None and node.mode == "draining"
 
 
 def _reason(record: Lease, waiting: Waiting | None, usable: bool) -> str:

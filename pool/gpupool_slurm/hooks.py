@@ -88,10 +88,7 @@ def task_prolog(settings_dir: Path, env: Mapping[str, str]) -> tuple[list[str], 
     if not (folder / SERVERS).is_file():
         return [], 0
     servers = (folder / SERVERS).read_text(encoding="ascii").strip()
-    rest = {key: value for key, value in env.items() if key != "GPUPOOL_TOKEN"}
-    made = client_environment(paths.find_home(), servers, "", rest, None)
-    del made["GPUPOOL_TOKEN"]
-    made["GPUPOOL_TOKEN_FILE"] = str(folder / TOKEN_FILE)
+    made = client_environment(paths.find_home(), servers, folder / TOKEN_FILE, env, None)
     lines = [f"export {key}={value}" for key, value in made.items() if env.get(key) != value]
     # A token of the environment would come before the file.
     return [*lines, *(f"unset {name}" for name in ("GPUPOOL_TOKEN", TOKEN) if name in env)], 0

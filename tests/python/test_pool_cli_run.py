@@ -21,7 +21,7 @@ from pool_process import STEADY, Manager, gpupool, start_gpupool
 
 pytestmark = pytest.mark.timeout(120)
 
-SHOW = 'echo "$GPUPOOL_SERVER|$GPUPOOL_TOKEN|$GPUPOOL_MEMORY|$GPUPOOL_POOL"'
+SHOW = 'echo "$GPUPOOL_SERVER|$(cat "$GPUPOOL_TOKEN_FILE")|$GPUPOOL_MEMORY|$GPUPOOL_POOL"'
 HALF = ("--memory", "4GiB", "--share", "50%")
 WHOLE = ("--gpus", "2")
 #: The front ends of the nodes of the test that runs.
