@@ -5,9 +5,6 @@
 
 #include "sha256.h"
 
-/* More prelinked fat binaries than any program has files. */
-#define PRELINKED_MAX (1u << 16)
-
 /* The wrapper, as nvcc lays it into the application. */
 struct wrapper {
     uint32_t magic;
@@ -15,6 +12,10 @@ struct wrapper {
     const void *linked;
     const void *const *prelinked;
 };
+
+/* A fat binary of its header alone. */
+static const unsigned char no_files[GP_FATBIN_HEADER] = {
+    0x50, 0xED, 0x55, 0xBA, 1, 0, GP_FATBIN_HEADER};
 
 /* How many bytes may lie behind `p` before the address space ends. */
 static uint64_t room_behind(const void *p)
@@ -67,7 +68,7 @@ static CUresult prelinked_count(const struct wrapper *w, uint32_t *count)
 {
     uint32_t n = 0;
     while (w->prelinked && w->prelinked[n])
-        if (++n > PRELINKED_MAX)
+        if (++n >= GP_FATBINS_MAX)
             return CUDA_ERROR_INVALID_IMAGE;
     *count = n;
     return CUDA_SUCCESS;
@@ -75,39 +76,30 @@ static CUresult prelinked_count(const struct wrapper *w, uint32_t *count)
 
 static CUresult list_describe(const struct wrapper *w, uint32_t prelinked, struct gpc_image *out)
 {
-    uint32_t n = 0;
+    if (!w->linked && prelinked == 0)
+        return CUDA_ERROR_INVALID_IMAGE;
     struct gpc_image_piece *list = calloc((size_t)prelinked + 1, sizeof *list);
     if (!list)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct gpc_image image = {
-        .wrapper_version = w->version, .has_linked = w->linked != NULL, .pieces = list};
-    CUresult r = CUDA_SUCCESS;
-    if (w->linked)
-        r = fatbin_describe(w->linked, &list[n++], &image.total);
+    struct gpc_image image = {.count = prelinked + 1, .pieces = list};
+    CUresult r = fatbin_describe(w->linked ? w->linked : no_files, &list[0], &image.total);
     for (uint32_t i = 0; r == CUDA_SUCCESS && i < prelinked; i++)
-        r = fatbin_describe(w->prelinked[i], &list[n++], &image.total);
-    if (r == CUDA_SUCCESS && n == 0)
-        r = CUDA_ERROR_INVALID_IMAGE;
+        r = fatbin_describe(w->prelinked[i], &list[1 + i], &image.total);
     if (r != CUDA_SUCCESS) {
         free(list);
         return r;
     }
-    image.count = n;
     *out = image;
     return CUDA_SUCCESS;
 }
 
-static CUresult one_describe(const void *image, unsigned wrapper_version, struct gpc_image *out)
+static CUresult one_describe(const void *image, struct gpc_image *out)
 {
     struct gpc_image_piece piece;
     CUresult r = piece_describe(image, &piece);
     if (r != CUDA_SUCCESS)
         return r;
-    *out = (struct gpc_image){.wrapper_version = wrapper_version,
-                              .has_linked = wrapper_version != 0,
-                              .count = 1,
-                              .total = piece.size,
-                              .one = piece};
+    *out = (struct gpc_image){.count = 1, .total = piece.size, .one = piece};
     out->pieces = &out->one;
     return CUDA_SUCCESS;
 }
@@ -129,11 +121,11 @@ CUresult gpc_image_describe(const void *image, struct gpc_image *out)
     if (!image || !out)
         return CUDA_ERROR_INVALID_VALUE;
     if (!is_wrapper(image))
-        return one_describe(image, 0, out);
+        return one_describe(image, out);
     /* version 1 has a fourth member too, of no meaning */
     memcpy(&w, image, sizeof w);
     if (w.version == 1 && w.linked)
-        return one_describe(w.linked, 1, out);
+        return one_describe(w.linked, out);
     if (w.version != 2)
         return CUDA_ERROR_INVALID_IMAGE;
     CUresult r = prelinked_count(&w, &prelinked);

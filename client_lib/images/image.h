@@ -21,11 +21,8 @@ struct gpc_image_piece {
 };
 
 struct gpc_image {
-    /* 0 for a bare image. 1 or 2: it came in a wrapper of that version, and must
-     * go to the driver in one: piece 0 as its `data`, pieces 1… as the prelinked
-     * array. In version 2 piece 0 may be missing (has_linked false). */
-    unsigned wrapper_version;
-    bool has_linked; /* piece 0 is what the wrapper's header pointer names */
+    /* Piece 0 is what is linked already: the whole of a bare image; a fat binary without files
+     * where all is left to the driver. Pieces 1… are prelinked, for its linker. */
     uint32_t count;
     const struct gpc_image_piece *pieces; /* `one` or memory of its own */
     uint64_t total;                       /* bytes of all pieces */
@@ -43,9 +40,10 @@ void gpc_image_release(struct gpc_image *image);
  * of the very bytes that are sent. */
 void gpc_image_hash(const struct gpc_image *image, unsigned char hash[32]);
 
-/* Send a piece, to be kept there under its hash (image_load.c; NULL: where the thread is). */
+/* Send the pieces as one, to be kept there under its hash (image_load.c; NULL: where the thread
+ * is). */
 struct gpc_route;
-CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image_piece *piece,
+CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32]);
 
 #endif

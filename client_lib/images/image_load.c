@@ -18,15 +18,21 @@
 /* Below this the image is sent before it is asked for: one round trip, not two. */
 #define EAGER_BYTES (4u << 20)
 
-CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image_piece *piece,
+CUresult gpc_image_put(const struct gpc_route *on, const struct gpc_image *image,
                        const unsigned char hash[32])
 {
     CUresult r = CUDA_SUCCESS;
-    for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
-        uint64_t left = piece->size - at;
-        uint32_t n = left < GP_CHUNK_MAX - 4096 ? (uint32_t)left : (uint32_t)GP_CHUNK_MAX - 4096;
-        r = gpc_wire_gp_image_put_on(on, hash, piece->size, at, n, (const char *)piece->data + at);
-        at += n;
+    uint64_t sent = 0;
+    for (uint32_t i = 0; i < image->count; i++) {
+        const struct gpc_image_piece *piece = &image->pieces[i];
+        for (uint64_t at = 0; r == CUDA_SUCCESS && at < piece->size;) {
+            uint64_t left = piece->size - at;
+            uint32_t n = left < GP_CHUNK_MAX - 4096 ? (uint32_t)left : GP_CHUNK_MAX - 4096;
+            r = gpc_wire_gp_image_put_on(on, hash, image->total, sent, n,
+                                         (const char *)piece->data + at);
+            at += n;
+            sent += n;
+        }
     }
     return r;
 }
@@ -68,6 +74,27 @@ static CUresult ask(const struct gpc_route *on, const struct gpc_load *load, boo
     return gpc_result_from(result);
 }
 
+static CUresult load_pieces(const struct gpc_route *on, const struct gpc_load *load,
+                            bool as_library, const struct gpc_image *image,
+                            const struct gpc_jit_options *options, uint64_t *id)
+{
+    unsigned char hash[32];
+    gpc_image_hash(image, hash);
+    bool eager = image->total <= EAGER_BYTES;
+    uint32_t state = GP_IMAGE_MISSING;
+    CUresult r = eager ? gpc_image_put(on, image, hash) : CUDA_SUCCESS;
+    if (r == CUDA_SUCCESS)
+        r = ask(on, load, as_library, hash, options, id, &state);
+    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING && !eager) {
+        r = gpc_image_put(on, image, hash);
+        if (r == CUDA_SUCCESS)
+            r = ask(on, load, as_library, hash, options, id, &state);
+    }
+    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING)
+        r = CUDA_ERROR_OUT_OF_MEMORY; /* the worker refused it, with a line in its log */
+    return r;
+}
+
 CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gpc_load *load,
                         bool as_library, uint64_t *id)
 {
@@ -80,27 +107,13 @@ CUresult gpc_image_load(const struct gpc_route *on, uint16_t op, const struct gp
     struct gpc_image image;
     if ((r = gpc_image_describe(load->image, &image)) != CUDA_SUCCESS)
         return r;
-    if (image.wrapper_version == 2 && !image.has_linked) {
-        gpc_image_release(&image);
-        return gpc_refuse_because(op, "an image that is still to be linked");
-    }
-    /* what the driver loads is piece 0; prelinked ones matter to its linker only */
+    /* prelinked pieces are many times as large, and matter where nothing linked fits the GPU */
     struct gpc_image first = {.count = 1, .pieces = image.pieces, .total = image.pieces[0].size};
-    unsigned char hash[32];
-    gpc_image_hash(&first, hash);
-    bool eager = first.total <= EAGER_BYTES;
-    uint32_t state = GP_IMAGE_MISSING;
-    if (eager)
-        r = gpc_image_put(on, &first.pieces[0], hash);
-    if (r == CUDA_SUCCESS)
-        r = ask(on, load, as_library, hash, &options, id, &state);
-    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING && !eager) {
-        r = gpc_image_put(on, &first.pieces[0], hash);
-        if (r == CUDA_SUCCESS)
-            r = ask(on, load, as_library, hash, &options, id, &state);
-    }
-    if (r == CUDA_SUCCESS && state == GP_IMAGE_MISSING)
-        r = CUDA_ERROR_OUT_OF_MEMORY; /* the worker refused it, with a line in its log */
+    r = image.count > 1 && first.total == GP_FATBIN_HEADER
+            ? CUDA_ERROR_NO_BINARY_FOR_GPU
+            : load_pieces(on, load, as_library, &first, &options, id);
+    if (r == CUDA_ERROR_NO_BINARY_FOR_GPU && image.count > 1)
+        r = load_pieces(on, load, as_library, &image, &options, id);
     gpc_image_release(&image);
     return r;
 }

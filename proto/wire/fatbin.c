@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#define FATBIN_HEADER 16u
 #define ENTRY_HEADER 64u
 #define ELF_HEADER 64u
 #define ELF_SECTION 64u
@@ -74,10 +73,10 @@ enum gp_image_fault gp_fatbin_size(const void *bytes, uint64_t limit, uint64_t *
     uint64_t total;
     if (gp_image_sniff(p, limit) != GP_IMAGE_KIND_FATBIN)
         return GP_IMAGE_NOT_ONE;
-    if (limit < FATBIN_HEADER)
+    if (limit < GP_FATBIN_HEADER)
         return GP_IMAGE_TRUNCATED;
     uint16_t header = u16_at(p + 6);
-    if (u16_at(p + 4) != 1 || header < FATBIN_HEADER)
+    if (u16_at(p + 4) != 1 || header < GP_FATBIN_HEADER)
         return GP_IMAGE_BAD_HEADER;
     if (__builtin_add_overflow(u64_at(p + 8), (uint64_t)header, &total) ||
         total > GP_IMAGE_BYTES_MAX)
@@ -165,6 +164,27 @@ enum gp_image_fault gp_fatbin_check(const void *bytes, size_t size)
             unpacked > GP_IMAGE_BYTES_MAX)
             return GP_IMAGE_TOO_LARGE;
     }
+}
+
+enum gp_image_fault gp_fatbins_check(const void *bytes, size_t size, uint32_t *count)
+{
+    const unsigned char *p = bytes;
+    uint32_t n = 0;
+    for (uint64_t at = 0, one = 0; at < size; at += one, n++) {
+        if (n == GP_FATBINS_MAX)
+            return GP_IMAGE_TOO_LARGE;
+        enum gp_image_fault fault = gp_fatbin_size(p + at, size - at, &one);
+        if (fault == GP_IMAGE_SOUND)
+            fault = gp_fatbin_check(p + at, (size_t)one);
+        if (fault == GP_IMAGE_SOUND && at + one < size && one % 8)
+            fault = GP_IMAGE_BAD_SIZE;
+        if (fault != GP_IMAGE_SOUND)
+            return fault;
+    }
+    if (n == 0)
+        return GP_IMAGE_TRUNCATED;
+    *count = n;
+    return GP_IMAGE_SOUND;
 }
 
 /* --- cubins --- */

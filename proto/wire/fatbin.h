@@ -22,6 +22,7 @@
 
 #define GP_FATBIN_WRAPPER_MAGIC 0x466243B1u
 #define GP_FATBIN_MAGIC 0xBA55ED50u
+#define GP_FATBIN_HEADER 16u
 #define GP_ELF_MACHINE_CUDA 190u
 
 /* No image, compressed or not, is larger. */
@@ -56,6 +57,9 @@ enum gp_image_kind gp_image_sniff(const void *bytes, uint64_t size);
  * bytes need no alignment. Compressed payloads are not unpacked: their sizes are
  * checked, and their sum once unpacked is at most GP_IMAGE_BYTES_MAX. */
 enum gp_image_fault gp_fatbin_check(const void *bytes, size_t size);
+/* Fat binaries one behind the other, each at a multiple of 8: `*count` of them on GP_IMAGE_SOUND. */
+#define GP_FATBINS_MAX (1u << 16) /* more than any program has files */
+enum gp_image_fault gp_fatbins_check(const void *bytes, size_t size, uint32_t *count);
 enum gp_image_fault gp_elf_check(const void *bytes, size_t size);
 enum gp_image_fault gp_ptx_check(const void *bytes, size_t size);
 /* Any of the three, by sniffing; `kind` may be NULL. */

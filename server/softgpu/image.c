@@ -137,6 +137,21 @@ static CUresult from_text(const char *text, size_t size, char **ptx, size_t *len
     return CUDA_SUCCESS;
 }
 
+/* What is linked, or else what its linker makes of the rest (version 2). */
+static CUresult from_wrapper(const unsigned char *wrapper, char **ptx, size_t *length, char *log,
+                             size_t log_size)
+{
+    const uint32_t magic = HEADER_MAGIC, version = u32(wrapper + 4);
+    const unsigned char *linked = (const unsigned char *)(uintptr_t)u64(wrapper + 8);
+    const void *const *prelinked = (const void *const *)(uintptr_t)u64(wrapper + 16);
+    if (!linked || memcmp(linked, &magic, 4) != 0)
+        return CUDA_ERROR_INVALID_IMAGE;
+    CUresult result = from_header(linked, SIZE_MAX, ptx, length, log, log_size);
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU && version == 2 && prelinked && prelinked[0])
+        result = sg_link_fatbins(prelinked, ptx, length, log, log_size);
+    return result;
+}
+
 CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
                       size_t log_size)
 {
@@ -150,16 +165,8 @@ CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length
                  " nvcc -ptx or -gencode arch=compute_75,code=compute_75");
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
-    bool is_wrapper = size >= 24 && bytes[0] == (wrapper & 0xff) && memcmp(image, &wrapper, 4) == 0;
-    if (is_wrapper) {
-        uint64_t pointer = u64(bytes + 8);
-        if (!pointer)
-            return CUDA_ERROR_INVALID_IMAGE;
-        bytes = (const unsigned char *)(uintptr_t)pointer;
-        size = SIZE_MAX;
-        if (memcmp(bytes, &header, 4) != 0)
-            return CUDA_ERROR_INVALID_IMAGE;
-    }
+    if (size >= 24 && bytes[0] == (wrapper & 0xff) && memcmp(image, &wrapper, 4) == 0)
+        return from_wrapper(bytes, ptx, length, log, log_size);
     if (size >= 4 && bytes[0] == (header & 0xff) && memcmp(bytes, &header, 4) == 0)
         return from_header(bytes, size, ptx, length, log, log_size);
     return from_text((const char *)bytes, size, ptx, length);

@@ -85,6 +85,35 @@ static CUresult add(CUlinkState state, char *ptx, size_t length)
     return CUDA_SUCCESS;
 }
 
+CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length, char *log,
+                         size_t log_size)
+{
+    struct CUlinkState_st state = {0};
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; result == CUDA_SUCCESS && fatbins[i]; i++) {
+        char *text = NULL;
+        size_t size;
+        result = sg_image_ptx(fatbins[i], SIZE_MAX, &text, &size, log, log_size);
+        if (result == CUDA_ERROR_NO_BINARY_FOR_GPU)
+            result = CUDA_SUCCESS;
+        else if (result == CUDA_SUCCESS)
+            result = add(&state, text, size);
+        free(text);
+    }
+    if (result == CUDA_SUCCESS && !state.text)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU; /* the log has why */
+    log[0] = 0;
+    if (result == CUDA_SUCCESS)
+        result = check(state.text, state.size, true, log, log_size);
+    if (result != CUDA_SUCCESS) {
+        free(state.text);
+        return result;
+    }
+    *ptx = state.text;
+    *length = state.size;
+    return CUDA_SUCCESS;
+}
+
 /* Options that only a whole linking can have. */
 static bool is_whole(unsigned count, const CUjit_option *options)
 {

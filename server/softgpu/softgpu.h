@@ -419,6 +419,10 @@ void sg_event_stamp(CUevent event, uint64_t record);      /* sg.lock is held */
 CUresult sg_image_ptx(const void *image, size_t size, char **ptx, size_t *length, char *log,
                       size_t log_size);
 CUresult sg_image_read(const char *path, char **bytes, size_t *size);
+/* Likewise of what nvcc leaves to be linked when it is loaded: fat binaries up to a NULL. Those of
+ * machine code alone are left out; what they define is missing then, by its name. */
+CUresult sg_link_fatbins(const void *const *fatbins, char **ptx, size_t *length, char *log,
+                         size_t log_size);
 
 struct CUfunc_st {
     CUmodule module;

@@ -151,8 +151,6 @@ static void wrapper_version_1(void **state)
     struct wrapper w = {GP_FATBIN_WRAPPER_MAGIC, 1, fatbin, (const void *const *)(uintptr_t)8};
     struct gpc_image out;
     assert_int_equal(gpc_image_describe(&w, &out), CUDA_SUCCESS);
-    assert_int_equal(out.wrapper_version, 1);
-    assert_true(out.has_linked);
     assert_int_equal(out.count, 1);
     assert_ptr_equal(out.pieces[0].data, fatbin);
     assert_int_equal(out.pieces[0].size, FATBIN_SIZE);
@@ -173,8 +171,6 @@ static void wrapper_version_2(void **state)
     struct wrapper w = {GP_FATBIN_WRAPPER_MAGIC, 2, a, list};
     struct gpc_image out;
     assert_int_equal(gpc_image_describe(&w, &out), CUDA_SUCCESS);
-    assert_int_equal(out.wrapper_version, 2);
-    assert_true(out.has_linked);
     assert_int_equal(out.count, 3);
     assert_ptr_equal(out.pieces[0].data, a);
     assert_ptr_equal(out.pieces[2].data, c);
@@ -182,9 +178,9 @@ static void wrapper_version_2(void **state)
     gpc_image_release(&out);
     w.linked = NULL;
     assert_int_equal(gpc_image_describe(&w, &out), CUDA_SUCCESS);
-    assert_false(out.has_linked);
-    assert_int_equal(out.count, 2);
-    assert_ptr_equal(out.pieces[0].data, b);
+    assert_int_equal(out.count, 3);
+    assert_int_equal(out.pieces[0].size, GP_FATBIN_HEADER); /* it has no files */
+    assert_ptr_equal(out.pieces[1].data, b);
     gpc_image_release(&out);
     /* one bad one spoils the lot, and nothing leaks */
     put16(c + 4, 9);
@@ -243,6 +239,35 @@ static void fatbin_faults(void **state)
         assert_int_equal(gp_fatbin_check(p, FATBIN_SIZE), rows[i].fault);
         free(p);
     }
+}
+
+static void fatbins_behind_each_other(void **state)
+{
+    (void)state;
+    enum { SIZE = 2 * FATBIN_SIZE };
+    unsigned char *one = fatbin_new(), *two = zeroes(SIZE);
+    uint32_t count = 0;
+    memcpy(two, one, FATBIN_SIZE);
+    memcpy(two + FATBIN_SIZE, one, FATBIN_SIZE);
+    assert_int_equal(gp_fatbins_check(one, FATBIN_SIZE, &count), GP_IMAGE_SOUND);
+    assert_int_equal(count, 1);
+    assert_int_equal(gp_fatbins_check(two, SIZE, &count), GP_IMAGE_SOUND);
+    assert_int_equal(count, 2);
+    for (size_t size = 0; size < SIZE; size++)
+        if (size != FATBIN_SIZE)
+            assert_int_not_equal(gp_fatbins_check(two, size, &count), GP_IMAGE_SOUND);
+    put32(two + FATBIN_SIZE, 0);
+    assert_int_equal(gp_fatbins_check(two, SIZE, &count), GP_IMAGE_NOT_ONE);
+    /* the second would begin at an address that no compiler gives it */
+    put64(one + 8, FATBIN_SIZE - 16 - 4);
+    put64(one + 16 + 64 + 24 + 8, 4);
+    put32(one + 16 + 64 + 24 + 16, 4);
+    memcpy(two, one, FATBIN_SIZE);
+    memmove(two + FATBIN_SIZE - 4, one, FATBIN_SIZE - 4);
+    assert_int_equal(gp_fatbins_check(two, 2 * (FATBIN_SIZE - 4), &count), GP_IMAGE_BAD_SIZE);
+    assert_int_equal(count, 2);
+    free(one);
+    free(two);
 }
 
 static void fatbin_entries(void **state)
@@ -426,11 +451,17 @@ static void image_hash(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bare_images),         cmocka_unit_test(wrapper_version_1),
-        cmocka_unit_test(wrapper_version_2),   cmocka_unit_test(fatbin_faults),
-        cmocka_unit_test(fatbin_entries),      cmocka_unit_test(elf_faults),
-        cmocka_unit_test(elf_extended_counts), cmocka_unit_test(any_kind_checked),
-        cmocka_unit_test(sha256_vectors),      cmocka_unit_test(sha256_ways_agree),
+        cmocka_unit_test(bare_images),
+        cmocka_unit_test(wrapper_version_1),
+        cmocka_unit_test(wrapper_version_2),
+        cmocka_unit_test(fatbin_faults),
+        cmocka_unit_test(fatbins_behind_each_other),
+        cmocka_unit_test(fatbin_entries),
+        cmocka_unit_test(elf_faults),
+        cmocka_unit_test(elf_extended_counts),
+        cmocka_unit_test(any_kind_checked),
+        cmocka_unit_test(sha256_vectors),
+        cmocka_unit_test(sha256_ways_agree),
         cmocka_unit_test(image_hash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,6 +63,7 @@ HOPPER = ("-gencode", "arch=compute_90,code=compute_90", "--expt-relaxed-constex
 ONCE_PROGRAMS = (
     PER_THREAD,
     Program("grid_sync", "grid_sync"),
+    Program("linked", "linked", flags=("-rdc=true",)),
     Program("textures", "textures"),
     Program("matrices", "matrices"),
     Program("async_copies", "async_copies", flags=HOPPER),

@@ -30,6 +30,7 @@ from functools import cached_property
 from pathlib import Path
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+TARGET = ("-gencode", "arch=compute_75,code=compute_75")
 VARIANTS = ("static13", "shared13", "static12", "shared12")
 
 
@@ -114,9 +115,12 @@ class Toolchain:
         if variant not in VARIANTS or runtime is None:
             raise ToolchainError(f"no runtime for variant {variant!r}; choose of {self.variants()}")
         said = [flag.strip("-") for flag in flags]
-        unit = self._runtime_object("-".join([name, version, *said]), name, runtime, flags)
+        made = "-".join([name, version, *said])
+        units = [self._runtime_object(made, name, runtime, flags)]
+        if "-rdc=true" in flags:
+            units += self._device_link(made, name, runtime, flags)
         # The runtime library is named in full: a wheel has no libcudart.so to ask for.
-        command = ["g++", str(unit)]
+        command = ["g++", *map(str, units)]
         if kind == "static":
             command += [str(runtime.lib / "libcudart_static.a"), "-lrt", "-lpthread", "-ldl"]
             if (culibos := runtime.lib / "libculibos.a").is_file():
@@ -124,15 +128,24 @@ class Toolchain:
         else:
             command += [f"-L{runtime.lib}", f"-l:libcudart.so.{version}"]
             command += [f"-Wl,-rpath={runtime.lib}"]
-        return self._build("-".join([name, variant, *said]), [unit], command)
+        return self._build("-".join([name, variant, *said]), units, command)
+
+    def _device_link(
+        self, made: str, name: str, runtime: Runtime, flags: tuple[str, ...]
+    ) -> list[Path]:
+        """programs/NAME_part.cu, and what nvcc leaves of it and NAME.cu to the driver's linker."""
+        part = self._runtime_object(f"{made}-part", f"{name}_part", runtime, flags)
+        units = [self.cache / f"{made}.o", part]
+        command = self.nvcc(*TARGET, *flags, f"-L{runtime.lib}", "-dlink", *map(str, units))
+        linked = self._build(f"{made}-linked.o", units, [*command, "-lcudadevrt"])
+        return [part, linked, runtime.lib / "libcudadevrt.a"]
 
     def _runtime_object(
         self, made: str, name: str, runtime: Runtime, flags: tuple[str, ...]
     ) -> Path:
         """What the programs of the static and of the shared runtime have in common."""
         command = self.nvcc(
-            "-gencode",
-            "arch=compute_75,code=compute_75",
+            *TARGET,
             f"-I{runtime.include}",
             f"-I{self.home / 'include'}",
             f"-I{self.home / 'include' / 'cccl'}",

@@ -28,11 +28,27 @@ static unsigned entries_touch(const uint8_t *data, size_t size)
     }
 }
 
+/* Together they are all of the bytes, and each is one by itself. */
+static void several(const uint8_t *data, size_t size)
+{
+    uint32_t count;
+    uint64_t length;
+    if (gp_fatbins_check(data, size, &count) != GP_IMAGE_SOUND)
+        return;
+    for (; count; count--, data += length, size -= length)
+        if (gp_fatbin_size(data, size, &length) != GP_IMAGE_SOUND || length > size ||
+            gp_fatbin_check(data, length) != GP_IMAGE_SOUND)
+            abort();
+    if (size != 0)
+        abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     enum gp_image_kind kind;
     uint64_t length = 0;
     volatile unsigned sum = 0;
+    several(data, size);
     if (gp_image_check(data, size, &kind) != GP_IMAGE_SOUND)
         return 0;
     switch (kind) {

@@ -113,11 +113,12 @@ static bool must_be_sound(uint32_t type)
     return type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
 }
 
-/* What goes on as text is text: no driver takes it for something with pointers in it. */
+/* What goes on as text is text: no driver takes it for something with pointers in it. Fat binaries
+ * are added one by one. */
 static bool is_what_it_says(uint32_t type, const struct gpw_image *image)
 {
-    return type != CU_JIT_INPUT_PTX ||
-           gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_PTX;
+    return image->fatbins <= 1 && (type != CU_JIT_INPUT_PTX ||
+                                   gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_PTX);
 }
 
 CUresult gpw_gp_link_add(struct gpw_session *s, CUlinkState state, uint32_t type,

@@ -104,10 +104,17 @@ void gpw_image_drop(struct gpw_session *s, const uint8_t *hash)
     image_drop(s, image_find(s->modules, hash));
 }
 
+static enum gp_image_fault image_check(struct gpw_image *image)
+{
+    if (gp_image_sniff(image->bytes, image->total) == GP_IMAGE_KIND_FATBIN)
+        return gp_fatbins_check(image->bytes, image->total, &image->fatbins);
+    return gp_image_check(image->bytes, image->total, NULL);
+}
+
 const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *hash, bool sound,
                                        uint32_t *state, CUresult *r)
 {
-    const struct gpw_image *image = *image_find(s->modules, hash);
+    struct gpw_image *image = *image_find(s->modules, hash);
     *r = CUDA_SUCCESS;
     *state = GP_IMAGE_LOADED;
     if (!image || image->received != image->total) {
@@ -119,8 +126,7 @@ const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *has
     gp_sha256_start(&h);
     gp_sha256_add(&h, image->bytes, image->total);
     gp_sha256_finish(&h, real);
-    enum gp_image_fault fault = sound ? gp_image_check(image->bytes, image->total, NULL)
-                                      : GP_IMAGE_SOUND;
+    enum gp_image_fault fault = sound ? image_check(image) : GP_IMAGE_SOUND;
     if (memcmp(real, hash, 32) != 0) {
         gpw_image_drop(s, hash);
         gpw_session_broken(s, "an image is not what its hash says");
@@ -140,15 +146,44 @@ const struct gpw_image *gpw_image_take(struct gpw_session *s, const uint8_t *has
 
 #define LIBRARY_OPTIONS_MAX 4
 
+/* How a program has fat binaries that its driver is to link. */
+struct wrapper {
+    uint32_t magic, version;
+    const void *linked;
+    const void *const *prelinked; /* up to a NULL */
+    const void *list[];
+};
+
+static struct wrapper *wrapper_new(const struct gpw_image *image)
+{
+    struct wrapper *w = calloc(1, sizeof *w + image->fatbins * sizeof w->list[0]);
+    if (!w)
+        return NULL;
+    *w = (struct wrapper){GP_FATBIN_WRAPPER_MAGIC, 2, image->bytes, w->list};
+    uint64_t size = 0;
+    const unsigned char *at = image->bytes;
+    for (uint32_t i = 0; i + 1 < image->fatbins; i++) {
+        gp_fatbin_size(at, image->total - (uint64_t)(at - image->bytes), &size);
+        w->list[i] = at += size;
+    }
+    return w;
+}
+
 /* A module or a library, whichever is asked for. The one option of libraries that is no
  * pointer says that the client's copy stays: ours does not, so it is not passed on. */
 static CUresult load(struct gpw_session *s, CUmodule *module, CUlibrary *library,
                      const struct gpw_image *image, struct gpw_jit_options *jit)
 {
-    return module ? s->driver->cuModuleLoadDataEx(module, image->bytes, jit->count, jit->names,
-                                                  jit->values)
-                  : s->driver->cuLibraryLoadData(library, image->bytes, jit->names, jit->values,
-                                                 jit->count, NULL, NULL, 0);
+    struct wrapper *w = image->fatbins > 1 ? wrapper_new(image) : NULL;
+    if (image->fatbins > 1 && !w)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const void *code = w ? (const void *)w : image->bytes;
+    CUresult r = module ? s->driver->cuModuleLoadDataEx(module, code, jit->count, jit->names,
+                                                        jit->values)
+                        : s->driver->cuLibraryLoadData(library, code, jit->names, jit->values,
+                                                       jit->count, NULL, NULL, 0);
+    free(w);
+    return r;
 }
 
 static bool library_options_known(uint32_t count, const uint64_t *options)

@@ -13,6 +13,7 @@ struct gpw_image {
     uint8_t hash[32];
     uint64_t total, received;
     unsigned char *bytes; /* a NUL is behind them */
+    uint32_t fatbins;     /* what is linked and what is to be; known when it is taken */
 };
 
 /* An image that has come whole, or NULL with `state` or an error. With `sound` it must be what a
