@@ -45,13 +45,20 @@ static struct sn_header header_of(const struct sn_work *w)
     return sn_header_make(w->kind, (uint8_t)w->type, op, w->root, w->count);
 }
 
-/* This rank's input for an owner. */
-static const void *input(const struct reduction *r, uint32_t owner, void *into)
+/* A rank's part, in memory with one for each. */
+static unsigned char *place_of(const struct reduction *r, unsigned char *parts, uint32_t rank)
+{
+    return parts + rank * PART_ELEMENTS * r->size;
+}
+
+/* This rank's input for an owner; multiplied if need be, in its place of `parts`. */
+static const void *input(const struct reduction *r, uint32_t owner, unsigned char *parts)
 {
     uint64_t from, length = part_of(r, owner, &from);
     const char *data = (const char *)r->work->send + from * r->size;
     if (!r->factor)
         return data;
+    unsigned char *into = place_of(r, parts, owner);
     sn_type_scale(r->work->type, into, data, r->factor, length);
     return into;
 }
@@ -65,11 +72,9 @@ static ncclResult_t distribute(struct reduction *r, struct sn_exchange *x)
         if (i == me)
             continue;
         if (length)
-            sn_exchange_send(x, i, header_of(r->work),
-                             input(r, i, r->out + i * PART_ELEMENTS * r->size), length * r->size);
+            sn_exchange_send(x, i, header_of(r->work), input(r, i, r->out), length * r->size);
         if (own)
-            sn_exchange_receive(x, i, header_of(r->work), r->mine + i * PART_ELEMENTS * r->size,
-                                own * r->size);
+            sn_exchange_receive(x, i, header_of(r->work), place_of(r, r->mine, i), own * r->size);
     }
     return sn_exchange_run(x);
 }
@@ -78,16 +83,15 @@ static ncclResult_t distribute(struct reduction *r, struct sn_exchange *x)
 static void reduce_own(struct reduction *r)
 {
     const uint32_t me = r->comm->rank;
-    unsigned char *place = r->mine + me * PART_ELEMENTS * r->size;
+    unsigned char *place = place_of(r, r->mine, me);
     uint64_t from, length = part_of(r, me, &from);
     if (!length)
         return;
-    const void *data = input(r, me, place);
+    const void *data = input(r, me, r->mine);
     if (data != place)
         memcpy(place, data, length * r->size);
     for (uint32_t i = 1; i < r->comm->ranks; i++)
-        sn_type_reduce(r->work->type, r->work->op, r->mine, r->mine + i * PART_ELEMENTS * r->size,
-                       length);
+        sn_type_reduce(r->work->type, r->work->op, r->mine, place_of(r, r->mine, i), length);
     if (r->work->op == ncclAvg)
         sn_type_divide(r->work->type, r->mine, r->comm->ranks, length);
     uint64_t to = r->work->kind == SN_ALL_REDUCE ? from : r->at;

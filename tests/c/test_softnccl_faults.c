@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "wire.h"
@@ -248,6 +249,7 @@ static void processes(void)
     for (int i = 0; i < 3; i++)
         if ((children[i] = fork()) == 0) {
             struct rank r = {.rank = i, .ranks = 3, .device = i};
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             CHECK(i == 0 || read(tube[0], &byte, 1) == 1);
             if (i == 0) {
                 NOK(ncclGetUniqueId(id));
