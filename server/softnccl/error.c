@@ -46,11 +46,15 @@ ncclResult_t sn_fail(ncclResult_t result, const char *format, ...)
     return result;
 }
 
-/* As in NCCL, it may be changed by the next error of any thread. */
+/* Of any thread, as in NCCL; what is returned lasts until this thread asks again. */
 const char *ncclGetLastError(ncclComm_t comm)
 {
+    static _Thread_local char copy[sizeof last];
     (void)comm;
-    return last;
+    pthread_mutex_lock(&lock);
+    memcpy(copy, last, sizeof copy);
+    pthread_mutex_unlock(&lock);
+    return copy;
 }
 
 const char *ncclGetErrorString(ncclResult_t result)

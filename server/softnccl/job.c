@@ -62,9 +62,10 @@ static void begin(struct sn_job *job)
     sn_comm_state_set(job->comm, ncclInProgress);
 }
 
-static ncclResult_t start(struct sn_job *job, void *(*body)(void *))
+/* The job may be gone when this returns, if nobody waits for its thread. */
+static ncclResult_t start(struct sn_job *job, void *(*body)(void *), pthread_t *thread)
 {
-    int failed = pthread_create(&job->thread, NULL, body, job);
+    int failed = pthread_create(thread, NULL, body, job);
     if (failed)
         return sn_fail(ncclSystemError, "cannot start a thread: %s", strerror(failed));
     return ncclSuccess;
@@ -73,10 +74,11 @@ static ncclResult_t start(struct sn_job *job, void *(*body)(void *))
 /* ncclInProgress, or why not. */
 static ncclResult_t run_apart(struct sn_job *job)
 {
+    pthread_t thread;
     begin(job);
-    ncclResult_t result = start(job, job_main_alone);
+    ncclResult_t result = start(job, job_main_alone, &thread);
     if (result == ncclSuccess) {
-        pthread_detach(job->thread);
+        pthread_detach(thread);
         return ncclInProgress;
     }
     sn_comm_fail(job->comm, result);
@@ -108,10 +110,12 @@ ncclResult_t sn_job_submit(struct sn_job *job)
 static void start_blocking(struct sn_job *job)
 {
     begin(job);
-    job->result = start(job, job_main);
-    job->started = job->result == ncclSuccess;
-    if (!job->started)
-        sn_comm_fail(job->comm, job->result);
+    ncclResult_t result = start(job, job_main, &job->thread);
+    job->started = result == ncclSuccess;
+    if (job->started)
+        return;
+    job->result = result;
+    sn_comm_fail(job->comm, result);
 }
 
 ncclResult_t sn_jobs_run(struct sn_job *list)
