@@ -1,6 +1,7 @@
 /*
- * Copies of many bytes, and reductions of many (cp.async.bulk, cp.reduce.async.bulk). They are done
- * at once, which the waits that follow allow.
+ * Copies of many bytes, and reductions of many (cp.async.bulk, cp.reduce.async.bulk), and of few
+ * that a barrier counts (st.async, red.async). They are done at once, which the waits that follow
+ * allow.
  */
 #include "exec_internal.h"
 
@@ -94,5 +95,18 @@ SG_HANDLER(sg_do_copy_bulk)
         if (!done)
             return SG_FAULT;
     }
+    return SG_NEXT;
+}
+
+SG_HANDLER(sg_do_counted)
+{
+    const struct sg_operand *at = &in->x[in->vector + 1u];
+    bool stores = in->op == SG_P_ST_ASYNC;
+    if ((stores ? sg_do_store(w, in, mask) : sg_do_atomic(w, in, mask)) == SG_FAULT)
+        return SG_FAULT;
+    SG_FOR_LANES(l, mask)
+    if (!sg_mbarrier_complete(w, in, l, sg_address_own(at, sg_operand_lane(w, at, l)),
+                              (uint64_t)in->vector * sg_type_size(in->type)))
+        return SG_FAULT;
     return SG_NEXT;
 }

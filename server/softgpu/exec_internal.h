@@ -267,6 +267,8 @@ SG_HANDLER(sg_do_copy_async);
 SG_HANDLER(sg_do_copy_bulk);
 SG_HANDLER(sg_do_mbarrier);
 SG_HANDLER(sg_do_tensor);
+SG_HANDLER(sg_do_tensor_replace);
+SG_HANDLER(sg_do_counted);
 SG_HANDLER(sg_do_texture);
 SG_HANDLER(sg_do_query);
 SG_HANDLER(sg_do_surface);

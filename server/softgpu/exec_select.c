@@ -102,6 +102,39 @@ static sg_execute select_lanes(const struct sg_insn *in)
     }
 }
 
+/* Reductions have no exchange. */
+static bool reduces(const struct sg_insn *in)
+{
+    return sg_atomic_known(in) && in->mode < SG_A_EXCH;
+}
+
+/* Copies that are waited for, and what counts them. */
+static sg_execute select_copy(const struct sg_insn *in)
+{
+    switch (in->op) {
+    case SG_P_CP_ASYNC:
+        return when(copy_shape(in), sg_do_copy_async);
+    case SG_P_CP_BULK:
+        return when(in->operands == SG_COPY_OPERANDS, sg_do_copy_bulk);
+    case SG_P_RED_BULK:
+        return when(in->operands == SG_COPY_OPERANDS && reduces(in), sg_do_copy_bulk);
+    case SG_P_TENSOR_REPLACE:
+        return when(in->operands == SG_TF_OPERANDS, sg_do_tensor_replace);
+    case SG_P_ST_ASYNC:
+        return when(memory_shape(in), sg_do_counted);
+    case SG_P_RED_ASYNC:
+        return when(in->vector == 1 && reduces(in), sg_do_counted);
+    case SG_P_TENSOR_LOAD:
+    case SG_P_TENSOR_STORE:
+    case SG_P_TENSOR_REDUCE:
+        return when(in->operands == SG_TENSOR_OPERANDS, sg_do_tensor);
+    case SG_P_MBARRIER:
+        return when(in->operands == SG_BARRIER_OPERANDS, sg_do_mbarrier);
+    default:
+        return select_lanes(in);
+    }
+}
+
 static sg_execute select_ordinary(const struct sg_insn *in)
 {
     if (in->op < SG_P_UNPACK) {
@@ -131,8 +164,6 @@ static sg_execute select_ordinary(const struct sg_insn *in)
         return when(sg_atomic_known(in) &&
                         in->operands >= (in->op == SG_P_ATOM) + 2 + (in->mode == SG_A_CAS),
                     sg_do_atomic);
-    case SG_P_CP_ASYNC:
-        return when(copy_shape(in), sg_do_copy_async);
     case SG_P_TEX:
     case SG_P_TLD4:
         return when(in->fetch != NULL, sg_do_texture);
@@ -143,20 +174,10 @@ static sg_execute select_ordinary(const struct sg_insn *in)
         return when(in->fetch != NULL, sg_do_surface);
     case SG_P_SURED:
         return when(in->fetch != NULL && sg_atomic_known(in), sg_do_surface);
-    case SG_P_CP_BULK:
-        return when(in->operands == SG_COPY_OPERANDS, sg_do_copy_bulk);
-    case SG_P_RED_BULK:
-        return when(in->operands == SG_COPY_OPERANDS && sg_atomic_known(in), sg_do_copy_bulk);
-    case SG_P_TENSOR_LOAD:
-    case SG_P_TENSOR_STORE:
-    case SG_P_TENSOR_REDUCE:
-        return when(in->operands == SG_TENSOR_OPERANDS, sg_do_tensor);
-    case SG_P_MBARRIER:
-        return when(in->operands == SG_BARRIER_OPERANDS, sg_do_mbarrier);
     case SG_P_FENCE:
         return sg_do_fence;
     default:
-        return select_lanes(in);
+        return select_copy(in);
     }
 }
 

@@ -1,7 +1,8 @@
 /*
  * Copies between a box of a tensor in global memory and shared memory: cp.async.bulk.tensor and
  * cp.reduce.async.bulk.tensor. They are done at once, which the waits that follow allow. What the
- * box has outside the tensor is zero in shared memory, and is not written.
+ * box has outside the tensor is zero in shared memory, and is not written. Kernels may make maps,
+ * too: tensormap.replace.
  */
 #include "exec_internal.h"
 #include "ptx_tensor.h"
@@ -237,5 +238,83 @@ SG_HANDLER(sg_do_tensor)
         if (!done)
             return SG_FAULT;
     }
+    return SG_NEXT;
+}
+
+/* --- tensormap.replace -------------------------------------------------------------------------- */
+
+#define NO_TYPE 255u
+
+/* PTX counts the types in another order than the driver. */
+static unsigned type_of(uint64_t element)
+{
+    static const uint8_t types[] = {0, 1, 2, 3, 4, 5, 6, 7, NO_TYPE, 8, 9};
+    return element < sizeof(types) ? types[element] : NO_TYPE;
+}
+
+/* One field of a map; false: not a value that it may have. What fields say together is looked at
+ * when the map is used. */
+static bool field_set(struct sg_tensor_map *m, unsigned field, unsigned i, uint64_t value)
+{
+    switch (field) {
+    case SG_TF_ADDRESS:
+        m->address = value;
+        return value % UNIT == 0;
+    case SG_TF_RANK:
+        m->rank = (uint8_t)(value + 1);
+        return value < SG_TENSOR_RANK;
+    case SG_TF_BOX:
+        m->box[i] = (uint16_t)value;
+        return value && value <= SG_TENSOR_BOX;
+    case SG_TF_SIZE:
+        m->last[i] = (uint32_t)value - 1; /* 0 is 2^32 */
+        return true;
+    case SG_TF_STRIDE:
+        if (i + 1 < SG_TENSOR_RANK)
+            m->stride[i] = value;
+        return i + 1 < SG_TENSOR_RANK && value % UNIT == 0;
+    case SG_TF_STEP:
+        m->step[i] = i ? (uint8_t)value : 1;
+        return value && value <= SG_TENSOR_STEP;
+    case SG_TF_ELEMENT:
+        m->type = (uint8_t)type_of(value);
+        return m->type != NO_TYPE;
+    case SG_TF_SWIZZLE:
+        m->span = (uint8_t)(1u << (value & 3));
+        return value < 4;
+    default: /* no interleaved layout, and zeros for what is outside */
+        return value == 0;
+    }
+}
+
+static bool replace(struct sg_warp *w, const struct sg_insn *in, unsigned lane)
+{
+    const struct sg_operand *x = in->x;
+    struct sg_tensor_map m;
+    uint64_t address = sg_address_own(&x[SG_TF_MAP], sg_operand_lane(w, &x[SG_TF_MAP], lane));
+    uint64_t value = sg_operand_lane(w, &x[SG_TF_VALUE], lane);
+    unsigned dimension = (unsigned)sg_operand_lane(w, &x[SG_TF_DIMENSION], lane);
+    void *p = sg_reach(w, in, lane, in->space, address, sizeof(m), 64);
+    if (!p)
+        return false;
+    memcpy(&m, p, sizeof(m));
+    if (m.mark != SG_TENSOR_MARK) /* the first field of a new one, which begins as zeros */
+        m = (struct sg_tensor_map){.mark = SG_TENSOR_MARK, .span = 1};
+    if (!field_set(&m, in->mode, dimension,
+                   sg_type_size(in->type) == 4 ? (uint32_t)value : value)) {
+        sg_fault(w, in, lane, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                 "tensormap.replace: 0x%llx, which the soft GPU's maps do not have",
+                 (unsigned long long)value);
+        return false;
+    }
+    memcpy(p, &m, sizeof(m));
+    return true;
+}
+
+SG_HANDLER(sg_do_tensor_replace)
+{
+    SG_FOR_LANES(l, mask)
+    if (!replace(w, in, l))
+        return SG_FAULT;
     return SG_NEXT;
 }

@@ -172,6 +172,13 @@ static void operands_other(struct sg_parser *p, struct sg_statement *s, struct s
     case SG_P_RED_BULK:
         sg_copy_decode(p, s, in);
         break;
+    case SG_P_TENSOR_REPLACE:
+        sg_tensormap_decode(p, s, in);
+        break;
+    case SG_P_ST_ASYNC:
+    case SG_P_RED_ASYNC:
+        sg_counted_decode(p, s, in);
+        break;
     case SG_P_TENSOR_LOAD:
     case SG_P_TENSOR_STORE:
     case SG_P_TENSOR_REDUCE:

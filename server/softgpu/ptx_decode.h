@@ -12,6 +12,7 @@ int sg_suffix_of(struct sg_statement *s, const char *const *list);
 bool sg_opcode_decode(struct sg_statement *s, struct sg_insn *in);
 bool sg_atomic_read(struct sg_statement *s, struct sg_insn *in); /* its operation */
 bool sg_copy_read(struct sg_statement *s, struct sg_insn *in);   /* cp.async in its forms */
+bool sg_tensormap_read(struct sg_statement *s, struct sg_insn *in);
 bool sg_tensor_read(struct sg_statement *s, struct sg_insn *in); /* cp.async.bulk.tensor */
 bool sg_warpgroup_read(struct sg_statement *s, struct sg_insn *in);
 bool sg_mbarrier_read(struct sg_statement *s, struct sg_insn *in);

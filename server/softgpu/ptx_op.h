@@ -87,8 +87,11 @@ enum sg_op {
     SG_P_RED_BULK,    /* the same from shared memory; mode: enum sg_atomic */
     SG_P_TENSOR_LOAD, /* x: enum sg_tensor_operand; vector: dimensions; mode 1: of columns */
     SG_P_TENSOR_STORE,
-    SG_P_TENSOR_REDUCE, /* mode: enum sg_atomic */
-    SG_P_TEX,           /* these: x as enum sg_fetch_operand says */
+    SG_P_TENSOR_REDUCE,  /* mode: enum sg_atomic */
+    SG_P_TENSOR_REPLACE, /* mode: enum sg_tensor_field; x: enum sg_tensor_change */
+    SG_P_ST_ASYNC,       /* as ST and RED, then the barrier that counts the bytes */
+    SG_P_RED_ASYNC,
+    SG_P_TEX, /* these: x as enum sg_fetch_operand says */
     SG_P_TLD4,
     SG_P_TXQ, /* txq and suq; mode: enum sg_query */
     SG_P_SULD,
@@ -160,6 +163,19 @@ enum sg_tensor_operand {
     SG_TENSOR_OFFSET = SG_TENSOR_AT + 5, /* of columns */
     SG_TENSOR_OPERANDS = SG_TENSOR_OFFSET + 3
 };
+enum sg_tensor_field {
+    SG_TF_ADDRESS,
+    SG_TF_RANK,
+    SG_TF_BOX, /* these have a dimension */
+    SG_TF_SIZE,
+    SG_TF_STRIDE,
+    SG_TF_STEP,
+    SG_TF_ELEMENT,
+    SG_TF_INTERLEAVE,
+    SG_TF_SWIZZLE,
+    SG_TF_FILL,
+};
+enum sg_tensor_change { SG_TF_MAP, SG_TF_DIMENSION, SG_TF_VALUE, SG_TF_OPERANDS };
 enum sg_mbarrier {
     SG_Q_INIT,
     SG_Q_INVAL,

@@ -28,7 +28,7 @@ static const struct { const char *name; uint8_t op; } opcodes[] = {
     {"mapa", SG_P_MAPA}, {"getctarank", SG_P_GETCTARANK}, {"cp", SG_P_CP_ASYNC}, {"mbarrier", SG_P_MBARRIER}, {"tex", SG_P_TEX},
     {"tld4", SG_P_TLD4}, {"txq", SG_P_TXQ}, {"suq", SG_P_TXQ}, {"suld", SG_P_SULD},
     {"sust", SG_P_SUST}, {"sured", SG_P_SURED}, {"createpolicy", SG_P_CREATEPOLICY},
-    {"mma", SG_P_MMA}, {"wgmma", SG_P_WGMMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
+    {"tensormap", SG_P_TENSOR_REPLACE}, {"mma", SG_P_MMA}, {"wgmma", SG_P_WGMMA}, {"wmma", SG_P_WMMA_LOAD}, {"ldmatrix", SG_P_LDMATRIX},
     {"stmatrix", SG_P_STMATRIX}, {"movmatrix", SG_P_MOVMATRIX},
 };
 /* clang-format on */
@@ -259,6 +259,28 @@ static bool wmma_read(struct sg_statement *s, struct sg_insn *in)
     return in->op != SG_P_WMMA_STORE || sg_suffix(s, ".store");
 }
 
+/* What is special about a load, a store or an atomic operation. */
+static bool access_read(struct sg_statement *s, struct sg_insn *in)
+{
+    switch (in->op) {
+    case SG_P_LD:
+        in->polls = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
+                    sg_suffix(s, ".acquire");
+        return true;
+    case SG_P_ST:
+        in->orders = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
+                     sg_suffix(s, ".release");
+        if (sg_suffix(s, ".async"))
+            in->op = SG_P_ST_ASYNC;
+        return !sg_suffix(s, ".bulk");
+    default:
+        if (in->op == SG_P_RED && sg_suffix(s, ".async"))
+            in->op = SG_P_RED_ASYNC;
+        in->polls = true;
+        return sg_atomic_read(s, in);
+    }
+}
+
 /* What is special about any other opcode, beyond types and spaces. */
 static bool details_read(struct sg_statement *s, struct sg_insn *in)
 {
@@ -280,16 +302,9 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         return compare_read(s, in);
     case SG_P_ATOM:
     case SG_P_RED:
-        in->polls = true;
-        return sg_atomic_read(s, in);
     case SG_P_LD:
-        in->polls = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
-                    sg_suffix(s, ".acquire");
-        return true;
     case SG_P_ST:
-        in->orders = sg_suffix(s, ".volatile") || sg_suffix(s, ".relaxed") ||
-                     sg_suffix(s, ".release");
-        return true;
+        return access_read(s, in);
     case SG_P_BARRIER:
         return barrier_read(s, in);
     case SG_P_SHFL:
@@ -308,6 +323,8 @@ static bool details_read(struct sg_statement *s, struct sg_insn *in)
         return wmma_read(s, in);
     case SG_P_WGMMA:
         return sg_warpgroup_read(s, in);
+    case SG_P_TENSOR_REPLACE:
+        return sg_tensormap_read(s, in);
     case SG_P_CP_ASYNC:
         return sg_copy_read(s, in);
     case SG_P_MBARRIER:

@@ -191,6 +191,8 @@ void sg_texture_decode(struct sg_parser *p, struct sg_statement *s, struct sg_in
 /* Copies and barriers in shared memory: ptx_async.c. */
 void sg_copy_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 void sg_tensor_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+void sg_tensormap_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
+void sg_counted_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 void sg_mbarrier_decode(struct sg_parser *p, struct sg_statement *s, struct sg_insn *in);
 
 /* Linking: ptx_module.c. */

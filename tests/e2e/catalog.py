@@ -58,6 +58,7 @@ PER_THREAD = Program(
 
 # Beside compute_75: what only cards from 9.0 on have.
 HOPPER = ("-gencode", "arch=compute_90,code=compute_90", "--expt-relaxed-constexpr")
+WARPGROUPS = ("-gencode", "arch=compute_90a,code=compute_90a")
 
 # Built once only: they are about kernels, and CUDA 13's C++ headers refuse CUDA 12's.
 ONCE_PROGRAMS = (
@@ -67,6 +68,7 @@ ONCE_PROGRAMS = (
     Program("textures", "textures"),
     Program("matrices", "matrices"),
     Program("async_copies", "async_copies", flags=HOPPER),
+    Program("warp_specialized", "warp_specialized", flags=WARPGROUPS),
 )
 
 DRIVER_PROGRAMS = (
@@ -87,6 +89,7 @@ DRIVER_PROGRAMS = (
     Program("driver_pointers", "driver_pointers", driver=True),
     Program("driver_tensor_maps", "driver_tensor_maps", driver=True),
     Program("driver_tensor_copies", "driver_tensor_copies", driver=True),
+    Program("driver_tensor_made", "driver_tensor_made", driver=True),
     Program("driver_green", "driver_green", driver=True),
     Program("driver_arrays", "driver_arrays", driver=True),
     Program("driver_textures", "driver_textures", driver=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import xor
 
-from ptx_cases import BLOCK, Case, Row
+from ptx_cases import BLOCK, Case, Formula, Row
 
 
 def copies() -> Iterator[Case]:
@@ -303,6 +303,51 @@ def within_shared() -> Iterator[Case]:
     )
 
 
+def counted(name: str, send: str, formula: Formula, inputs: int) -> Case:
+    """Each thread sends 16 bytes to the one as far from the end; a barrier counts what comes."""
+    return Case(
+        name,
+        "mov.u32 %r0, own;\nmov.u32 %r1, %cluster_ctarank;\nsetp.eq.u32 %p1, %me, 0;\n"
+        "@%p1 mbarrier.init.shared.b64 [%r0], 1;\nst.shared.v2.b64 [%sh], {%a0, %a1};\n"
+        "bar.sync 0;\n"
+        f"@%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {16 * BLOCK};\n"
+        f"sub.u32 %r2, {BLOCK - 1}, %me;\nmov.u32 %r3, room;\nmad.lo.u32 %r2, %r2, 16, %r3;\n"
+        "mapa.shared::cluster.u32 %r2, %r2, %r1;\nmapa.shared::cluster.u32 %r4, %r0, %r1;\n"
+        f"{send}\n"
+        + SPIN.format(wait="try_wait.parity", what="0")
+        + "ld.shared.v2.b64 {%d0, %d1}, [%sh];",
+        ("x64",) * inputs,
+        ("b64", "b64"),
+        target="sm_90",
+        version="8.1",
+        declarations=OWN,
+        directives=" .reqnctapercluster 2, 1, 1",
+        formula=formula,
+    )
+
+
+def summed(values: Sequence[Row]) -> list[Row]:
+    pairs = zip(values, partner(values), strict=True)
+    return [(sum_of(a[0], b[2]), sum_of(a[1], b[3])) for a, b in pairs]
+
+
+def stores() -> Iterator[Case]:
+    form = "shared::cluster.mbarrier::complete_tx::bytes"
+    yield counted(
+        "st.async of two words",
+        f"st.async.{form}.v2.b64 [%r2], {{%a2, %a3}}, [%r4];",
+        lambda values: [row[2:4] for row in partner(values)],
+        4,
+    )
+    yield counted(
+        "red.async of two words",
+        f"red.async.relaxed.cluster.{form}.add.u64 [%r2], %a2, [%r4];\n"
+        f"red.async.relaxed.cluster.{form}.add.u64 [%r2+8], %a3, [%r4];",
+        summed,
+        4,
+    )
+
+
 def every_case() -> Iterator[Case]:
     yield from copies()
     yield from meetings()
@@ -311,3 +356,4 @@ def every_case() -> Iterator[Case]:
     yield from bulk()
     yield from reductions()
     yield from within_shared()
+    yield from stores()

@@ -102,6 +102,24 @@ REFUSED = {
     ".mbarrier::complete_tx::bytes.add.u32 [%sh], [%in], 16, [%sh];",
     "cp.reduce.async.bulk without a size": "cp.reduce.async.bulk.global.shared::cta.bulk_group"
     ".add.u32 [%out], [%sh];",
+    "tensormap.replace of no field": "tensormap.replace.tile.shared::cta.b1024.b32 [%sh], 1;",
+    "tensormap.replace of a sixth dimension": "tensormap.replace.tile.box_dim.shared::cta"
+    ".b1024.b32 [%sh], 5, 1;",
+    "tensormap.replace of a dimension in a register": "tensormap.replace.tile.box_dim"
+    ".shared::cta.b1024.b32 [%sh], %r0, 1;",
+    "tensormap.replace without a value": "tensormap.replace.tile.rank.shared::cta.b1024.b32 [%sh];",
+    "tensormap.cp_fenceproxy back": "tensormap.cp_fenceproxy.shared::cta.tensormap::generic"
+    ".release.gpu.sync.aligned [%sh], [%sh], 128;",
+    "st.async without a barrier": "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32"
+    " [%sh], %r0;",
+    "st.async of three words": "st.async.shared::cluster.mbarrier::complete_tx::bytes.v3.b32"
+    " [%sh], {%r0, %r1, %r2}, [%sh];",
+    "st.async that counts nothing": "st.async.shared::cluster.b32 [%sh], %r0, [%sh];",
+    "red.async of two words": "red.async.relaxed.cluster.shared::cluster"
+    ".mbarrier::complete_tx::bytes.add.u32 [%sh], {%r0, %r1}, [%sh];",
+    "red.async by exchange": "red.async.relaxed.cluster.shared::cluster"
+    ".mbarrier::complete_tx::bytes.exch.b32 [%sh], %r0, [%sh];",
+    "st.bulk": "st.bulk.shared::cta [%sh], 16, 0;",
     "cp.async of six bytes": "cp.async.ca.shared.global [%sh], [%in], 6;",
     "mbarrier of 32 bits": "mbarrier.init.shared.b32 [%sh], 1;",
     "mbarrier.init without a count": "mbarrier.init.shared.b64 [%sh];",
@@ -184,6 +202,22 @@ FAILING = {
     "cp.async.bulk.tensor of a map outside all memory": (
         ILLEGAL_ADDRESS,
         f"{TENSOR} [%sh], [64, {TWO}], [%sh+8];",
+    ),
+    "tensormap.replace outside shared memory": (
+        ILLEGAL_ADDRESS,
+        "tensormap.replace.tile.rank.shared::cta.b1024.b32 [1048576], 1;",
+    ),
+    "tensormap.replace of an interleaved layout": (
+        ILLEGAL_INSTRUCTION,
+        "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [0], 1;",
+    ),
+    "tensormap.replace of seven dimensions": (
+        ILLEGAL_INSTRUCTION,
+        "tensormap.replace.tile.rank.shared::cta.b1024.b32 [0], 6;",
+    ),
+    "st.async to a barrier outside shared memory": (
+        ILLEGAL_ADDRESS,
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%sh], %r0, [%sh+1048576];",
     ),
     "cp.reduce.async.bulk of half a unit": (
         MISALIGNED,
