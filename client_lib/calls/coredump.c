@@ -11,13 +11,13 @@
 
 #define NAME_ROOM 1024 /* "a string of up to 1023 characters" */
 
-/* "core.cuda.HOSTNAME.PID", and the same for the pipe. */
-static size_t file_name(char *to, const char *kind)
+/* "corepipe.cuda.HOSTNAME.PID". */
+static size_t pipe_name(char *to)
 {
     char host[256] = "";
     if (gethostname(host, sizeof host - 1) != 0)
         strcpy(host, "localhost");
-    return (size_t)snprintf(to, NAME_ROOM, "%s.cuda.%s.%d", kind, host, (int)getpid()) + 1;
+    return (size_t)snprintf(to, NAME_ROOM, "corepipe.cuda.%s.%d", host, (int)getpid()) + 1;
 }
 
 CUresult gpc_coredump_get(CUcoredumpSettings attribute, void *value, size_t *size)
@@ -38,9 +38,12 @@ CUresult gpc_coredump_get(CUcoredumpSettings attribute, void *value, size_t *siz
     case CU_COREDUMP_GENERATION_FLAGS:
         bytes = room = sizeof(int);
         break;
-    case CU_COREDUMP_FILE:
+    case CU_COREDUMP_FILE: /* empty until somebody names one, whatever the documentation says */
+        bytes = 1;
+        room = NAME_ROOM;
+        break;
     case CU_COREDUMP_PIPE:
-        bytes = file_name(own, attribute == CU_COREDUMP_FILE ? "core" : "corepipe");
+        bytes = pipe_name(own);
         room = NAME_ROOM;
         break;
     default:

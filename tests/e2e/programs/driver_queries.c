@@ -185,7 +185,7 @@ static void of_core_dumps(void)
     bool on = true;
     int flags = -1;
     size_t size = 0, bool_size = sizeof on, flag_size = sizeof flags, short_size = 4;
-    char name[1024] = "", process[32];
+    char name[1024] = "?";
     CU(cuCoredumpGetAttributeGlobal(CU_COREDUMP_ENABLE_ON_EXCEPTION, &on, &bool_size));
     EXPECT(!on, "core dumps are made");
     CU(cuCoredumpGetAttribute(CU_COREDUMP_GENERATION_FLAGS, &flags, &flag_size));
@@ -194,8 +194,7 @@ static void of_core_dumps(void)
     EXPECT(size > 0 && size <= sizeof name, "a name has %zu bytes", size);
     size = sizeof name;
     CU(cuCoredumpGetAttribute(CU_COREDUMP_FILE, name, &size));
-    snprintf(process, sizeof process, ".%d", (int)getpid());
-    EXPECT(strncmp(name, "core.cuda.", 10) == 0 && strstr(name, process), "the file is %s", name);
+    EXPECT(!*name, "the file is %s", name);
     CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
                cuCoredumpGetAttribute(CU_COREDUMP_PIPE, name, &short_size));
     CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuCoredumpGetAttribute(CU_COREDUMP_FILE, name, NULL));

@@ -24,10 +24,9 @@ static struct part part(struct worker *w, size_t bytes, size_t unit)
     return (struct part){at, (1 + pick(w, (unsigned)((bytes - at) / unit))) * unit};
 }
 
-static void set_memory(struct worker *w)
+static void set_units(struct worker *w, unsigned unit)
 {
     struct buffer *b = any_device(w);
-    unsigned unit = 1u << pick(w, 3);
     uint32_t value = check_random(&w->random);
     struct part p = part(w, b->bytes, unit);
     if (p.size == 0)
@@ -44,6 +43,26 @@ static void set_memory(struct worker *w)
                                .height = 1,
                                .value = value,
                                .unit = unit});
+}
+
+static void set_bytes(struct worker *w)
+{
+    set_units(w, 1);
+}
+
+static void set_halves(struct worker *w)
+{
+    set_units(w, 2);
+}
+
+static void set_words(struct worker *w)
+{
+    set_units(w, 4);
+}
+
+static void set_memory(struct worker *w)
+{
+    set_units(w, 1u << pick(w, 3));
 }
 
 static void launch(struct worker *w)
