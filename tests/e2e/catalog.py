@@ -71,6 +71,9 @@ ONCE_PROGRAMS = (
     Program("warp_specialized", "warp_specialized", flags=WARPGROUPS),
 )
 
+# What the soft GPU refuses by name.
+CARD_PROGRAMS = (Program("launching", "launching", flags=("-rdc=true",)),)
+
 DRIVER_PROGRAMS = (
     Program("driver_jit", "driver_jit", driver=True),
     Program("driver_link", "driver_link", driver=True),

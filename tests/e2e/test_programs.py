@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog import DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
+from catalog import CARD_PROGRAMS, DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS, Program
 from gpupool_common import paths
 from harness import PoolServer, Result, run_program
 from toolchain import VARIANTS, Toolchain
@@ -41,6 +41,17 @@ def test_program(
     assert passed(result), f"{result.explain()}\nserver:\n{server.log.read_text()[-2000:]}"
     if "_exit" not in program.arguments:  # which runs no exit handlers: no statistics either
         assert result.stats["transport"] == transport
+
+
+@pytest.mark.parametrize("program", CARD_PROGRAMS, ids=lambda p: str(p.name))
+def test_what_the_soft_gpu_refuses(
+    program: Program, toolchain: Toolchain, server: PoolServer
+) -> None:
+    """The program ends with an error, and the server's log names what is missing."""
+    result = server.run(program.command(program.build(toolchain, "static13")))
+    assert result.returncode == 1, result.explain()
+    assert "cudaGetLastError(): cudaError" in result.stdout
+    assert "Undefined reference to '__cudaCDP2" in server.log.read_text()
 
 
 @pytest.mark.parametrize("program", DRIVER_PROGRAMS, ids=lambda p: str(p.name))

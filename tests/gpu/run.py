@@ -33,7 +33,12 @@ E2E = ROOT / "tests" / "e2e"
 for folder in (ROOT / "pool", ROOT / "server", E2E):
     sys.path.insert(0, str(folder))
 
-from catalog import DRIVER_PROGRAMS, ONCE_PROGRAMS, RUNTIME_PROGRAMS  # noqa: E402
+from catalog import (  # noqa: E402
+    CARD_PROGRAMS,
+    DRIVER_PROGRAMS,
+    ONCE_PROGRAMS,
+    RUNTIME_PROGRAMS,
+)
 from harness import (  # noqa: E402
     PoolServer,
     Result,
@@ -133,7 +138,8 @@ def judge(row: Row) -> None:
 
 def runtime_section(runner: Runner) -> Iterator[Row]:
     for variant in runner.toolchain.variants():
-        programs = [*RUNTIME_PROGRAMS, *(ONCE_PROGRAMS if variant == "static13" else ())]
+        once = (*ONCE_PROGRAMS, *CARD_PROGRAMS) if variant == "static13" else ()
+        programs = [*RUNTIME_PROGRAMS, *once]
         for program in programs:
             if runner.wanted(program.name):
                 binary = program.build(runner.toolchain, variant)
