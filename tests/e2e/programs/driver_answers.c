@@ -24,8 +24,7 @@ static void notifications(void)
     EXPECT(first != second, "two registrations have one handle");
     CU(cuDeviceUnregisterAsyncNotification(driver_device, first));
     CU(cuDeviceUnregisterAsyncNotification(driver_device, second));
-    CU_REFUSED(CUDA_ERROR_INVALID_VALUE,
-               cuDeviceUnregisterAsyncNotification(driver_device, first));
+    CU_REFUSED(CUDA_ERROR_INVALID_VALUE, cuDeviceUnregisterAsyncNotification(driver_device, first));
     EXPECT(told == 0, "the function was told %d times of nothing", told);
 }
 
