@@ -71,8 +71,9 @@ CUresult gpc_node_ask_alloc(CUgraphNode id, CUDA_MEM_ALLOC_NODE_PARAMS *p)
     int ordinal = told.poolProps.location.id;
     if (ordinal < 0 || ordinal >= GP_DEVICES_MAX)
         return CUDA_ERROR_UNKNOWN;
-    const CUmemLocation where = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
-                                 .id = gpc_session_of_handle((uint64_t)id)->first + ordinal};
+    const CUmemLocation where = {
+        .type = CU_MEM_LOCATION_TYPE_DEVICE,
+        .id = gpc_device_of(gpc_session_of_handle((uint64_t)id), (uint32_t)ordinal)};
     *p = (CUDA_MEM_ALLOC_NODE_PARAMS){
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = where},
         .bytesize = told.bytesize,

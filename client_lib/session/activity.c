@@ -77,7 +77,10 @@ static bool take_over(const struct gpc_session *s, struct gp_activity_record *r)
     uint64_t ahead = __atomic_load_n(&s->clock_ahead, __ATOMIC_RELAXED);
     if (r->device >= s->snapshot->device_count || !r->start || r->end < r->start)
         return false;
-    r->device += (uint32_t)s->first;
+    CUdevice device = gpc_device_of(s, r->device);
+    if (device < 0)
+        return false;
+    r->device = (uint32_t)device;
     r->start -= ahead;
     r->end -= ahead;
     return r->start <= r->end;

@@ -94,11 +94,8 @@ CUresult gpc_stream_wire(struct gpc_call *call, CUstream stream, uint64_t *wire)
 
 CUresult gpc_device_wire(struct gpc_call *call, CUdevice device, int32_t *wire)
 {
-    struct gpc_session *s = gpc_session_of_device(device);
-    if (!s || !gpc_route_take(&call->route, s))
-        return CUDA_ERROR_INVALID_DEVICE;
-    *wire = device - s->first;
-    return CUDA_SUCCESS;
+    struct gpc_session *s = gpc_device_find(device, wire);
+    return s && gpc_route_take(&call->route, s) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult gpc_address_wire(struct gpc_call *call, uint64_t address)
@@ -137,7 +134,7 @@ CUresult gpc_access_wire(struct gpc_call *call, const CUmemAccessDesc *from, uin
 void gpc_location_back(const struct gpc_call *call, CUmemLocation *location)
 {
     if (location->type == CU_MEM_LOCATION_TYPE_DEVICE && call->route.session)
-        location->id += call->route.session->first;
+        location->id = gpc_device_of(call->route.session, (uint32_t)location->id);
 }
 
 /* A handle of a session that the call does not go to: as one of another context. */

@@ -69,11 +69,20 @@ bool gpc_session_shares(const struct gpc_session *s)
 static void name_devices(const struct gpc_session *s, char *out, size_t size)
 {
     unsigned count = s->snapshot ? s->snapshot->device_count : 0;
-    int last = s->first + (int)count - 1;
-    if (count > 1)
-        snprintf(out, size, "on devices %d to %d", s->first, last);
+    CUdevice least = GP_DEVICES_MAX, most = -1;
+    for (unsigned i = 0; i < count; i++) {
+        CUdevice device = gpc_device_of(s, i);
+        if (device < 0)
+            continue;
+        least = device < least ? device : least;
+        most = device > most ? device : most;
+    }
+    if (most < 0)
+        snprintf(out, size, "on no device that is visible");
+    else if (most > least)
+        snprintf(out, size, "on devices %d to %d", least, most);
     else
-        snprintf(out, size, "on device %d", s->first);
+        snprintf(out, size, "on device %d", least);
 }
 
 /* A call that the reader has taken is no longer listed: it gets its answer. */

@@ -89,6 +89,11 @@ bool gpc_session_works(const struct gpc_session *s);
 struct gpc_session *gpc_session_of_handle(uint64_t id);
 /* NULL if there is no such device. */
 struct gpc_session *gpc_session_of_device(CUdevice device);
+/* And the device's ordinal there. */
+struct gpc_session *gpc_device_find(CUdevice device, int32_t *ordinal);
+/* The program's number of a session's device; -1: CUDA_VISIBLE_DEVICES hides it, or
+ * there is none. */
+CUdevice gpc_device_of(const struct gpc_session *s, uint32_t ordinal);
 /* Of a device address; NULL if it lies in no session's windows. */
 struct gpc_session *gpc_session_of_address(uint64_t address);
 /* Where calls of this thread go that name nothing: the session of the current context, else

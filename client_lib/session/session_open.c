@@ -23,6 +23,7 @@
 #include "servers.h"
 #include "sessions.h"
 #include "snapshot_check.h"
+#include "visible.h"
 
 #define CONNECT_TIMEOUT_MS 10000
 
@@ -365,6 +366,19 @@ static CUresult open_one(struct gpc_session *s, const char *token, unsigned serv
     return r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
 }
 
+/* False: none of the devices is left. */
+static bool show(const char *visible)
+{
+    uint32_t all = gpc_device_count();
+    if (gpc_sessions_show(visible) > 0)
+        return true;
+    gpc_log(GPC_LOG_WARN,
+            "CUDA_VISIBLE_DEVICES=%.80s names none of the %u devices, or one of them twice, so "
+            "there is none",
+            visible, all);
+    return false;
+}
+
 CUresult gpc_sessions_open(void)
 {
     const char *sync = getenv("GPUPOOL_SYNC");
@@ -372,7 +386,9 @@ CUresult gpc_sessions_open(void)
     struct gpc_servers list;
     if (gpc_servers_of_environment(&list, why, sizeof why) != 0)
         return fail(why);
-    CUresult r = CUDA_SUCCESS;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    gpc_sessions_show(NULL);
+    CUresult r = visible && gpc_visible_nothing(visible) ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
     for (uint32_t i = 0; i < list.count && r == CUDA_SUCCESS; i++) {
         struct gpc_session *s = gpc_session_at(i);
         memset(s, 0, sizeof *s);
@@ -381,8 +397,9 @@ CUresult gpc_sessions_open(void)
         r = open_one(s, list.token[i], list.count, sync && strcmp(sync, "1") == 0);
     }
     gpc_servers_free(&list);
-    if (r == CUDA_SUCCESS)
+    if (r == CUDA_SUCCESS && (!visible || show(visible)))
         return r;
+    r = r == CUDA_SUCCESS ? CUDA_ERROR_NO_DEVICE : r;
     for (unsigned open = gpc_session_count(); open-- > 0;)
         close_session(gpc_session_at(open));
     gpc_sessions_set_count(0);

@@ -5,5 +5,8 @@
 #include "session.h"
 
 void gpc_sessions_set_count(unsigned open);
+/* From now on the program sees what CUDA_VISIBLE_DEVICES makes visible, `list`; NULL: all there
+ * is. How many devices that are. */
+uint32_t gpc_sessions_show(const char *list);
 
 #endif

@@ -15,7 +15,7 @@ function(gp_unit_test name parts)
   set_tests_properties(test_${name} PROPERTIES TIMEOUT 60)
 endfunction()
 
-foreach(name ranges ask servers)
+foreach(name ranges ask servers visible)
   gp_unit_test(${name} gpc_parts)
 endforeach()
 foreach(name allocator wait event budget quota growth gate copy staging handles graph_edges
