@@ -1,7 +1,11 @@
-/* Every collective, with every data type and reduction, by three ranks that are threads. */
+/* Every collective, with every data type and reduction, by ranks that are threads. It says nothing of
+ * the soft NCCL alone: tests/gpu/nccl_values.py holds NVIDIA's against it. */
 #include "softnccl_check.h"
 
+#ifndef RANKS
 #define RANKS 3
+#endif
+#define SPREAD (RANKS == 2 ? 2 : 1) /* so that means are whole numbers */
 #define COUNT 1001
 
 static const size_t sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -14,7 +18,7 @@ static bool has_sign(int type)
 /* Small numbers, so that all results are exact in each type; a mean is too, of these. */
 static int value(int type, int rank, int i)
 {
-    int v = i % 4 == 0 ? 1 : i % 2 ? 1 + (i + rank) % 3 : 2;
+    int v = i % 4 == 0 ? 1 : i % 2 ? 1 + SPREAD * ((i + rank) % RANKS) : 2;
     return has_sign(type) && i % 8 >= 5 ? -v : v;
 }
 
@@ -228,15 +232,15 @@ static void large(struct rank *r)
     NOK(ncclAllReduce(in, out, count, ncclFloat32, ncclSum, r->comm, r->stream));
     read_back(r, data, out, count * sizeof *data);
     for (size_t i = 0; i < count; i++)
-        CHECK((size_t)data[i] == 3 * (i % 1000) + 3);
+        CHECK((size_t)data[i] == RANKS * (i % 1000) + RANKS * (RANKS - 1) / 2);
     NOK(ncclReduce(in, out, count, ncclFloat32, ncclMax, 1, r->comm, r->stream));
     read_back(r, data, out, count * sizeof *data);
     for (size_t i = 0; r->rank == 1 && i < count; i++)
-        CHECK((size_t)data[i] == i % 1000 + 2);
-    NOK(ncclBroadcast(in, out, count, ncclFloat32, 2, r->comm, r->stream));
+        CHECK((size_t)data[i] == i % 1000 + RANKS - 1);
+    NOK(ncclBroadcast(in, out, count, ncclFloat32, RANKS - 1, r->comm, r->stream));
     read_back(r, data, out, count * sizeof *data);
     for (size_t i = 0; i < count; i++)
-        CHECK((size_t)data[i] == i % 1000 + 2);
+        CHECK((size_t)data[i] == i % 1000 + RANKS - 1);
     memory_free(in);
     memory_free(out);
     free(data);
@@ -270,7 +274,7 @@ int main(void)
     int version;
     setenv("GPUPOOL_SOFT_GPUS", "3", 1);
     NOK(ncclGetVersion(&version));
-    CHECK(version == NCCL_VERSION_CODE);
+    CHECK(version >= 22800);
     ranks_run(RANKS, whole);
     return 0;
 }
