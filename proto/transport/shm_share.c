@@ -12,6 +12,7 @@
 
 #include "transport/shm_channel.h"
 #include "wire/descriptors.h"
+#include "wire/memory_file.h"
 
 #define MEMORY_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* Shares that a peer may have sent and we have not asked for: each holds a
@@ -29,13 +30,13 @@ int shm_memory_new(const char *name, size_t bytes)
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
-    if (ftruncate(fd, (off_t)bytes) != 0 || fchmod(fd, 0600) != 0 ||
-        fcntl(fd, F_ADD_SEALS, MEMORY_SEALS) != 0) {
-        int rc = -errno;
-        close(fd);
-        return rc;
-    }
-    return fd;
+    int rc = gp_memory_file_size(fd, bytes);
+    if (rc == 0 && (fchmod(fd, 0600) != 0 || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS) != 0))
+        rc = -errno;
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
 }
 
 int shm_memory_check(int fd, size_t bytes)

@@ -51,3 +51,10 @@ def test_the_program_closes_our_descriptors(
     lines = result.own_lines()
     assert len(lines) == 1, result.explain()
     assert "the program has closed descriptors that were gpupool's" in lines[0], lines
+
+
+def test_a_limit_of_the_size_of_files(server: PoolServer, program: str) -> None:
+    """Memory files have it, too: the program was ended by SIGXFSZ. Now it goes over the network."""
+    result = run(server, program, "", "file-limit")
+    assert result.stats["transport"] == "tcp"
+    assert "no managed memory: File too large" in result.own_lines()[0], result.explain()

@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "memory.h"
+#include "memory_file.h"
 
 struct gpc_area {
     uint64_t begin, end; /* the window */
@@ -32,10 +33,11 @@ static int open_file(struct gpc_area *a)
     if (a->fd < 0)
         return -errno;
     void *alias = MAP_FAILED;
-    if (ftruncate(a->fd, (off_t)size) == 0 && fstat(a->fd, &st) == 0)
+    int r = gp_memory_file_size(a->fd, size);
+    if (r == 0 && fstat(a->fd, &st) == 0)
         alias = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a->fd, 0);
     if (alias == MAP_FAILED || madvise(alias, size, MADV_DONTFORK) != 0) {
-        int r = -errno;
+        r = r ? r : -errno;
         if (alias != MAP_FAILED)
             munmap(alias, size);
         close(a->fd);

@@ -6,6 +6,7 @@
  *   driver_process cancel              cancel threads that copy, and go on
  *   driver_process close               close all descriptors, use their numbers again, go on
  *   driver_process close-waiting       the same while another thread copies
+ *   driver_process file-limit          no file may be larger than nothing
  */
 #include "driver.h"
 
@@ -175,6 +176,25 @@ static void close_while_waiting(void)
     descriptors_remain();
 }
 
+/* --- a limit of files' sizes --- */
+
+/* SIGXFSZ, as it is by default, would end the program. */
+static void limit_files(void)
+{
+    struct rlimit before, nothing;
+    CUdeviceptr managed;
+    REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0, "which limit?");
+    nothing = (struct rlimit){0, before.rlim_max};
+    REQUIRE(setrlimit(RLIMIT_FSIZE, &nothing) == 0, "no limit");
+    start_copying();
+    CU(copy(1));
+    CUresult r = cuMemAllocManaged(&managed, BYTES, CU_MEM_ATTACH_GLOBAL);
+    EXPECT(driver_is_native() || r == CUDA_ERROR_OUT_OF_MEMORY, "managed memory: %s",
+           driver_name(r));
+    CU(copy(2));
+    setrlimit(RLIMIT_FSIZE, &before);
+}
+
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
@@ -187,6 +207,8 @@ int main(int argc, char **argv)
         close_all();
     else if (strcmp(what, "close-waiting") == 0)
         close_while_waiting();
+    else if (strcmp(what, "file-limit") == 0)
+        limit_files();
     else
         REQUIRE(0, "which case?");
     return finish("driver_process");
