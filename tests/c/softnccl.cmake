@@ -1,6 +1,6 @@
 # Tests of the small NCCL on the soft GPU: ranks as threads and as processes.
 if(TARGET gpupool_softnccl)
-  foreach(part faults groups hosts values wire)
+  foreach(part faults groups hosts liars values wire)
     add_executable(test_softnccl_${part} ${CMAKE_CURRENT_LIST_DIR}/test_softnccl_${part}.c
       ${CMAKE_SOURCE_DIR}/server/softnccl/wire.c) # to say what ranks say
     target_include_directories(test_softnccl_${part} PRIVATE ${CMAKE_SOURCE_DIR}/server/softnccl)

@@ -2,15 +2,18 @@
 #ifndef SOFTNCCL_CHECK_H
 #define SOFTNCCL_CHECK_H
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "nccl_api.h"
 #include "softgpu_check.h"
+#include "wire.h"
 
 #define NEXPECT(wanted, call)                                                                      \
     do {                                                                                           \
@@ -90,6 +93,16 @@ static inline void read_back(struct rank *rank, void *data, const void *from, si
 {
     OK(cuStreamSynchronize(rank->stream));
     OK(cuMemcpyDtoH(data, (CUdeviceptr)(uintptr_t)from, bytes));
+}
+
+/* A connection from somebody who is no rank, or says that it is one. */
+static inline int dial(const struct sn_address *address)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(address->port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memcpy(&to.sin_addr, address->ip, 4);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
+    return fd;
 }
 
 static inline void moment(void)

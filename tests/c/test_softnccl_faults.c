@@ -1,13 +1,9 @@
 /* What goes wrong: arguments, ranks that do not agree, strangers, ranks that die. None of it hangs. */
 #include "softnccl_check.h"
 
-#include <arpa/inet.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-
-#include "wire.h"
 
 #define COUNT 1000
 
@@ -153,15 +149,6 @@ static void abort_init(void)
 }
 
 /* ---- strangers ---- */
-static int dial(const struct sn_id *id)
-{
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(id->root.port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    memcpy(&to.sin_addr, id->root.ip, 4);
-    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof to) == 0);
-    return fd;
-}
-
 static void is_dropped(int fd, const void *said, size_t size)
 {
     char byte;
@@ -180,11 +167,11 @@ static void strangers(void)
     NOK(ncclGetUniqueId(&r.id));
     CHECK(sn_id_decode(r.id.internal, &id));
     for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) /* more than may wait */
-        silent[i] = dial(&id);
+        silent[i] = dial(&id.root);
     memset(&hello, 0, sizeof hello);
-    is_dropped(dial(&id), &hello, SN_SECRET_BYTES);
+    is_dropped(dial(&id.root), &hello, SN_SECRET_BYTES);
     memcpy(hello.secret, id.secret, sizeof hello.secret);
-    is_dropped(dial(&id), &hello, sizeof hello);
+    is_dropped(dial(&id.root), &hello, sizeof hello);
     rank_enter(&r);
     NOK(ncclCommInitRank(&r.comm, 1, r.id, 0));
     NOK(ncclCommDestroy(r.comm));
@@ -203,9 +190,9 @@ static void the_same_rank(void)
     CHECK(sn_id_decode(r.id.internal, &id));
     struct sn_place place = {.address = id.root};
     struct sn_hello hello = sn_hello_make(id.secret, 2, 0, &place);
-    int first = dial(&id);
+    int first = dial(&id.root);
     CHECK(send(first, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
-    int second = dial(&id); /* of a queue, so it is behind the first */
+    int second = dial(&id.root); /* of a queue, so it is behind the first */
     CHECK(send(second, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello);
     /* One of the two is there, whichever is heard first. */
     char bytes[sizeof table];
