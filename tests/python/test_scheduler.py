@@ -58,6 +58,18 @@ def test_several_go_to_one_node_or_to_as_many_as_asked() -> None:
     assert "fits on 4 GPUs, asked 5" in refused(index, PlacementRequest(5, 1000 * MIB, 100))
 
 
+@pytest.mark.parametrize("policy", ["binpack", "spread", "fragmentation"])
+@pytest.mark.parametrize("hosts", ["any", "same"])
+def test_a_leases_gpus_are_distinct_wherever_it_goes(policy: Policy, hosts: Hosts) -> None:
+    """A GPU that is in use comes first and has room for all of them: NCCL takes none twice."""
+    index = pool(("a", H200, 3))
+    index.take("a-1", 1000 * MIB, 100)
+    want = PlacementRequest(3, 1000 * MIB, 100, policy=policy, hosts=hosts)
+    assert sorted(chosen(index, want)) == ["a-0", "a-1", "a-2"]
+    want = PlacementRequest(4, 1000 * MIB, 100, policy=policy, hosts=hosts)
+    assert "asked 4" in refused(index, want)
+
+
 def test_a_whole_gpu_is_an_unused_one_of_the_kind_asked_for() -> None:
     index = pool(("a", H200, 1), ("b", A100, 1))
     index.take("a-0", 1 * MIB, 10)
