@@ -354,7 +354,7 @@ static void range_ended(const struct gpc_range *range)
     else if (range->kind == GPC_RANGE_MANAGED)
         gpc_managed_drop(range->begin);
     else if (range->kind == GPC_RANGE_GLOBAL)
-        gpc_managed_variable_drop(range->begin);
+        gpc_managed_variable_drop(range->begin, range->size);
 }
 
 void gpc_memory_context_ended(CUcontext context)

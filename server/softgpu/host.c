@@ -5,7 +5,7 @@
 
 /* Anonymous pages, registered; gone with its context. */
 static CUresult host_take(CUcontext context, size_t size, enum sg_space space, unsigned flags,
-                          bool internal, void **out)
+                          void **out)
 {
     if (size > (size_t)1 << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -19,8 +19,7 @@ static CUresult host_take(CUcontext context, size_t size, enum sg_space space, u
                                .device = context->device,
                                .context = context,
                                .id = ++sg.next_id,
-                               .flags = flags,
-                               .internal = internal};
+                               .flags = flags};
     CUresult result = sg_address_add(&extent);
     if (result != CUDA_SUCCESS) {
         munmap(pages, size);
@@ -36,7 +35,7 @@ CUresult sg_host_give(uint64_t address, enum sg_space space)
     if (!sg_address_find(address, &extent) || extent.begin != address || extent.space != space)
         return CUDA_ERROR_INVALID_VALUE;
     sg_address_remove(address, NULL);
-    if (space != SG_SPACE_REGISTERED)
+    if (space != SG_SPACE_REGISTERED && !extent.internal) /* a module's pages go with it */
         munmap((void *)(uintptr_t)extent.begin, extent.end - extent.begin);
     return CUDA_SUCCESS;
 }
@@ -51,7 +50,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
     if (!pp || !bytesize || (Flags & ~known))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
-    return host_take(context, bytesize, SG_SPACE_HOST, Flags, false, pp);
+    return host_take(context, bytesize, SG_SPACE_HOST, Flags, pp);
 }
 
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
@@ -148,12 +147,32 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
     return CUDA_SUCCESS;
 }
 
-CUresult sg_managed_take(CUcontext context, size_t size, uint64_t *address)
+/* Pages for a module's managed variables, of which only these are memory for CUDA. */
+CUresult sg_managed_take(size_t size, uint64_t *address)
 {
-    void *pages;
-    SG_TRY(host_take(context, size, SG_SPACE_MANAGED, CU_MEM_ATTACH_GLOBAL, true, &pages));
+    void *pages = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     *address = (uintptr_t)pages;
     return CUDA_SUCCESS;
+}
+
+CUresult sg_managed_variable(CUcontext context, uint64_t address, size_t size)
+{
+    struct sg_extent extent = {.begin = address,
+                               .end = address + size,
+                               .space = SG_SPACE_MANAGED,
+                               .device = context->device,
+                               .context = context,
+                               .id = ++sg.next_id,
+                               .flags = CU_MEM_ATTACH_GLOBAL,
+                               .internal = true};
+    return sg_address_add(&extent);
+}
+
+void sg_managed_give(uint64_t address, size_t size)
+{
+    munmap((void *)(uintptr_t)address, size);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
@@ -165,7 +184,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
     if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     SG_TRY(sg_capture_unsafe());
-    SG_TRY(host_take(context, bytesize, SG_SPACE_MANAGED, flags, false, &pages));
+    SG_TRY(host_take(context, bytesize, SG_SPACE_MANAGED, flags, &pages));
     *dptr = (uintptr_t)pages;
     return CUDA_SUCCESS;
 }

@@ -68,40 +68,53 @@ static void module_free(CUmodule module)
         function_gone(&module->functions[i]);
     for (size_t i = 0; module->code && i < sg_module_global_count(module->code); i++) {
         uint64_t address = sg_module_global_at(module->code, i)->address;
-        if (address && !sg_module_global_at(module->code, i)->managed)
+        if (address && sg_module_global_at(module->code, i)->managed)
+            sg_address_remove(address, NULL);
+        else if (address)
             sg_memory_give(address);
     }
     if (module->managed)
-        sg_host_give(module->managed, SG_SPACE_MANAGED);
+        sg_managed_give(module->managed, module->managed_bytes);
     sg_handle_remove(module);
     sg_module_free(module->code);
     free(module->functions);
     free(module);
 }
 
-/* Managed variables lie behind each other, in memory that begins on a page, as a driver's do. */
+/* Managed variables lie behind each other, as a driver's do: several on a page, each by itself. */
+#define MANAGED_ALIGN 512u
+
+/* Where the next one lies behind so many bytes, which it is added to. */
+static CUresult managed_next(const struct sg_global *global, uint64_t *bytes, uint64_t *at)
+{
+    uint64_t align = global->align > MANAGED_ALIGN ? global->align : MANAGED_ALIGN;
+    *at = (*bytes + align - 1) / align * align;
+    if (global->size > SG_DEVICE_ADDRESS_LIMIT)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *bytes = *at + (global->size ? global->size : 1);
+    return *bytes > SG_DEVICE_ADDRESS_LIMIT ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
 static CUresult place_managed(CUmodule module)
 {
-    uint64_t size = 0;
-    for (int placed = 0; placed < 2; placed++) {
-        if (placed && size == 0)
-            break;
-        if (size > SG_DEVICE_ADDRESS_LIMIT)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        if (placed)
-            SG_TRY(sg_managed_take(module->context, (size + 4095) / 4096 * 4096, &module->managed));
-        size = 0;
-        for (size_t i = 0; i < sg_module_global_count(module->code); i++) {
-            struct sg_global *global = sg_module_global_at(module->code, i);
-            if (!global->managed)
-                continue;
-            if (__builtin_add_overflow(size, global->align - 1, &size) ||
-                __builtin_add_overflow(size / global->align * global->align,
-                                       global->size ? global->size : 1, &size))
-                return CUDA_ERROR_OUT_OF_MEMORY;
-            if (placed)
-                global->address = module->managed + size - (global->size ? global->size : 1);
-        }
+    uint64_t bytes = 0, at;
+    size_t count = sg_module_global_count(module->code);
+    for (size_t i = 0; i < count; i++)
+        if (sg_module_global_at(module->code, i)->managed)
+            SG_TRY(managed_next(sg_module_global_at(module->code, i), &bytes, &at));
+    if (bytes == 0)
+        return CUDA_SUCCESS;
+    SG_TRY(sg_managed_take(bytes, &module->managed));
+    module->managed_bytes = bytes;
+    bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct sg_global *global = sg_module_global_at(module->code, i);
+        if (!global->managed)
+            continue;
+        SG_TRY(managed_next(global, &bytes, &at));
+        at += module->managed;
+        SG_TRY(sg_managed_variable(module->context, at, global->size ? global->size : 1));
+        global->address = at;
     }
     return CUDA_SUCCESS;
 }

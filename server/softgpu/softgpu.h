@@ -197,7 +197,9 @@ void sg_memory_release_context(CUcontext context);
 void sg_memory_wait(const struct sg_device *device);
 CUresult sg_host_give(uint64_t address, enum sg_space space);
 /* Managed memory of this process's own pages, for the variables of a module. sg.lock is held. */
-CUresult sg_managed_take(CUcontext context, size_t size, uint64_t *address);
+CUresult sg_managed_take(size_t size, uint64_t *address);
+CUresult sg_managed_variable(CUcontext context, uint64_t address, size_t size);
+void sg_managed_give(uint64_t address, size_t size);
 
 /* ---- pools (pool.c) ---- */
 struct CUmemPoolHandle_st {
@@ -438,7 +440,8 @@ struct CUmod_st {
     CUcontext context;
     CUlibrary library; /* NULL: loaded by cuModuleLoad */
     struct sg_module *code;
-    uint64_t managed; /* the memory of its managed variables; 0: it has none */
+    uint64_t managed; /* the pages of its managed variables; 0: it has none */
+    size_t managed_bytes;
     size_t function_count;
     struct CUfunc_st *functions;
     struct sg_reference *references; /* that were asked for (texref.c) */

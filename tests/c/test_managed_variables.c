@@ -24,6 +24,7 @@ static struct {
     uint32_t managed;
     uint64_t begin, bytes;
     unsigned asked, uploads;
+    uint64_t brought;
     unsigned char gives;
 } worker;
 
@@ -43,6 +44,7 @@ static void give_bytes(const struct gp_header *h)
     const struct gp_req_gp_dtoh *q = (const void *)h;
     struct gp_rep_gp_dtoh reply = {.n_data = q->bytes};
     char *data = malloc(q->bytes);
+    worker.brought += q->bytes;
     memset(data, worker.gives, q->bytes);
     fake_answer(h->seq, &reply.r, sizeof reply, data, q->bytes);
     free(data);
@@ -135,7 +137,39 @@ static void taken_addresses_are_refused(void **state)
     assert_int_equal(mine[0], 77);
     munmap(mine, 4096);
     assert_int_equal(gpc_managed_variable(worker.begin + 8192, 4), CUDA_SUCCESS);
-    gpc_managed_variable_drop(worker.begin);
+    gpc_managed_variable_drop(worker.begin, BYTES);
+}
+
+/* Each is copied by itself, and stays when another goes. */
+static void several_lie_on_a_page(void **state)
+{
+    (void)state;
+    const uint64_t at = worker.begin;
+    volatile unsigned char *p = (volatile unsigned char *)(uintptr_t)at;
+    worker.bytes = 4;
+    worker.gives = 3;
+    assert_int_equal(gpc_managed_variable(at, 4), CUDA_SUCCESS);
+    assert_int_equal(p[0] + p[3], 6);
+    assert_int_equal(worker.brought, 4);
+    p[0] = 50;
+    worker.begin = at + 512;
+    worker.bytes = 5000;
+    worker.gives = 4;
+    assert_int_equal(gpc_managed_variable(at + 512, 5000), CUDA_SUCCESS);
+    assert_int_equal(worker.asked, 2);
+    assert_int_equal(p[0], 50);
+    assert_int_equal(p[512], 4);
+    assert_int_equal(p[512 + 4999], 4);
+    assert_int_equal(worker.brought, 5004);
+    assert_int_equal(p[4] + p[511] + p[512 + 5000], 0);
+    assert_false(gpc_managed_has(at + 100));
+    assert_true(gpc_managed_has(at + 512 + 4999));
+    gpc_managed_variable_drop(at, 4);
+    assert_false(gpc_managed_has(at));
+    assert_int_equal(p[512], 4);
+    gpc_managed_variable_drop(at + 512, 5000);
+    assert_false(gpc_managed_has(at + 512 + 4999));
+    assert_int_equal(msync((void *)(uintptr_t)at, 8192, MS_ASYNC), -1); /* nothing is there */
 }
 
 static void a_worker_that_lies(void **state)
@@ -143,7 +177,7 @@ static void a_worker_that_lies(void **state)
     (void)state;
     const uint64_t at = worker.begin;
     const uint64_t lies[][2] = {
-        {at, 100},       {at + 8192, BYTES},        {at + 8, BYTES},    {at, UINT64_MAX},
+        {at, 100},       {at + 8192, BYTES},        {at, 4096},         {at, UINT64_MAX},
         {0, at + BYTES}, {UINT64_MAX - 4095, 4096}, {GP_WINDOW_END, 4}, {0, 0}};
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         worker.begin = lies[i][0];
@@ -160,6 +194,7 @@ int main(void)
         CASE(they_are_opened_once_and_brought),
         CASE(others_stay_the_gpus),
         CASE(taken_addresses_are_refused),
+        CASE(several_lie_on_a_page),
         CASE(a_worker_that_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,10 +79,16 @@ static size_t after(uint64_t address)
     return low;
 }
 
-struct gpc_managed *gpc_managed_find(uint64_t address)
+struct gpc_managed *gpc_managed_behind(uint64_t address)
 {
     size_t i = after(address);
-    return i < count && all[i]->begin <= address ? all[i] : NULL;
+    return i < count ? all[i] : NULL;
+}
+
+struct gpc_managed *gpc_managed_find(uint64_t address)
+{
+    struct gpc_managed *m = gpc_managed_behind(address);
+    return m && m->begin <= address ? m : NULL;
 }
 
 void gpc_managed_each(void (*each)(struct gpc_managed *m, void *arg), void *arg)
@@ -127,6 +133,7 @@ void gpc_managed_remove(struct gpc_managed *m)
     if (m->twin)
         munmap(m->twin, m->bytes);
     free(m->advice);
+    free(m->parts);
     free(m);
 }
 
@@ -166,10 +173,12 @@ bool gpc_managed_bring_there(struct gpc_managed *m, uint32_t first, uint32_t n)
     struct gpc_route on = gpc_route_in(m->context);
     uint64_t at = m->begin + first * m->block_bytes, end = at + gpc_managed_bytes(m, first, n);
     uint64_t from, to;
+    struct gpc_span s;
     bool any = false;
     for (; gpc_area_touched(m->area, at, end, &from, &to); at = to)
-        any |= gpc_copy_own(&on, from, gpc_area_alias(m->area, from), to - from, m->own, true) ==
-               CUDA_SUCCESS;
+        for (; gpc_parts_next(m, from, to, &s); from = s.end)
+            any |= gpc_copy_own(&on, s.begin, gpc_area_alias(m->area, s.begin), s.end - s.begin,
+                                m->own, true) == CUDA_SUCCESS;
     return any;
 }
 
@@ -177,10 +186,20 @@ CUresult gpc_managed_bring_here(struct gpc_managed *m, uint32_t first, uint32_t 
 {
     if (m->twin)
         return gpc_mapped_bring_here(m, first, n);
-    struct gpc_route on = gpc_route_in(m->context);
     uint64_t at = m->begin + first * m->block_bytes;
-    return gpc_copy_own(&on, at, gpc_area_alias(m->area, at), gpc_managed_bytes(m, first, n),
-                        m->own, false);
+    return gpc_managed_bring_span(m, (struct gpc_span){at, at + gpc_managed_bytes(m, first, n)});
+}
+
+CUresult gpc_managed_bring_span(struct gpc_managed *m, struct gpc_span span)
+{
+    struct gpc_route on = gpc_route_in(m->context);
+    struct gpc_span s;
+    CUresult r = CUDA_SUCCESS;
+    for (uint64_t at = span.begin; r == CUDA_SUCCESS && gpc_parts_next(m, at, span.end, &s);
+         at = s.end)
+        r = gpc_copy_own(&on, s.begin, gpc_area_alias(m->area, s.begin), s.end - s.begin, m->own,
+                         false);
+    return r;
 }
 
 /* --- allocations ----------------------------------------------------------------------------- */

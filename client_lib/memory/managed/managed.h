@@ -59,7 +59,7 @@ CUresult gpc_managed_variable(uint64_t address, uint64_t bytes);
 /* Whether an address is managed memory's, or mapped memory's. */
 bool gpc_managed_has(uint64_t address);
 /* The context of this variable has ended; or a module or library, and perhaps variables with it. */
-void gpc_managed_variable_drop(uint64_t address);
+void gpc_managed_variable_drop(uint64_t address, uint64_t bytes);
 void gpc_managed_variables_ended(void);
 
 /* --- for the session ------------------------------------------------------------------------- */

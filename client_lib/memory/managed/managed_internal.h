@@ -14,6 +14,13 @@ struct gpc_stride {
     uint32_t next, run; /* blocks */
 };
 
+/* Addresses, the last one not among them. */
+struct gpc_span {
+    uint64_t begin, end;
+};
+
+struct gpc_parts;
+
 enum gpc_managed_kind {
     GPC_MANAGED_ALLOCATED,  /* cuMemAllocManaged: a part of its window's area */
     GPC_MANAGED_VARIABLE,   /* a module's; it has an area of its own, as the two below have */
@@ -24,6 +31,7 @@ enum gpc_managed_kind {
 struct gpc_managed {
     uint64_t begin, bytes; /* whole pages */
     struct gpc_area *area;
+    struct gpc_parts *parts; /* the variables in it; NULL: all of it is memory (parts.c) */
     char *twin; /* mapped memory: what the GPU's host had last (mapped.c); NULL: managed */
     CUcontext context;
     CUstream own;           /* a stream of this library's, on which blocks travel */
@@ -48,6 +56,8 @@ void gpc_managed_unlock(void);
 bool gpc_managed_any(void);
 /* The allocation that an address lies in; NULL: none. */
 struct gpc_managed *gpc_managed_find(uint64_t address);
+/* The first one that ends behind an address; NULL: none. */
+struct gpc_managed *gpc_managed_behind(uint64_t address);
 /* A new one, all WRITTEN and of the current context; NULL: no memory. Its area and twin are the
  * table's once it is there; before that its maker frees it. */
 struct gpc_managed *gpc_managed_record(CUdeviceptr at, uint64_t bytes, uint64_t page,
@@ -63,6 +73,8 @@ int gpc_managed_set(struct gpc_managed *m, uint32_t first, uint32_t count, enum 
 bool gpc_managed_bring_there(struct gpc_managed *m, uint32_t first, uint32_t count);
 /* And wait until they are here. */
 CUresult gpc_managed_bring_here(struct gpc_managed *m, uint32_t first, uint32_t count);
+/* The same for any of its addresses, of what is no mapped memory. */
+CUresult gpc_managed_bring_span(struct gpc_managed *m, struct gpc_span span);
 /* The bytes of a run of blocks: the last one may be shorter. */
 uint64_t gpc_managed_bytes(const struct gpc_managed *m, uint32_t first, uint32_t count);
 /* Calls between these two are this library's own: they bring nothing over, and leave no trace in
@@ -92,6 +104,16 @@ void gpc_managed_bring_written(struct gpc_managed *m, uint32_t first, uint32_t e
 
 /* touch.c: all of it is one mapping from now on, and what is not here yet is brought. */
 void gpc_managed_open_whole(struct gpc_managed *m);
+
+/* parts.c: the first addresses of [from, to) that are memory; false: none. */
+bool gpc_parts_next(const struct gpc_managed *m, uint64_t from, uint64_t to, struct gpc_span *next);
+bool gpc_parts_have(const struct gpc_managed *m, uint64_t address);
+/* OUT_OF_MEMORY, or UNKNOWN where one lies there. */
+CUresult gpc_parts_add(struct gpc_managed *m, struct gpc_span part);
+/* Whether any is left without those that meet the span. */
+bool gpc_parts_remove(struct gpc_managed *m, struct gpc_span span);
+size_t gpc_parts_count(const struct gpc_managed *m);
+struct gpc_span gpc_parts_at(const struct gpc_managed *m, size_t i);
 
 /* registered.c: kernels reach it no more, and it is the program's own again. */
 void gpc_registered_give_back(uint64_t begin);

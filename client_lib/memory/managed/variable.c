@@ -2,8 +2,8 @@
  * Variables of modules that are __managed__. The driver has put them into its process where it
  * found room, and the runtime writes that address into the program's pointer: so this process has
  * pages there as well, or the variable is refused. They are managed memory (managed.h) from then
- * on, whose bytes are over there at first. What lies in one piece of the driver's memory is opened
- * together.
+ * on, whose bytes are over there at first. Several may lie on a page: the pages are opened with the
+ * first of them, and the others become parts of what is open (parts.c).
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,17 +20,14 @@
 
 /* More than any program's: a worker may say anything. */
 #define BYTES_MOST (UINT64_C(1) << 36)
+#define ADDRESS_MOST (UINT64_C(1) << 56)
 
-struct piece {
-    uint64_t begin, bytes;
-};
-
-static bool piece_right(const struct piece *p, uint64_t address, uint64_t bytes)
+/* What the worker says that a variable is. */
+static bool variable_right(struct gpc_span v, uint64_t address, uint64_t bytes)
 {
-    return p->begin % (uint64_t)sysconf(_SC_PAGESIZE) == 0 && p->bytes <= BYTES_MOST &&
-           address >= p->begin && address - p->begin <= p->bytes &&
-           bytes <= p->bytes - (address - p->begin) && !gpc_session_of_address(p->begin) &&
-           !gpc_session_of_address(p->begin + p->bytes);
+    return v.begin < v.end && v.end - v.begin <= BYTES_MOST && v.end <= ADDRESS_MOST &&
+           address >= v.begin && address < v.end && bytes <= v.end - address &&
+           !gpc_session_of_address(v.begin) && !gpc_session_of_address(v.end);
 }
 
 /* Under the lock. NULL, or why not. */
@@ -51,27 +48,67 @@ static const char *open_pages(struct gpc_managed *m)
     return why;
 }
 
-static CUresult open_piece(const struct piece *p)
+/* Pages that nobody has, with this part of a variable. */
+static CUresult open_new(struct gpc_span pages, struct gpc_span part)
 {
     struct gpc_route on = gpc_route_in(gpc_current());
-    struct gpc_managed *m = gpc_managed_record(p->begin, p->bytes, (uint64_t)sysconf(_SC_PAGESIZE),
+    struct gpc_managed *m = gpc_managed_record(pages.begin, pages.end - pages.begin,
+                                               (uint64_t)sysconf(_SC_PAGESIZE),
                                                CU_MEM_ATTACH_GLOBAL);
-    CUresult r = m && gpc_faults_watch() == 0 ? gpc_lane_own(&on, &m->own)
-                                              : CUDA_ERROR_OUT_OF_MEMORY;
-    const char *why = NULL;
+    CUresult r = m ? gpc_parts_add(m, part) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (r == CUDA_SUCCESS)
+        r = gpc_lane_own(&on, &m->own);
     if (r == CUDA_SUCCESS) {
         m->kind = GPC_MANAGED_VARIABLE;
-        gpc_managed_lock();
-        why = gpc_managed_find(p->begin) ? "others lie there" : open_pages(m);
-        gpc_managed_unlock();
-    }
-    if (why) {
+        const char *why = open_pages(m);
+        if (!why)
+            return CUDA_SUCCESS;
         gpc_log(GPC_LOG_ERROR, "managed variables at %#llx cannot be reached here: %s",
-                (unsigned long long)p->begin, why);
+                (unsigned long long)pages.begin, why);
         r = CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (r != CUDA_SUCCESS)
-        free(m);
+    if (m)
+        free(m->parts);
+    free(m);
+    return r;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Pages that another variable has: where they are open here, its bytes come at once. */
+static CUresult open_known(struct gpc_managed *m, struct gpc_span part)
+{
+    if (m->kind != GPC_MANAGED_VARIABLE)
+        return CUDA_ERROR_UNKNOWN;
+    CUresult r = gpc_parts_add(m, part);
+    uint64_t at = part.begin;
+    while (r == CUDA_SUCCESS && at < part.end) {
+        uint64_t block = (at - m->begin) / m->block_bytes,
+                 end = less(m->begin + (block + 1) * m->block_bytes, part.end);
+        if (m->state[block] != GPC_BLOCK_STALE)
+            r = gpc_managed_bring_span(m, (struct gpc_span){at, end});
+        at = end;
+    }
+    return r;
+}
+
+/* Under the lock: all pages of a variable, one run after the other. */
+static CUresult open_span(struct gpc_span v)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t at = v.begin / page * page, end = (v.end + page - 1) / page * page;
+    CUresult r = CUDA_SUCCESS;
+    while (r == CUDA_SUCCESS && at < end) {
+        struct gpc_managed *m = gpc_managed_behind(at);
+        bool known = m && m->begin <= at;
+        uint64_t to = !m ? end : less(end, known ? m->begin + m->bytes : m->begin);
+        struct gpc_span part = {at > v.begin ? at : v.begin, less(to, v.end)};
+        r = known ? open_known(m, part) : open_new((struct gpc_span){at, to}, part);
+        at = to;
+    }
     return r;
 }
 
@@ -99,26 +136,35 @@ static void plain_forget(void)
 static CUresult open_variable(uint64_t address, uint64_t bytes)
 {
     const struct gpc_route on = gpc_route_in(gpc_current());
-    struct piece p;
+    struct gpc_span v;
     uint32_t managed = 0;
-    CUresult r = gpc_wire_gp_managed_variable_on(&on, address, &managed, &p.begin, &p.bytes);
+    uint64_t size;
+    CUresult r = gpc_wire_gp_managed_variable_on(&on, address, &managed, &v.begin, &size);
     if (r == CUDA_SUCCESS && !managed)
         __atomic_store_n(plain_place(address), address, __ATOMIC_RELAXED);
     if (r != CUDA_SUCCESS || !managed)
         return r;
-    if (piece_right(&p, address, bytes))
-        return open_piece(&p);
-    gpc_log(GPC_LOG_ERROR,
+    if (__builtin_add_overflow(v.begin, size, &v.end) || !variable_right(v, address, bytes)) {
+        gpc_log(
+            GPC_LOG_ERROR,
             "the GPU's host says that the managed variable at %#llx lies in %llu bytes at %#llx, "
             "which cannot be opened here",
-            (unsigned long long)address, (unsigned long long)p.bytes, (unsigned long long)p.begin);
-    return CUDA_ERROR_UNKNOWN;
+            (unsigned long long)address, (unsigned long long)size, (unsigned long long)v.begin);
+        return CUDA_ERROR_UNKNOWN;
+    }
+    if (gpc_faults_watch() != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    gpc_managed_lock();
+    r = open_span(v);
+    gpc_managed_unlock();
+    return r;
 }
 
 bool gpc_managed_has(uint64_t address)
 {
     gpc_managed_lock();
-    bool has = gpc_managed_find(address) != NULL;
+    const struct gpc_managed *m = gpc_managed_find(address);
+    bool has = m && gpc_parts_have(m, address);
     gpc_managed_unlock();
     return has;
 }
@@ -138,53 +184,77 @@ CUresult gpc_managed_variable(uint64_t address, uint64_t bytes)
 
 /* --- the end ------------------------------------------------------------------------------------ */
 
-void gpc_managed_variable_drop(uint64_t address)
+/* It may have parts of several records, where others had been opened before. */
+void gpc_managed_variable_drop(uint64_t address, uint64_t bytes)
 {
+    const struct gpc_span v = {address, address + bytes};
+    struct gpc_managed *m;
     plain_forget();
     gpc_managed_lock();
-    struct gpc_managed *m = gpc_managed_find(address);
-    if (m && m->kind == GPC_MANAGED_VARIABLE)
-        gpc_managed_remove(m);
+    for (uint64_t at = v.begin; (m = gpc_managed_behind(at)) && m->begin < v.end;) {
+        at = m->begin + m->bytes;
+        if (m->kind == GPC_MANAGED_VARIABLE && !gpc_parts_remove(m, v))
+            gpc_managed_remove(m);
+    }
     gpc_managed_unlock();
 }
 
-/* Those that there are. */
+/* The parts that there are, and the contexts that their variables were found in. */
 struct list {
-    unsigned count;
+    size_t count, room;
     struct {
         uint64_t begin;
         CUcontext context;
-    } at[GPC_PLACES];
+    } *at;
 };
 
-static void note(struct gpc_managed *m, void *arg)
+static void count_parts(struct gpc_managed *m, void *arg)
 {
     struct list *list = arg;
-    if (m->kind != GPC_MANAGED_VARIABLE || list->count == GPC_PLACES)
+    if (m->kind == GPC_MANAGED_VARIABLE)
+        list->room += gpc_parts_count(m);
+}
+
+static void note_parts(struct gpc_managed *m, void *arg)
+{
+    struct list *list = arg;
+    if (m->kind != GPC_MANAGED_VARIABLE)
         return;
-    list->at[list->count].begin = m->begin;
-    list->at[list->count++].context = m->context;
+    for (size_t i = 0; i < gpc_parts_count(m) && list->count < list->room; i++) {
+        list->at[list->count].begin = gpc_parts_at(m, i).begin;
+        list->at[list->count++].context = m->context;
+    }
+}
+
+static struct list list_parts(void)
+{
+    struct list list = {0};
+    gpc_managed_lock();
+    gpc_managed_each(count_parts, &list);
+    list.at = calloc(list.room ? list.room : 1, sizeof *list.at);
+    if (list.at)
+        gpc_managed_each(note_parts, &list);
+    gpc_managed_unlock();
+    return list;
 }
 
 /* A module may be one of several that have its library's memory: the driver knows what is left. */
 void gpc_managed_variables_ended(void)
 {
-    struct list list = {.count = 0};
     struct gpc_own_calls before;
     plain_forget();
     if (!gpc_managed_any())
         return;
     gpc_own_calls_begin(&before);
-    gpc_managed_lock();
-    gpc_managed_each(note, &list);
-    gpc_managed_unlock();
-    for (unsigned i = 0; i < list.count; i++) {
+    struct list list = list_parts();
+    for (size_t i = 0; i < list.count; i++) {
         const struct gpc_route on = gpc_route_in(list.at[i].context);
-        struct piece p;
+        uint64_t begin, bytes;
         uint32_t managed = 0;
-        gpc_wire_gp_managed_variable_on(&on, list.at[i].begin, &managed, &p.begin, &p.bytes);
+        gpc_wire_gp_managed_variable_on(&on, list.at[i].begin, &managed, &begin, &bytes);
         if (!managed)
-            gpc_managed_variable_drop(list.at[i].begin);
+            gpc_managed_variable_drop(list.at[i].begin, 1);
     }
+    free(list.at);
     gpc_own_calls_end(&before);
 }
