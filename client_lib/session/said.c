@@ -36,12 +36,13 @@ void gpc_on_gp_async_error(struct gpc_session *s, const struct gp_req_gp_async_e
 {
     CUresult error = gpc_result_from(q->result);
     const char *name = q->op < GP_OP_COUNT ? gp_op_table[q->op].name : NULL;
-    char message[160];
-    snprintf(message, sizeof message, "%s failed on the GPU host: CUDA error %d",
-             name ? name : "a call", q->result);
+    char times[32] = "", message[160];
+    if (q->count > 1)
+        snprintf(times, sizeof times, " %u times", q->count);
+    snprintf(message, sizeof message, "%s failed%s on the GPU host: CUDA error %d",
+             name ? name : "a call", times, q->result);
     gpc_error_note(CU_LOG_LEVEL_ERROR, message);
-    gpc_log(GPC_LOG_INFO, "%s failed on the GPU host: CUDA error %d%s", name ? name : "a call",
-            q->result, q->sticky ? " (sticky)" : "");
+    gpc_log(GPC_LOG_INFO, "%s%s", message, q->sticky ? " (sticky)" : "");
     if (q->sticky)
         gpc_session_set_sticky(s, error);
     else

@@ -35,6 +35,7 @@ class Worker(RawClient):
     def __init__(self, session: dict[str, str]) -> None:
         super().__init__(session)
         self.errors: list[tuple[str, int]] = []
+        self.told_of_errors = 0  # in so many messages
         self.host_calls: list[int] = []
         self._credit = [0, 0]
         self._streams = 1
@@ -58,8 +59,9 @@ class Worker(RawClient):
         for message in list(self._replies):
             op = struct.unpack_from("<H", message, 4)[0]
             if op == NUMBERS["gp_async_error"]:
-                of, result, _ = struct.unpack_from("<IiI", message, 16)
-                self.errors.append((names[of], result))
+                of, result, _, count = struct.unpack_from("<IiII", message, 16)
+                self.errors += [(names.get(of, "several"), result)] * count
+                self.told_of_errors += 1
             elif op == NUMBERS["gp_host_call"]:
                 self.host_calls.append(struct.unpack_from("<Q", message, 16)[0])
             else:

@@ -175,23 +175,24 @@ def test_an_end_of_another_capture_ends_the_session(server: PoolServer) -> None:
         wait_until(lambda: not sessions_like(server, worker), "the session ended")
 
 
-def test_refusals_that_nobody_reads(server: PoolServer) -> None:
-    """Each went by itself: after some hundreds the worker waited until its client read, and read
-    nothing any more of what that went on to send."""
-    posted = 65536
+@pytest.mark.parametrize("together", [1, 1024])
+def test_refusals_that_nobody_reads(server: PoolServer, together: int) -> None:
+    """Each was told by itself: after some hundreds the worker waited until its client read, and
+    read nothing any more of what that went on to send."""
+    posted = 65536 if together > 1 else 2048
     with worker_of(server) as worker:
         graph, none = handle(KIND_GRAPH, 1), handle(KIND_GRAPH, 2)
         assert worker.result("cuGraphCreate", struct.pack("<QI4x", graph, 0)) == 0
-        # Posted together, as a client's are: a worker that is through before the next one comes
-        # tells of each by itself.
         bodies = [
             struct.pack("<QQQ", handle(KIND_NODE, i), graph, none) for i in range(1, posted + 1)
         ]
-        for at in range(0, posted, 1024):
-            number = NUMBERS["gp_node_child"]
-            worker.send([worker.message(number, body, flags=0) for body in bodies[at : at + 1024]])
+        number = NUMBERS["gp_node_child"]
+        for at in range(0, posted, together):
+            batch = bodies[at : at + together]
+            worker.send([worker.message(number, body, flags=0) for body in batch])
         empty_node(worker, graph, posted + 1)
         assert worker.errors == [("gp_node_child", INVALID_VALUE)] * posted
+        assert worker.told_of_errors <= 32 + 128 + 1  # one by one, now and then, and the rest
 
 
 WAIT_32, WRITE_32, NO_OPERATION = 1, 2, 99

@@ -185,6 +185,7 @@ static void report(struct fake_server *s)
     struct gp_req_gp_async_error q = {.op = (uint32_t)draw_number(&s->draw, 2)};
     q.result = (int32_t)draw_number(&s->draw, 4);
     q.sticky = draw_below(&s->draw, 2);
+    q.count = (uint32_t)draw_number(&s->draw, 4);
     notify(s, &q.h, sizeof q, GP_OP_gp_async_error);
 }
 

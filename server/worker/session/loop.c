@@ -301,6 +301,7 @@ void gpw_loop_run(struct gpw_session *s, bool (*idle)(struct gpw_session *))
         uint64_t now = gp_now_ns();
         if (now - looked > IDLE_US * 1000u) {
             looked = now;
+            gpw_failures_look(s);
             if (!idle(s) || !client_lives(s))
                 s->ended = true;
             gpw_capture_watch(s, "the idle step", "");

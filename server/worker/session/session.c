@@ -76,6 +76,8 @@ int gpw_reply_token(struct gpw_session *s, struct gpw_token t, CUresult result,
                     struct gpw_message *m)
 {
     int r = flush_output(s);
+    if (r == 0)
+        r = gpw_failures_tell(s);
     if (r != 0)
         return r;
     struct gp_reply *reply = (struct gp_reply *)m->head;
@@ -105,7 +107,7 @@ int gpw_async_result(struct gpw_session *s, const struct gp_header *h, CUresult 
         return 0; /* told already */
     if (sticky)
         s->sticky = (int32_t)r;
-    return gpw_notify_gp_async_error(s, h->op, (int32_t)r, sticky);
+    return gpw_failures_add(s, h->op, (int32_t)r, sticky);
 }
 
 int gpw_session_broken(struct gpw_session *s, const char *why)

@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "budget.h"
+#include "failures.h"
 #include "gp_messages.h"
 #include "gp_ops.h"
 #include "gpw_driver.h"
@@ -120,6 +121,7 @@ struct gpw_session {
     bool greeted;          /* gp_hello was right */
     bool ended;            /* gp_goodbye, or broken */
     int32_t sticky;        /* a CUresult that every later call gives, 0 none */
+    struct gpw_failures failures;
     uint64_t calls;
     char program[256];
     uint32_t client_pid;
