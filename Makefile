@@ -16,6 +16,7 @@ SOAK_SESSIONS ?= 10000
 FUZZ_RUNS ?= 0
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
+ADVISORIES ?=
 GPU_OUT ?= bench/results/gpu
 OUTSIDE_ARGS ?=
 SOFT_ARGS ?=
@@ -32,6 +33,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CUPY13 := $(BUILD)/cupy13
 RAY := $(BUILD)/ray
+ATHERIS := $(BUILD)/atheris
 OUTSIDE := $(BUILD)/outside
 PROMETHEUS := $(BUILD)/prometheus
 CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
@@ -40,7 +42,7 @@ CMAKE := $(shell command -v cmake || echo /usr/bin/cmake)
 configure = test -f $(BUILD)/build.ninja || $(CMAKE) --preset release -B $(BUILD) \
 	-DPython3_EXECUTABLE=$(CURDIR)/$(PY)
 
-.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack lint \
+.PHONY: all build demo test test-c test-sanitize test-python bench bench-flood bench-pool bench-soft wheel fuzz fuzz-pack fuzz-python lint \
 	test-gpu test-ray test-outside outside-archive soak soak-sessions constraints advisories prometheus sbom reproducible figures coverage reference clean system
 
 all: build
@@ -98,6 +100,11 @@ $(CUPY13)/.done: $(VENV)/.test
 $(RAY)/.done: $(VENV)/.test
 	rm -rf $(RAY)
 	$(PIP) --target $(RAY) --group ray
+	touch $@
+
+$(ATHERIS)/.done: $(VENV)/.test
+	rm -rf $(ATHERIS)
+	$(PIP) --target $(ATHERIS) --group fuzz
 	touch $@
 
 $(OUTSIDE)/packages/.done: tests/outside/packages.toml | $(VENV)/.test
@@ -221,6 +228,11 @@ fuzz: $(VENV)/.build
 	@$(PY) .ci/fuzz.py --build $(BUILD)/sanitize --jobs $(JOBS) --only "$(FUZZ_TARGET)" \
 	  --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
 
+# What of Python reads bytes of others; so many seconds and runs are of each target.
+fuzz-python: $(ATHERIS)/.done
+	@PYTHONPATH=$(abspath $(ATHERIS)) $(PY) tests/python/fuzz_decoders.py --folder $(BUILD)/fuzz-python \
+	  --only "$(FUZZ_TARGET)" --runs $(FUZZ_RUNS) --seconds $(FUZZ_SECONDS)
+
 # The same for another machine, which needs no compiler: docs/fuzzing.md.
 fuzz-pack: $(VENV)/.build
 	@$(PY) .ci/test.py --build $(BUILD) --jobs $(JOBS) --only sanitize-build
@@ -230,9 +242,10 @@ fuzz-pack: $(VENV)/.build
 constraints: $(VENV)/.supply
 	@$(PY) .ci/constraints.py
 
-# What is known against the packages of constraints.txt; asks PyPI, and fails where it cannot.
+# What is known against the packages of constraints.txt; asks https://pypi.org, and fails where it
+# cannot. ADVISORIES="--record FILE" there and "--recorded FILE" here where that is not in reach.
 advisories: $(VENV)/.supply
-	@$(PY) .ci/advisories.py
+	@$(PY) .ci/advisories.py $(ADVISORIES)
 
 wheel: $(VENV)/.build
 	$(PIP) --group wheel

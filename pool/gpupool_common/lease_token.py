@@ -169,6 +169,8 @@ def _read(payload: Any) -> LeaseToken:
     try:
         raw: Any = msgpack.unpackb(payload, raw=False)
         version, *fields = raw
+        if type(version) is not int:
+            raise ValueError
         if version not in (UNLIMITED, VERSION):
             raise ProtocolError(
                 f"it is of version {version}, this server knows versions {UNLIMITED} and {VERSION};"
